@@ -1,0 +1,44 @@
+# Everything that a person or a robot needs to run; CONTRIBUTING.md says when.
+# PYTHON=/path/to/python3.11 chooses the interpreter that .venv is made from.
+
+python := .venv/bin/python
+export PYTHON
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.PHONY: help setup demo test lint format proto bench lock clean
+
+help:  ## say what there is
+	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile | column -t -s:
+
+setup:  ## bring .venv to the locked state; quick when it is there
+	@bash tools/setup.sh
+
+demo: setup  ## train a small network that grows and shrinks, and draw what happened
+	@$(python) -m examples.demo
+
+test: setup lint  ## everything that has to hold
+	@$(python) -m pytest --doctest-modules tests kungfu
+
+lint: setup  ## style and types only
+	@$(python) -m ruff check .
+	@$(python) -m ruff format --check .
+	@$(python) -m mypy
+
+format: setup  ## let ruff mend what it can
+	@$(python) -m ruff check --fix .
+	@$(python) -m ruff format .
+
+proto: setup  ## regenerate the code of the wire's messages
+	@$(python) -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
+		kungfu/runtime/messages.proto
+
+benchmarks := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
+bench: setup  ## measure all; make bench benchmarks=NAME measures one
+	@set -e; for name in $(benchmarks); do $(python) -m benchmarks.$$name; done
+
+lock: setup  ## move every pin to the newest version that pyproject.toml allows
+	@$(python) tools/lock.py
+
+clean:  ## remove what was built or run, but not .venv
+	@rm -rf build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

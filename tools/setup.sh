@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Brings .venv to what the sources ask for, part by part; a part that is up to date costs nothing.
+#
+# Each part leaves a stamp that holds the hash of all it was made from, so a changed lock or a moved checkout redoes
+# just what depends on it. An installation that was cut off in the middle leaves a marker, and the next call starts
+# from an empty environment, because pip cannot tell a half-written package from a whole one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=$PWD/.venv
+stamps=$venv/.setup
+log=$stamps/log
+marker=$stamps/unfinished
+exec 9<tools/setup.sh
+flock 9                              # two calls at once would install into each other's files
+unset MAKEFLAGS MAKELEVEL MFLAGS     # horovod's build is not a part of our make
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3.11 python3.12 python3}; do
+        "$candidate" -c "$base_if_ours" 2>/dev/null && return
+    done
+    echo "set-up: none of '${PYTHON:-python3.11 python3.12 python3}' is Python 3.11 or 3.12;" \
+        "install one, or name it: make setup PYTHON=/path/to/python3.11" >&2
+    return 1
+}
+
+# The Python under an active environment, which may be the very one that we are about to rebuild.
+base_if_ours='import sys
+if sys.version_info[:2] not in ((3, 11), (3, 12)):
+    sys.exit(1)
+print(sys._base_executable)'
+
+key_of() { sha256sum | cut -c1-16; }
+
+locked() { grep -E "^($1)==" requirements.lock; }
+
+# part NAME KEY FUNCTION: runs FUNCTION quietly unless the stamp says KEY; one line with its seconds, or its log's tail.
+part() {
+    local name=$1 key=$2 function=$3 started=$SECONDS
+    [ "$(cat "$stamps/$name" 2>/dev/null)" = "$key" ] && return
+    printf '%-12s ' "$name"
+    set -m                           # a group of its own, so that an interrupt ends all that the part has started
+    ("$function") >"$log" 2>&1 9<&- &
+    trap 'kill -- -$! 2>/dev/null; echo interrupted; exit 130' INT TERM
+    set +m
+    if ! wait $!; then
+        printf 'failed after %d s; the end of %s:\n\n' $((SECONDS - started)) "$log"
+        tail -n 30 "$log"
+        exit 1
+    fi
+    trap - INT TERM
+    echo "$key" >"$stamps/$name"
+    printf '%4d s\n' $((SECONDS - started))
+}
+
+make_environment() {
+    "$python" -m venv "$venv" || "$python" -m venv --clear "$venv"
+    mkdir -p "$stamps"
+    locked 'pip|setuptools|wheel' | python -m pip install --quiet --requirement /dev/stdin
+}
+
+install_packages() {
+    touch "$marker"
+    if ! grep -v '^horovod==' requirements.lock | python -m pip install --requirement /dev/stdin; then
+        grep -q '^Installing collected' "$log" || rm "$marker"    # it had not begun to write
+        return 1
+    fi
+    rm "$marker"
+    python -m pip check
+}
+
+# Horovod compiles against the TensorFlow that is already there, hence no build isolation. pip keeps the wheel it made;
+# one that it made for another TensorFlow does not load here, and is made again.
+install_horovod() {
+    export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1
+    export HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=${HOROVOD_WITHOUT_MPI-1}
+    local horovod
+    horovod=$(locked horovod)
+    python -m pip install --no-deps --no-build-isolation "$horovod"
+    python -c "$horovod_loads" || {
+        python -m pip install --no-deps --no-build-isolation --no-cache-dir --force-reinstall "$horovod"
+        python -c "$horovod_loads"
+    }
+}
+horovod_loads='import horovod.tensorflow as hvd; assert hvd.gloo_built()'
+
+install_kungfu() { python -m pip install --no-deps --no-build-isolation --editable .; }
+
+compile_native() { [ ! -f kungfu/native.py ] || python -m kungfu.native; }
+
+python=$(find_python)
+export PATH=$venv/bin:$PATH
+begun=$SECONDS
+here=$("$python" --version; echo "$PWD")
+if [ -e "$marker" ] || { [ -e "$stamps/environment" ] && [ "$(cat "$stamps/place" 2>/dev/null)" != "$here" ]; }; then
+    rm -rf "$venv"                   # cut off in the middle, moved, or another Python
+fi
+mkdir -p "$stamps"
+echo "$here" >"$stamps/place"
+part environment "$(locked 'pip|setuptools|wheel' | key_of)" make_environment
+part packages "$(key_of <requirements.lock)" install_packages
+part horovod "$(locked 'horovod|tensorflow|numpy' | key_of)" install_horovod
+part kungfu "$(cat pyproject.toml setup.py 2>/dev/null | key_of)" install_kungfu
+part native "$(cat requirements.lock kungfu/native.py kungfu/runtime/attachment/native/* 2>/dev/null | key_of)" compile_native
+[ $((SECONDS - begun)) -lt 2 ] || echo "set-up done in $((SECONDS - begun)) s"
