@@ -1,0 +1,1 @@
+"""Adaptive training policies, compiled into TensorFlow's training graph."""

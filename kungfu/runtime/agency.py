@@ -1,0 +1,90 @@
+"""A peer's line to its agent. Reports go out from a thread of their own, so that training never waits for a log."""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.runtime import messages_pb2 as pb
+from kungfu.runtime import rpc
+from kungfu.runtime.messages_pb2_grpc import AgentServiceStub
+from kungfu.runtime.settings import Settings
+from kungfu.runtime.view import Peer, View
+from kungfu.runtime.wire import from_peer, from_view
+
+__all__ = ["Agency"]
+
+_REPORT_EVERY_S = 0.25
+
+
+class Agency:
+    """Calls to the agent of this host, on behalf of one peer."""
+
+    def __init__(self, settings: Settings, peer: Peer) -> None:
+        self._peer, self._deadline_s = peer, settings.deadlines.wait_s
+        self._channel = rpc.connect(settings.agent, secret=settings.secret)
+        self._stub = AgentServiceStub(self._channel)
+        self._records: queue.SimpleQueue[pb.Record] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._reporter = threading.Thread(target=self._report, name="kungfu-report", daemon=True)
+        self._call(self._stub.Attached, pb.Hello(peer=from_peer(peer)))
+        self._reporter.start()
+
+    def ready(self) -> None:
+        """This peer is warmed up and waits to be admitted."""
+        self._call(self._stub.Ready, pb.Hello(peer=from_peer(self._peer)))
+
+    def prepare(self, size: int) -> None:
+        """The job shall have ``size`` peers: start the missing ones, dismiss those that are too many."""
+        self._call(self._stub.Prepare, pb.Resize(size=size))
+
+    def in_force(self, view: View) -> None:
+        """All peers of ``view`` hold the same state and train."""
+        self._call(self._stub.InForce, from_view(view))
+
+    def record(self, stream: str, fields: Mapping[str, Any]) -> None:
+        """Queues one JSON object for the agent's ``events``, ``metrics`` or ``status`` stream."""
+        self._records.put(pb.Record(stream=stream, line=json.dumps(_finite(fields), allow_nan=False)))
+
+    def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
+        """This peer's training is over; everything it recorded is with the agent when this returns."""
+        self._flush()
+        message = pb.Finished(peer=self._peer.id, summary=json.dumps(summary), leaving=leaving)
+        self._call(self._stub.Finish, message)
+
+    def close(self) -> None:
+        """Sends what is left and hangs up."""
+        self._closing.set()
+        self._reporter.join(timeout=2.0)
+        self._channel.close()
+
+    def _call(self, method: Any, message: Any) -> None:
+        rpc.call(method, message, deadline_s=self._deadline_s, what="the agent")
+
+    def _report(self) -> None:
+        while not self._closing.wait(_REPORT_EVERY_S):
+            try:
+                self._flush()
+            except (PeerFailure, DeadlineExceeded):
+                return  # the agent is gone, and with it this process in a moment
+
+    def _flush(self) -> None:
+        records = []
+        while not self._records.empty():
+            records.append(self._records.get())
+        if records:
+            self._call(self._stub.Report, pb.Records(peer=self._peer.id, records=records))
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN and no infinity: they become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,1 @@
+"""What the all-reduce of the graph is plugged into."""

@@ -1,0 +1,42 @@
+"""What every attachment is: the graph holds its op, the runtime swaps what the op is plugged into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+__all__ = ["Attachment"]
+
+
+class Attachment(Protocol):
+    """The graph's all-reduce and what it is plugged into."""
+
+    name: str
+
+    def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
+        """Graph: the sum over peers of every tensor of ``values``, in their order, in one message.
+
+        Floating tensors except the last are multiplied by ``prescale`` (float32 scalar) first; 0 contributes zeros.
+        ``order`` is the variable whose handle orders the collectives and the barrier of a step; ``tag`` names the
+        message and must be equal on all peers.
+        """
+
+    def prepare(self, size: int) -> str:
+        """Host, on rank 0 of a view to be: starts what the peers meet at; gives its address, '' for none."""
+
+    def open(
+        self,
+        *,
+        rank: int,
+        size: int,
+        job: str,
+        view: int,
+        deadline_s: float,
+        secret: bytes,
+        addresses: Sequence[str],
+        rendezvous: str = "",
+    ) -> None:
+        """Host: plugs the op into the peers of a view, closing what it was plugged into."""
+
+    def close(self) -> None:
+        """Host: unplugs; idempotent."""

@@ -1,0 +1,125 @@
+"""What a barrier decides: a pure function of the view, its terms, what a rule wishes and who is ready to join.
+
+| wish                     | prepared peers | becomes                                                      |
+| ------------------------ | -------------- | ------------------------------------------------------------ |
+| smaller than the view    | any            | the newest peers leave at once; prepared ones are dismissed   |
+| larger than the view     | none yet       | the agent prepares peers, the view stays, triggers hold       |
+| larger, under way        | all there      | they join                                                     |
+| larger, under way        | some missing   | those who are there join; the target is marked as refused     |
+| as large as the view     | any            | nothing; prepared ones are dismissed                          |
+
+The newest wish wins over one that is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from kungfu.runtime.settings import Limits
+from kungfu.runtime.view import Peer, View
+
+__all__ = ["Decision", "Keep", "Prepared", "Terms", "Wish", "decide"]
+
+Keep = Literal["local_batch_size", "global_batch_size"]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the peers of a view agree on besides its members; batch sizes in samples."""
+
+    global_batch_size: int = 0
+    batch_per_peer: float = 0.0
+    target_size: int = 0
+    refused_size: int = 0
+    keep: Keep = "local_batch_size"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A rule that fired: the size it asks for, and what it saw."""
+
+    size: int
+    keep: Keep
+    rule: str
+    step: int
+    saw: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the agent says of the peers it was told to prepare: who is ready, who is missing and why."""
+
+    ready: tuple[Peer, ...] = ()
+    missing: tuple[int, ...] = ()
+    reason: str = ""
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The view and terms after the barrier; ``prepare`` is a size for the agent to bring the job to."""
+
+    view: View
+    terms: Terms
+    prepare: int | None = None
+
+
+def decide(
+    view: View, terms: Terms, limits: Limits, *, wish: Wish | None = None, prepared: Prepared | None = None
+) -> Decision:
+    """What becomes of ``view``; see the table of this module.
+
+    >>> two = View(1, (Peer(0, "a:1"), Peer(1, "a:2")))
+    >>> wish = Wish(4, "local_batch_size", "gns_batch", 50)
+    >>> decide(two, Terms(64, 32.0), Limits(1, 4), wish=wish).prepare
+    4
+    """
+    if wish is not None:
+        terms = replace(terms, keep=wish.keep, refused_size=0, target_size=0)
+        target = _reachable(wish.size, terms, limits)
+        terms = replace(terms, refused_size=wish.size if target != wish.size else 0)
+    elif prepared is not None and terms.target_size:
+        target = terms.target_size
+    else:
+        return Decision(view, terms)
+    if target < view.size:
+        return Decision(
+            *_settled(view.changed(leave=view.newest(view.size - target)), terms), _dismissal(target, prepared)
+        )
+    if target == view.size:
+        return Decision(view, replace(terms, target_size=0), target)
+    if prepared is None:
+        return Decision(view, replace(terms, target_size=target), target)
+    return _joined(view, terms, target, prepared)
+
+
+def _dismissal(target: int, prepared: Prepared | None) -> int | None:
+    return target if prepared is not None and prepared.ready else None
+
+
+def _joined(view: View, terms: Terms, target: int, prepared: Prepared) -> Decision:
+    welcome = prepared.ready[: target - view.size]
+    reached = view.size + len(welcome)
+    terms = replace(terms, refused_size=target if reached < target else terms.refused_size)
+    if not welcome:
+        return Decision(view, replace(terms, target_size=0))
+    surplus = target if len(prepared.ready) > len(welcome) else None
+    return Decision(*_settled(view.changed(join=welcome), terms), surplus)
+
+
+def _reachable(size: int, terms: Terms, limits: Limits) -> int:
+    """Within the job's limits, and no more peers than a batch that must not change has samples."""
+    target = limits.clip(size)
+    if terms.keep == "global_batch_size" and terms.global_batch_size:
+        return max(1, min(target, terms.global_batch_size))
+    return target
+
+
+def _settled(view: View, terms: Terms) -> tuple[View, Terms]:
+    """The terms of a view that has just changed its size: the change is over, and the batch follows."""
+    terms = replace(terms, target_size=0)
+    if terms.keep == "global_batch_size":
+        return view, replace(terms, batch_per_peer=terms.global_batch_size / view.size)
+    return view, replace(terms, global_batch_size=round(terms.batch_per_peer * view.size))

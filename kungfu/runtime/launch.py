@@ -1,0 +1,99 @@
+"""Processes of this host: started with their share of it, listened to line by line, ended by their id."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+
+from kungfu.runtime import shim
+
+__all__ = ["Process", "end", "share_of_host", "start"]
+
+TAIL_LINES = 60
+
+
+class Process:
+    """A running peer. ``tail`` holds its last lines of output, which also go to ``log`` and to ``on_line``."""
+
+    def __init__(self, child: subprocess.Popen[bytes], log: Path) -> None:
+        self.child, self.log = child, log
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.reader: threading.Thread | None = None
+
+    def listen(self, on_line: Callable[[str], None], on_end: Callable[[int], None]) -> None:
+        """Reads the output in a thread until the process ends, then says with which code."""
+        self.reader = threading.Thread(target=self._listen, args=(on_line, on_end), daemon=True, name="kungfu-output")
+        self.reader.start()
+
+    def _listen(self, on_line: Callable[[str], None], on_end: Callable[[int], None]) -> None:
+        assert self.child.stdout is not None
+        with self.log.open("wb") as log:
+            for raw in self.child.stdout:
+                log.write(raw)
+                log.flush()
+                line = raw.decode(errors="replace").rstrip("\r\n")
+                self.tail.append(line)
+                on_line(line)
+        on_end(self.child.wait())
+
+
+def start(command: list[str], *, environment: Mapping[str, str], log: Path) -> Process:
+    """Starts one peer in a session of its own, so that a key press in the terminal reaches only the agent.
+
+    Call it from the agent's main thread: the kernel ties the child's life to the thread that made it.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    child = subprocess.Popen(
+        [sys.executable, "-S", "-E", shim.__file__, str(os.getpid()), *command],
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    return Process(child, log)
+
+
+def end(process: Process, how: signal.Signals) -> None:
+    """Sends a signal to the peer and to what it started."""
+    if process.child.poll() is None:
+        try:
+            os.killpg(process.child.pid, how)
+        except ProcessLookupError:
+            return  # it ended in between
+
+
+def share_of_host(environment: Mapping[str, str], *, place: int, peers: int, gpus: int) -> dict[str, str]:
+    """CPU threads and the GPU of the peer at ``place`` (0, 1, ...) of ``peers`` on this host.
+
+    What the user set stays. TensorFlow gets at least two threads between ops: with one, a barrier would wait for ever
+    for the thread that it holds.
+
+    >>> share = share_of_host({"OMP_NUM_THREADS": "7"}, place=1, peers=2, gpus=4)
+    >>> share["OMP_NUM_THREADS"], share["CUDA_VISIBLE_DEVICES"]
+    ('7', '1')
+    """
+    cores = max(1, len(psutil.Process().cpu_affinity() or [0]) // max(1, peers))
+    share = {
+        "OMP_NUM_THREADS": str(cores),
+        "TF_NUM_INTRAOP_THREADS": str(cores),
+        "TF_NUM_INTEROP_THREADS": str(max(2, cores)),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if gpus:
+        share["CUDA_VISIBLE_DEVICES"] = str(place % gpus)
+    return {**share, **environment}
+
+
+def count_gpus() -> int:
+    """The GPUs that this host's driver shows; 0 without one."""
+    return sum(1 for entry in Path("/proc/driver/nvidia/gpus").glob("*"))

@@ -1,0 +1,70 @@
+"""A meeting: one place where a known number of peers arrive, and all leave with the same result.
+
+It holds no clock and no socket: the service lets remote arrivals wait in it, the leader waits for them and concludes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from kungfu.errors import DeadlineExceeded
+
+__all__ = ["Meeting", "Meetings"]
+
+Arrival = TypeVar("Arrival")
+Result = TypeVar("Result")
+
+
+class Meeting(Generic[Arrival, Result]):
+    """Arrivals by rank, and the result that the leader concludes with."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._arrivals: dict[int, Arrival] = {}
+        self._result: Result | None = None
+
+    def arrive(self, rank: int, arrival: Arrival) -> None:
+        """Counts ``rank`` as here; a second arrival of one rank replaces the first."""
+        with self._changed:
+            self._arrivals[rank] = arrival
+            self._changed.notify_all()
+
+    def everyone(self, size: int, *, deadline_s: float, what: str) -> dict[int, Arrival]:
+        """The arrivals of all ranks below ``size``; ``DeadlineExceeded`` names those who are missing."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._arrivals) == size, timeout=deadline_s):
+                missing = ", ".join(f"rank {rank}" for rank in range(size) if rank not in self._arrivals)
+                raise DeadlineExceeded(f"waited {deadline_s:.1f} s at {what} for {missing}")
+            return dict(self._arrivals)
+
+    def conclude(self, result: Result) -> None:
+        """Lets everybody leave with ``result``."""
+        with self._changed:
+            self._result = result
+            self._changed.notify_all()
+
+    def result(self, *, deadline_s: float) -> Result | None:
+        """What the leader concluded with; ``None`` if it did not within the deadline."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._result is not None, timeout=deadline_s)
+            return self._result
+
+
+class Meetings(Generic[Arrival, Result]):
+    """Meetings by key, made when the first peer speaks of one; finished ones are dropped after a while."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._open: dict[object, tuple[float, Meeting[Arrival, Result]]] = {}
+
+    def at(self, key: object) -> Meeting[Arrival, Result]:
+        """The meeting of this key."""
+        with self._lock:
+            now = self._clock()
+            for old in [k for k, (since, _) in self._open.items() if now - since > 600 and k != key]:
+                del self._open[old]
+            return self._open.setdefault(key, (now, Meeting()))[1]

@@ -1,0 +1,253 @@
+"""A peer's life in the job: ready, admitted, at barriers, gone. The executor of what ``decide`` decides.
+
+A barrier has two meetings. At the first all peers of the view bring the digest of their state, and the leader (rank 0)
+its decision; the answer is the view and the terms that come after. If the view changed, those who stay and those who
+join plug their attachments together, the joiners fetch the state, and at the second meeting everybody's digest is
+compared again: no step runs on a state that is not the same everywhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kungfu.errors import InternalError, KungfuError, PeerFailure
+from kungfu.runtime import messages_pb2 as pb
+from kungfu.runtime import rpc
+from kungfu.runtime.agency import Agency
+from kungfu.runtime.attachment.protocol import Attachment
+from kungfu.runtime.decide import Decision, Prepared, Terms, Wish, decide
+from kungfu.runtime.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
+from kungfu.runtime.replicate import ReplicatedState, differing, fetch
+from kungfu.runtime.service import PeerService
+from kungfu.runtime.settings import Settings
+from kungfu.runtime.view import Peer, View
+from kungfu.runtime.wire import from_terms, from_view, to_terms, to_view
+
+__all__ = ["Membership", "Passage", "Standing"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where this peer stands: its view and the terms in force; ``rank`` is ``None`` once it has left."""
+
+    view: View
+    rank: int | None
+    terms: Terms
+
+
+@dataclass(frozen=True)
+class Passage:
+    """What a barrier came to: the standing after it, what led to it, and the seconds that its parts took."""
+
+    before: Standing | None
+    after: Standing
+    wish: Wish | None = None
+    prepared: Prepared | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+class Membership:
+    """This peer's part in the views of its job. One thread calls it: the one that trains."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        attachment: Attachment,
+        on_offer: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._attachment, self._clock = settings, attachment, clock
+        self._deadline_s = settings.deadlines.wait_s
+        self.service = PeerService(deadline_s=self._deadline_s, on_offer=on_offer, rendezvous=attachment.prepare)
+        self._server, self.agency = _started(settings, self.service)
+        self._standing: Standing | None = None
+        self._barriers = 0
+
+    def join(self, state: ReplicatedState) -> Passage:
+        """Says that this peer is ready, and waits until a view admits it and its state is that of the others."""
+        self.service.state = state
+        self.agency.ready()
+        self._attachment.close()
+        admission = self.service.admission(deadline_s=365 * 86400.0, what="the job to admit this peer")
+        view = to_view(admission.view)
+        rank = view.rank_of(self._settings.peer)
+        if rank is None:
+            raise InternalError(f"peer {self._settings.peer} was admitted to view {view.version}, which lacks it")
+        standing = Standing(view, rank, to_terms(admission.terms))
+        parts: dict[str, float] = {}
+        self._install(standing, state, admission.rendezvous, sources=list(admission.sources), parts=parts)
+        return Passage(None, standing, parts=parts)
+
+    def meet(self, state: ReplicatedState, terms: Terms, *, wish: Wish | None) -> Passage:
+        """Holds the barrier that the peers of this view agreed on.
+
+        ``terms`` are those in force at this peer. Raises ``DeadlineExceeded`` naming who did not come,
+        ``PeerFailure`` for a peer that is gone, ``InternalError`` when the shared state differs.
+        """
+        before = self._member()
+        before = replace(before, terms=terms)
+        started, parts = self._clock(), dict[str, float]()
+        arrival = pb.Arrival(
+            version=before.view.version, number=self._barriers, rank=before.rank or 0, digest=state.digest()
+        )
+        self._barriers += 1
+        prepared = self.service.take_offer() if before.rank == 0 else None
+        verdict = self._lead(before, arrival, wish, prepared) if before.rank == 0 else self._follow(before, arrival)
+        parts["barrier"] = self._clock() - started
+        view = to_view(verdict.view)
+        after = Standing(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
+        self._move(before, after, state, verdict.rendezvous, parts)
+        return Passage(before, after, wish, prepared, parts)
+
+    def close(self) -> None:
+        """Leaves the job: unplugs, stops the service."""
+        self._attachment.close()
+        self.agency.close()
+        self._server.stop()
+
+    def _member(self) -> Standing:
+        if self._standing is None or self._standing.rank is None:
+            raise InternalError("a barrier was held by a peer that is in no view")
+        return self._standing
+
+    def _move(
+        self, before: Standing, after: Standing, state: ReplicatedState, rendezvous: str, parts: dict[str, float]
+    ) -> None:
+        if after.view.version == before.view.version:
+            self._standing = after
+        elif after.rank is None:
+            self._attachment.close()
+            self._standing = after
+        else:
+            self._install(after, state, rendezvous, sources=[], parts=parts)
+
+    # ---- the first meeting ---------------------------------------------------------------------------------------
+
+    def _follow(self, before: Standing, arrival: pb.Arrival) -> pb.Verdict:
+        leader = before.view.peers[0]
+        what = f"rank 0 (peer {leader.id}), leading barrier {arrival.number} of view {arrival.version}"
+        with rpc.connect(leader.address, secret=self._settings.secret) as channel:
+            verdict: pb.Verdict = rpc.call(
+                PeerServiceStub(channel).Arrive, arrival, deadline_s=2.5 * self._deadline_s, what=what
+            )
+        if verdict.error:
+            raise PeerFailure(verdict.error)
+        return verdict
+
+    def _lead(self, before: Standing, arrival: pb.Arrival, wish: Wish | None, prepared: Prepared | None) -> pb.Verdict:
+        meeting = self.service.barriers.at((arrival.version, arrival.number))
+        meeting.arrive(0, arrival)
+        try:
+            arrivals = meeting.everyone(
+                before.view.size,
+                deadline_s=self._deadline_s,
+                what=f"barrier {arrival.number} of view {arrival.version}",
+            )
+            _same_everywhere({rank: dict(message.digest) for rank, message in arrivals.items()}, before.view)
+            decision = decide(before.view, before.terms, self._settings.limits, wish=wish, prepared=prepared)
+            verdict = self._announce(before.view, decision)
+        except KungfuError as error:
+            meeting.conclude(pb.Verdict(error=str(error)))
+            raise
+        meeting.conclude(verdict)
+        return verdict
+
+    def _announce(self, view: View, decision: Decision) -> pb.Verdict:
+        """Tells the agent and the joiners; the peers of the view hear it as the answer to their arrival."""
+        if decision.prepare is not None:
+            self.agency.prepare(decision.prepare)
+        verdict = pb.Verdict(view=from_view(decision.view), terms=from_terms(decision.terms))
+        if decision.view.version != view.version:
+            verdict.rendezvous = self._rendezvous(decision.view)
+            stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]
+            admission = pb.Admission(
+                view=verdict.view, terms=verdict.terms, rendezvous=verdict.rendezvous, sources=stayers
+            )
+            for peer in decision.view.peers[len(stayers) :]:
+                self._admit(peer, admission)
+        return verdict
+
+    def _rendezvous(self, view: View) -> str:
+        first = view.peers[0]
+        if first.id == self._settings.peer:
+            return self._attachment.prepare(view.size)
+        with rpc.connect(first.address, secret=self._settings.secret) as channel:
+            stub = PeerServiceStub(channel)
+            what = f"peer {first.id}, first of view {view.version}"
+            answer: pb.Rendezvous = rpc.call(
+                stub.PrepareAttachment, from_view(view), deadline_s=self._deadline_s, what=what
+            )
+        return answer.address
+
+    def _admit(self, peer: Peer, admission: pb.Admission) -> None:
+        with rpc.connect(peer.address, secret=self._settings.secret) as channel:
+            stub = PeerServiceStub(channel)
+            rpc.call(stub.Admit, admission, deadline_s=self._deadline_s, what=f"peer {peer.id}, about to join")
+
+    # ---- the second meeting --------------------------------------------------------------------------------------
+
+    def _install(
+        self, after: Standing, state: ReplicatedState, rendezvous: str, *, sources: list[int], parts: dict[str, float]
+    ) -> None:
+        assert after.rank is not None
+        started = self._clock()
+        self._attachment.open(
+            rank=after.rank,
+            size=after.view.size,
+            job=self._settings.job,
+            view=after.view.version,
+            deadline_s=self._deadline_s,
+            secret=bytes.fromhex(self._settings.secret),
+            addresses=[peer.address for peer in after.view.peers],
+            rendezvous=rendezvous,
+        )
+        parts["attach"] = self._clock() - started
+        if sources and after.rank not in sources:
+            fetch(state, after.view, sources, secret=self._settings.secret, deadline_s=self._deadline_s)
+        message = pb.Installed(version=after.view.version, rank=after.rank, digest=state.digest())
+        if after.rank == 0:
+            self._confirm(after.view, message)
+        else:
+            self._installed(after.view.peers[0], message)
+        parts["state"] = self._clock() - started - parts["attach"]
+        self._standing, self._barriers = after, 0
+
+    def _confirm(self, view: View, message: pb.Installed) -> None:
+        meeting = self.service.installations.at(view.version)
+        meeting.arrive(0, message)
+        try:
+            what = f"the start of view {view.version}"
+            arrivals = meeting.everyone(view.size, deadline_s=self._deadline_s, what=what)
+            _same_everywhere({rank: dict(arrival.digest) for rank, arrival in arrivals.items()}, view)
+        except KungfuError as error:
+            meeting.conclude(pb.Confirmation(error=str(error)))
+            raise
+        meeting.conclude(pb.Confirmation())
+        self.agency.in_force(view)
+
+    def _installed(self, leader: Peer, message: pb.Installed) -> None:
+        what = f"rank 0 (peer {leader.id}), confirming view {message.version}"
+        with rpc.connect(leader.address, secret=self._settings.secret) as channel:
+            stub = PeerServiceStub(channel)
+            confirmation = rpc.call(stub.Install, message, deadline_s=2.5 * self._deadline_s, what=what)
+        if confirmation.error:
+            raise PeerFailure(confirmation.error)
+
+
+def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, Agency]:
+    server = rpc.serve(
+        lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
+        host=settings.agent.rpartition(":")[0],
+        secret=settings.secret,
+        threads=8 + 2 * settings.limits.maximum,
+    )
+    return server, Agency(settings, Peer(settings.peer, server.address))
+
+
+def _same_everywhere(digests: Mapping[int, Mapping[str, int]], view: View) -> None:
+    difference = differing(digests)
+    if difference is not None:
+        raise InternalError(f"the peers of view {view.version} do not hold the same state: {difference}")

@@ -1,0 +1,187 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Ack(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PeerInfo(_message.Message):
+    __slots__ = ("id", "address")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    address: str
+    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+
+class ViewInfo(_message.Message):
+    __slots__ = ("version", "peers")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    peers: _containers.RepeatedCompositeFieldContainer[PeerInfo]
+    def __init__(self, version: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ...) -> None: ...
+
+class Terms(_message.Message):
+    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep")
+    GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_PER_PEER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_SIZE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_SIZE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    global_batch_size: int
+    batch_per_peer: float
+    target_size: int
+    refused_size: int
+    keep: str
+    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[str] = ...) -> None: ...
+
+class Arrival(_message.Message):
+    __slots__ = ("version", "number", "rank", "wish", "digest")
+    class DigestEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WISH_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    number: int
+    rank: int
+    wish: str
+    digest: _containers.ScalarMap[str, int]
+    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., wish: _Optional[str] = ..., digest: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("view", "terms", "rendezvous", "error")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    view: ViewInfo
+    terms: Terms
+    rendezvous: str
+    error: str
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+
+class Admission(_message.Message):
+    __slots__ = ("view", "terms", "rendezvous", "sources")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    view: ViewInfo
+    terms: Terms
+    rendezvous: str
+    sources: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., sources: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Slice(_message.Message):
+    __slots__ = ("version", "start", "stop")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    start: int
+    stop: int
+    def __init__(self, version: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class Installed(_message.Message):
+    __slots__ = ("version", "rank", "digest")
+    class DigestEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    rank: int
+    digest: _containers.ScalarMap[str, int]
+    def __init__(self, version: _Optional[int] = ..., rank: _Optional[int] = ..., digest: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class Confirmation(_message.Message):
+    __slots__ = ("error",)
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    def __init__(self, error: _Optional[str] = ...) -> None: ...
+
+class Prepared(_message.Message):
+    __slots__ = ("ready", "missing", "reason", "parts")
+    class PartsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    READY_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    ready: _containers.RepeatedCompositeFieldContainer[PeerInfo]
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
+    parts: _containers.ScalarMap[str, float]
+    def __init__(self, ready: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., parts: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Rendezvous(_message.Message):
+    __slots__ = ("address",)
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    def __init__(self, address: _Optional[str] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("peer",)
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    peer: PeerInfo
+    def __init__(self, peer: _Optional[_Union[PeerInfo, _Mapping]] = ...) -> None: ...
+
+class Resize(_message.Message):
+    __slots__ = ("size",)
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    def __init__(self, size: _Optional[int] = ...) -> None: ...
+
+class Record(_message.Message):
+    __slots__ = ("stream", "line")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    line: str
+    def __init__(self, stream: _Optional[str] = ..., line: _Optional[str] = ...) -> None: ...
+
+class Records(_message.Message):
+    __slots__ = ("peer", "records")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    peer: int
+    records: _containers.RepeatedCompositeFieldContainer[Record]
+    def __init__(self, peer: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
+
+class Finished(_message.Message):
+    __slots__ = ("peer", "summary", "leaving")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    peer: int
+    summary: str
+    leaving: bool
+    def __init__(self, peer: _Optional[int] = ..., summary: _Optional[str] = ..., leaving: bool = ...) -> None: ...

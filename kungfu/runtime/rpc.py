@@ -1,0 +1,99 @@
+"""gRPC with the job's secret, deadlines and names: the only module that opens a channel or a server."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any, TypeVar
+
+import grpc
+
+from kungfu.errors import DeadlineExceeded, PeerFailure
+
+__all__ = ["RpcError", "Server", "call", "connect", "named", "serve"]
+
+RpcError = grpc.RpcError
+
+Reply = TypeVar("Reply")
+_SECRET_KEY = "kungfu-secret"
+_OPTIONS = [
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.so_reuseport", 0),
+]
+
+
+class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+
+        def refuse(request: object, context: Any) -> None:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "this job's secret is missing or wrong")
+
+        self._refuse = grpc.unary_unary_rpc_method_handler(refuse)
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        given = dict(details.invocation_metadata).get(_SECRET_KEY, "")
+        given = given.encode() if isinstance(given, str) else given
+        return continuation(details) if hmac.compare_digest(given, self._secret) else self._refuse
+
+
+class Server:
+    """A started gRPC server on a free port of ``host``; ``address`` is where it listens."""
+
+    def __init__(self, server: Any, address: str) -> None:
+        self._server, self.address = server, address
+
+    def stop(self) -> None:
+        """Ends the service; calls under way get a moment to finish."""
+        self._server.stop(grace=0.2).wait(1.0)
+
+
+def serve(register: Callable[[Any], None], *, host: str, secret: str, threads: int) -> Server:
+    """Starts a server that answers only calls with ``secret``; ``register`` adds the services to it."""
+    server = grpc.server(
+        futures.ThreadPoolExecutor(threads, thread_name_prefix="kungfu-rpc"),
+        interceptors=[_SecretRequired(secret)],
+        options=_OPTIONS,
+    )
+    register(server)
+    port = server.add_insecure_port(f"{host}:0")
+    server.start()
+    return Server(server, f"{host}:{port}")
+
+
+class _SecretSent(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]  # grpc has no types
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def _signed(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        metadata = [*(details.metadata or ()), (_SECRET_KEY, self._secret)]
+        return continuation(details._replace(metadata=metadata), request)
+
+    intercept_unary_unary = _signed
+    intercept_unary_stream = _signed
+
+
+def connect(address: str, *, secret: str) -> Any:
+    """A channel to ``address`` that adds the secret to every call."""
+    return grpc.intercept_channel(grpc.insecure_channel(address, options=_OPTIONS), _SecretSent(secret))
+
+
+def call(method: Callable[..., Reply], request: Any, *, deadline_s: float, what: str) -> Reply:
+    """Calls a remote method; ``what`` names the wait ("rank 2 at the barrier of step 40").
+
+    Raises ``DeadlineExceeded`` when no answer came in time and ``PeerFailure`` when the other side is gone.
+    """
+    try:
+        return method(request, timeout=deadline_s)
+    except grpc.RpcError as error:
+        raise named(error, what=what, deadline_s=deadline_s) from error
+
+
+def named(error: Any, *, what: str, deadline_s: float) -> DeadlineExceeded | PeerFailure:
+    """Our error for a failed call."""
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded(f"waited {deadline_s:.1f} s for {what} and had no answer")
+    return PeerFailure(f"lost {what}: {error.details() or error.code().name}")

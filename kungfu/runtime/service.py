@@ -1,0 +1,83 @@
+"""The gRPC face of a peer: it takes messages in and lets their senders wait; it decides nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+from kungfu.errors import DeadlineExceeded
+from kungfu.runtime import messages_pb2 as pb
+from kungfu.runtime.decide import Prepared
+from kungfu.runtime.meeting import Meetings
+from kungfu.runtime.messages_pb2_grpc import PeerServiceServicer
+from kungfu.runtime.replicate import ReplicatedState, chunks
+from kungfu.runtime.wire import to_prepared
+
+__all__ = ["PeerService"]
+
+
+class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated without types
+    """What other peers and the agent may ask of this peer.
+
+    ``on_offer`` is called (in a thread of the server) when the agent says that prepared peers wait: it posts.
+    """
+
+    def __init__(self, *, deadline_s: float, on_offer: Callable[[], None], rendezvous: Callable[[int], str]) -> None:
+        self.barriers: Meetings[pb.Arrival, pb.Verdict] = Meetings()
+        self.installations: Meetings[pb.Installed, pb.Confirmation] = Meetings()
+        self.state: ReplicatedState | None = None
+        self._deadline_s, self._on_offer, self._rendezvous = deadline_s, on_offer, rendezvous
+        self._changed = threading.Condition()
+        self._admission: pb.Admission | None = None
+        self._offer: Prepared | None = None
+
+    # A follower waits longer than its leader, so that the error that comes back is the leader's, which knows the names.
+
+    def Arrive(self, request: pb.Arrival, context: Any) -> pb.Verdict:  # noqa: N802 - gRPC's name
+        meeting = self.barriers.at((request.version, request.number))
+        meeting.arrive(request.rank, request)
+        return meeting.result(deadline_s=2 * self._deadline_s) or pb.Verdict(error="the leader never decided")
+
+    def Install(self, request: pb.Installed, context: Any) -> pb.Confirmation:  # noqa: N802 - gRPC's name
+        meeting = self.installations.at(request.version)
+        meeting.arrive(request.rank, request)
+        return meeting.result(deadline_s=2 * self._deadline_s) or pb.Confirmation(error="the leader never confirmed")
+
+    def Fetch(self, request: pb.Slice, context: Any) -> Iterator[pb.Chunk]:  # noqa: N802 - gRPC's name
+        if self.state is None:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this peer has no state yet")
+        else:
+            yield from chunks(self.state, request.start, request.stop)
+
+    def Admit(self, request: pb.Admission, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        with self._changed:
+            self._admission = request
+            self._changed.notify_all()
+        return pb.Ack()
+
+    def Offer(self, request: pb.Prepared, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        with self._changed:
+            self._offer = to_prepared(request)
+        self._on_offer()
+        return pb.Ack()
+
+    def PrepareAttachment(self, request: pb.ViewInfo, context: Any) -> pb.Rendezvous:  # noqa: N802 - gRPC's name
+        return pb.Rendezvous(address=self._rendezvous(len(request.peers)))
+
+    def admission(self, *, deadline_s: float, what: str) -> pb.Admission:
+        """The view that this peer is admitted to; ``DeadlineExceeded`` if none comes."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._admission is not None, timeout=deadline_s):
+                raise DeadlineExceeded(f"waited {deadline_s:.0f} s for {what}")
+            admission, self._admission = self._admission, None
+            assert admission is not None
+            return admission
+
+    def take_offer(self) -> Prepared | None:
+        """The last offer of prepared peers, once."""
+        with self._changed:
+            offer, self._offer = self._offer, None
+            return offer

@@ -1,0 +1,77 @@
+"""What the launcher tells a peer, and the one place where it is read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from kungfu.errors import UsageError
+
+AttachmentName = Literal["solo", "local", "horovod"]
+
+ENVIRONMENT_KEY = "KUNGFU_SETTINGS"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The job's bounds on its size, in peers, both inclusive."""
+
+    minimum: int
+    maximum: int
+
+    def clip(self, size: int) -> int:
+        """The nearest size within the limits.
+
+        >>> Limits(2, 4).clip(7)
+        4
+        """
+        return max(self.minimum, min(self.maximum, size))
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """How long the job waits, in seconds: for a peer to get ready, and for a peer during training."""
+
+    ready_s: float = 300.0
+    wait_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One peer's place in a job. ``secret`` is hexadecimal, made anew for every job."""
+
+    job: str
+    peer: int
+    agent: str
+    secret: str
+    attachment: AttachmentName
+    limits: Limits
+    deadlines: Deadlines
+    policy: str = ""
+
+    def to_environment(self) -> dict[str, str]:
+        """The variables that carry these settings to a child process."""
+        return {ENVIRONMENT_KEY: json.dumps(asdict(self))}
+
+
+def read_settings(environment: Mapping[str, str] | None = None) -> Settings | None:
+    """The settings that ``kungfu-run`` left in the environment; ``None`` for a program that runs alone.
+
+    Raises ``UsageError`` where the variable is there but was not written by this version of kungfu.
+    """
+    text = (os.environ if environment is None else environment).get(ENVIRONMENT_KEY)
+    if text is None:
+        return None
+    try:
+        fields = json.loads(text)
+        fields["limits"] = Limits(**fields["limits"])
+        fields["deadlines"] = Deadlines(**fields["deadlines"])
+        return Settings(**fields)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(
+            f"{ENVIRONMENT_KEY} does not hold what this version of kungfu-run writes ({error}): "
+            "start peers with the kungfu-run of the same installation, or unset it to run alone"
+        ) from error

@@ -1,0 +1,86 @@
+"""Views of the cluster: pure arithmetic on who is in it.
+
+A view is one numbered membership. Ranks are positions in it, so a change keeps the order of those who stay and puts
+those who join behind them: the lowest ranks are the longest in the job, and a shrink lets the newest go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kungfu.errors import InternalError
+
+__all__ = ["Peer", "View", "even_slices", "spread"]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A training process: ``id`` is given once in a job, ``address`` is host:port of its service."""
+
+    id: int
+    address: str
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0]
+
+
+@dataclass(frozen=True)
+class View:
+    """Version and members, in rank order.
+
+    >>> view = View(1, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
+    >>> view.changed(leave=view.newest(2), join=[Peer(3, "b:1")])
+    View(version=2, peers=(Peer(id=0, address='a:1'), Peer(id=3, address='b:1')))
+    """
+
+    version: int
+    peers: tuple[Peer, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.peers)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(peer.id for peer in self.peers)
+
+    def rank_of(self, peer_id: int) -> int | None:
+        """The rank of a peer in this view, ``None`` if it is not a member."""
+        return next((rank for rank, peer in enumerate(self.peers) if peer.id == peer_id), None)
+
+    def newest(self, count: int) -> tuple[int, ...]:
+        """The ids of the ``count`` highest ranks: who goes first when the cluster shrinks."""
+        return self.ids[self.size - count :]
+
+    def changed(self, *, leave: Iterable[int] = (), join: Iterable[Peer] = ()) -> View:
+        """The next view: those who stay keep their order, those who join come last, by id."""
+        going, coming = set(leave), sorted(join, key=lambda peer: peer.id)
+        peers = tuple(peer for peer in self.peers if peer.id not in going) + tuple(coming)
+        if not peers or len({peer.id for peer in peers}) != len(peers):
+            raise InternalError(f"view {self.version} cannot become {[peer.id for peer in peers]}")
+        return View(self.version + 1, peers)
+
+
+def spread(total: int, parts: int) -> list[int]:
+    """``total`` samples over ``parts`` peers, as even as it goes, the lower ranks first.
+
+    >>> spread(100, 3), spread(2, 3)
+    ([34, 33, 33], [1, 1, 0])
+    """
+    quotient, rest = divmod(total, parts)
+    return [quotient + (rank < rest) for rank in range(parts)]
+
+
+def even_slices(total: int, sources: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Which source gives which part of ``total`` bytes: (source, start, stop), end to end.
+
+    >>> even_slices(10, [0, 2, 3])
+    [(0, 0, 4), (2, 4, 7), (3, 7, 10)]
+    """
+    slices, start = [], 0
+    for source, count in zip(sources, spread(total, len(sources)), strict=True):
+        slices.append((source, start, start + count))
+        start += count
+    return slices

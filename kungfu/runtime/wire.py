@@ -1,0 +1,71 @@
+"""Values of this package to messages, and back: the one place that knows both."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from kungfu.runtime import messages_pb2 as pb
+from kungfu.runtime.decide import Keep, Prepared, Terms
+from kungfu.runtime.view import Peer, View
+
+__all__ = [
+    "from_peer",
+    "from_prepared",
+    "from_terms",
+    "from_view",
+    "to_peer",
+    "to_prepared",
+    "to_terms",
+    "to_view",
+]
+
+
+def from_peer(peer: Peer) -> pb.PeerInfo:
+    return pb.PeerInfo(id=peer.id, address=peer.address)
+
+
+def to_peer(message: pb.PeerInfo) -> Peer:
+    return Peer(message.id, message.address)
+
+
+def from_view(view: View) -> pb.ViewInfo:
+    return pb.ViewInfo(version=view.version, peers=[from_peer(peer) for peer in view.peers])
+
+
+def to_view(message: pb.ViewInfo) -> View:
+    return View(message.version, tuple(to_peer(peer) for peer in message.peers))
+
+
+def from_terms(terms: Terms) -> pb.Terms:
+    return pb.Terms(
+        global_batch_size=terms.global_batch_size,
+        batch_per_peer=terms.batch_per_peer,
+        target_size=terms.target_size,
+        refused_size=terms.refused_size,
+        keep=terms.keep,
+    )
+
+
+def to_terms(message: pb.Terms) -> Terms:
+    return Terms(
+        message.global_batch_size,
+        message.batch_per_peer,
+        message.target_size,
+        message.refused_size,
+        cast(Keep, message.keep or "local_batch_size"),
+    )
+
+
+def from_prepared(prepared: Prepared) -> pb.Prepared:
+    return pb.Prepared(
+        ready=[from_peer(peer) for peer in prepared.ready],
+        missing=prepared.missing,
+        reason=prepared.reason,
+        parts=prepared.parts,
+    )
+
+
+def to_prepared(message: pb.Prepared) -> Prepared:
+    return Prepared(
+        tuple(to_peer(peer) for peer in message.ready), tuple(message.missing), message.reason, dict(message.parts)
+    )
