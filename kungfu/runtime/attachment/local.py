@@ -1,0 +1,149 @@
+"""The attachment for peers of one machine: a compiled op over shared memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, final
+
+import tensorflow as tf
+
+from kungfu import native
+from kungfu.errors import InternalError, UsageError
+from kungfu.runtime.attachment import memory
+from kungfu.runtime.attachment.handshake import Membership
+from kungfu.runtime.attachment.mesh import Mesh, meet
+
+__all__ = ["LocalAttachment"]
+
+_ERROR_BYTES = 512
+
+
+@final
+class LocalAttachment:
+    """All-reduce over shared memory among the peers of one machine.
+
+    ``group`` (any integer) is the number under which the graph's ops find what they are plugged into; attachments of
+    one process that are in use at the same time need different ones. A closed attachment, and one opened with size 1,
+    is the identity.
+    """
+
+    name = "local"
+
+    def __init__(self, *, group: int = 0) -> None:
+        self._group = group
+
+    def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
+        """The sum over peers of every tensor: the left fold in rank order, ``((x0 + x1) + x2) + ...``.
+
+        All tensors travel in one message; each addition is rounded in the tensor's own dtype, so the sum is bit for bit
+        NumPy's. Works eagerly and traced, and a traced op follows every ``open`` and ``close``.
+
+        ``values``: one or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
+        dtypes and numbers of elements on all peers.
+        ``prescale``: float32 scalar. The floating tensors but the last of the list are multiplied by it first; exactly
+        0 stands for zeros, whatever the values are. Integers and the last tensor stay as they are.
+        ``order``: a variable on the CPU. It is not read; ops that share it run in program order.
+        ``tag``: names the message in errors; equal on all peers.
+
+        Gives: tensors of the dtypes and shapes of ``values``, agreed. Cost: one message; two meetings of the peers per
+        256 KiB. Raises: ``UsageError`` for no tensors or another dtype; ``tf.errors.UnavailableError`` with
+        ``kungfu: peer rank=R died during TAG`` (or ``left``), ``DeadlineExceededError`` with
+        ``kungfu: waited S s in TAG for rank=R,...``, ``InternalError`` with ``kungfu: peers differ: ...``,
+        ``CancelledError`` if this peer closes meanwhile. After an error every later call raises it again, on all peers,
+        until the next ``open`` or ``close``.
+        """
+        tensors = [tf.convert_to_tensor(value) for value in values]
+        _check(tensors)
+        scale = tf.cast(prescale, tf.float32)
+        ops = native.load().ops
+        return list(ops.kungfu_all_reduce(order.handle, scale, tensors, group=self._group, tag=tag))
+
+    def prepare(self, size: int) -> str:
+        """Nothing: peers of one machine find each other by the names of job, view and rank."""
+        return ""
+
+    def open(
+        self,
+        *,
+        rank: int,
+        size: int,
+        job: str,
+        view: int,
+        deadline_s: float,
+        secret: bytes,
+        addresses: Sequence[str],
+        rendezvous: str = "",
+    ) -> None:
+        """Plugs the op into the peers of a view, after closing what it was plugged into.
+
+        ``rank`` of ``size`` peers, who all call this with the same ``job`` (at most 64 bytes), ``view`` and ``secret``
+        (at least one byte) within ``deadline_s`` seconds; that is also how long an all-reduce waits for another peer.
+        ``addresses`` and ``rendezvous`` are not needed here.
+
+        Raises: ``DeadlineExceeded`` with the ranks that did not come; ``PeerFailure`` for a peer that hung up or does
+        not know the secret; ``UsageError`` for a rank outside the size, an empty secret, a job's name too long, or a
+        second process running as this peer. The attachment is closed then.
+        """
+        self.close()
+        if not 0 <= rank < size or not secret:
+            raise UsageError(f"a peer needs a rank in 0..size-1 and a secret; rank {rank}, size {size} was given")
+        if size == 1:
+            return
+        deadline = time.monotonic() + deadline_s
+        me = Membership(job=job, view=view, rank=rank, size=size, secret=secret)
+        mesh = meet(me, deadline_s=deadline_s)
+        try:
+            self._plug(me, mesh, deadline_s=deadline_s, deadline=deadline)
+        finally:
+            for connection in mesh.values():
+                connection.close()
+
+    def close(self) -> None:
+        """Unplugs the op: the others see this peer leave, and the op is the identity from now on. Idempotent."""
+        native.load().functions.kungfu_group_close(self._group)
+
+    def _plug(self, me: Membership, mesh: Mesh, *, deadline_s: float, deadline: float) -> None:
+        library = native.load().functions
+        memory_bytes = library.kungfu_memory_bytes(me.size)
+        if memory_bytes < 0:
+            raise UsageError(f"the local attachment has no room for {me.size} peers")
+        descriptor = _shared(me, mesh, memory_bytes, deadline)
+        sockets = (ctypes.c_int * me.size)(*(mesh[q].fileno() if q in mesh else -1 for q in range(me.size)))
+        reason = ctypes.create_string_buffer(_ERROR_BYTES)
+        try:
+            failed = library.kungfu_group_open(
+                self._group, me.rank, me.size, descriptor, memory_bytes, sockets, deadline_s, reason, _ERROR_BYTES
+            )
+        finally:
+            os.close(descriptor)
+        if failed:
+            raise InternalError(f"the local attachment cannot be opened: {reason.value.decode()}")
+
+
+def _shared(me: Membership, mesh: Mesh, memory_bytes: int, deadline: float) -> int:
+    if me.rank != 0:
+        left_s = max(deadline - time.monotonic(), 0.001)
+        return memory.receive(mesh[0], bytes_=memory_bytes, deadline_s=left_s)
+    with ExitStack() as undo:
+        descriptor = memory.make(memory_bytes)
+        undo.callback(os.close, descriptor)
+        for rank, connection in mesh.items():
+            memory.send(connection, descriptor=descriptor, rank=rank)
+        undo.pop_all()
+    return descriptor
+
+
+_DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
+
+
+def _check(tensors: Sequence[Any]) -> None:
+    if not tensors:
+        raise UsageError("all_reduce needs at least one tensor, and was given none")
+    wrong = sorted({tensor.dtype.name for tensor in tensors if tensor.dtype not in _DTYPES})
+    if wrong:
+        allowed = ", ".join(dtype.name for dtype in _DTYPES)
+        raise UsageError(f"all_reduce was given tensors of {', '.join(wrong)}; allowed are {allowed}: cast them first")

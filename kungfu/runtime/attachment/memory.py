@@ -1,0 +1,58 @@
+"""The memory that the peers of one machine share: made by one, passed to the others over their sockets.
+
+It has no name, so nobody else can open it and nothing is left behind; it is no part of ``/dev/shm``, which containers
+keep small. It is sealed against shrinking, so that no peer can make another's access fault.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+
+from kungfu.errors import DeadlineExceeded, PeerFailure
+
+__all__ = ["make", "receive", "send"]
+
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def make(bytes_: int) -> int:
+    """The descriptor of ``bytes_`` zeros that can be shared; the caller closes it."""
+    descriptor = os.memfd_create("kungfu", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, bytes_)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    return descriptor
+
+
+def send(connection: socket.socket, *, descriptor: int, rank: int) -> None:
+    """Passes the memory to the peer of ``rank`` at the other end. Raises: ``PeerFailure`` if it has hung up."""
+    try:
+        socket.send_fds(connection, [b"m"], [descriptor])
+    except ConnectionError as error:
+        raise PeerFailure(f"rank {rank} closed its connection before it got the shared memory") from error
+
+
+def receive(connection: socket.socket, *, bytes_: int, deadline_s: float) -> int:
+    """The descriptor that the peer at the other end passes within ``deadline_s``; the caller closes it.
+
+    Raises: ``DeadlineExceeded`` if none comes; ``PeerFailure`` if the peer hangs up, or passes anything but
+    ``bytes_`` sealed bytes.
+    """
+    connection.settimeout(deadline_s)
+    try:
+        _, descriptors, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"waited {deadline_s:.1f} s for rank 0 to pass the shared memory") from error
+    except ConnectionError as error:
+        raise PeerFailure("rank 0 closed its connection before it passed the shared memory") from error
+    if not descriptors:
+        raise PeerFailure("rank 0 closed its connection before it passed the shared memory")
+    found = os.fstat(descriptors[0]).st_size
+    if found != bytes_ or not fcntl.fcntl(descriptors[0], fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+        os.close(descriptors[0])
+        raise PeerFailure(
+            f"rank 0 passed {found} bytes of memory where {bytes_} sealed ones were expected; "
+            "run the same version of kungfu on all peers"
+        )
+    return descriptors[0]

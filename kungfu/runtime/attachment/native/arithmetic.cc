@@ -1,0 +1,108 @@
+#include "arithmetic.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "half.h"
+
+namespace kungfu {
+namespace {
+
+// A tile of the sum stays in the first-level cache while one block after another is added to it.
+constexpr int64_t kTileBytes = 4096;
+
+inline float add(float a, float b) { return a + b; }
+inline double add(double a, double b) { return a + b; }
+inline uint32_t add(uint32_t a, uint32_t b) { return a + b; }
+inline uint64_t add(uint64_t a, uint64_t b) { return a + b; }
+
+template <typename Narrow>
+inline Narrow add(Narrow a, Narrow b) {
+  Narrow sum;
+  narrow(widen(a) + widen(b), &sum);
+  return sum;
+}
+
+inline float scaled(float value, float scale) { return value * scale; }
+inline double scaled(double value, float scale) { return value * static_cast<double>(scale); }
+
+template <typename Narrow>
+inline Narrow scaled(Narrow value, float scale) {
+  Narrow product;
+  narrow(widen(value) * scale, &product);
+  return product;
+}
+
+template <typename T>
+void scale_each(const char* from, char* to, int64_t bytes, float scale) {
+  const T* source = reinterpret_cast<const T*>(from);
+  T* target = reinterpret_cast<T*>(to);
+  const int64_t count = bytes / static_cast<int64_t>(sizeof(T));
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) target[i] = scaled(source[i], scale);
+}
+
+// The arrays are equal or disjoint, hence ivdep.
+template <typename T>
+void add_pair(const T* a, const T* b, T* to, int64_t count) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) to[i] = add(a[i], b[i]);
+}
+
+template <typename T>
+void sum_tile(const char* const* blocks, int size, char* to, int64_t begin, int64_t count) {
+  const auto at = [&](int rank) { return reinterpret_cast<const T*>(blocks[rank] + begin); };
+  T* target = reinterpret_cast<T*>(to + begin);
+  if (size == 2) return add_pair(at(0), at(1), target, count);
+  // `to` may be a block that is still to be added, so the partial sums are kept beside it.
+  alignas(64) T tile[kTileBytes / sizeof(T)];
+  add_pair(at(0), at(1), tile, count);
+  for (int rank = 2; rank < size - 1; ++rank) add_pair<T>(tile, at(rank), tile, count);
+  add_pair<T>(tile, at(size - 1), target, count);
+}
+
+template <typename T>
+void sum_each(const char* const* blocks, int size, char* to, int64_t bytes) {
+  for (int64_t begin = 0; begin < bytes; begin += kTileBytes) {
+    const int64_t tile_bytes = std::min(kTileBytes, bytes - begin);
+    sum_tile<T>(blocks, size, to, begin, tile_bytes / static_cast<int64_t>(sizeof(T)));
+  }
+}
+
+}  // namespace
+
+void copy_scaled(ElementType type, const char* from, char* to, int64_t bytes, float scale) {
+  const bool integer = type == ElementType::kInt32 || type == ElementType::kInt64;
+  if (integer || scale == 1.0f) {
+    if (from != to) std::memcpy(to, from, bytes);
+  } else if (scale == 0.0f) {
+    std::memset(to, 0, bytes);
+  } else if (type == ElementType::kHalf) {
+    scale_each<Half>(from, to, bytes, scale);
+  } else if (type == ElementType::kBfloat16) {
+    scale_each<Bfloat16>(from, to, bytes, scale);
+  } else if (type == ElementType::kFloat) {
+    scale_each<float>(from, to, bytes, scale);
+  } else {
+    scale_each<double>(from, to, bytes, scale);
+  }
+}
+
+void sum_blocks(ElementType type, const char* const* blocks, int size, char* to, int64_t bytes) {
+  switch (type) {
+    case ElementType::kHalf:
+      return sum_each<Half>(blocks, size, to, bytes);
+    case ElementType::kBfloat16:
+      return sum_each<Bfloat16>(blocks, size, to, bytes);
+    case ElementType::kFloat:
+      return sum_each<float>(blocks, size, to, bytes);
+    case ElementType::kDouble:
+      return sum_each<double>(blocks, size, to, bytes);
+    case ElementType::kInt32:
+      return sum_each<uint32_t>(blocks, size, to, bytes);
+    case ElementType::kInt64:
+      return sum_each<uint64_t>(blocks, size, to, bytes);
+  }
+}
+
+}  // namespace kungfu

@@ -1,0 +1,65 @@
+// How the peers of a group keep in step, and learn that they no longer can.
+//
+// Each rank counts its phases in shared memory. A wait spins briefly, then sleeps on the awaited rank's counter; when a
+// sleep lasts, it looks for a failure that another peer has published, for closed sockets, and at the deadline. Whoever
+// finds a failure publishes it once and wakes all, so that every survivor reports the same cause, not its echo.
+#ifndef KUNGFU_NATIVE_CREW_H_
+#define KUNGFU_NATIVE_CREW_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "failure.h"
+#include "links.h"
+#include "shared_memory.h"
+
+namespace kungfu {
+
+// One peer's place in a group, and how long it waits for the others.
+struct Place {
+  int rank;
+  int size;
+  double deadline_s;
+};
+
+// Final. One thread at a time may use it, but for `leave`.
+class Crew {
+ public:
+  Crew(const SharedMemory& memory, const int* sockets, const Place& place);
+
+  bool complete() const { return links_.complete(); }
+  // The phases completed so far; the same number on all ranks between two messages.
+  uint32_t phase() const { return phase_; }
+  // Tells the others that this rank has ended its phase, and waits until all of them have.
+  MaybeFailure meet(const std::string& tag);
+  // The failure that has broken the group, if one has.
+  MaybeFailure broken() const;
+  // Breaks the group for all its peers; gives the failure that they will all report.
+  Failure break_with(FailureKind kind, const std::string& text);
+  // Tells the others that this rank takes no further part; ends a wait of this rank.
+  void leave();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool reached(int rank) const;
+  bool spin(int rank) const;
+  void sleep(int rank) const;
+  MaybeFailure wait_for(int rank, const std::string& tag, Clock::time_point started);
+  MaybeFailure look_around(const std::string& tag, Clock::time_point started);
+  std::string late_text(const std::string& tag) const;
+  void wake_all() const;
+
+  const SharedMemory& memory_;
+  Links links_;
+  const Place place_;
+  const int spins_;
+  uint32_t phase_ = 0;
+  std::atomic<bool> leaving_{false};
+};
+
+}  // namespace kungfu
+
+#endif  // KUNGFU_NATIVE_CREW_H_

@@ -1,0 +1,70 @@
+// IEEE half and bfloat16 as sixteen bits: widening to float, and narrowing by round-to-nearest-even.
+//
+// Both branches of every case are computed and one is selected, so that compilers vectorise the loops around them.
+// Adding in float and narrowing once rounds like an addition in the narrow type itself: float has more than twice the
+// narrow types' digits plus two. A NaN keeps its sign and payload, as in NumPy.
+#ifndef KUNGFU_NATIVE_HALF_H_
+#define KUNGFU_NATIVE_HALF_H_
+
+#include <cstdint>
+#include <cstring>
+
+namespace kungfu {
+
+struct Half {
+  uint16_t bits;
+};
+
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+inline uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+inline float float_of(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+inline float widen(Half half) {
+  const uint32_t sign = static_cast<uint32_t>(half.bits & 0x8000u) << 16;
+  const uint32_t magnitude = static_cast<uint32_t>(half.bits & 0x7fffu) << 13;
+  const uint32_t normal = magnitude + (112u << 23);
+  const uint32_t subnormal = bits_of(float_of(magnitude + (113u << 23)) - 0x1p-14f);
+  const uint32_t special = magnitude | 0x7f800000u;
+  uint32_t bits = magnitude < (1u << 23) ? subnormal : normal;
+  bits = magnitude >= (31u << 23) ? special : bits;
+  return float_of(sign | bits);
+}
+
+inline float widen(Bfloat16 value) { return float_of(static_cast<uint32_t>(value.bits) << 16); }
+
+inline void narrow(float value, Half* half) {
+  const uint32_t sign = (bits_of(value) >> 16) & 0x8000u;
+  const uint32_t magnitude = bits_of(value) & 0x7fffffffu;
+  const uint32_t odd = (magnitude >> 13) & 1u;
+  const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + odd) >> 13;
+  // Beside 0.5 a float's last digit is the smallest half, so the addition itself rounds.
+  const uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
+  const uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+  uint32_t bits = magnitude < (113u << 23) ? subnormal : normal;
+  bits = magnitude >= (143u << 23) ? 0x7c00u : bits;
+  bits = magnitude > 0x7f800000u ? nan : bits;
+  half->bits = static_cast<uint16_t>(sign | bits);
+}
+
+inline void narrow(float value, Bfloat16* narrowed) {
+  const uint32_t bits = bits_of(value);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const uint32_t nan = (bits >> 16) | 0x40u;
+  narrowed->bits = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+}  // namespace kungfu
+
+#endif  // KUNGFU_NATIVE_HALF_H_

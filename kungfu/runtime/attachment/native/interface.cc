@@ -1,0 +1,44 @@
+// What Python calls through ctypes.
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "group.h"
+
+// The build passes the version: TensorFlow's own header has no macro for it that compiles. The mark is found in the
+// file itself, so that a library for another TensorFlow is refused before it is loaded.
+static const char kMark[] = "kungfu-native tensorflow=" KUNGFU_TENSORFLOW_VERSION;
+
+extern "C" {
+
+// The version of TensorFlow that this library was compiled for.
+const char* kungfu_tensorflow_version() { return kMark + sizeof("kungfu-native tensorflow=") - 1; }
+
+// The bytes of shared memory that a group of `size` needs; -1 when no group can have that size.
+int64_t kungfu_memory_bytes(int size) { return kungfu::memory_bytes(size); }
+
+// Plugs the ops of group number `group` into the peers of a view, after leaving whatever it was plugged into.
+//
+// `memory_fd` holds `memory_bytes` zeros, the same memory on all peers; `sockets` has one stream socket a rank, -1 for
+// the own rank. All descriptors stay the caller's. A wait of longer than `deadline_s` breaks the group. Gives 0, or 1
+// with the reason in `error`.
+int kungfu_group_open(int64_t group, int rank, int size, int memory_fd, int64_t memory_bytes, const int* sockets,
+                      double deadline_s, char* error, int error_bytes) {
+  std::string reason;
+  if (rank < 0 || rank >= size || memory_bytes < 0 || memory_bytes != kungfu::memory_bytes(size)) {
+    reason = "rank " + std::to_string(rank) + " of " + std::to_string(size) + " with " + std::to_string(memory_bytes) +
+             " bytes; needed are " + std::to_string(kungfu::memory_bytes(size));
+  } else {
+    auto opened = std::make_shared<kungfu::Group>(memory_fd, sockets, kungfu::Place{rank, size, deadline_s});
+    reason = opened->defect();
+    if (reason.empty()) kungfu::plug(group, std::move(opened));
+  }
+  std::snprintf(error, error_bytes, "%s", reason.c_str());
+  return reason.empty() ? 0 : 1;
+}
+
+// Leaves the group; an op inside it ends with an error, later ones are the identity. Gives 1 if there was a group.
+int kungfu_group_close(int64_t group) { return kungfu::unplug(group) ? 1 : 0; }
+
+}  // extern "C"

@@ -1,0 +1,36 @@
+#include "links.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace kungfu {
+
+Links::Links(const int* sockets, int size) {
+  for (int rank = 0; rank < size; ++rank) {
+    const int copy = sockets[rank] < 0 ? -1 : fcntl(sockets[rank], F_DUPFD_CLOEXEC, 0);
+    if (sockets[rank] >= 0 && copy < 0) complete_ = false;
+    sockets_.push_back({copy, POLLRDHUP, 0});
+  }
+}
+
+Links::~Links() {
+  for (const pollfd& socket : sockets_) {
+    if (socket.fd >= 0) close(socket.fd);
+  }
+}
+
+void Links::look() {
+  for (pollfd& socket : sockets_) socket.revents = 0;
+  poll(sockets_.data(), sockets_.size(), 0);
+}
+
+bool Links::closed(int rank) const { return (sockets_[rank].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0; }
+
+void Links::shut_down() {
+  for (const pollfd& socket : sockets_) {
+    if (socket.fd >= 0) shutdown(socket.fd, SHUT_RDWR);
+  }
+}
+
+}  // namespace kungfu

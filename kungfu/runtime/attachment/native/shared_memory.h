@@ -1,0 +1,73 @@
+// The memory that the peers of a group share, mapped into this process.
+//
+// A header, then two buffers of one block a rank. All of it starts as zeros. Nothing in it is a pointer: every peer maps
+// it at an address of its own.
+#ifndef KUNGFU_NATIVE_SHARED_MEMORY_H_
+#define KUNGFU_NATIVE_SHARED_MEMORY_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace kungfu {
+
+constexpr int kMaxPeers = 256;
+
+// Two buffers of this size for each of four peers fit a second-level cache of 2 MiB.
+constexpr int64_t kBlockBytes = 256 * 1024;
+
+constexpr size_t kSignatureBytes = 384;
+constexpr size_t kFailureBytes = 1024;
+
+// One rank's progress, on cache lines of its own because every other rank polls it.
+struct alignas(128) Progress {
+  std::atomic<uint32_t> phase;  // the futex that the others sleep on
+  std::atomic<uint32_t> sleepers;
+  std::atomic<uint32_t> left;
+};
+
+// Why the group no longer works: written once, by the first peer that finds out.
+struct alignas(128) SharedFailure {
+  std::atomic<uint32_t> state;
+  int32_t kind;
+  char text[kFailureBytes];
+};
+
+// What a rank is about to reduce.
+struct alignas(128) Signature {
+  char text[kSignatureBytes];
+};
+
+struct Header {
+  SharedFailure failure;
+  Progress progress[kMaxPeers];
+  Signature signatures[kMaxPeers];
+};
+
+static_assert(std::atomic<uint32_t>::is_always_lock_free, "progress is shared between processes");
+static_assert(sizeof(std::atomic<uint32_t>) == 4, "the phase is a futex word");
+
+// The bytes that a group of `size` needs, or -1 when no group can have that size.
+int64_t memory_bytes(int size);
+
+// Final; owns the mapping, not the descriptor.
+class SharedMemory {
+ public:
+  // Maps `descriptor`; errno says why when `mapped` is false afterwards.
+  SharedMemory(int descriptor, int size);
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  bool mapped() const { return base_ != nullptr; }
+  Header& header() const { return *reinterpret_cast<Header*>(base_); }
+  char* block(int buffer, int rank) const;
+
+ private:
+  char* base_ = nullptr;
+  const int size_;
+};
+
+}  // namespace kungfu
+
+#endif  // KUNGFU_NATIVE_SHARED_MEMORY_H_

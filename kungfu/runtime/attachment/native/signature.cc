@@ -1,0 +1,61 @@
+#include "signature.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace kungfu {
+namespace {
+
+// FNV-1a; the same on all peers is all that it must be.
+class Hash {
+ public:
+  void add(const void* data, size_t bytes) {
+    const unsigned char* next = static_cast<const unsigned char*>(data);
+    for (size_t i = 0; i < bytes; ++i) state_ = (state_ ^ next[i]) * 1099511628211ull;
+  }
+  unsigned long long value() const { return state_; }
+
+ private:
+  uint64_t state_ = 14695981039346656037ull;
+};
+
+unsigned long long hash_of(const std::string& tag, const std::vector<Piece>& pieces) {
+  Hash hash;
+  hash.add(tag.data(), tag.size());
+  for (const Piece& piece : pieces) {
+    hash.add(&piece.type, sizeof(piece.type));
+    hash.add(&piece.bytes, sizeof(piece.bytes));
+  }
+  return hash.value();
+}
+
+std::string quote(const Signature& signature) {
+  return std::string(signature.text, strnlen(signature.text, kSignatureBytes));
+}
+
+}  // namespace
+
+void write_signature(const std::string& tag, const std::vector<Piece>& pieces, const Layout& layout, Signature* to) {
+  const auto print = [&](size_t used, const char* format, auto... values) {
+    const size_t room = kSignatureBytes - used;
+    const int length = std::snprintf(to->text + used, room, format, values...);
+    return used + std::min(static_cast<size_t>(length), room - 1);
+  };
+  size_t used = print(0, "\"%.150s\" of %zu tensors (", tag.c_str(), pieces.size());
+  for (int type = 0; type < kElementTypes; ++type) {
+    const long long elements = layout.sections[type].bytes() / kElementBytes[type];
+    if (elements > 0) used = print(used, "%s*%lld ", kElementNames[type], elements);
+  }
+  print(used, "#%016llx)", hash_of(tag, pieces));
+}
+
+std::string difference(const Signature* signatures, int size) {
+  for (int rank = 1; rank < size; ++rank) {
+    if (quote(signatures[rank]) == quote(signatures[0])) continue;
+    return "rank=0 runs " + quote(signatures[0]) + ", rank=" + std::to_string(rank) + " runs " + quote(signatures[rank]);
+  }
+  return "";
+}
+
+}  // namespace kungfu
