@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from kungfu.runtime import messages_pb2 as pb
-from kungfu.runtime.decide import Keep, Prepared, Terms
-from kungfu.runtime.view import Peer, View
+from kungfu.runtime.deciding.decide import Keep, Prepared, Terms
+from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.wire import messages_pb2 as pb
 
 __all__ = [
     "from_peer",

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Limits
-from kungfu.runtime.view import Peer, View
 
 __all__ = ["Decision", "Keep", "Prepared", "Terms", "Wish", "decide"]
 

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from kungfu.errors import InternalError
-from kungfu.runtime import messages_pb2 as pb
-from kungfu.runtime import rpc
-from kungfu.runtime.messages_pb2_grpc import PeerServiceStub
-from kungfu.runtime.view import View, even_slices
+from kungfu.runtime.deciding.view import View, even_slices
+from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.wire import rpc
+from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub
 
 __all__ = ["ReplicatedState", "chunks", "differing", "fetch"]
 
@@ -31,6 +31,9 @@ class ReplicatedState(Protocol):
 
     def digest(self) -> dict[str, int]:
         """A checksum of every shared variable, by name."""
+
+    def rescaled(self) -> None:
+        """The view has changed: what declares so starts anew."""
 
 
 def chunks(state: ReplicatedState, start: int, stop: int) -> Iterator[pb.Chunk]:

@@ -9,12 +9,12 @@ from typing import Any
 import grpc
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime import messages_pb2 as pb
-from kungfu.runtime.decide import Prepared
-from kungfu.runtime.meeting import Meetings
-from kungfu.runtime.messages_pb2_grpc import PeerServiceServicer
-from kungfu.runtime.replicate import ReplicatedState, chunks
-from kungfu.runtime.wire import to_prepared
+from kungfu.runtime.deciding.decide import Prepared
+from kungfu.runtime.peer.meeting import Meetings
+from kungfu.runtime.peer.replicate import ReplicatedState, chunks
+from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.wire.convert import to_prepared
+from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceServicer
 
 __all__ = ["PeerService"]
 

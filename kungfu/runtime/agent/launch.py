@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from kungfu.runtime import shim
+from kungfu.runtime.agent import shim
 
 __all__ = ["Process", "end", "share_of_host", "start"]
 
@@ -26,14 +26,23 @@ class Process:
     def __init__(self, child: subprocess.Popen[bytes], log: Path) -> None:
         self.child, self.log = child, log
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self.reader: threading.Thread | None = None
 
     def listen(self, on_line: Callable[[str], None], on_end: Callable[[int], None]) -> None:
-        """Reads the output in a thread until the process ends, then says with which code."""
-        self.reader = threading.Thread(target=self._listen, args=(on_line, on_end), daemon=True, name="kungfu-output")
-        self.reader.start()
+        """Reads the output in a thread; another one says with which code the process ended, and when it did.
 
-    def _listen(self, on_line: Callable[[str], None], on_end: Callable[[int], None]) -> None:
+        A child of the peer may hold the output open after the peer is gone: its end is not taken for the peer's.
+        """
+        reader = threading.Thread(target=self._read, args=(on_line,), daemon=True, name="kungfu-output")
+        reader.start()
+
+        def wait() -> None:
+            code = self.child.wait()
+            reader.join(timeout=1.0)
+            on_end(code)
+
+        threading.Thread(target=wait, daemon=True, name="kungfu-wait").start()
+
+    def _read(self, on_line: Callable[[str], None]) -> None:
         assert self.child.stdout is not None
         with self.log.open("wb") as log:
             for raw in self.child.stdout:
@@ -42,7 +51,6 @@ class Process:
                 line = raw.decode(errors="replace").rstrip("\r\n")
                 self.tail.append(line)
                 on_line(line)
-        on_end(self.child.wait())
 
 
 def start(command: list[str], *, environment: Mapping[str, str], log: Path) -> Process:

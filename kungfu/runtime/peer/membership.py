@@ -11,19 +11,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kungfu.errors import InternalError, KungfuError, PeerFailure
-from kungfu.runtime import messages_pb2 as pb
-from kungfu.runtime import rpc
-from kungfu.runtime.agency import Agency
 from kungfu.runtime.attachment.protocol import Attachment
-from kungfu.runtime.decide import Decision, Prepared, Terms, Wish, decide
-from kungfu.runtime.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
-from kungfu.runtime.replicate import ReplicatedState, differing, fetch
-from kungfu.runtime.service import PeerService
+from kungfu.runtime.deciding.decide import Decision, Prepared, Terms, Wish, decide
+from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.peer.agency import Agency
+from kungfu.runtime.peer.replicate import ReplicatedState, differing, fetch
+from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.view import Peer, View
-from kungfu.runtime.wire import from_terms, from_view, to_terms, to_view
+from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.wire import rpc
+from kungfu.runtime.wire.convert import from_terms, from_view, to_terms, to_view
+from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 
 __all__ = ["Membership", "Passage", "Standing"]
 
@@ -49,7 +50,7 @@ class Passage:
 
 
 class Membership:
-    """This peer's part in the views of its job. One thread calls it: the one that trains."""
+    """This peer's part in the views of its job. One thread at a time calls it: the one that trains."""
 
     def __init__(
         self,
@@ -61,17 +62,17 @@ class Membership:
     ) -> None:
         self._settings, self._attachment, self._clock = settings, attachment, clock
         self._deadline_s = settings.deadlines.wait_s
-        self.service = PeerService(deadline_s=self._deadline_s, on_offer=on_offer, rendezvous=attachment.prepare)
-        self._server, self.agency = _started(settings, self.service)
+        self._service = PeerService(deadline_s=self._deadline_s, on_offer=on_offer, rendezvous=attachment.prepare)
+        self._server, self._agency = _started(settings, self._service)
         self._standing: Standing | None = None
         self._barriers = 0
 
     def join(self, state: ReplicatedState) -> Passage:
         """Says that this peer is ready, and waits until a view admits it and its state is that of the others."""
-        self.service.state = state
-        self.agency.ready()
+        self._service.state = state
+        self._agency.ready()
         self._attachment.close()
-        admission = self.service.admission(deadline_s=365 * 86400.0, what="the job to admit this peer")
+        admission = self._service.admission(deadline_s=365 * 86400.0, what="the job to admit this peer")
         view = to_view(admission.view)
         rank = view.rank_of(self._settings.peer)
         if rank is None:
@@ -90,11 +91,8 @@ class Membership:
         before = self._member()
         before = replace(before, terms=terms)
         started, parts = self._clock(), dict[str, float]()
-        arrival = pb.Arrival(
-            version=before.view.version, number=self._barriers, rank=before.rank or 0, digest=state.digest()
-        )
-        self._barriers += 1
-        prepared = self.service.take_offer() if before.rank == 0 else None
+        arrival = self._arrival(before, state, wish)
+        prepared = self._service.take_offer() if before.rank == 0 else None
         verdict = self._lead(before, arrival, wish, prepared) if before.rank == 0 else self._follow(before, arrival)
         parts["barrier"] = self._clock() - started
         view = to_view(verdict.view)
@@ -102,11 +100,35 @@ class Membership:
         self._move(before, after, state, verdict.rendezvous, parts)
         return Passage(before, after, wish, prepared, parts)
 
+    def part(self, state: ReplicatedState, terms: Terms) -> None:
+        """The last barrier of a job whose training is over on all peers: it only compares their states."""
+        before = replace(self._member(), terms=terms)
+        arrival = self._arrival(before, state, None)
+        if before.rank == 0:
+            self._lead(before, arrival, None, None)
+        else:
+            self._follow(before, arrival)
+
+    def record(self, stream: str, fields: Mapping[str, Any]) -> None:
+        """One more line of a stream of the job's journal."""
+        self._agency.record(stream, fields)
+
+    def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
+        """This peer's training is over."""
+        self._agency.finish(summary, leaving=leaving)
+
     def close(self) -> None:
         """Leaves the job: unplugs, stops the service."""
         self._attachment.close()
-        self.agency.close()
+        self._agency.close()
         self._server.stop()
+
+    def _arrival(self, before: Standing, state: ReplicatedState, wish: Wish | None) -> pb.Arrival:
+        number, self._barriers = self._barriers, self._barriers + 1
+        text = f"{wish.rule} asks for {wish.size}" if wish else ""
+        return pb.Arrival(
+            version=before.view.version, number=number, rank=before.rank or 0, wish=text, digest=state.digest()
+        )
 
     def _member(self) -> Standing:
         if self._standing is None or self._standing.rank is None:
@@ -138,7 +160,7 @@ class Membership:
         return verdict
 
     def _lead(self, before: Standing, arrival: pb.Arrival, wish: Wish | None, prepared: Prepared | None) -> pb.Verdict:
-        meeting = self.service.barriers.at((arrival.version, arrival.number))
+        meeting = self._service.barriers.at((arrival.version, arrival.number))
         meeting.arrive(0, arrival)
         try:
             arrivals = meeting.everyone(
@@ -147,6 +169,7 @@ class Membership:
                 what=f"barrier {arrival.number} of view {arrival.version}",
             )
             _same_everywhere({rank: dict(message.digest) for rank, message in arrivals.items()}, before.view)
+            self._log_dissent({rank: message.wish for rank, message in arrivals.items()}, before.view)
             decision = decide(before.view, before.terms, self._settings.limits, wish=wish, prepared=prepared)
             verdict = self._announce(before.view, decision)
         except KungfuError as error:
@@ -155,10 +178,16 @@ class Membership:
         meeting.conclude(verdict)
         return verdict
 
+    def _log_dissent(self, wishes: Mapping[int, str], view: View) -> None:
+        """Rank 0's decision is the decision: arithmetic may differ in the last bit between machines. But say so."""
+        if len(set(wishes.values())) > 1:
+            fields = {"event": "dissent", "view": view.version, "wishes": {str(r): w for r, w in wishes.items()}}
+            self.record("events", fields)
+
     def _announce(self, view: View, decision: Decision) -> pb.Verdict:
         """Tells the agent and the joiners; the peers of the view hear it as the answer to their arrival."""
         if decision.prepare is not None:
-            self.agency.prepare(decision.prepare)
+            self._agency.prepare(decision.prepare)
         verdict = pb.Verdict(view=from_view(decision.view), terms=from_terms(decision.terms))
         if decision.view.version != view.version:
             verdict.rendezvous = self._rendezvous(decision.view)
@@ -194,6 +223,8 @@ class Membership:
     ) -> None:
         assert after.rank is not None
         started = self._clock()
+        if not sources:
+            state.rescaled()
         self._attachment.open(
             rank=after.rank,
             size=after.view.size,
@@ -207,6 +238,7 @@ class Membership:
         parts["attach"] = self._clock() - started
         if sources and after.rank not in sources:
             fetch(state, after.view, sources, secret=self._settings.secret, deadline_s=self._deadline_s)
+            state.rescaled()
         message = pb.Installed(version=after.view.version, rank=after.rank, digest=state.digest())
         if after.rank == 0:
             self._confirm(after.view, message)
@@ -216,7 +248,7 @@ class Membership:
         self._standing, self._barriers = after, 0
 
     def _confirm(self, view: View, message: pb.Installed) -> None:
-        meeting = self.service.installations.at(view.version)
+        meeting = self._service.installations.at(view.version)
         meeting.arrive(0, message)
         try:
             what = f"the start of view {view.version}"
@@ -226,7 +258,7 @@ class Membership:
             meeting.conclude(pb.Confirmation(error=str(error)))
             raise
         meeting.conclude(pb.Confirmation())
-        self.agency.in_force(view)
+        self._agency.in_force(view)
 
     def _installed(self, leader: Peer, message: pb.Installed) -> None:
         what = f"rank 0 (peer {leader.id}), confirming view {message.version}"

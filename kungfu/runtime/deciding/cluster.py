@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from kungfu.runtime.decide import Prepared
+from kungfu.runtime.deciding.decide import Prepared
+from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Deadlines
-from kungfu.runtime.view import Peer, View
 
 __all__ = [
     "Cluster",

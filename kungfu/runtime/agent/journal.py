@@ -24,6 +24,8 @@ class Journal:
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.folder, self._clock = folder, clock
+        if (folder / "events.jsonl").exists():
+            raise UsageError(f"--logdir {folder} holds the record of a run already; delete it or give another folder")
         try:
             (folder / "peers").mkdir(parents=True, exist_ok=True)
             self._files: dict[str, IO[str]] = {name: (folder / f"{name}.jsonl").open("w") for name in STREAMS}

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
-from kungfu.runtime import messages_pb2 as pb
-from kungfu.runtime import rpc
-from kungfu.runtime.messages_pb2_grpc import AgentServiceStub
+from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.view import Peer, View
-from kungfu.runtime.wire import from_peer, from_view
+from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.wire import rpc
+from kungfu.runtime.wire.convert import from_peer, from_view
+from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceStub
 
 __all__ = ["Agency"]
 

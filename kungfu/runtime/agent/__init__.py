@@ -1,0 +1,1 @@
+"""The agent of a host: processes, their output, the job's folder."""

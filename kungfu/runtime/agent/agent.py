@@ -1,0 +1,322 @@
+"""The agent of a host: performs what ``cluster`` decides. Starts, watches and ends the peers.
+
+Everything that happens (calls of peers, ends of processes, signals, time) becomes an event in one queue, which the main
+thread works off; so a decision is never interrupted by another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kungfu.errors import KungfuError
+from kungfu.runtime.agent.journal import Journal
+from kungfu.runtime.agent.launch import Process, count_gpus, end, share_of_host, start
+from kungfu.runtime.deciding import cluster as decided
+from kungfu.runtime.deciding.cluster import Cluster
+from kungfu.runtime.deciding.decide import Terms
+from kungfu.runtime.deciding.failure import Failure, find_root_cause
+from kungfu.runtime.deciding.view import View
+from kungfu.runtime.settings import Settings
+from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.wire import rpc
+from kungfu.runtime.wire.convert import from_prepared, from_terms, from_view, to_peer, to_view
+from kungfu.runtime.wire.messages_pb2_grpc import (
+    AgentServiceServicer,
+    PeerServiceStub,
+    add_AgentServiceServicer_to_server,
+)
+
+__all__ = ["Agent", "Console", "Ending", "Job"]
+
+# How long the agent waits for further ends after the first failure: whom the others lost is the root, not they.
+_ROOT_CAUSE_S = 1.5
+_GRACE_S = 2.0
+
+
+class Console(Protocol):
+    """What a person sees while the job runs."""
+
+    def line(self, who: str, text: str) -> None:
+        """A line that a peer printed."""
+
+    def event(self, fields: Mapping[str, Any]) -> None:
+        """Something was decided or done."""
+
+    def status(self, fields: Mapping[str, Any]) -> None:
+        """The newest figures of the run."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run: the peers' settings are ``settings`` with their own id."""
+
+    command: tuple[str, ...]
+    size: int
+    settings: Settings
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended: its exit code, and the failure at the root if there was one."""
+
+    code: int
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class _Signalled:
+    number: int
+
+
+@dataclass(frozen=True)
+class _Lost:
+    error: str
+
+
+class Agent:
+    """Runs one job on this host to its end; ``run`` must be called in the main thread."""
+
+    def __init__(
+        self, job: Job, *, journal: Journal, console: Console, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._job, self._journal, self._console, self._clock = job, journal, console, clock
+        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._cluster = Cluster(job.settings.deadlines)
+        self._processes: dict[int, Process] = {}
+        self._settings = job.settings
+
+    def run(self) -> Ending:
+        """Starts the job and returns how it ended; nothing of it is left when this returns."""
+        service = _AgentService(self._events.put, self._journal, self._console)
+        server = rpc.serve(
+            lambda grpc_server: add_AgentServiceServicer_to_server(service, grpc_server),
+            host=self._settings.agent,
+            secret=self._settings.secret,
+            threads=8 + 2 * self._settings.limits.maximum,
+        )
+        self._settings = _at(self._settings, server.address)
+        previous = {n: signal.signal(n, self._on_signal) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            self._console.event(
+                self._write({"event": "started", "size": self._job.size, "command": [*self._job.command]})
+            )
+            ending = self._perform_all(
+                decided.first(self._job.size, deadlines=self._settings.deadlines, now=self._clock())
+            )
+            while ending is None:
+                ending = self._next()
+            return ending
+        finally:
+            self._end_all()
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            server.stop()
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._events.put(_Signalled(number))
+
+    def _next(self) -> Ending | None:
+        try:
+            event = self._events.get(timeout=0.2)
+        except queue.Empty:
+            event = decided.Tick()
+        if isinstance(event, _Signalled):
+            self._write({"event": "ended", "reason": signal.Signals(event.number).name})
+            return Ending(128 + event.number)
+        if isinstance(event, _Lost):
+            return self._failed(decided.Fail(-1, event.error))
+        self._note(event)
+        return self._perform_all(decided.step(self._cluster, event, self._clock()))
+
+    def _note(self, event: Any) -> None:
+        """Chronicles what the peers did of themselves; what the agent does is noted where it does it."""
+        if isinstance(event, decided.InForce):
+            self._console.event(
+                self._write({"event": "view", "version": event.view.version, "peers": list(event.view.ids)})
+            )
+        elif isinstance(event, decided.Ended):
+            self._write({"event": "peer ended", "peer": event.peer, "how": decided.ending(event.code)})
+
+    def _perform_all(self, outcome: decided.Outcome) -> Ending | None:
+        self._cluster, commands = outcome
+        for command in commands:
+            ending = self._perform(command)
+            if ending is not None:
+                return ending
+        return None
+
+    def _perform(self, command: decided.Command) -> Ending | None:
+        match command:
+            case decided.Spawn(peer):
+                self._spawn(peer)
+            case decided.Kill(peer, reason):
+                self._console.event(self._write({"event": "dismissed", "peer": peer, "reason": reason}))
+                end(self._processes[peer], signal.SIGKILL)
+            case decided.Form(view):
+                threading.Thread(target=self._form, args=(view,), daemon=True).start()
+            case decided.Offer(view, prepared):
+                if prepared.missing:
+                    self._console.event(
+                        self._write({"event": "missing", "peers": list(prepared.missing), "reason": prepared.reason})
+                    )
+                threading.Thread(target=self._offer, args=(view, from_prepared(prepared)), daemon=True).start()
+            case decided.Fail():
+                return self._failed(command)
+            case decided.Done():
+                self._write({"event": "ended", "reason": "training is over"})
+                return Ending(0)
+        return None
+
+    # ---- performing ------------------------------------------------------------------------------------------------
+
+    def _spawn(self, peer: int) -> None:
+        settings = _for_peer(self._settings, peer)
+        share = share_of_host(
+            self._job.environment, place=len(self._cluster.alive) - 1 if peer >= self._job.size else peer,
+            peers=self._settings.limits.maximum, gpus=count_gpus(),
+        )  # fmt: skip
+        process = start(
+            list(self._job.command),
+            environment={**share, **settings.to_environment()},
+            log=self._journal.log_of(peer),
+        )
+        self._processes[peer] = process
+        self._write({"event": "spawned", "peer": peer, "pid": process.child.pid})
+        process.listen(
+            lambda text: self._console.line(self._name(peer), text),
+            lambda code: self._events.put(decided.Ended(peer, code)),
+        )
+
+    def _name(self, peer: int) -> str:
+        rank = self._cluster.view.rank_of(peer) if self._cluster.view else None
+        return f"peer {peer}" if rank is None else f"rank {rank}"
+
+    def _form(self, view: View) -> None:
+        """Admits everybody to the first view; the state is rank 0's."""
+        try:
+            rendezvous = self._ask(view, 0, "PrepareAttachment", from_view(view)).address
+            for rank in range(view.size):
+                message = pb.Admission(
+                    view=from_view(view), terms=from_terms(Terms()), rendezvous=rendezvous, sources=[0]
+                )
+                self._ask(view, rank, "Admit", message)
+        except KungfuError as error:
+            self._events.put(_Lost(str(error)))
+
+    def _offer(self, view: View, message: pb.Prepared) -> None:
+        try:
+            self._ask(view, 0, "Offer", message)
+        except KungfuError as error:
+            self._events.put(_Lost(str(error)))
+
+    def _ask(self, view: View, rank: int, method: str, message: Any) -> Any:
+        peer = view.peers[rank]
+        with rpc.connect(peer.address, secret=self._settings.secret) as channel:
+            stub = PeerServiceStub(channel)
+            what = f"rank {rank} (peer {peer.id}) to take {method}"
+            return rpc.call(getattr(stub, method), message, deadline_s=self._settings.deadlines.wait_s, what=what)
+
+    def _failed(self, command: decided.Fail) -> Ending:
+        """Waits a moment for the ends of others, then looks for the one that came first in the chain of causes."""
+        ended = {command.peer: command.reason}
+        deadline = self._clock() + _ROOT_CAUSE_S
+        while (left := deadline - self._clock()) > 0 and not command.late:
+            try:
+                event = self._events.get(timeout=left)
+            except queue.Empty:
+                break
+            if isinstance(event, decided.Ended) and event.code != 0:
+                ended[event.peer] = decided.ending(event.code)
+            if set(ended) >= self._cluster.alive | {command.peer}:
+                break
+        tails = {peer: list(self._processes[peer].tail) for peer in ended if peer in self._processes}
+        names = {peer: self._name(peer) for peer in ended}
+        failure = find_root_cause(ended, tails, names=names, first=command.peer, late=command.late)
+        self._write({"event": "failed", "peer": failure.peer, "error": failure.text, "code": failure.code})
+        return Ending(failure.code, failure)
+
+    def _end_all(self) -> None:
+        """Ends every process by its id: asked first, forced after a grace."""
+        for process in self._processes.values():
+            end(process, signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE_S
+        for process in self._processes.values():
+            while process.child.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+            end(process, signal.SIGKILL)
+            process.child.wait()
+
+    def _write(self, fields: dict[str, Any]) -> dict[str, Any]:
+        self._journal.write("events", fields)
+        return fields
+
+
+def _at(settings: Settings, address: str) -> Settings:
+    from dataclasses import replace
+
+    return replace(settings, agent=address)
+
+
+def _for_peer(settings: Settings, peer: int) -> Settings:
+    from dataclasses import replace
+
+    return replace(settings, peer=peer)
+
+
+class _AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated without types
+    """Turns calls into events; reports go straight to the journal."""
+
+    def __init__(self, put: Callable[[Any], None], journal: Journal, console: Console) -> None:
+        self._put, self._journal, self._console = put, journal, console
+        self._lock = threading.Lock()
+
+    def Attached(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        self._put(decided.Seen(to_peer(request.peer), ready=False))
+        return pb.Ack()
+
+    def Ready(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        self._put(decided.Seen(to_peer(request.peer), ready=True))
+        return pb.Ack()
+
+    def Prepare(self, request: pb.Resize, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        self._put(decided.Wanted(request.size))
+        return pb.Ack()
+
+    def InForce(self, request: pb.ViewInfo, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        self._put(decided.InForce(to_view(request)))
+        return pb.Ack()
+
+    def Report(self, request: pb.Records, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        with self._lock:
+            for record in request.records:
+                fields = json.loads(record.line)
+                if record.stream == "status":
+                    self._console.status(fields)
+                    continue
+                self._journal.write(record.stream, fields)
+                if record.stream == "events":
+                    self._console.event(fields)
+        return pb.Ack()
+
+    def Finish(self, request: pb.Finished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        with self._lock:
+            self._journal.write(
+                "events",
+                {"event": "finished", "peer": request.peer, "leaving": request.leaving, **json.loads(request.summary)},
+            )
+        self._put(decided.Finishing(request.peer, request.leaving))
+        return pb.Ack()
+
+
+def environment_of_peers() -> dict[str, str]:
+    """The environment that peers inherit: the agent's own."""
+    return dict(os.environ)

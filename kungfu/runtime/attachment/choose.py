@@ -1,0 +1,23 @@
+"""Attachments by name."""
+
+from __future__ import annotations
+
+from kungfu.runtime.attachment.protocol import Attachment
+from kungfu.runtime.settings import AttachmentName
+
+__all__ = ["make_attachment"]
+
+
+def make_attachment(name: AttachmentName) -> Attachment:
+    """A fresh, unplugged attachment; its library is loaded only now."""
+    if name == "local":
+        from kungfu.runtime.attachment.local import LocalAttachment
+
+        return LocalAttachment()
+    if name == "horovod":
+        from kungfu.runtime.attachment.horovod import HorovodAttachment
+
+        return HorovodAttachment()
+    from kungfu.runtime.attachment.solo import SoloAttachment
+
+    return SoloAttachment()

@@ -1,0 +1,39 @@
+"""A job of one peer that nobody launched: the same life as ``Membership``, without anybody to talk to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kungfu.runtime.deciding.decide import Terms, Wish
+from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.peer.membership import Passage, Standing
+from kungfu.runtime.peer.replicate import ReplicatedState
+
+__all__ = ["Alone"]
+
+
+class Alone:
+    """Stays in a view of size 1: every barrier is held at once, and every wish ends there."""
+
+    def __init__(self) -> None:
+        self._standing = Standing(View(1, (Peer(0, ""),)), 0, Terms())
+
+    def join(self, state: ReplicatedState) -> Passage:
+        return Passage(None, self._standing)
+
+    def meet(self, state: ReplicatedState, terms: Terms, *, wish: Wish | None) -> Passage:
+        after = Standing(self._standing.view, 0, terms)
+        return Passage(self._standing, after, wish)
+
+    def part(self, state: ReplicatedState, terms: Terms) -> None:
+        """Nobody else has to agree that training is over."""
+
+    def record(self, stream: str, fields: Mapping[str, Any]) -> None:
+        """Nobody keeps a journal of a program that runs alone."""
+
+    def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
+        """Nobody waits for it."""
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,1 @@
+"""Messages, and the only place that opens a channel or a server."""

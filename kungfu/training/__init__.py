@@ -1,0 +1,6 @@
+"""``attach``: the compiled step and its life in a loop."""
+
+from kungfu.training.attach import attach
+from kungfu.training.training import SKIPPED, Training
+
+__all__ = ["SKIPPED", "Training", "attach"]

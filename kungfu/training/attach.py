@@ -1,0 +1,101 @@
+"""``attach``: a model, its optimizer and policies become a training run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu.compiler import Program, compile_policies, lower
+from kungfu.errors import UsageError
+from kungfu.policy import Policy
+from kungfu.policy_path import resolve
+from kungfu.runtime.attachment.choose import make_attachment
+from kungfu.runtime.peer.alone import Alone
+from kungfu.runtime.peer.membership import Membership
+from kungfu.runtime.settings import Limits, Settings, read_settings
+from kungfu.training.barrier import Barrier, Equipment
+from kungfu.training.chronicle import Chronicle
+from kungfu.training.graph.average import Averaging
+from kungfu.training.graph.ledger import Ledger
+from kungfu.training.graph.state import TrainingState, classify, plant_seeds
+from kungfu.training.training import Training
+
+__all__ = ["attach"]
+
+
+def attach(model: Any, optimizer: Any, *, policies: Sequence[Policy] = (), seed: int = 0) -> Training:
+    """Attaches policies to a Keras model and its optimizer (or a list of optimizers).
+
+    Under ``kungfu-run`` this process becomes a peer of the job; alone it trains by itself, with the same program.
+    ``policies`` are checked and compiled here, together with the one that ``kungfu-run --policy`` names. ``seed`` is
+    the job's seed, from which each peer's dropout masks follow.
+
+    Raises ``UsageError`` for a model or optimizer that has no variables yet and for a TensorFlow with one thread
+    between ops, ``PolicyError`` for a policy that is wrong.
+    """
+    settings = read_settings()
+    optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    _check_threads()
+    _build(model, optimizers)
+    plan = compile_policies([*policies, *([resolve(settings.policy)] if settings and settings.policy else [])])
+    program = lower(plan)
+    attachment = make_attachment(settings.attachment if settings else "solo")
+    ledger = Ledger.create(rules=len(plan.rules), saw=sum(len(names) for names in plan.saw), watched=len(plan.watched))
+    state = _state(model, optimizers, ledger, program)
+    plant_seeds(state.classes.own, seed=seed, peer=settings.peer if settings else 0)
+    membership = _membership(settings, attachment, ledger)
+    equipment = Equipment(ledger, plan, state, attachment, membership)
+    barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched))
+    limits = settings.limits if settings else Limits(1, 1)
+    return Training(Averaging(ledger, program, attachment, limits, *_optimizer_signals(optimizers)), barrier)
+
+
+def _check_threads() -> None:
+    threads = tf.config.threading.get_inter_op_parallelism_threads()
+    named = os.environ.get("TF_NUM_INTEROP_THREADS", "0")
+    if threads == 1 or (threads == 0 and (named == "1" or (named == "0" and os.cpu_count() == 1))):
+        raise UsageError(
+            "TensorFlow has 1 thread between ops (inter_op_parallelism_threads): a barrier would wait for ever for the "
+            "thread that it holds; set TF_NUM_INTEROP_THREADS=2 or more"
+        )
+
+
+def _build(model: Any, optimizers: Sequence[Any]) -> None:
+    if not getattr(model, "built", False) or not model.weights:
+        raise UsageError(
+            f"kf.attach() was given the model {getattr(model, 'name', model)!r}, which has no weights yet: call it "
+            "on a batch, model.build(shape), or begin it with keras.Input"
+        )
+    if len(optimizers) == 1 and not optimizers[0].built:
+        optimizers[0].build(model.trainable_variables)
+    unbuilt = [one.name for one in optimizers if not one.built]
+    if unbuilt:
+        raise UsageError(
+            f"of {len(optimizers)} optimizers {unbuilt} have no variables yet: call build(variables) on each, with "
+            "those that it is to update"
+        )
+
+
+def _state(model: Any, optimizers: Sequence[Any], ledger: Ledger, program: Program) -> TrainingState:
+    progress = ledger.progress
+    agreed = {f"progress/{name}": getattr(progress, name) for name in ("step", "epoch", "offset")}
+    folds = {f"policy/{fold.name}": fold.variable for fold in program.variables if fold.placement == "agreed"}
+    resets = [(fold.variable, fold.variable.numpy()) for fold in program.variables if fold.on_rescale == "reset"]
+    return TrainingState(classify(model, optimizers, {**agreed, **folds}), resets=resets)
+
+
+def _membership(settings: Settings | None, attachment: Any, ledger: Ledger) -> Membership | Alone:
+    if settings is None:
+        return Alone()
+    return Membership(settings, attachment=attachment, on_offer=lambda: ledger.posts.asked.assign_add(1))
+
+
+def _optimizer_signals(optimizers: Sequence[Any]) -> tuple[Any, Any]:
+    """How the graph reads the learning rate, and what a loss-scaling optimizer multiplies the loss by."""
+    first = optimizers[0]
+    scale = getattr(first, "dynamic_scale", None)
+    inner = getattr(first, "inner_optimizer", first)
+    return lambda: tf.convert_to_tensor(inner.learning_rate), None if scale is None else lambda: scale

@@ -1,0 +1,124 @@
+"""What a peer tells the job's journal: every decision with what it saw, every rescale with its parts, every step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kungfu.runtime.deciding.decide import Wish
+from kungfu.runtime.peer.membership import Passage
+
+__all__ = ["Chronicle"]
+
+Record = Callable[[str, Mapping[str, Any]], None]
+
+
+class Chronicle:
+    """Only rank 0 writes, so the journal holds one story; the others remember the same, should they become rank 0."""
+
+    def __init__(self, record: Record, *, watched: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._record, self._watched, self._clock = record, tuple(watched), clock
+        self._under_way: Wish | None = None
+        self._rescale: dict[str, Any] | None = None
+        self._leading = False
+
+    @property
+    def has_news(self) -> bool:
+        """A rescale waits for the first step after it."""
+        return self._rescale is not None
+
+    def joined(self, passage: Passage) -> None:
+        """This peer is in the job."""
+        self._leading = passage.after.rank == 0
+
+    def called(self, rule: str, *, step: int, saw: Mapping[str, float], asked: int | None) -> None:
+        """A hook was called."""
+        if self._leading:
+            self._record("events", {"event": "called", "step": step, "rule": rule, "saw": saw, "asked": asked})
+
+    def passed(self, passage: Passage, *, step: int, stop_s: float) -> None:
+        """A barrier was held after ``step``; it stopped this peer for ``stop_s`` seconds."""
+        before, after = passage.before, passage.after
+        assert before is not None
+        if passage.wish is not None:
+            self._under_way = passage.wish
+            if self._leading:
+                self._decided(passage, passage.wish)
+        self._leading = after.rank == 0
+        if after.view.version == before.view.version:
+            self._stayed(passage)
+            return
+        ended, now = self._under_way, self._clock()
+        parts = {f"{name}_s": round(seconds, 6) for name, seconds in self._parts(passage).items()}
+        self._rescale = {
+            "event": "rescale",
+            "step": step,
+            "rule": ended.rule if ended else "",
+            "decided_at": ended.step if ended else None,
+            "from": before.view.size,
+            "to": after.view.size,
+            "view": after.view.version,
+            "joined": [peer for peer in after.view.ids if peer not in before.view.ids],
+            "left": [peer for peer in before.view.ids if peer not in after.view.ids],
+            "global_batch_size": after.terms.global_batch_size,
+            "stop_s": round(stop_s, 6),
+            "parts": {**parts, "_since": now},
+        }
+
+    def stepped(self, figures: Mapping[str, Any], watched: Sequence[float]) -> None:
+        """A step is done; ``figures`` are its own, ``watched`` the values of the monitors."""
+        if self._rescale is not None:
+            rescale, self._rescale = self._rescale, None
+            rescale["parts"]["first_step_s"] = round(self._clock() - rescale["parts"].pop("_since"), 6)
+            if self._leading:
+                self._record("events", rescale)
+        if self._leading:
+            monitors = dict(zip(self._watched, (float(value) for value in watched), strict=True))
+            self._record("metrics", {**figures, **monitors})
+
+    def _parts(self, passage: Passage) -> dict[str, float]:
+        prepared = dict(passage.prepared.parts) if passage.prepared else {}
+        return {**prepared, **passage.parts}
+
+    def _decided(self, passage: Passage, wish: Wish) -> None:
+        assert passage.before is not None
+        self._record(
+            "events",
+            {
+                "event": "decision",
+                "step": wish.step,
+                "rule": wish.rule,
+                "saw": wish.saw,
+                "size": passage.before.view.size,
+                "asked": wish.size,
+                "done": _in_words(passage, wish),
+            },
+        )
+
+    def _stayed(self, passage: Passage) -> None:
+        """Peers that were awaited did not come, or not all: the run goes on without them, and says so."""
+        if self._leading and passage.prepared is not None and passage.prepared.missing:
+            assert passage.before is not None
+            self._record(
+                "events",
+                {
+                    "event": "refused",
+                    "rule": self._under_way.rule if self._under_way else "",
+                    "asked": passage.after.terms.refused_size,
+                    "size": passage.after.view.size,
+                    "reason": passage.prepared.reason,
+                },
+            )
+
+
+def _in_words(passage: Passage, wish: Wish) -> str:
+    """What a barrier made of a wish."""
+    assert passage.before is not None
+    size, after = passage.before.view.size, passage.after
+    if after.view.size < size:
+        return f"{size - after.view.size} leave at once"
+    if after.terms.target_size > size:
+        preparing = f"{after.terms.target_size - size} more are being prepared while training goes on"
+        return preparing if after.terms.target_size == wish.size else f"{preparing}; {wish.size} is out of reach"
+    return f"nothing: the size stays {size}"

@@ -1,0 +1,1 @@
+"""The parts of the step that live in TensorFlow's graph."""

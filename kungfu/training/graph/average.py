@@ -1,0 +1,182 @@
+"""The one collective of a step, in the graph: gradients, the policy's floats and the posts in one message.
+
+Before it the policy's local signals are computed, after it the agreed ones, the folds and the rules. A rule that fires
+only posts: the request rides on the message of the next step, and after that step's update all peers hold the barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu.compiler import Program
+from kungfu.errors import UsageError
+from kungfu.runtime.attachment.protocol import Attachment
+from kungfu.runtime.settings import Limits
+from kungfu.training.graph.ledger import Ledger
+
+__all__ = ["Averaging", "average"]
+
+# Above this, a sparse gradient is not silently made dense: an embedding of a few gigabytes would fill the memory.
+DENSE_LIMIT_BYTES = 256 << 20
+
+_HEADER = 3  # samples, loss times samples, posts
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """What ``average`` builds with. ``loss_scale`` gives what a loss-scaling optimizer multiplied the loss by."""
+
+    ledger: Ledger
+    program: Program
+    attachment: Attachment
+    limits: Limits
+    learning_rate: Callable[[], Any]
+    loss_scale: Callable[[], Any] | None = None
+
+
+def average(averaging: Averaging, gradients: Any, *, loss: Any) -> Any:
+    """The weighted mean over peers of a nest of gradients, with the policy's part built around it."""
+    leaves = tf.nest.flatten(gradients)
+    dense = [_dense(leaf) for leaf in leaves if leaf is not None]
+    if not dense:
+        raise UsageError(
+            f"training.average() was given {len(leaves)} gradients and all of them are None: the loss does not depend "
+            "on these variables; compute it under the tape, from the model's output"
+        )
+    means = iter(_exchange(averaging, dense, tf.cast(tf.convert_to_tensor(loss), tf.float32)))
+    return tf.nest.pack_sequence_as(gradients, [None if leaf is None else next(means) for leaf in leaves])
+
+
+def _dense(gradient: Any) -> Any:
+    if not isinstance(gradient, tf.IndexedSlices):
+        return tf.convert_to_tensor(gradient)
+    shape = gradient.dense_shape if gradient.dense_shape is None else tf.get_static_value(gradient.dense_shape)
+    elements = 1 if shape is None else int(tf.TensorShape(shape).num_elements() or 1)
+    if shape is None or elements * gradient.dtype.size > DENSE_LIMIT_BYTES:
+        size = "of unknown size" if shape is None else f"of {elements * gradient.dtype.size >> 20} MiB when dense"
+        raise UsageError(
+            f"a sparse gradient {size} was given to training.average(), which sends dense tensors of at most "
+            f"{DENSE_LIMIT_BYTES >> 20} MiB: make the embedding smaller or convert it with tf.convert_to_tensor"
+        )
+    return tf.convert_to_tensor(gradient)
+
+
+def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list[Any]:
+    ledger, program = averaging.ledger, averaging.program
+    samples = ledger.outcomes.samples.read_value()
+    size = ledger.place.size.read_value()
+    expected = tf.cast(ledger.place.global_batch_size.read_value(), tf.float32)
+    expected = tf.where(expected > 0, expected, samples * tf.cast(size, tf.float32))
+    asked = ledger.posts.asked.read_value()
+    sources = _known_before(averaging, gradients, loss, samples, size, expected)
+    header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), _float(asked - ledger.posts.served)])
+    *sums, extras = averaging.attachment.all_reduce(
+        [*gradients, tf.concat([header, program.riders(sources)], axis=0)],
+        prescale=samples / expected,
+        order=ledger.order,
+        tag="gradients",
+    )
+    means = _corrected(sums, expected, extras[0])
+    with tf.control_dependencies([ledger.posts.carried.assign(asked), *_stamp_synchronisation(ledger, extras)]):
+        after = _known_after(averaging, means, extras)
+    _conclude(averaging, {**sources, **after}, extras)
+    return means
+
+
+def _float(value: Any) -> Any:
+    return tf.cast(value, tf.float32)
+
+
+def _known_before(
+    averaging: Averaging, gradients: Sequence[Any], loss: Any, samples: Any, size: Any, expected: Any
+) -> dict[str, Any]:
+    ledger, limits = averaging.ledger, averaging.limits
+    with tf.control_dependencies(list(gradients)):
+        busy = tf.timestamp() - ledger.timing.synchronised.read_value()
+    return {
+        "grads": _unscaled(averaging, gradients),
+        "loss": loss,
+        "samples": samples,
+        "rank": ledger.place.rank.read_value(),
+        "busy_seconds": _float(busy),
+        "step_seconds": ledger.timing.step_seconds.read_value(),
+        "step": ledger.progress.step.read_value() + 1,
+        "size": size,
+        "local_batch_size": expected / _float(size),
+        "global_batch_size": tf.cast(tf.round(expected), tf.int64),
+        "learning_rate": _float(averaging.learning_rate()),
+        "min_size": tf.constant(limits.minimum, tf.int64),
+        "max_size": tf.constant(limits.maximum, tf.int64),
+        "refused_size": ledger.place.refused_size.read_value(),
+    }
+
+
+def _unscaled(averaging: Averaging, gradients: Sequence[Any]) -> list[Any]:
+    """Without the factor of a loss-scaling optimizer: what a monitor takes norms of."""
+    if averaging.loss_scale is None:
+        return list(gradients)
+    inverse = 1.0 / _float(averaging.loss_scale())
+    return [_float(gradient) * inverse for gradient in gradients]
+
+
+def _corrected(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:
+    """The sums were weighted by the samples that were expected; where others came, by those that came."""
+    return list(
+        tf.cond(
+            tf.equal(expected, total),
+            lambda: [tf.identity(value) for value in sums],
+            lambda: [value * tf.cast(expected / total, value.dtype) for value in sums],
+        )
+    )
+
+
+def _stamp_synchronisation(ledger: Ledger, extras: Any) -> list[Any]:
+    with tf.control_dependencies([extras]):
+        now = tf.timestamp()
+    previous = ledger.timing.synchronised.read_value()
+    seconds = ledger.timing.step_seconds.assign(_float(now - previous))
+    with tf.control_dependencies([seconds]):
+        return [seconds, ledger.timing.synchronised.assign(now)]
+
+
+def _known_after(averaging: Averaging, means: Sequence[Any], extras: Any) -> dict[str, Any]:
+    ledger = averaging.ledger
+    posts = tf.cast(tf.round(extras[2]), tf.int64)
+    with tf.control_dependencies([ledger.posts.everywhere.assign(posts)]):
+        pending = tf.logical_or(posts > 0, ledger.place.target_size.read_value() > 0)
+    return {
+        "mean_grads": _unscaled(averaging, means),
+        "mean_loss": extras[1] / extras[0],
+        "total_samples": extras[0],
+        "pending": pending,
+    }
+
+
+def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> None:
+    """Folds and rules; a fired rule leaves what it saw in the ledger and posts."""
+    outcomes, posts = averaging.ledger.outcomes, averaging.ledger.posts
+
+    def all_reduce(vectors: Sequence[Any], tag: str) -> list[Any]:
+        values = [*vectors, tf.zeros([0], tf.float32)]
+        one = tf.constant(1.0, tf.float32)
+        return averaging.attachment.all_reduce(values, prescale=one, order=averaging.ledger.order, tag=tag)[:-1]
+
+    outcome = averaging.program.conclude(sources, extras[_HEADER:], all_reduce)
+    outcomes.mean_loss.assign(sources["mean_loss"])
+    outcomes.total_samples.assign(sources["total_samples"])
+    outcomes.watched.assign(outcome.watched)
+    if outcomes.fired.shape[0] == 0:
+        return
+
+    def post() -> Any:
+        outcomes.fired.assign(outcome.fired)
+        outcomes.targets.assign(outcome.targets)
+        outcomes.saw.assign(outcome.saw)
+        posts.asked.assign_add(1)
+        return tf.constant(True)
+
+    tf.cond(tf.reduce_any(outcome.fired), post, lambda: tf.constant(False))

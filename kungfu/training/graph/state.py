@@ -1,0 +1,112 @@
+"""The state of a training run, by who holds it.
+
+*Shared*: trainable and frozen weights, optimizer slots, progress, agreed folds: equal on all peers, in the digest,
+sent to a joiner. *Averaged*: floating statistics that a layer keeps of the data it saw (BatchNorm): local by nature,
+averaged at barriers. *Own*: the states of seed generators, derived from the job's seed and the peer, else all peers
+would drop the same units.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+__all__ = ["StateClasses", "TrainingState", "classify", "plant_seeds"]
+
+
+@dataclass(frozen=True)
+class StateClasses:
+    """Variables by name, in the same order on all peers."""
+
+    shared: Mapping[str, tf.Variable]
+    averaged: Mapping[str, tf.Variable]
+    own: Mapping[str, tf.Variable]
+
+
+def classify(model: object, optimizers: Sequence[object], agreed: Mapping[str, tf.Variable]) -> StateClasses:
+    """Sorts the variables of a Keras model and its optimizers; ``agreed`` are kungfu's own shared ones."""
+    statistics = {id(weight) for layer in model._flatten_layers() for weight in layer._non_trainable_variables}  # type: ignore[attr-defined]  # Keras tells statistics from frozen weights only here
+    weights = list(model.weights)  # type: ignore[attr-defined]
+    seeds = [v for v in model.variables if v.name == "seed_generator_state"]  # type: ignore[attr-defined]
+    averaged = [w for w in weights if id(w) in statistics and _floating(w)]
+    moving = {id(w) for w in averaged}
+    shared = [w for w in weights if id(w) not in moving and not any(w is seed for seed in seeds)]
+    slots = [variable for optimizer in optimizers for variable in optimizer.variables]  # type: ignore[attr-defined]
+    return StateClasses(
+        {**_named("model", shared), **_named("optimizer", slots), **agreed},
+        _named("model", averaged),
+        _named("model", seeds),
+    )
+
+
+def _floating(variable: object) -> bool:
+    return tf.as_dtype(variable.dtype).is_floating  # type: ignore[attr-defined]
+
+
+def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
+    """By Keras path; equal paths are counted, in Keras' own order, which is that of the user's program."""
+    named: dict[str, tf.Variable] = {}
+    for variable in variables:
+        name = path = f"{prefix}/{getattr(variable, 'path', None) or variable.name}"  # type: ignore[attr-defined]
+        count = 1
+        while name in named:
+            name, count = f"{path}:{count}", count + 1
+        named[name] = variable if isinstance(variable, tf.Variable) else variable.value  # type: ignore[attr-defined]
+    return named
+
+
+def plant_seeds(own: Mapping[str, tf.Variable], *, seed: int, peer: int) -> None:
+    """Gives every seed generator a state of its own, by the job's seed, the peer and the generator's place."""
+    for place, variable in enumerate(own.values()):
+        words = np.random.SeedSequence([seed, peer, place]).generate_state(int(np.prod(variable.shape)))
+        variable.assign(tf.cast(tf.reshape(tf.constant(words, tf.uint32), variable.shape), variable.dtype))
+
+
+class TrainingState:
+    """The replicated state as one run of bytes: the shared variables, then the averaged ones."""
+
+    def __init__(
+        self, classes: StateClasses, *, resets: Sequence[tuple[tf.Variable, NDArray[np.generic]]] = ()
+    ) -> None:
+        self.classes = classes
+        self._resets = resets
+        self._variables = [*classes.shared.values(), *classes.averaged.values()]
+        self._sizes = [int(np.prod(v.shape)) * v.dtype.size for v in self._variables]
+        self._frozen: bytes | None = None
+
+    def handles(self) -> list[tf.Tensor]:
+        """The resource handles of everything that a barrier may write."""
+        return [variable.handle for variable in self._variables]
+
+    def total_bytes(self) -> int:
+        return sum(self._sizes)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """A part of the state; all peers stand at a barrier, so it is laid out once and then only cut."""
+        if self._frozen is None:
+            self._frozen = b"".join(v.numpy().tobytes() for v in self._variables)
+        return self._frozen[start:stop]
+
+    def thaw(self) -> None:
+        """Training goes on: what ``read`` laid out is old."""
+        self._frozen = None
+
+    def fill(self, content: memoryview) -> None:
+        offset = 0
+        for variable, size in zip(self._variables, self._sizes, strict=True):
+            values = np.frombuffer(content[offset : offset + size], dtype=variable.dtype.as_numpy_dtype)
+            variable.assign(values.reshape(variable.shape))
+            offset += size
+
+    def digest(self) -> dict[str, int]:
+        return {name: zlib.crc32(variable.numpy().tobytes()) for name, variable in self.classes.shared.items()}
+
+    def rescaled(self) -> None:
+        """Folds that declare ``reset`` start anew; called on every peer of a new view before digests are compared."""
+        for variable, value in self._resets:
+            variable.assign(value)

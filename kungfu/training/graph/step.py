@@ -1,0 +1,153 @@
+"""The compiled step: the user's function between the check of the batch's stamp and the barrier, traced once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.training.graph.ledger import Ledger
+
+__all__ = ["BARRIER_FAILED", "BARRIER_HELD", "STALE_BATCH", "UNSTAMPED", "CompiledStep", "StepParts"]
+
+# What a step comes to. The barrier never raises: inside the graph an exception would lose its type, and the rest of the
+# step would run on.
+DONE, BARRIER_HELD, STALE_BATCH, BARRIER_FAILED = 0, 1, 2, 3
+
+UNSTAMPED = (-1, -1, -1)  # a batch that did not come from training.batches is never stale
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """What the step is made of: ``statistics`` are averaged variables, which a peer without samples must not move;
+    ``handles`` are those of everything that the barrier may write."""
+
+    ledger: Ledger
+    statistics: Sequence[tf.Variable]
+    handles: Sequence[Any]
+    barrier: Callable[[], int]
+
+
+class CompiledStep:
+    """A user's step function with the stamp check before it and the barrier after it.
+
+    The first dimension of every tensor is left open from the first trace, so that uneven slices never trace again.
+    """
+
+    def __init__(self, function: Callable[..., Any], parts: StepParts, example: Sequence[Any], structure: Any) -> None:
+        self._inner = tf.function(function)
+        self._parts = parts
+        self._structure = structure
+        self._returned: Any = None
+        signature = [tf.TensorSpec((3,), tf.int64), *(_open_spec(tensor) for tensor in example)]
+        self._outer = tf.function(self._step, input_signature=signature, autograph=False)
+        self._traced = self._outer.get_concrete_function()
+
+    @property
+    def variables(self) -> Sequence[tf.Variable]:
+        """Every variable that the step touches, the user's own included."""
+        return self._traced.variables
+
+    def traces(self) -> int:
+        """How often the step was traced: the larger of its own count and that of the user's function inside."""
+        return max(self._outer.experimental_get_tracing_count(), self._inner.experimental_get_tracing_count())
+
+    def __call__(self, stamp: Any, tensors: Sequence[Any]) -> tuple[Any, int]:
+        """What the user's function returned, and what the step came to."""
+        code, *flat = self._outer(stamp, *tensors)
+        values = iter(flat)
+        leaves = [next(values) if is_tensor else None for is_tensor in self._returned[1]]
+        return tf.nest.pack_sequence_as(self._returned[0], leaves), int(code)
+
+    # ---- traced ----------------------------------------------------------------------------------------------------
+
+    def _step(self, stamp: Any, *tensors: Any) -> list[Any]:
+        stale = _is_stale(self._parts.ledger, stamp)
+        specs: list[Any] = []
+
+        def run() -> list[Any]:
+            outputs = self._run(tensors)
+            specs.extend((output.shape, output.dtype) for output in outputs)
+            return outputs
+
+        def skip() -> list[Any]:
+            return [tf.constant(STALE_BATCH, tf.int64), *(_nothing(*spec) for spec in specs[1:])]
+
+        # The user's branch is traced first, so that the other one knows what it has to give.
+        return list(tf.cond(tf.logical_not(stale), run, skip))
+
+    def _run(self, tensors: Sequence[Any]) -> list[Any]:
+        ledger = self._parts.ledger
+        samples = tf.shape(tensors[0])[0] if tensors and tensors[0].shape.rank else tf.constant(1)
+        ledger.outcomes.samples.assign(tf.cast(samples, tf.float32))
+        kept = [variable.read_value() for variable in self._parts.statistics]
+        args, kwargs = tf.nest.pack_sequence_as(self._structure, list(tensors))
+        returned = self._inner(*args, **kwargs)
+        self._keep_statistics(samples, kept)
+        leaves = tf.nest.flatten(returned)
+        self._returned = (returned, [isinstance(leaf, tf.Tensor) for leaf in leaves])
+        _advance(ledger)
+        code = tf.cond(ledger.posts.everywhere.read_value() > 0, self._barrier, lambda: tf.constant(DONE, tf.int64))
+        return [code, *(leaf for leaf in leaves if isinstance(leaf, tf.Tensor))]
+
+    def _keep_statistics(self, samples: Any, kept: Sequence[Any]) -> None:
+        """A batch without samples has no mean: what a layer made of it is undone."""
+
+        def restore() -> Any:
+            for variable, value in zip(self._parts.statistics, kept, strict=True):
+                variable.assign(value)
+            return tf.constant(True)
+
+        if kept:
+            tf.cond(tf.equal(samples, 0), restore, lambda: tf.constant(False))
+
+    def _barrier(self) -> Any:
+        """A host call that is given every handle that it may write, so that it runs after the update, and alone."""
+        with tf.device("/CPU:0"):
+            code = tf.py_function(lambda *_: self._parts.barrier(), list(self._parts.handles), tf.int64)
+        code.set_shape(())
+        return code
+
+
+def _open_spec(tensor: Any) -> tf.TensorSpec:
+    shape = tensor.shape
+    return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, tensor.dtype)
+
+
+def _nothing(shape: Any, dtype: Any) -> Any:
+    return tf.zeros([dimension or 0 for dimension in shape], dtype)
+
+
+def _is_stale(ledger: Ledger, stamp: Any) -> Any:
+    """A batch that was cut for another epoch, position or view than the ones in force."""
+    here = tf.stack([ledger.progress.epoch, ledger.progress.offset, ledger.place.version])
+    return tf.logical_and(stamp[0] >= 0, tf.reduce_any(tf.not_equal(stamp, here)))
+
+
+def _advance(ledger: Ledger) -> None:
+    """The step is done: counts it, and moves the agreed position by the samples that all peers took."""
+    progress = ledger.progress
+    progress.step.assign_add(1)
+    ledger.place.steps.assign_add(1)
+    samples = progress.samples.read_value()
+    offset = progress.offset + tf.cast(tf.round(ledger.outcomes.total_samples.read_value()), tf.int64)
+    over = tf.logical_and(samples > 0, offset >= samples)
+    progress.epoch.assign_add(tf.cast(over, tf.int64))
+    progress.offset.assign(tf.where(over, tf.zeros_like(offset), offset))
+
+
+def as_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The leaves of a step's arguments as tensors; ``UsageError`` for what is none."""
+    tensors = []
+    for leaf in tf.nest.flatten((args, kwargs)):
+        try:
+            tensors.append(tf.convert_to_tensor(leaf))
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"a function marked @training.step takes tensors and arrays, but was given {type(leaf).__name__}: "
+                "close over what does not change from step to step"
+            ) from error
+    return tensors
