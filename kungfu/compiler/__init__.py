@@ -1,0 +1,7 @@
+"""From policies to a plan, and the plan's two interpreters: TensorFlow (``.lower``) and NumPy (``.replay``)."""
+
+from kungfu.compiler.compile import compile_policies
+from kungfu.compiler.explain import explain
+from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment
+
+__all__ = ["Outcome", "Plan", "RiderLayout", "Segment", "compile_policies", "explain"]

@@ -1,0 +1,166 @@
+"""Lower: the plan as TensorFlow ops, its folds as variables that the compiled program owns.
+
+Nothing is assigned before the very end of `Program.conclude`, so a step that fails on the way leaves every state as
+it was. What is needed on both sides of the all-reduce is computed on both: it is cheap, and nothing is hidden in
+between.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu.compiler.plan import Outcome, Plan, RiderLayout
+from kungfu.compiler.walk import Evaluation, conclude, prepare
+from kungfu.errors import InternalError
+from kungfu.operation import NEST, SCALAR, DType, Operation, SignalType
+from kungfu.signal import Fold, OnRescale, Source
+from kungfu.sources import Placement
+
+__all__ = ["FoldVariable", "Program", "lower"]
+
+AllReduce = Callable[[list[tf.Tensor], str], Sequence[tf.Tensor]]
+_DTYPES = {"bool": tf.bool, "int64": tf.int64, "float32": tf.float32}
+
+
+@dataclass(frozen=True, eq=False)
+class FoldVariable:
+    """One field of a fold's state: where it lives, whether peers share it, and what a rescale does to it."""
+
+    name: str
+    variable: tf.Variable
+    placement: Placement
+    on_rescale: OnRescale
+    init: bool | int | float
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A plan in TensorFlow: the same eagerly, in a `tf.function`, and in a `tf.while_loop`."""
+
+    plan: Plan
+    states: Mapping[Fold, tuple[FoldVariable, ...]]
+
+    @property
+    def variables(self) -> list[FoldVariable]:
+        """The states of all folds, in an order and under names that are the same on every peer."""
+        return [one for fields in self.states.values() for one in fields]
+
+    def reset_on_rescale(self) -> None:
+        """Starts again the folds that declared so; called by the runtime when the cluster has changed."""
+        for one in self.variables:
+            if one.on_rescale == "reset":
+                one.variable.assign(one.init)
+
+    @tf.autograph.experimental.do_not_convert
+    def riders(self, sources: Mapping[str, Any]) -> tf.Tensor:
+        """This peer's float32 vector for the gradient all-reduce; `sources` holds those known before it."""
+        machine = TensorFlowMachine(sources, _no_messages)
+        return prepare(self.plan, Evaluation(machine, self._held()))
+
+    @tf.autograph.experimental.do_not_convert
+    def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
+        """The decisions of this step, from all sources and the sum of all peers' riders; moves the folds on."""
+        evaluation = Evaluation(TensorFlowMachine(sources, all_reduce), self._held())
+        outcome = conclude(self.plan, evaluation, summed=summed)
+        for fold, fields in self.states.items():
+            for one, value in zip(fields, evaluation.renewed[fold], strict=True):
+                one.variable.assign(value)
+        return outcome
+
+    def _held(self) -> dict[Fold, tuple[tf.Tensor, ...]]:
+        return {fold: tuple(one.variable.read_value() for one in fields) for fold, fields in self.states.items()}
+
+
+def lower(plan: Plan) -> Program:
+    """The TensorFlow program of a plan; makes one variable a field of a fold's state, not trainable."""
+    return Program(plan, {fold: _variables(fold, index=index) for index, fold in enumerate(plan.folds)})
+
+
+def _variables(fold: Fold, *, index: int) -> tuple[FoldVariable, ...]:
+    label = f"fold_{index}" + (f"_{fold.name}" if fold.name else "")
+    made = []
+    for field, (init, update) in enumerate(zip(fold.recurrence.init, fold.recurrence.updates, strict=True)):
+        name = f"kungfu/{label}/{field}"
+        variable = tf.Variable(init, trainable=False, dtype=_DTYPES[update.type.dtype], name=name.replace("/", "_"))
+        made.append(FoldVariable(name, variable, fold.placement, fold.on_rescale, init))
+    return tuple(made)
+
+
+def _no_messages(vectors: list[tf.Tensor], tag: str) -> Sequence[tf.Tensor]:
+    raise InternalError(f"the plan sends message {tag!r} of {len(vectors)} vectors before the gradient all-reduce")
+
+
+@dataclass(frozen=True, eq=False)
+class TensorFlowMachine:
+    """Computes with tensors of this peer; see `kungfu.compiler.walk.Machine`."""
+
+    sources: Mapping[str, Any]
+    all_reduce: AllReduce
+
+    def source(self, source: Source) -> Any:
+        if source.source not in self.sources:
+            raise InternalError(f"the step did not offer the source {source.source!r} that its plan reads")
+        value = self.sources[source.source]
+        return list(value) if source.type.shape == NEST else self.cast(value, source.type.dtype)
+
+    def constant(self, value: bool | int | float, dtype: DType) -> tf.Tensor:
+        return tf.constant(value, _DTYPES[dtype])
+
+    def cast(self, value: Any, dtype: DType) -> tf.Tensor:
+        return tf.cast(value, _DTYPES[dtype])
+
+    def apply(self, operation: Operation, operands: Sequence[Any], dtypes: Sequence[DType]) -> tf.Tensor:
+        given = [
+            one if isinstance(one, list) else self.cast(one, dtype) for one, dtype in zip(operands, dtypes, strict=True)
+        ]
+        return _twin(operation)(*given)
+
+    def all_finite(self, value: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_all(tf.math.is_finite(value))
+
+    def blank(self, type: SignalType) -> tf.Tensor:
+        shape = [] if type.shape == SCALAR else [self.size]
+        return tf.zeros(shape, _DTYPES[type.dtype])
+
+    def branch(self, on: tf.Tensor, then: Callable[[], list[Any]], otherwise: Callable[[], list[Any]]) -> list[Any]:
+        return list(tf.cond(on, then, otherwise))
+
+    def scattered(self, value: tf.Tensor) -> tf.Tensor:
+        # Written into zeros and not multiplied by a one-hot: NaN * 0 is NaN, and would spoil every entry.
+        return tf.scatter_nd([[self.cast(self.sources["rank"], "int64")]], [value], [self.size])
+
+    def packed(self, scalars: Sequence[tf.Tensor], vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.concat([self.stacked(scalars, "float32"), *vectors], axis=0)
+
+    def unpacked(self, message: tf.Tensor, layout: RiderLayout) -> list[tf.Tensor]:
+        first = len(layout.scalars)
+        starts = [first + index * self.size for index in range(len(layout.vectors))]
+        return [message[i] for i in range(first)] + [message[at : at + self.size] for at in starts]
+
+    def averaged(self, value: tf.Tensor) -> tf.Tensor:
+        return value / self.cast(self.size, "float32")
+
+    def exchanged(self, message: tf.Tensor, tag: str) -> tf.Tensor:
+        return self.all_reduce([message], tag)[0]
+
+    def stacked(self, values: Sequence[tf.Tensor], dtype: DType) -> tf.Tensor:
+        return tf.stack(values) if values else tf.zeros([0], _DTYPES[dtype])
+
+    @property
+    def size(self) -> tf.Tensor:
+        """Peers in the view, as int64."""
+        return self.cast(self.sources["size"], "int64")
+
+
+def _twin(operation: Operation) -> Callable[..., tf.Tensor]:
+    """The TensorFlow function of an operation, by its dotted name."""
+    where, *path = operation.tensorflow.split(".")
+    found: Any = tf if where == "tf" else importlib.import_module("kungfu.ops.tensorflow_twins")
+    for part in path:
+        found = getattr(found, part)
+    return found

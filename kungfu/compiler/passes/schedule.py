@@ -1,0 +1,161 @@
+"""Schedule: when each node is computed, and in which steps.
+
+A node is *demanded* by gates: by those of the rules that need it, or, where a fold of every step or a watched value
+needs it, in every step. Nodes with the same demand are computed together, in segments; gated segments cost nothing off
+their steps. A collective whose input is known before the gradient all-reduce rides on it. Every other one waits for
+its input, and all those of one level and one demand share a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from kungfu.compiler.passes.fuse import fuse
+from kungfu.compiler.plan import Plan, Segment
+from kungfu.control import Rescale, Rule
+from kungfu.signal import Collective, Constant, Fold, Signal, Source, topological
+
+__all__ = ["schedule"]
+
+Gates = tuple[Signal, ...]  # empty: in every step
+
+
+def schedule(rules: tuple[Rule, ...], *, watched: Mapping[str, Signal]) -> Plan:
+    """The plan of these rules over shared nodes."""
+    results = tuple(_results(rules))
+    order = topological((*results, *watched.values()))
+    demand = _demand(order, rules=rules, watched=watched)
+    riders = tuple(one for one in order if isinstance(one, Collective) and _rides(one))
+    folds = tuple(one for one in order if isinstance(one, Fold))
+    gates = tuple(dict.fromkeys(gate for one in order for gate in demand[one]))  # known before whatever they guard
+    before = _segments(topological((*gates, *(one.operand for one in riders))), demand=demand)
+    after = _segments(_without_riders((*gates, *folds, *results, *watched.values())), demand=demand)
+    return Plan(
+        rules,
+        watched,
+        _with_outputs(before, needed=(one.operand for one in riders)),
+        fuse(riders),
+        _with_outputs(after, needed=(*results, *watched.values())),
+    )
+
+
+def _results(rules: Iterable[Rule]) -> Iterator[Signal]:
+    for rule in rules:
+        yield from (rule.gate, *_wanted(rule))
+
+
+def _wanted(rule: Rule) -> tuple[Signal, ...]:
+    """What a rule needs in the steps of its gate."""
+    target = (rule.action.target,) if isinstance(rule.action, Rescale) else rule.action.signals
+    return (rule.fires, *target, *rule.saw.values())
+
+
+def _rides(collective: Collective) -> bool:
+    return collective.operand.known == "before"
+
+
+def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], watched: Mapping[str, Signal]) -> dict[Signal, Gates]:
+    """For each node, the gates in whose steps it is needed; none means in every step."""
+    always = Constant(True)
+    wanted: dict[Signal, dict[Signal, None]] = {node: {} for node in order}
+    for rule in rules:
+        wanted[rule.gate][always] = None
+        for node in _wanted(rule):
+            wanted[node][rule.gate] = None
+    for node in watched.values():
+        wanted[node][always] = None
+    for node in reversed(order):
+        if isinstance(node, Fold):  # it runs by its own gate, whoever reads it
+            wanted[node] = {node.gate: None}
+            wanted[node.gate][always] = None
+        elif isinstance(node, (Source, Constant)):
+            wanted[node] = {always: None}
+        for one in node.observed if isinstance(node, Fold) else node.inputs:
+            wanted[one].update(wanted[node])
+    place = {node: index for index, node in enumerate(order)}
+    return {node: _gates(gates, place=place) for node, gates in wanted.items()}
+
+
+def _gates(wanted: Iterable[Signal], *, place: Mapping[Signal, int]) -> Gates:
+    gates = tuple(wanted)
+    if any(isinstance(one, Constant) and one.value is True for one in gates):
+        return ()
+    return tuple(sorted(gates, key=lambda one: place[one]))
+
+
+def _without_riders(roots: Iterable[Signal]) -> tuple[Signal, ...]:
+    """Everything to compute once the riders' sums are known: what only made the riders is left out."""
+    done: dict[Signal, None] = {}
+    stack = [(root, False) for root in reversed(tuple(roots))]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            done[node] = None
+        elif node not in done and not (isinstance(node, Collective) and _rides(node)):
+            stack.append((node, True))
+            stack.extend((one, False) for one in reversed(node.inputs) if one not in done)
+    return tuple(done)
+
+
+def _levels(order: tuple[Signal, ...]) -> dict[Signal, int]:
+    """How many extra messages must have been exchanged before a node is known."""
+    levels: dict[Signal, int] = {}
+    for node in order:
+        below = max((levels.get(one, 0) for one in node.inputs), default=0)
+        levels[node] = below + 1 if isinstance(node, Collective) else below
+    return levels
+
+
+def _segments(order: tuple[Signal, ...], *, demand: Mapping[Signal, Gates]) -> tuple[Segment, ...]:
+    levels = _levels(order)
+    segments: list[Segment] = []
+    for level in range(max(levels.values(), default=0) + 1):
+        here = [one for one in order if levels[one] == level]
+        messages = [one for one in here if isinstance(one, Collective)]
+        segments.extend(_messages(messages, demand=demand))
+        segments.extend(_grouped([one for one in here if not isinstance(one, Collective)], demand=demand))
+    return tuple(segments)
+
+
+def _messages(collectives: Iterable[Collective], *, demand: Mapping[Signal, Gates]) -> Iterator[Segment]:
+    """One message for each demand."""
+    together: dict[Gates, list[Collective]] = {}
+    for one in collectives:
+        together.setdefault(demand[one], []).append(one)
+    for gates, ready in together.items():
+        yield Segment(gates, (), fuse(ready), tuple(ready))
+
+
+def _grouped(nodes: list[Signal], *, demand: Mapping[Signal, Gates]) -> Iterator[Segment]:
+    """As few segments as an order by need allows: always the longest run that the first waiting node can begin."""
+    waiting = nodes
+    while waiting:
+        gates = demand[waiting[0]]
+        left: dict[Signal, None] = {}
+        taken: list[Signal] = []
+        for node in waiting:
+            if _same(demand[node], gates) and not any(one in left for one in node.inputs):
+                taken.append(node)
+            else:
+                left[node] = None
+        yield Segment(gates, tuple(taken), None, ())
+        waiting = list(left)
+
+
+def _same(some: Gates, others: Gates) -> bool:
+    """Whether these are the same gates, node by node; == on signals would make a signal."""
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
+def _with_outputs(segments: tuple[Segment, ...], *, needed: Iterable[Signal]) -> tuple[Segment, ...]:
+    """The segments with what is needed outside of each as its outputs."""
+    wanted = set(needed)
+    finished: list[Segment] = []
+    for segment in reversed(segments):
+        own = segment.message.collectives if segment.message else segment.nodes
+        finished.append(replace(segment, outputs=tuple(one for one in own if one in wanted)))
+        read = segment.message.collectives if segment.message else segment.nodes
+        wanted.update(one for node in read for one in node.inputs)
+        wanted.update(segment.gates)
+    return tuple(reversed(finished))

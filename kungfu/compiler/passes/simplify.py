@@ -1,0 +1,79 @@
+"""Simplify: constants folded, and equal nodes shared, so that two policies pay for one noise scale."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Recurrence, Signal, Source, topological
+
+__all__ = ["simplify"]
+
+
+def simplify(roots: Iterable[Signal]) -> Mapping[Signal, Signal]:
+    """For every node under the roots, the node that stands for it: one for all nodes that compute the same."""
+    shared: dict[Signal, Signal] = {}
+    known: dict[Hashable, Signal] = {}
+    for node in topological(roots):
+        rebuilt = _folded(_rebuilt(node, shared=shared))
+        shared[node] = known.setdefault(_key(rebuilt), rebuilt)
+    return shared
+
+
+def _rebuilt(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
+    """The same node over the shared inputs."""
+    if isinstance(node, Map):
+        return replace(node, operands=tuple(shared[one] for one in node.operands))
+    if isinstance(node, Collective):
+        return replace(node, operand=shared[node.operand])
+    if isinstance(node, Fold):
+        return replace(node, observed=tuple(shared[one] for one in node.observed), gate=shared[node.gate])
+    return node
+
+
+def _folded(node: Signal) -> Signal:
+    """The constant that a map of constants is; any other node as it is."""
+    if not isinstance(node, Map) or not all(isinstance(one, Constant) for one in node.operands):
+        return node
+    typing = node.operation.typing(tuple(one.type for one in node.operands))
+    values = [one.value for one in node.operands if isinstance(one, Constant)]
+    with np.errstate(all="ignore"):
+        operands = [np.asarray(value, dtype) for value, dtype in zip(values, typing.operands, strict=True)]
+        result = np.asarray(node.operation.numpy(*operands), typing.result.dtype)
+    return Constant(result.item(), name=node.name, origin=node.origin)
+
+
+def _key(node: Signal) -> Hashable:
+    """What makes two nodes over shared inputs equal."""
+    if isinstance(node, Source):
+        return ("source", node.source)
+    if isinstance(node, Constant):
+        return ("constant", type(node.value), repr(node.value))  # by its text: a NaN is not equal to itself
+    if isinstance(node, Map):
+        return ("map", node.operation, tuple(map(id, node.operands)))
+    if isinstance(node, Collective):
+        return ("collective", node.reduction, id(node.operand))
+    if isinstance(node, Fold):
+        inside = _recurrence_key(node.recurrence)
+        return ("fold", tuple(map(id, node.observed)), inside, id(node.gate), node.on_rescale)
+    return id(node)
+
+
+def _recurrence_key(recurrence: Recurrence) -> Hashable:
+    """The inside of a fold as a listing: each node by what it is and the lines of its inputs."""
+    results = (*recurrence.updates, recurrence.output)
+    lines: dict[Hashable, int] = {}
+    place: dict[Signal, int] = {}
+    for node in topological(results):
+        inputs = tuple(place[one] for one in node.inputs)
+        place[node] = lines.setdefault((_head(node), inputs), len(lines))
+    starts = tuple((type(one), repr(one)) for one in recurrence.init)
+    return (starts, tuple(lines), tuple(place[one] for one in results))
+
+
+def _head(node: Signal) -> Hashable:
+    if isinstance(node, Placeholder):
+        return (node.kind, node.index, node.of)
+    return node.operation if isinstance(node, Map) else _key(node)

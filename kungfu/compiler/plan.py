@@ -1,0 +1,118 @@
+"""The plan: what a step has to compute for its policies, in order, stage by stage; pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kungfu.control import Rule
+from kungfu.signal import Collective, Fold, Signal, Source, topological
+
+__all__ = ["Outcome", "Plan", "RiderLayout", "Segment"]
+
+
+@dataclass(frozen=True)
+class RiderLayout:
+    """Which collectives share one message, and where: first one float for each of `scalars`, then `size` floats for
+    each of `vectors`, all to be added up over the peers."""
+
+    scalars: tuple[Collective, ...] = ()
+    vectors: tuple[Collective, ...] = ()
+
+    def floats(self, size: int) -> int:
+        """How many float32 this message takes in a cluster of `size` peers."""
+        return len(self.scalars) + size * len(self.vectors)
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """All of them, in the order of the message."""
+        return (*self.scalars, *self.vectors)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Nodes to evaluate in order, and then perhaps one message; only in steps in which one of the gates is on.
+
+    Without gates: in every step. `outputs` are the nodes that are needed outside.
+    """
+
+    gates: tuple[Signal, ...]
+    nodes: tuple[Signal, ...]
+    message: RiderLayout | None
+    outputs: tuple[Signal, ...]
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """The folds that run in this segment."""
+        return tuple(one for one in self.nodes if isinstance(one, Fold))
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a step computes for its policies.
+
+    `before` is evaluated before the gradient all-reduce and ends in the values that ride on it; `after` is evaluated
+    when it is done.
+    """
+
+    rules: tuple[Rule, ...]
+    watched_signals: Mapping[str, Signal]
+    before: tuple[Segment, ...]
+    riders: RiderLayout
+    after: tuple[Segment, ...]
+
+    @property
+    def nodes(self) -> tuple[Signal, ...]:
+        """Every node of the plan, after its inputs."""
+        return topological(self._roots())
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """The folds, in an order that is the same on every peer."""
+        return tuple(one for one in self.nodes if isinstance(one, Fold))
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """The names of the sources that a step must offer."""
+        return frozenset(one.source for one in self.nodes if isinstance(one, Source))
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The names of the values that a status line can show in every step."""
+        return tuple(self.watched_signals)
+
+    @property
+    def saw(self) -> tuple[tuple[str, ...], ...]:
+        """For each rule, the names of the values that it saw."""
+        return tuple(tuple(one.saw) for one in self.rules)
+
+    @property
+    def messages_per_step(self) -> int:
+        """Messages of an ordinary step beyond the gradient all-reduce."""
+        return sum(1 for one in self.after if one.message and not one.gates)
+
+    def explain(self) -> str:
+        """This plan as text; see `kungfu.compiler.explain`."""
+        from kungfu.compiler.explain import explain  # here: explain is written in terms of this class
+
+        return explain(self)
+
+    def _roots(self) -> Iterator[Signal]:
+        for segment in (*self.before, *self.after):
+            yield from segment.nodes
+        yield from self.riders.collectives
+
+
+class Outcome(NamedTuple):
+    """What a step's rules decided; TensorFlow tensors or NumPy arrays.
+
+    `fired`: bool, one a rule. `targets`: float32, one a rule, NaN where it did not fire or does not rescale. `saw`:
+    float32, the values of `Plan.saw` one rule after the other, NaN off the rule's gate. `watched`: float32, the values
+    of `Plan.watched`.
+    """
+
+    fired: Any
+    targets: Any
+    saw: Any
+    watched: Any

@@ -1,0 +1,179 @@
+"""Replay: the plan in NumPy, for a whole cluster at once; the oracle of the TensorFlow program.
+
+Every value is a tuple with one array a peer. A message is added up in rank order in float32, as the attachments do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from kungfu.compiler.plan import Outcome, Plan, RiderLayout
+from kungfu.compiler.walk import Evaluation, conclude, prepare
+from kungfu.errors import UsageError
+from kungfu.operation import SCALAR, DType, Operation, SignalType
+from kungfu.signal import Fold, Source
+from kungfu.sources import SOURCES
+
+__all__ = ["Replay"]
+
+PerPeer = tuple[Any, ...]
+
+
+class Replay:
+    """A plan run step by step over recorded or invented sources of a whole cluster.
+
+    >>> from kungfu.compiler import compile_policies
+    >>> from kungfu.policies import schedule
+    >>> replay = Replay(compile_policies([schedule({2: 3})]), size=2)
+    >>> cluster = {"min_size": 1, "max_size": 4, "refused_size": 0, "pending": False}
+    >>> [float(replay.step([{}, {}], {**cluster, "step": step}).targets[0]) for step in (1, 2)]
+    [nan, 3.0]
+    """
+
+    def __init__(self, plan: Plan, *, size: int) -> None:
+        self.plan = plan
+        self.size = size
+        self.states = {fold: _starts(fold, peers=size) for fold in plan.folds}
+
+    def step(self, local: Sequence[Mapping[str, Any]], agreed: Mapping[str, Any]) -> Outcome:
+        """The outcome of one step, from each peer's local sources in rank order and the agreed ones.
+
+        `size` is known; `mean_grads`, `mean_loss`, `total_samples` and `local_batch_size` are computed where the plan
+        needs them and they are not given. Raises `UsageError` for a source that is missing, by name.
+        """
+        if len(local) != self.size:
+            raise UsageError(f"a cluster of {self.size} peers got local sources of {len(local)}; call rescale first")
+        machine = NumpyCluster({name: self._source(name, local, agreed) for name in self.plan.sources}, self.size)
+        with np.errstate(all="ignore"):
+            riders = prepare(self.plan, Evaluation(machine, self.states))
+            evaluation = Evaluation(machine, self.states)
+            outcome = conclude(self.plan, evaluation, summed=machine.exchanged(riders, "riders"))
+        self.states = dict(evaluation.renewed)
+        return outcome
+
+    def rescale(self, size: int) -> None:
+        """The cluster has `size` peers from now on: the last ones left, or new ones joined behind the others.
+
+        Folds that declared so start again; the agreed others travel to joiners, the local ones start there.
+        """
+        self.states = {fold: self._rescaled(fold, size=size) for fold in self.states}
+        self.size = size
+
+    def _rescaled(self, fold: Fold, *, size: int) -> tuple[PerPeer, ...]:
+        fresh = _starts(fold, peers=size)
+        if fold.on_rescale == "reset":
+            return fresh
+        if fold.placement == "agreed":
+            return tuple((field[0],) * size for field in self.states[fold])
+        return tuple((*old, *new[len(old) :])[:size] for old, new in zip(self.states[fold], fresh, strict=True))
+
+    def _source(self, name: str, local: Sequence[Mapping[str, Any]], agreed: Mapping[str, Any]) -> PerPeer:
+        if SOURCES[name].placement == "local":
+            own = [{"rank": rank, **one} for rank, one in enumerate(local)]
+            if any(name not in one for one in own):
+                raise UsageError(f"the plan reads the local source {name!r}, and it was not given for every peer")
+            return tuple(one[name] for one in own)
+        known = {"size": self.size, **agreed}
+        return ((known[name] if name in known else _derived(name, local, known)),) * self.size
+
+
+def _starts(fold: Fold, *, peers: int) -> tuple[PerPeer, ...]:
+    types = [one.type.dtype for one in fold.recurrence.updates]
+    return tuple((np.asarray(init, dtype),) * peers for init, dtype in zip(fold.recurrence.init, types, strict=True))
+
+
+def _derived(name: str, local: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> Any:
+    """An agreed source that follows from others."""
+    try:
+        if name == "local_batch_size":
+            return np.float32(known["global_batch_size"]) / np.float32(known["size"])
+        weights = [np.float32(one["samples"]) for one in local]
+        if name == "total_samples":
+            return reduce(np.add, weights)
+        if name == "mean_loss":
+            return _weighted([one["loss"] for one in local], weights)
+        if name == "mean_grads":
+            return [_weighted(leaves, weights) for leaves in zip(*(one["grads"] for one in local), strict=True)]
+    except KeyError as error:
+        raise UsageError(f"the plan reads {name!r}: give it, or {error.args[0]!r} to compute it from") from error
+    raise UsageError(f"the plan reads the agreed source {name!r}, and it was not given")
+
+
+def _weighted(values: Sequence[Any], weights: Sequence[np.float32]) -> Any:
+    """The mean over samples, in rank order; a peer without samples has no say, whatever its value."""
+    total = reduce(np.add, weights)
+    shares = [np.asarray(v, np.float32) * (w / total) for v, w in zip(values, weights, strict=True) if w > 0]
+    return reduce(np.add, shares) if shares else np.float32(np.nan)
+
+
+@dataclass(frozen=True)
+class NumpyCluster:
+    """Computes with one array a peer; see `kungfu.compiler.walk.Machine`."""
+
+    sources: Mapping[str, PerPeer]
+    size: int
+
+    def source(self, source: Source) -> PerPeer:
+        values = self.sources[source.source]
+        return values if source.type.shape == ("nest",) else self.cast(values, source.type.dtype)
+
+    def constant(self, value: bool | int | float, dtype: DType) -> PerPeer:
+        return (np.asarray(value, dtype),) * self.size
+
+    def cast(self, value: PerPeer, dtype: DType) -> PerPeer:
+        return tuple(np.asarray(one).astype(dtype) for one in value)
+
+    def apply(self, operation: Operation, operands: Sequence[PerPeer], dtypes: Sequence[DType]) -> PerPeer:
+        given = zip(*operands, strict=True)
+        return tuple(operation.numpy(*map(_operand, one, dtypes)) for one in given)
+
+    def all_finite(self, value: PerPeer) -> PerPeer:
+        return tuple(np.all(np.isfinite(one)) for one in value)
+
+    def blank(self, type: SignalType) -> PerPeer:
+        return (np.zeros(() if type.shape == SCALAR else (self.size,), type.dtype),) * self.size
+
+    def branch(
+        self, on: PerPeer, then: Callable[[], list[PerPeer]], otherwise: Callable[[], list[PerPeer]]
+    ) -> list[PerPeer]:
+        return then() if on[0] else otherwise()
+
+    def scattered(self, value: PerPeer) -> PerPeer:
+        return tuple(_entry(one, rank=rank, size=self.size) for rank, one in enumerate(value))
+
+    def packed(self, scalars: Sequence[PerPeer], vectors: Sequence[PerPeer]) -> PerPeer:
+        return tuple(
+            np.concatenate([[one[peer] for one in scalars], *(one[peer] for one in vectors)]).astype(np.float32)
+            for peer in range(self.size)
+        )
+
+    def unpacked(self, message: PerPeer, layout: RiderLayout) -> list[PerPeer]:
+        first = len(layout.scalars)
+        starts = [first + index * self.size for index in range(len(layout.vectors))]
+        singles = [tuple(one[i] for one in message) for i in range(first)]
+        return singles + [tuple(one[at : at + self.size] for one in message) for at in starts]
+
+    def averaged(self, value: PerPeer) -> PerPeer:
+        return tuple(one / np.float32(self.size) for one in value)
+
+    def exchanged(self, message: PerPeer, tag: str) -> PerPeer:
+        return (reduce(np.add, message),) * self.size
+
+    def stacked(self, values: Sequence[PerPeer], dtype: DType) -> Any:
+        """The values as rank 0 has them."""
+        return np.asarray([one[0] for one in values], dtype)
+
+
+def _operand(value: Any, dtype: DType) -> Any:
+    return value if isinstance(value, list) else np.asarray(value).astype(dtype)
+
+
+def _entry(value: Any, *, rank: int, size: int) -> Any:
+    vector = np.zeros(size, np.float32)
+    vector[rank] = value
+    return vector

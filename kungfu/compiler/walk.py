@@ -1,0 +1,217 @@
+"""The walk over a plan that both interpreters share; what a value is, and how it is computed, is the machine's affair.
+
+A machine has TensorFlow tensors or NumPy arrays for values. The walk evaluates segments in order, runs folds, packs
+and unpacks messages, and collects the outcome, so that the interpreters cannot differ in any of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from math import nan
+from typing import Any, Protocol
+
+from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment
+from kungfu.control import Rescale
+from kungfu.errors import InternalError
+from kungfu.operation import OPERATORS, DType, Operation, SignalType
+from kungfu.signal import Constant, Fold, Map, Placeholder, Signal, Source, topological
+
+__all__ = ["Evaluation", "Machine", "conclude", "prepare"]
+
+Value = Any  # a tensor, or one array a peer
+Branch = Callable[[], list[Value]]
+
+
+class Machine(Protocol):
+    """What computes: TensorFlow in a step, or NumPy for a whole cluster at once."""
+
+    def source(self, source: Source) -> Value: ...
+
+    def constant(self, value: bool | int | float, dtype: DType) -> Value: ...
+
+    def apply(self, operation: Operation, operands: Sequence[Value], dtypes: Sequence[DType]) -> Value: ...
+
+    def cast(self, value: Value, dtype: DType) -> Value: ...
+
+    def all_finite(self, value: Value) -> Value: ...
+
+    def blank(self, type: SignalType) -> Value: ...
+
+    def branch(self, on: Value, then: Branch, otherwise: Branch) -> list[Value]: ...
+
+    def scattered(self, value: Value) -> Value: ...
+
+    def packed(self, scalars: Sequence[Value], vectors: Sequence[Value]) -> Value: ...
+
+    def unpacked(self, message: Value, layout: RiderLayout) -> list[Value]: ...
+
+    def averaged(self, value: Value) -> Value: ...
+
+    def exchanged(self, message: Value, tag: str) -> Value: ...
+
+    def stacked(self, values: Sequence[Value], dtype: DType) -> Value: ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One step's work on a plan: what is known so far, the folds' states before it and, once they ran, after it."""
+
+    machine: Machine
+    states: Mapping[Fold, tuple[Value, ...]]
+    values: dict[Signal, Value] = field(default_factory=dict)
+    renewed: dict[Fold, tuple[Value, ...]] = field(default_factory=dict)
+
+
+def prepare(plan: Plan, evaluation: Evaluation) -> Value:
+    """What this step adds to the gradient all-reduce."""
+    _run(plan.before, evaluation)
+    return _packed(plan.riders, evaluation)
+
+
+def conclude(plan: Plan, evaluation: Evaluation, *, summed: Value) -> Outcome:
+    """Everything after the gradient all-reduce, given what the peers' riders add up to."""
+    _unpack(plan.riders, summed, evaluation)
+    _run(plan.after, evaluation)
+    return _outcome(plan, evaluation)
+
+
+def _run(segments: Iterable[Segment], evaluation: Evaluation) -> None:
+    for index, segment in enumerate(segments):
+        if segment.gates:
+            _run_gated(segment, evaluation, tag=f"message_{index}")
+        else:
+            _run_open(segment, evaluation, tag=f"message_{index}")
+
+
+def _run_open(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
+    for node in segment.nodes:
+        evaluation.values[node] = _value(node, evaluation)
+    if segment.message:
+        summed = evaluation.machine.exchanged(_packed(segment.message, evaluation), tag)
+        _unpack(segment.message, summed, evaluation)
+
+
+def _run_gated(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
+    """The segment inside a branch; off its gates, folds give what they hold and nobody reads the rest."""
+    machine = evaluation.machine
+
+    def then() -> list[Value]:
+        inside = replace(evaluation, values=dict(evaluation.values), renewed={})
+        _run_open(segment, inside, tag=tag)
+        states = [state for fold in segment.folds for state in inside.renewed[fold]]
+        return [inside.values[one] for one in segment.outputs] + states
+
+    def otherwise() -> list[Value]:
+        states = [state for fold in segment.folds for state in evaluation.states[fold]]
+        return [_at_rest(one, evaluation) for one in segment.outputs] + states
+
+    on = reduce(lambda one, other: _apply("or", one, other, machine), [evaluation.values[g] for g in segment.gates])
+    results = iter(machine.branch(on, then, otherwise))
+    evaluation.values.update({one: next(results) for one in segment.outputs})
+    evaluation.renewed.update({fold: tuple(next(results) for _ in fold.recurrence.init) for fold in segment.folds})
+
+
+def _at_rest(node: Signal, evaluation: Evaluation) -> Value:
+    if isinstance(node, Fold):
+        return _inside(node.recurrence.output, state=evaluation.states[node], seen=(), machine=evaluation.machine)
+    return evaluation.machine.blank(node.type)
+
+
+def _value(node: Signal, evaluation: Evaluation) -> Value:
+    machine = evaluation.machine
+    if isinstance(node, Source):
+        return machine.source(node)
+    if isinstance(node, Constant):
+        return machine.constant(node.value, node.type.dtype)
+    if isinstance(node, Map):
+        return _mapped(node, [evaluation.values[one] for one in node.operands], machine=machine)
+    if isinstance(node, Fold):
+        return _folded(node, evaluation)
+    raise InternalError(f"{node!r} stands in a segment, and only maps, folds and leaves can")
+
+
+def _mapped(node: Map, operands: Sequence[Value], *, machine: Machine) -> Value:
+    typing = node.operation.typing(tuple(one.type for one in node.operands))
+    return machine.apply(node.operation, operands, typing.operands)
+
+
+def _folded(fold: Fold, evaluation: Evaluation) -> Value:
+    """Runs a fold once: its state moves on only where every input is finite."""
+    machine = evaluation.machine
+    seen = tuple(evaluation.values[one] for one in fold.observed)
+    old = evaluation.states[fold]
+    new = tuple(_inside(one, state=old, seen=seen, machine=machine) for one in fold.recurrence.updates)
+    floats = [value for one, value in zip(fold.observed, seen, strict=True) if one.type.dtype == "float32"]
+    if floats:
+        usable = reduce(lambda one, other: _apply("and", one, other, machine), map(machine.all_finite, floats))
+        dtypes = [one.type.dtype for one in fold.recurrence.updates]
+        new = tuple(
+            machine.apply(OPERATORS["where"], (usable, moved, kept), ("bool", dtype, dtype))
+            for moved, kept, dtype in zip(new, old, dtypes, strict=True)
+        )
+    evaluation.renewed[fold] = new
+    return _inside(fold.recurrence.output, state=new, seen=seen, machine=machine)
+
+
+def _inside(result: Signal, *, state: Sequence[Value], seen: Sequence[Value], machine: Machine) -> Value:
+    """The value of a node inside a fold."""
+    values: dict[Signal, Value] = {}
+    for node in topological((result,)):
+        if isinstance(node, Placeholder):
+            values[node] = state[node.index] if node.kind == "state" else seen[node.index]
+        elif isinstance(node, Map):
+            values[node] = _mapped(node, [values[one] for one in node.operands], machine=machine)
+        elif isinstance(node, Constant):
+            values[node] = machine.constant(node.value, node.type.dtype)
+    return values[result]
+
+
+def _apply(name: str, one: Value, other: Value, machine: Machine) -> Value:
+    return machine.apply(OPERATORS[name], (one, other), ("bool", "bool"))
+
+
+def _packed(layout: RiderLayout, evaluation: Evaluation) -> Value:
+    """One message's floats of this peer."""
+    machine = evaluation.machine
+    scalars = [_as_float(one.operand, evaluation) for one in layout.scalars]
+    vectors = [
+        machine.scattered(_as_float(one.operand, evaluation))
+        if one.reduction == "gather"
+        else _as_float(one.operand, evaluation)
+        for one in layout.vectors
+    ]
+    return machine.packed(scalars, vectors)
+
+
+def _unpack(layout: RiderLayout, summed: Value, evaluation: Evaluation) -> None:
+    machine = evaluation.machine
+    for one, value in zip(layout.collectives, machine.unpacked(summed, layout), strict=True):
+        evaluation.values[one] = machine.averaged(value) if one.reduction == "mean" else value
+
+
+def _as_float(node: Signal, evaluation: Evaluation) -> Value:
+    return evaluation.machine.cast(evaluation.values[node], "float32")
+
+
+def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
+    machine, values = evaluation.machine, evaluation.values
+    targets, saw = [], []
+    nothing = machine.constant(nan, "float32")
+    for rule in plan.rules:
+        wanted = values[rule.action.target] if isinstance(rule.action, Rescale) else nothing
+        targets.append(_where(values[rule.fires], wanted, nothing, machine))
+        saw += [_where(values[rule.gate], _as_float(one, evaluation), nothing, machine) for one in rule.saw.values()]
+    watched = [_as_float(one, evaluation) for one in plan.watched_signals.values()]
+    fired = [values[rule.fires] for rule in plan.rules]
+    return Outcome(
+        machine.stacked(fired, "bool"),
+        machine.stacked(targets, "float32"),
+        machine.stacked(saw, "float32"),
+        machine.stacked(watched, "float32"),
+    )
+
+
+def _where(condition: Value, then: Value, otherwise: Value, machine: Machine) -> Value:
+    return machine.apply(OPERATORS["where"], (condition, then, otherwise), ("bool", "float32", "float32"))

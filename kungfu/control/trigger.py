@@ -1,0 +1,68 @@
+"""Triggers: when a rule may look, and the actions that can hang on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kungfu.control.rule import Keep, Rule, call_rule, rescale_rule
+from kungfu.errors import PolicyError
+from kungfu.operation import SignalType
+from kungfu.signal import Constant, Signal, every_steps, is_gate
+
+__all__ = ["Trigger", "always", "every"]
+
+
+@dataclass(frozen=True, eq=False)
+class Trigger:
+    """When a rule may fire: in the steps of `gate` (a function of step and size), where `predicate` holds."""
+
+    gate: Signal
+    predicate: Signal
+
+    def when(self, predicate: Signal) -> Trigger:
+        """This trigger, and only where an agreed bool signal is true.
+
+        A predicate of step and size alone narrows the gate, so that nothing is computed off its steps; any other one
+        is looked at in the steps of the gate.
+        """
+        if not isinstance(predicate, Signal) or predicate.type != SignalType("bool"):
+            raise PolicyError(f".when({predicate!r}): takes a bool signal; compare first, as in .when(noise > 100)")
+        if is_gate(predicate):
+            return replace(self, gate=_both(self.gate, predicate))
+        return replace(self, predicate=_both(self.predicate, predicate))
+
+    def rescale(self, peers: Signal | float, *, keep: Keep = "local_batch_size") -> Rule:
+        """Ask for `peers` peers (agreed; rounded; held between the job's limits; NaN asks for nothing).
+
+        `keep` says which batch size stays as it is. Fires only while no change is pending and for a size that is
+        neither the present nor the last refused one. Cost: no message.
+        """
+        return rescale_rule(peers, gate=self.gate, when=self.predicate, keep=keep)
+
+    def call(self, fn: Callable[..., Any], *signals: Signal | float) -> Rule:
+        """Call ``fn(*values)`` in Python on every peer, with agreed scalars, between two steps.
+
+        The escape hatch for what the vocabulary cannot say: listing 1 of Mai et al., *Adaptive Distributed Training
+        of Deep Learning Models*. The function sees floats and may ask for a barrier or another size.
+        """
+        return call_rule(fn, signals, gate=self.gate, when=self.predicate)
+
+
+def always() -> Trigger:
+    """The trigger that is on in every step."""
+    return Trigger(Constant(True), Constant(True))
+
+
+def every(steps: int) -> Trigger:
+    """The trigger that is on in every so many steps: ``step % steps == 0``.
+
+    >>> every(50).gate.placement
+    'agreed'
+    """
+    return Trigger(every_steps(steps), Constant(True))
+
+
+def _both(one: Signal, other: Signal) -> Signal:
+    return other if isinstance(one, Constant) and one.value is True else one & other

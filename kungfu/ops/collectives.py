@@ -1,0 +1,41 @@
+"""The two collectives: what each peer has for itself becomes what all peers know."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kungfu.errors import PolicyError
+from kungfu.operation import NEST, SCALAR
+from kungfu.signal import Collective, Signal
+
+__all__ = ["all_gather", "all_reduce"]
+
+
+def all_reduce(x: Signal, reduction: Literal["sum", "mean"]) -> Collective:
+    """The sum or the mean of a signal over all peers.
+
+    Gives float32 of the same shape (scalar, or a vector entry by entry), agreed. Cost: one float (or `size` floats) on
+    the gradient all-reduce where `x` is known before it; else a share in one small extra message. One peer's NaN makes
+    the result NaN. Raises `PolicyError` for another reduction, and for gradients, which are averaged already.
+
+    >>> from kungfu.signal import TrainingSignals
+    >>> all_reduce(TrainingSignals().loss, "mean").placement
+    'agreed'
+    """
+    if reduction not in ("sum", "mean"):
+        raise PolicyError(f'all_reduce(x, {reduction!r}): a peer can add or average; write "sum" or "mean"')
+    if x.type.shape == NEST:
+        raise PolicyError(f"all_reduce of {x!r}: use training.mean_grads, or reduce ops.norm_squared(x)")
+    return Collective(reduction, x)
+
+
+def all_gather(x: Signal) -> Collective:
+    """The values of all peers as a vector in rank order.
+
+    Gives float32, shape (size,), agreed. Cost: `size` floats on the gradient all-reduce where `x` is known before it;
+    else a share in one small extra message. A peer's NaN stays in its own entry. Raises `PolicyError` for anything but
+    a scalar.
+    """
+    if x.type.shape != SCALAR:
+        raise PolicyError(f"all_gather of {x!r}: takes one number a peer; reduce it first, as in ops.mean(x)")
+    return Collective("gather", x)

@@ -1,0 +1,64 @@
+"""What a step offers to a policy: one line a source.
+
+A source has a type, a placement, and the moment it is known. *Local*: each peer has its own value. *Agreed*: all
+peers hold the same value. *Before* and *after* are meant against the gradient all-reduce of the step: what is made of
+local sources known before it can ride on that message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kungfu.operation import NEST, SignalType
+
+__all__ = ["GATE_SOURCES", "SOURCES", "Known", "Placement", "SourceKind"]
+
+Placement = Literal["local", "agreed"]
+Known = Literal["before", "after"]
+
+_FLOAT = SignalType("float32")
+_INT = SignalType("int64")
+_BOOL = SignalType("bool")
+_NEST = SignalType("float32", NEST)
+
+
+@dataclass(frozen=True)
+class SourceKind:
+    """One source: what it is, in which unit, and what to use where an agreed value is needed."""
+
+    type: SignalType
+    placement: Placement
+    known: Known
+    unit: str
+    meaning: str
+    agreed_twin: str = ""
+
+
+SOURCES = {
+    "grads": SourceKind(_NEST, "local", "before", "", "this peer's own gradients", "mean_grads"),
+    "loss": SourceKind(_FLOAT, "local", "before", "", "this peer's own loss", "mean_loss"),
+    "samples": SourceKind(_FLOAT, "local", "before", "samples", "this peer's true share of the step", "total_samples"),
+    "rank": SourceKind(_INT, "local", "before", "", "this peer's place in the view, 0 to size - 1"),
+    "busy_seconds": SourceKind(
+        _FLOAT, "local", "before", "s", "own time from the last synchronisation to own gradients; NaN at first"
+    ),
+    "step_seconds": SourceKind(
+        _FLOAT, "local", "before", "s", "the previous whole step on this peer; NaN in the first two of a view"
+    ),
+    "mean_grads": SourceKind(_NEST, "agreed", "after", "", "the gradients averaged over all samples of the step"),
+    "mean_loss": SourceKind(_FLOAT, "agreed", "after", "", "the loss averaged over all samples of the step"),
+    "total_samples": SourceKind(_FLOAT, "agreed", "after", "samples", "samples of the step over all peers"),
+    "pending": SourceKind(_BOOL, "agreed", "after", "", "a change of the cluster is under way"),
+    "step": SourceKind(_INT, "agreed", "before", "steps", "number of the running step, from 1"),
+    "size": SourceKind(_INT, "agreed", "before", "peers", "peers in the view"),
+    "local_batch_size": SourceKind(_FLOAT, "agreed", "before", "samples", "global batch size over size"),
+    "global_batch_size": SourceKind(_INT, "agreed", "before", "samples", "samples asked for by a step"),
+    "learning_rate": SourceKind(_FLOAT, "agreed", "before", "", "the optimizer's learning rate"),
+    "min_size": SourceKind(_INT, "agreed", "before", "peers", "fewest peers this job may have"),
+    "max_size": SourceKind(_INT, "agreed", "before", "peers", "most peers this job may have"),
+    "refused_size": SourceKind(_INT, "agreed", "before", "peers", "last size that could not be reached, 0 if none"),
+}
+
+# What a gate may be a function of: whole numbers that are equal on every peer whatever its arithmetic.
+GATE_SOURCES = frozenset({"step", "size", "min_size", "max_size"})

@@ -1,0 +1,6 @@
+"""Prebuilt policies, written like a user's own."""
+
+from kungfu.policies.gns_batch import gns_batch
+from kungfu.policies.schedule import schedule
+
+__all__ = ["gns_batch", "schedule"]
