@@ -1,1 +1,35 @@
-"""Adaptive training policies, compiled into TensorFlow's training graph."""
+"""Adaptive training policies, declared in Python and compiled into TensorFlow's training graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kungfu import control, monitor, ops
+from kungfu.errors import KungfuError
+from kungfu.policy import Policy, at_most, first, policy
+
+if TYPE_CHECKING:
+    from kungfu.training import SKIPPED, Training, attach
+
+__all__ = [
+    "SKIPPED",
+    "KungfuError",
+    "Policy",
+    "Training",
+    "at_most",
+    "attach",
+    "control",
+    "first",
+    "monitor",
+    "ops",
+    "policy",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs TensorFlow is loaded when it is first asked for: planning and explaining do without."""
+    if name in ("SKIPPED", "Training", "attach"):
+        from kungfu import training
+
+        return getattr(training, name)
+    raise AttributeError(f"module 'kungfu' has no attribute {name!r}")

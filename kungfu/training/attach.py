@@ -8,10 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.compiler import Program, compile_policies, lower
+from kungfu.compiler import compile_policies
+from kungfu.compiler.lower import Program, lower
 from kungfu.errors import UsageError
 from kungfu.policy import Policy
-from kungfu.policy_path import resolve
+from kungfu.policy_path import load_policy
 from kungfu.runtime.attachment.choose import make_attachment
 from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.membership import Membership
@@ -40,7 +41,7 @@ def attach(model: Any, optimizer: Any, *, policies: Sequence[Policy] = (), seed:
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     _check_threads()
     _build(model, optimizers)
-    plan = compile_policies([*policies, *([resolve(settings.policy)] if settings and settings.policy else [])])
+    plan = compile_policies([*policies, *([load_policy(settings.policy)] if settings and settings.policy else [])])
     program = lower(plan)
     attachment = make_attachment(settings.attachment if settings else "solo")
     ledger = Ledger.create(rules=len(plan.rules), saw=sum(len(names) for names in plan.saw), watched=len(plan.watched))
@@ -83,8 +84,7 @@ def _state(model: Any, optimizers: Sequence[Any], ledger: Ledger, program: Progr
     progress = ledger.progress
     agreed = {f"progress/{name}": getattr(progress, name) for name in ("step", "epoch", "offset")}
     folds = {f"policy/{fold.name}": fold.variable for fold in program.variables if fold.placement == "agreed"}
-    resets = [(fold.variable, fold.variable.numpy()) for fold in program.variables if fold.on_rescale == "reset"]
-    return TrainingState(classify(model, optimizers, {**agreed, **folds}), resets=resets)
+    return TrainingState(classify(model, optimizers, {**agreed, **folds}), on_rescaled=program.reset_on_rescale)
 
 
 def _membership(settings: Settings | None, attachment: Any, ledger: Ledger) -> Membership | Alone:

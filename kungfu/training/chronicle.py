@@ -69,13 +69,21 @@ class Chronicle:
     def stepped(self, figures: Mapping[str, Any], watched: Sequence[float]) -> None:
         """A step is done; ``figures`` are its own, ``watched`` the values of the monitors."""
         if self._rescale is not None:
-            rescale, self._rescale = self._rescale, None
-            rescale["parts"]["first_step_s"] = round(self._clock() - rescale["parts"].pop("_since"), 6)
-            if self._leading:
-                self._record("events", rescale)
+            self._told_rescale(self._rescale)
         if self._leading:
             monitors = dict(zip(self._watched, (float(value) for value in watched), strict=True))
-            self._record("metrics", {**figures, **monitors})
+            self._record("metrics", {"time": round(time.time(), 6), **figures, **monitors})
+
+    def _told_rescale(self, rescale: dict[str, Any]) -> None:
+        """The barrier ended the step that held it: the first step of the new view is the one after that."""
+        since = rescale["parts"].pop("_since", None)
+        if since is not None:
+            rescale["_began"] = since
+            return
+        rescale["parts"]["first_step_s"] = round(self._clock() - rescale.pop("_began"), 6)
+        self._rescale = None
+        if self._leading:
+            self._record("events", rescale)
 
     def _parts(self, passage: Passage) -> dict[str, float]:
         prepared = dict(passage.prepared.parts) if passage.prepared else {}

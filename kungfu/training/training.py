@@ -89,6 +89,7 @@ class Training:
 
         return update_wrapper(call, function)
 
+    @tf.autograph.experimental.do_not_convert
     def average(self, gradients: Any, *, loss: Any) -> Any:
         """The mean over all samples of a step of gradients that each peer took over its own: the one collective.
 

@@ -299,12 +299,8 @@ class _AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wi
         with self._lock:
             for record in request.records:
                 fields = json.loads(record.line)
-                if record.stream == "status":
-                    self._console.status(fields)
-                    continue
                 self._journal.write(record.stream, fields)
-                if record.stream == "events":
-                    self._console.event(fields)
+                (self._console.event if record.stream == "events" else self._console.status)(fields)
         return pb.Ack()
 
     def Finish(self, request: pb.Finished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name

@@ -48,7 +48,7 @@ class Agency:
         self._call(self._stub.InForce, from_view(view))
 
     def record(self, stream: str, fields: Mapping[str, Any]) -> None:
-        """Queues one JSON object for the agent's ``events``, ``metrics`` or ``status`` stream."""
+        """Queues one JSON object for the agent's ``events`` or ``metrics`` stream."""
         self._records.put(pb.Record(stream=stream, line=json.dumps(_finite(fields), allow_nan=False)))
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:

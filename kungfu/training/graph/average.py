@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.compiler import Program
+from kungfu.compiler.lower import Program
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.settings import Limits

@@ -9,12 +9,11 @@ would drop the same units.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 __all__ = ["StateClasses", "TrainingState", "classify", "plant_seeds"]
 
@@ -70,18 +69,16 @@ def plant_seeds(own: Mapping[str, tf.Variable], *, seed: int, peer: int) -> None
 class TrainingState:
     """The replicated state as one run of bytes: the shared variables, then the averaged ones."""
 
-    def __init__(
-        self, classes: StateClasses, *, resets: Sequence[tuple[tf.Variable, NDArray[np.generic]]] = ()
-    ) -> None:
+    def __init__(self, classes: StateClasses, *, on_rescaled: Callable[[], None]) -> None:
         self.classes = classes
-        self._resets = resets
+        self._on_rescaled = on_rescaled
         self._variables = [*classes.shared.values(), *classes.averaged.values()]
         self._sizes = [int(np.prod(v.shape)) * v.dtype.size for v in self._variables]
         self._frozen: bytes | None = None
 
     def handles(self) -> list[tf.Tensor]:
         """The resource handles of everything that a barrier may write."""
-        return [variable.handle for variable in self._variables]
+        return [variable.handle for variable in [*self._variables, *self.classes.own.values()]]
 
     def total_bytes(self) -> int:
         return sum(self._sizes)
@@ -108,5 +105,4 @@ class TrainingState:
 
     def rescaled(self) -> None:
         """Folds that declare ``reset`` start anew; called on every peer of a new view before digests are compared."""
-        for variable, value in self._resets:
-            variable.assign(value)
+        self._on_rescaled()

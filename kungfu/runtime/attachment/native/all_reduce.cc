@@ -22,6 +22,7 @@ REGISTER_OP("KungfuAllReduce")
     .Attr("group: int")
     .Attr("tag: string")
     .SetIsStateful()
+    .SetIsDistributedCommunication()  // else a graph turns an unavailable peer into an internal error
     .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
       tf::shape_inference::ShapeHandle scalar;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 0, &scalar));

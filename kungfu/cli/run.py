@@ -1,0 +1,134 @@
+"""``kungfu-run``: starts a job on this host and shows it until it ends."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kungfu.errors import KungfuError, UsageError
+from kungfu.runtime.settings import Deadlines, Limits, Settings
+
+__all__ = ["main"]
+
+_EXITS = """exit codes:
+  0    training ended, and every peer with it
+  1    a peer's program failed or was killed
+  2    the command line, the program or the policy asks for something that cannot work
+  3    a wait ended at its deadline; the message says for whom
+  130  ended by Ctrl-C
+  143  ended by SIGTERM"""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A checked command line."""
+
+    size: int
+    settings: Settings
+    folder: Path
+    command: tuple[str, ...]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the job of a command line; the exit code is the job's."""
+    try:
+        line = _checked(_parser().parse_args(arguments))
+        return _run(line)
+    except KungfuError as error:
+        print(f"kungfu-run: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kungfu-run",
+        description="Start a training program as peers that a policy may add to and take from.",
+        epilog=_EXITS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-np", "--peers", type=int, required=True, metavar="N", help="peers at the start")
+    parser.add_argument("--min", type=int, default=1, metavar="A", help="never fewer peers (1)")
+    parser.add_argument("--max", type=int, metavar="B", help="never more peers (N)")
+    parser.add_argument("--attachment", choices=("local", "horovod"), default="local", help="the all-reduce (local)")
+    parser.add_argument(
+        "--policy", default="", metavar="SPEC", help="MODULE_OR_PATH:POLICY(ARGS), beside the program's"
+    )
+    parser.add_argument("--logdir", type=Path, metavar="DIR", help="a new folder for the run's record (runs/DATE-TIME)")
+    parser.add_argument(
+        "--ready-deadline", type=float, default=300.0, metavar="S", help="for a peer to get ready (300)"
+    )
+    parser.add_argument("--deadline", type=float, default=60.0, metavar="S", help="for a peer while it trains (60)")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the program: python train.py ...")
+    return parser
+
+
+def _checked(given: argparse.Namespace) -> _Line:
+    maximum = given.peers if given.max is None else given.max
+    if not 1 <= given.min <= given.peers <= maximum:
+        raise UsageError(
+            f"-np {given.peers} --min {given.min} --max {maximum}: must be 1 <= min <= np <= max; "
+            "-np says how many peers the job starts with, --min and --max what a policy may make of it"
+        )
+    for name, seconds in (("--ready-deadline", given.ready_deadline), ("--deadline", given.deadline)):
+        if not 1 <= seconds <= 86400:
+            raise UsageError(f"{name} {seconds:g}: must be from 1 to 86400 seconds")
+    _check_policy(given.policy)
+    settings = Settings(
+        job=secrets.token_hex(4),
+        peer=-1,
+        agent="127.0.0.1",
+        secret=secrets.token_hex(32),
+        attachment=given.attachment,
+        limits=Limits(given.min, maximum),
+        deadlines=Deadlines(given.ready_deadline, given.deadline),
+        policy=given.policy,
+    )
+    folder = given.logdir or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    return _Line(given.peers, settings, folder, _command(given.command))
+
+
+def _check_policy(spec: str) -> None:
+    """A policy that does not resolve is told before any process starts."""
+    if spec:
+        from kungfu.policy_path import load_policy
+
+        load_policy(spec)
+
+
+def _command(words: Sequence[str]) -> tuple[str, ...]:
+    command = tuple(words[1:] if words and words[0] == "--" else words)
+    if not command:
+        raise UsageError("no program was given: kungfu-run -np 2 python train.py")
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"cannot run {command[0]!r}: no such program; kungfu-run -np 2 python train.py")
+    script = next((word for word in command[1:] if not word.startswith("-")), "")
+    takes_script = Path(command[0]).name.startswith("python") and not {"-m", "-c"} & set(command[1:])
+    if takes_script and not Path(script).is_file():
+        raise UsageError(f"cannot open {script!r}: no such script in {Path.cwd()}")
+    return command
+
+
+def _run(line: _Line) -> int:
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
+    from kungfu.cli.console import make_console
+    from kungfu.runtime.agent.agent import Agent, Job
+    from kungfu.runtime.agent.journal import Journal
+
+    journal = Journal(line.folder)
+    job = Job(line.command, line.size, line.settings, dict(os.environ))
+    with make_console(journal.folder) as console:
+        ending = Agent(job, journal=journal, console=console).run()
+        journal.close()
+        console.ended(ending)
+    return ending.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

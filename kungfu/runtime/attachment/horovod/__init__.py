@@ -1,0 +1,5 @@
+"""The attachment for several machines and GPUs, on Horovod's engine."""
+
+from kungfu.runtime.attachment.horovod.attachment import HorovodAttachment
+
+__all__ = ["HorovodAttachment"]

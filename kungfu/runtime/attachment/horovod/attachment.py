@@ -1,0 +1,115 @@
+"""The attachment for peers of several machines: Horovod's Gloo, started anew for every view under the same graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, final
+
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.runtime.attachment.horovod import engine, message
+from kungfu.runtime.attachment.horovod.muster import Roll, muster
+from kungfu.runtime.attachment.horovod.place import place
+from kungfu.runtime.attachment.horovod.store import Store
+
+__all__ = ["HorovodAttachment"]
+
+
+@final
+class HorovodAttachment:
+    """All-reduce through Horovod among peers of any hosts.
+
+    ``host`` is the name or IPv4 address under which the other peers reach this machine. Horovod has one engine a
+    process, so one attachment a process can be open. A closed attachment, and one opened with size 1, is the identity
+    and needs no engine.
+    """
+
+    name = "horovod"
+
+    def __init__(self, *, host: str = "127.0.0.1") -> None:
+        self._host = host
+        self._stores: list[Store] = []  # of the view in force, and of the one to come
+        with tf.init_scope(), tf.device("/CPU:0"):
+            self._size = tf.Variable(1, dtype=tf.int64, trainable=False, name="kungfu_horovod_size")
+
+    def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
+        """The sum over peers of every tensor, added in an order that Gloo's ring chooses, bit for bit equal on all.
+
+        Works eagerly and traced, and a traced op follows every ``open`` and ``close``.
+
+        ``values``: one or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
+        dtypes and shapes on all peers.
+        ``prescale``: float32 scalar. The floating tensors but the last of the list are multiplied by it first; exactly
+        0 stands for zeros, whatever the values are. Integers and the last tensor stay as they are.
+        ``order``: an integer variable on the CPU, incremented before and after the message; ops that use it run in
+        program order.
+        ``tag``: names the message; equal on all peers, and different for messages of different tensors.
+
+        Gives: tensors of the dtypes and shapes of ``values``, agreed. Cost: one message a dtype, each about a
+        millisecond, Horovod's cycle, and two copies. Raises: ``UsageError`` for no tensors, another dtype, or a horovod
+        that cannot be loaded; ``tf.errors.UnknownError`` with ``Horovod has been shut down`` where a peer died, left or
+        did not come within the deadline; ``tf.errors.FailedPreconditionError`` with ``Mismatched`` where peers differ.
+        After an ``UnknownError`` every later call raises it again, on all peers, until the next ``open`` or ``close``.
+        """
+        return message.all_reduce(values, prescale=prescale, order=order, size=self._size, tag=tag)
+
+    def prepare(self, size: int) -> str:
+        """Starts what the ``size`` peers of a view to come will meet at; gives its ``HOST:PORT``, '' for none."""
+        if size == 1:
+            return ""
+        self._stores.append(Store(self._host))
+        return self._stores[-1].address
+
+    def open(
+        self,
+        *,
+        rank: int,
+        size: int,
+        job: str,
+        view: int,
+        deadline_s: float,
+        secret: bytes,
+        addresses: Sequence[str],
+        rendezvous: str = "",
+    ) -> None:
+        """Plugs the op into the peers of a view, after closing what it was plugged into.
+
+        ``rank`` of ``size`` peers, who all call this with the same ``job``, ``view``, ``secret`` (at least one byte),
+        ``addresses`` (``HOST:PORT`` of every peer in rank order) and ``rendezvous`` (what ``prepare`` gave on rank 0)
+        within ``deadline_s`` seconds; that is also about how long an all-reduce waits for another peer, in whole
+        seconds.
+
+        Raises: ``DeadlineExceeded`` with the ranks that did not come; ``PeerFailure`` where rank 0 does not answer or
+        a peer does not know the secret; ``UsageError`` for a rank outside the size, an empty secret, no rendezvous, or
+        addresses that do not fit. The attachment is closed then.
+        """
+        self._unplug(keep=rendezvous)
+        if not 0 <= rank < size or not secret:
+            raise UsageError(f"a peer needs a rank in 0..size-1 and a secret; rank {rank}, size {size} was given")
+        if size == 1:
+            return
+        if len(addresses) != size or not rendezvous:
+            raise UsageError(
+                f"a view of {size} peers needs as many addresses and a rendezvous; {len(addresses)} and "
+                f"{rendezvous!r} were given"
+            )
+        mine = place(rank, addresses=addresses)
+        roll = Roll(store=rendezvous, job=job, view=view, rank=rank, size=size, secret=secret)
+        muster(roll, deadline=time.monotonic() + deadline_s)
+        engine.start(mine, store=rendezvous, deadline_s=deadline_s)
+        self._size.assign(size)
+
+    def close(self) -> None:
+        """Unplugs the op: the others' messages fail, and the op is the identity from now on. Idempotent."""
+        self._unplug(keep="")
+
+    def _unplug(self, *, keep: str) -> None:
+        if int(self._size) > 1:
+            self._size.assign(1)
+            engine.stop()
+        # The others may have been at a store for a moment after we had left it, hence not right after the meeting.
+        for store in [store for store in self._stores if store.address != keep]:
+            store.close()
+            self._stores.remove(store)

@@ -1,0 +1,55 @@
+"""Where a peer stands among the hosts of a view: ranks are counted over the view, within the host, and across hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kungfu.errors import UsageError
+
+__all__ = ["Place", "place"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One peer's ranks and sizes, all in peers; ``cross`` counts the peers with the same local rank on other hosts."""
+
+    host: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def place(rank: int, *, addresses: Sequence[str]) -> Place:
+    """The place of ``rank`` in a view whose peers listen at ``addresses``, ``"host:port"`` in rank order.
+
+    >>> place(2, addresses=["a:1", "a:2", "b:1"])
+    Place(host='b', rank=2, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
+
+    Raises: ``UsageError`` for a rank outside the view or an address without a port.
+    """
+    if not 0 <= rank < len(addresses):
+        raise UsageError(f"rank {rank} is not in a view of {len(addresses)} peers; allowed is 0..{len(addresses) - 1}")
+    hosts = [_host(address) for address in addresses]
+    mine = hosts[rank]
+    local_rank = hosts[:rank].count(mine)
+    across = [host for host in dict.fromkeys(hosts) if hosts.count(host) > local_rank]
+    return Place(
+        host=mine,
+        rank=rank,
+        size=len(hosts),
+        local_rank=local_rank,
+        local_size=hosts.count(mine),
+        cross_rank=across.index(mine),
+        cross_size=len(across),
+    )
+
+
+def _host(address: str) -> str:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise UsageError(f"a peer's address is {address!r}; expected is HOST:PORT, for example 10.0.0.7:4000")
+    return host
