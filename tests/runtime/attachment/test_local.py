@@ -1,0 +1,308 @@
+"""The local attachment, its peers in threads of this process: the same op, memory and sockets as between processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kungfu.errors import UsageError
+from kungfu.runtime.attachment.local import LocalAttachment
+
+pytestmark = pytest.mark.slow
+
+JOB = f"test-local-{os.getpid()}"
+DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
+ORDER = tf.Variable(0)
+_views = count(1)
+
+Act = Callable[[int, LocalAttachment], Any]
+
+
+@contextmanager
+def crew(size: int, *, deadline_s: float = 10.0) -> Iterator[Callable[[Act], list[Any]]]:
+    """Opens ``size`` peers; what it gives runs a function of rank and attachment on all of them at once.
+
+    The function's result, or the error it raised, is given for each rank.
+    """
+    view, peers = next(_views), [LocalAttachment(group=rank) for rank in range(size)]
+    with ThreadPoolExecutor(size) as threads:
+
+        def run(act: Act) -> list[Any]:
+            running = [threads.submit(act, rank, peer) for rank, peer in enumerate(peers)]
+            return [one.exception() or one.result() for one in running]
+
+        shared = {"size": size, "job": JOB, "view": view, "deadline_s": deadline_s, "secret": b"s", "addresses": ()}
+        assert run(lambda rank, peer: peer.open(rank=rank, **shared)) == [None] * size
+        try:
+            yield run
+        finally:
+            run(lambda rank, peer: peer.close())
+
+
+def reduce(peer: LocalAttachment, values: Sequence[Any], *, prescale: float = 1.0, tag: str = "gradients") -> list[Any]:
+    return [total.numpy() for total in peer.all_reduce(values, prescale=prescale, order=ORDER, tag=tag)]
+
+
+def draw(rng: np.random.Generator, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray:
+    """Any bit pattern: subnormals, infinities and NaNs of every type come up."""
+    kind = np.dtype(dtype.as_numpy_dtype)
+    raw = rng.integers(0, 256, size=int(np.prod(shape)) * kind.itemsize, dtype=np.uint8)
+    return raw.view(kind).reshape(shape)
+
+
+def prescaled(value: np.ndarray, scale: float) -> np.ndarray:
+    if scale == 1 or value.dtype.kind == "i":
+        return value
+    if scale == 0:
+        return np.zeros_like(value)
+    wide = np.float64 if value.dtype == np.float64 else np.float32
+    return (value.astype(wide) * wide(np.float32(scale))).astype(value.dtype)
+
+
+def left_fold(values: Sequence[np.ndarray]) -> np.ndarray:
+    """The slow twin of the op."""
+    total = values[0]
+    for value in values[1:]:
+        total = np.add(total, value, dtype=value.dtype)
+    return np.asarray(total, dtype=values[0].dtype)
+
+
+def assert_same_bits(found: np.ndarray, expected: np.ndarray) -> None:
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    if found.dtype.kind != "i":  # which of two NaNs an addition hands on is the compiler's choice
+        assert np.array_equal(np.isnan(found), np.isnan(expected))
+        found, expected = (np.where(np.isnan(a), a.dtype.type(0), a) for a in (found, expected))
+    assert np.ascontiguousarray(found).tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+shapes = st.one_of(
+    st.sampled_from([(), (0,), (0, 4), (1,), (3, 5), (2, 3, 4)]),
+    st.tuples(st.integers(0, 300)),
+    st.tuples(st.sampled_from([4096, 32767, 32768, 32769, 65536, 131073, 200_000])),  # around the ends of blocks
+)
+lists = st.lists(st.tuples(st.sampled_from(DTYPES), shapes), min_size=1, max_size=12)
+scales = st.sampled_from([1.0, 0.0, 0.5, 1 / 3, 1e-6, 3e4])
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+def test_sums_are_bit_for_bit_the_left_fold_in_rank_order(size: int) -> None:
+    with crew(size) as run:
+
+        @settings(max_examples=40, deadline=None)
+        @given(kinds=lists, by_rank=st.lists(scales, min_size=size, max_size=size), seed=st.integers(0, 2**32))
+        def check(kinds: list, by_rank: list[float], seed: int) -> None:
+            rng = np.random.default_rng(seed)
+            values = [[draw(rng, dtype, shape) for dtype, shape in kinds] for _ in range(size)]
+            sums = run(lambda rank, peer: reduce(peer, values[rank], prescale=by_rank[rank]))
+            for i in range(len(kinds)):
+                last = i == len(kinds) - 1
+                inputs = [
+                    values[rank][i] if last else prescaled(values[rank][i], by_rank[rank]) for rank in range(size)
+                ]
+                for rank in range(size):
+                    assert_same_bits(sums[rank][i], left_fold(inputs))
+
+        check()
+
+
+def test_many_small_tensors_and_one_of_several_blocks_travel_together() -> None:
+    small, large = [np.full((i % 7,), i, np.float32) for i in range(500)], np.arange(1_000_000, dtype=np.float64)
+    with crew(2) as run:
+        for sums in run(lambda rank, peer: reduce(peer, [*small, large])):
+            assert all(np.array_equal(total, 2 * value) for total, value in zip(sums, [*small, large], strict=True))
+
+
+def test_an_empty_message_still_meets() -> None:
+    with crew(2) as run:
+        for sums in run(lambda rank, peer: reduce(peer, [np.zeros((0, 3), np.float32)])):
+            assert sums[0].shape == (0, 3)
+
+
+def test_a_peer_without_samples_contributes_zeros_even_for_nan_but_its_last_tensor_counts() -> None:
+    trained = [np.array([7.0, 8.0], np.float32), np.array([3], np.int32), np.array([5.0], np.float32)]
+    without = [np.array([np.nan, np.inf], np.float32), np.array([4], np.int32), np.array([6.0], np.float32)]
+    with crew(2) as run:
+        for sums in run(lambda rank, peer: reduce(peer, (trained, without)[rank], prescale=1.0 - rank)):
+            assert [total.tolist() for total in sums] == [[7.0, 8.0], [7], [11.0]]
+
+
+def test_a_closed_attachment_and_one_of_size_one_only_prescale() -> None:
+    peer, values = LocalAttachment(group=77), [np.array([2.0, np.nan], np.float16), np.array([3.0])]
+    for _ in range(2):
+        assert_same_bits(reduce(peer, values)[0], values[0])
+        assert_same_bits(reduce(peer, values, prescale=0.5)[0], np.array([1.0, np.nan], np.float16))
+        assert_same_bits(reduce(peer, values, prescale=0.0)[0], np.zeros(2, np.float16))
+        assert_same_bits(reduce(peer, values, prescale=0.5)[1], values[1])
+        peer.open(rank=0, size=1, job=JOB, view=next(_views), deadline_s=1.0, secret=b"s", addresses=())
+    peer.close()
+    peer.close()
+
+
+def test_what_was_reduced_stays_as_it_was() -> None:
+    variable = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def step(peer: LocalAttachment) -> list[Any]:
+        return peer.all_reduce([variable, variable + 1.0], prescale=2.0, order=ORDER, tag="kept")
+
+    assert [total.numpy().tolist() for total in step(LocalAttachment(group=78))] == [[2.0, 4.0], [2.0, 3.0]]
+    assert variable.numpy().tolist() == [1.0, 2.0]
+
+
+def test_shapes_are_known_while_tracing_and_may_be_dynamic() -> None:
+    peer = LocalAttachment(group=79)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+    def step(value: tf.Tensor) -> tf.Tensor:
+        total, _ = peer.all_reduce([value, 1.0], prescale=1.0, order=ORDER, tag="dynamic")
+        assert total.shape.as_list() == [None, 3]
+        return total
+
+    assert step(tf.ones([2, 3])).shape == (2, 3)
+    assert step(tf.ones([5, 3])).shape == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"), [([], "at least one tensor"), ([[True], [1j]], "bool, complex128; allowed")]
+)
+def test_what_cannot_be_reduced_is_refused(values: list, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        reduce(LocalAttachment(), values)
+
+
+@pytest.mark.parametrize("other", [("second", [1.0, 2.0]), ("first", [1.0])])
+def test_peers_that_run_different_messages_are_told_which(other: tuple[str, list[float]]) -> None:
+    calls = [("first", [1.0, 2.0]), other]
+    said = [f'rank={rank} runs "{tag}" of {len(values)} tensors (float32*' for rank, (tag, values) in enumerate(calls)]
+    with crew(2) as run:
+        for failure in run(lambda rank, peer: reduce(peer, calls[rank][1], tag=calls[rank][0])):
+            assert isinstance(failure, tf.errors.InternalError)
+            assert "kungfu: peers differ: " + said[0] in failure.message
+            assert ", " + said[1] in failure.message
+
+
+def test_equal_totals_in_another_order_are_a_difference_too() -> None:
+    values = [np.zeros(2, np.float32), np.zeros(3, np.float32)]
+    with crew(2) as run:
+        for failure in run(lambda rank, peer: reduce(peer, values[:: 1 - 2 * rank])):
+            assert isinstance(failure, tf.errors.InternalError)
+
+
+def test_the_deadline_names_the_ranks_that_did_not_come_and_breaks_the_group_for_all() -> None:
+    with crew(4, deadline_s=0.3) as run:
+        failures = run(lambda rank, peer: reduce(peer, [1.0]) if rank % 2 == 0 else None)
+        expected = "kungfu: waited 0.3 s in gradients for rank=1,rank=3"
+        assert all(isinstance(failures[rank], tf.errors.DeadlineExceededError) for rank in (0, 2))
+        started = time.monotonic()
+        later = run(lambda rank, peer: reduce(peer, [1.0], tag="later"))
+        assert time.monotonic() - started < 0.3
+        assert all(expected in failure.message for failure in [failures[0], failures[2], *later])
+
+
+def test_a_peer_that_closes_is_named_to_those_that_wait_for_it() -> None:
+    with crew(3) as run:
+        failures = run(lambda rank, peer: peer.close() if rank == 1 else reduce(peer, [1.0]))
+        for rank in (0, 2):
+            assert isinstance(failures[rank], tf.errors.UnavailableError)
+            assert "kungfu: peer rank=1 left during gradients" in failures[rank].message
+
+
+def test_closing_ends_an_all_reduce_of_this_peer() -> None:
+    with crew(2) as run:
+
+        def wait_alone(rank: int, peer: LocalAttachment) -> Any:
+            if rank == 1:
+                return None
+            with ThreadPoolExecutor(1) as thread:
+                waiting = thread.submit(reduce, peer, [1.0])
+                assert not wait([waiting], timeout=0.1).done
+                peer.close()
+                return waiting.result()
+
+        failure, _ = run(wait_alone)
+        assert isinstance(failure, tf.errors.CancelledError)
+        assert "kungfu: the group was closed during gradients" in failure.message
+
+
+def test_a_new_view_works_under_the_same_trace_after_an_error() -> None:
+    traced = {rank: tf.function(reducer(rank)) for rank in range(2)}
+    with crew(2) as run:
+        assert [float(total) for total in run(lambda rank, peer: traced[rank](2.0))] == [4.0, 4.0]
+        run(lambda rank, peer: peer.close() if rank else None)
+        assert isinstance(run(lambda rank, peer: None if rank else traced[0](2.0))[0], tf.errors.UnavailableError)
+    assert float(traced[0](2.0)) == 2.0
+    with crew(2) as run:
+        assert [float(total) for total in run(lambda rank, peer: traced[rank](2.0))] == [4.0, 4.0]
+    assert all(function.experimental_get_tracing_count() == 1 for function in traced.values())
+
+
+def reducer(rank: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    def step(value: tf.Tensor) -> tf.Tensor:
+        return LocalAttachment(group=rank).all_reduce([value], prescale=1.0, order=ORDER, tag="gradients")[0]
+
+    return step
+
+
+def late_ones() -> tf.Tensor:
+    """Ones that take long to compute, so that whatever is not ordered behind them runs first."""
+    return tf.linalg.matmul(*[tf.random.stateless_uniform([1500, 1500], seed=[1, 2])] * 2)[:2, 0] * 0.0 + 1.0
+
+
+def flat(peer: LocalAttachment) -> tf.Tensor:
+    peer.all_reduce([late_ones()], prescale=1.0, order=ORDER, tag="first")
+    return peer.all_reduce([[1.0]], prescale=1.0, order=ORDER, tag="second")[0]
+
+
+def gated(peer: LocalAttachment) -> tf.Tensor:
+    open_gate = tf.equal(ORDER % 2, 0)
+    tf.cond(open_gate, lambda: peer.all_reduce([late_ones()], prescale=1.0, order=ORDER, tag="first")[0], late_ones)
+    second = tf.constant([1.0])
+    return tf.cond(
+        open_gate, lambda: peer.all_reduce([second], prescale=1.0, order=ORDER, tag="second")[0], lambda: second
+    )
+
+
+@pytest.mark.parametrize("step", [flat, gated])
+def test_all_reduces_that_share_an_order_run_in_program_order(step: Callable[[LocalAttachment], tf.Tensor]) -> None:
+    """One peer runs the graph, the other says which message it expects when; the first one's value is late."""
+    traced = tf.function(step)
+
+    def act(rank: int, peer: LocalAttachment) -> Any:
+        if rank == 0:
+            return traced(peer).numpy().tolist()
+        return [reduce(peer, [[1.0, 1.0]], tag="first")[0].tolist(), reduce(peer, [[1.0]], tag="second")[0].tolist()]
+
+    with crew(2) as run:
+        for _ in range(3):
+            assert run(act) == [[2.0], [[2.0, 2.0], [2.0]]]
+
+
+def test_nothing_is_left_of_a_closed_group() -> None:
+    def held() -> tuple[int, int]:
+        mappings = Path("/proc/self/maps").read_text().count("memfd:kungfu")
+        return mappings, len(os.listdir("/proc/self/fd"))
+
+    with crew(2) as run:
+        run(lambda rank, peer: reduce(peer, [1.0]))
+    mappings, descriptors = held()
+    assert mappings == 0
+    with crew(3) as run:
+        run(lambda rank, peer: reduce(peer, [1.0]))
+        assert held()[0] == 3
+    assert held() == (0, descriptors)
+    assert JOB not in Path("/proc/net/unix").read_text()
+    assert [name for name in os.listdir("/dev/shm") if "kungfu" in name] == []
