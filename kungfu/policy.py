@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kungfu.control import Action, Call, Rescale, Rule, rescale_rule
+from kungfu.control import Action, Call, Rescale, Rule, Trigger
+from kungfu.control.rule import distinct_name, rescale_rule
 from kungfu.errors import PolicyError
 from kungfu.ops import is_finite, minimum, where
-from kungfu.signal import Constant, Fold, Signal, TrainingSignals
+from kungfu.signal import Constant, Signal, TrainingSignals
 
 __all__ = ["Action", "Call", "Policy", "Rescale", "Rule", "at_most", "first", "policy"]
 
@@ -131,20 +132,10 @@ def _merged(name: str, rules: tuple[Rule, ...], *, choose: Callable[[Signal, Sig
 
 
 def _wishes(rules: list[Rule]) -> dict[str, Signal]:
+    """By policy, the last finite target of each rule, whether or not it could be served."""
     wishes: dict[str, Signal] = {}
     for one in rules:
         if isinstance(one.action, Rescale):
-            wishes[_fresh(one.name, wishes)] = _standing(one.action.target, rule=one)
+            standing = one.action.target.hold(when=Trigger(one.gate, one.when))
+            wishes[distinct_name(one.name, taken=wishes)] = standing
     return wishes
-
-
-def _standing(target: Signal, *, rule: Rule) -> Fold:
-    """The last finite target of a rule, whether or not it could be served."""
-    held = target.hold(when=rule.when)
-    return replace(held, gate=rule.gate)
-
-
-def _fresh(name: str, taken: dict[str, Signal]) -> str:
-    if name not in taken:
-        return name
-    return next(f"{name}_{count}" for count in range(2, len(taken) + 3) if f"{name}_{count}" not in taken)

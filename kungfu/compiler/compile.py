@@ -8,9 +8,10 @@ from dataclasses import replace
 from kungfu.compiler.passes import check, schedule, simplify
 from kungfu.compiler.plan import Plan
 from kungfu.control import Call, Rescale, Rule
-from kungfu.operation import SCALAR
+from kungfu.control.rule import distinct_name
 from kungfu.policy import Policy
 from kungfu.signal import Signal, Source, TrainingSignals, topological
+from kungfu.signal.operation import SCALAR
 
 __all__ = ["compile_policies"]
 
@@ -41,17 +42,9 @@ def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """The rules under names that differ."""
     given: dict[str, Rule] = {}
     for rule in rules:
-        name = _free(rule.name, given)
+        name = distinct_name(rule.name, taken=given)
         given[name] = replace(rule, name=name)
     return tuple(given.values())
-
-
-def _free(name: str, taken: Mapping[str, object]) -> str:
-    count, free = 1, name
-    while free in taken:
-        count += 1
-        free = f"{name}_{count}"
-    return free
 
 
 def _signals(rule: Rule) -> Iterator[Signal]:
@@ -81,7 +74,7 @@ def _watched(signals: Iterable[Signal], *, shared: Mapping[Signal, Signal]) -> d
         if node.name and not isinstance(node, Source) and _is_loggable(node):
             canonical = shared[node]
             if not any(canonical is one for one in watched.values()):
-                watched[_free(node.name, watched)] = canonical
+                watched[distinct_name(node.name, taken=watched)] = canonical
     return watched
 
 

@@ -17,9 +17,9 @@ import tensorflow as tf
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout
 from kungfu.compiler.walk import Evaluation, conclude, prepare
 from kungfu.errors import InternalError
-from kungfu.operation import NEST, SCALAR, DType, Operation, SignalType
 from kungfu.signal import Fold, OnRescale, Source
-from kungfu.sources import Placement
+from kungfu.signal.operation import NEST, SCALAR, DType, Operation, SignalType
+from kungfu.signal.sources import Placement
 
 __all__ = ["FoldVariable", "Program", "lower"]
 

@@ -15,9 +15,9 @@ import numpy as np
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout
 from kungfu.compiler.walk import Evaluation, conclude, prepare
 from kungfu.errors import UsageError
-from kungfu.operation import SCALAR, DType, Operation, SignalType
 from kungfu.signal import Fold, Source
-from kungfu.sources import SOURCES
+from kungfu.signal.operation import SCALAR, DType, Operation, SignalType
+from kungfu.signal.sources import SOURCES
 
 __all__ = ["Replay"]
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment
 from kungfu.control import Rescale
 from kungfu.errors import InternalError
-from kungfu.operation import OPERATORS, DType, Operation, SignalType
 from kungfu.signal import Constant, Fold, Map, Placeholder, Signal, Source, topological
+from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
 
 __all__ = ["Evaluation", "Machine", "conclude", "prepare"]
 

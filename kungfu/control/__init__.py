@@ -1,6 +1,6 @@
 """Triggers, and the actions that they release."""
 
-from kungfu.control.rule import Action, Call, Keep, Rescale, Rule, rescale_rule
+from kungfu.control.rule import Action, Call, Keep, Rescale, Rule
 from kungfu.control.trigger import Trigger, always, every
 
-__all__ = ["Action", "Call", "Keep", "Rescale", "Rule", "Trigger", "always", "every", "rescale_rule"]
+__all__ = ["Action", "Call", "Keep", "Rescale", "Rule", "Trigger", "always", "every"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -10,7 +11,18 @@ from kungfu.errors import PolicyError
 from kungfu.ops import clip, is_finite, round
 from kungfu.signal import Fold, Signal, Source, as_signal
 
-__all__ = ["Action", "Call", "Keep", "Rescale", "Rule", "call_rule", "rescale_rule", "seen_under"]
+__all__ = [
+    "Action",
+    "Call",
+    "Keep",
+    "Rescale",
+    "Rule",
+    "call_rule",
+    "distinct_name",
+    "label_of",
+    "rescale_rule",
+    "seen_under",
+]
 
 Keep = Literal["local_batch_size", "global_batch_size"]
 
@@ -28,7 +40,7 @@ class Rescale:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Call a Python function with the values of these signals; they are the first entries of the rule's `saw`."""
+    """Call a Python function with the values of these signals: they are what the rule saw, in this order."""
 
     fn: Callable[..., Any]
     signals: tuple[Signal, ...]
@@ -72,23 +84,40 @@ def call_rule(fn: Callable[..., Any], signals: tuple[object, ...], *, gate: Sign
         raise PolicyError(f"call({fn!r}): the first argument must be a function of the signals that follow it")
     values = tuple(as_signal(one) for one in signals)
     saw: dict[str, Signal] = {}
-    for position, value in enumerate(values, start=1):
-        name = label_of(value) or f"argument_{position}"
-        saw[f"{name}_{position}" if name in saw else name] = value
+    for value, parameter in zip(values, _parameters(fn, count=len(values)), strict=True):
+        saw[distinct_name(label_of(value) or parameter, taken=saw)] = value
     name = getattr(fn, "__name__", type(fn).__name__)
     return Rule(name, gate, when, gate & when & ~Source("pending"), Call(fn, values), saw)
+
+
+def _parameters(fn: Callable[..., Any], *, count: int) -> list[str]:
+    """What the function itself calls its arguments after `control`; numbers where it takes any."""
+    numbered = [f"argument_{position}" for position in range(1, count + 1)]
+    try:
+        signature = inspect.signature(fn)
+    except (ValueError, TypeError):  # a function written in C may not tell
+        return numbered
+    try:
+        named = list(signature.bind(None, *numbered).arguments.items())[1:]
+    except TypeError as error:
+        raise PolicyError(
+            f"call: {fn!r} takes {signature}, and it would be called as fn({', '.join(['control', *numbered])}): "
+            "its first argument is the control over the cluster, the others are the values of the signals"
+        ) from error
+    by_number = {given: name for name, given in named if isinstance(given, str)}
+    return [by_number.get(number, number) for number in numbered]
 
 
 def seen_under(signal: Signal) -> dict[str, Signal]:
     """What a log should show beside a value: the named signals it is made of, and the sources not under one of them."""
     seen: dict[str, Signal] = {}
-    visited: set[Signal] = set()
+    visited: set[tuple[Signal, bool]] = set()
     stack = [(signal, False)]
     while stack:
         node, inside = stack.pop()
-        if node in visited:
+        if (node, inside) in visited:
             continue
-        visited.add(node)
+        visited.add((node, inside))
         if label_of(node) and node.placement == "agreed" and not (inside and isinstance(node, Source)):
             seen.setdefault(label_of(node), node)
         below = node.observed if isinstance(node, Fold) else node.inputs
@@ -99,3 +128,12 @@ def seen_under(signal: Signal) -> dict[str, Signal]:
 def label_of(signal: Signal) -> str:
     """The name that the user gave, else the name of the source, else nothing."""
     return signal.name or (signal.source if isinstance(signal, Source) else "")
+
+
+def distinct_name(name: str, *, taken: Container[str]) -> str:
+    """This name, or with the first number from 2 on under which it is not taken."""
+    count, free = 1, name
+    while free in taken:
+        count += 1
+        free = f"{name}_{count}"
+    return free

@@ -8,8 +8,8 @@ from typing import Any
 
 from kungfu.control.rule import Keep, Rule, call_rule, rescale_rule
 from kungfu.errors import PolicyError
-from kungfu.operation import SignalType
 from kungfu.signal import Constant, Signal, every_steps, is_gate
+from kungfu.signal.operation import SignalType
 
 __all__ = ["Trigger", "always", "every"]
 
@@ -42,10 +42,11 @@ class Trigger:
         return rescale_rule(peers, gate=self.gate, when=self.predicate, keep=keep)
 
     def call(self, fn: Callable[..., Any], *signals: Signal | float) -> Rule:
-        """Call ``fn(*values)`` in Python on every peer, with agreed scalars, between two steps.
+        """Call ``fn(control, *values)`` in Python on every peer, between two steps, with the values of agreed scalars.
 
         The escape hatch for what the vocabulary cannot say: listing 1 of Mai et al., *Adaptive Distributed Training
-        of Deep Learning Models*. The function sees floats and may ask for a barrier or another size.
+        of Deep Learning Models*. The values are floats; `control` is a `kungfu.control.hook.Control`, by which the
+        function may ask for another size. Fires only while no change is pending. Cost: no message.
         """
         return call_rule(fn, signals, gate=self.gate, when=self.predicate)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from kungfu.errors import PolicyError
-from kungfu.operation import NEST, SCALAR
 from kungfu.signal import Collective, Signal
+from kungfu.signal.operation import NEST, SCALAR
 
 __all__ = ["all_gather", "all_reduce"]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kungfu.operation import (
+from kungfu.signal import Map, Signal, apply
+from kungfu.signal.operation import (
     OPERATORS,
     Operation,
     arithmetic,
@@ -16,7 +17,6 @@ from kungfu.operation import (
     predicate,
     vector_reduction,
 )
-from kungfu.signal import Map, Signal, apply
 
 __all__ = [
     "ceil",

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from kungfu.control import Call, Rescale, Rule
 from kungfu.errors import PolicyError
-from kungfu.operation import SCALAR, SignalType
 from kungfu.signal import Collective, Fold, Signal, Source, is_gate, topological
-from kungfu.sources import GATE_SOURCES, SOURCES
+from kungfu.signal.operation import SCALAR, SignalType
+from kungfu.signal.sources import GATE_SOURCES, SOURCES
 
 __all__ = ["check"]
 

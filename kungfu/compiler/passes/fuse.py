@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kungfu.compiler.plan import RiderLayout
-from kungfu.operation import SCALAR
 from kungfu.signal import Collective
+from kungfu.signal.operation import SCALAR
 
 __all__ = ["fuse"]
 

@@ -30,7 +30,9 @@ def schedule(rules: tuple[Rule, ...], *, watched: Mapping[str, Signal]) -> Plan:
     folds = tuple(one for one in order if isinstance(one, Fold))
     gates = tuple(dict.fromkeys(gate for one in order for gate in demand[one]))  # known before whatever they guard
     before = _segments(topological((*gates, *(one.operand for one in riders))), demand=demand)
-    after = _segments(_without_riders((*gates, *folds, *results, *watched.values())), demand=demand)
+    # Below a rider nothing is needed any more once the peers' riders are added up.
+    after_order = topological((*gates, *folds, *results, *watched.values()), leaves=frozenset(riders))
+    after = _segments(tuple(one for one in after_order if one not in set(riders)), demand=demand)
     return Plan(
         rules,
         watched,
@@ -82,20 +84,6 @@ def _gates(wanted: Iterable[Signal], *, place: Mapping[Signal, int]) -> Gates:
     if any(isinstance(one, Constant) and one.value is True for one in gates):
         return ()
     return tuple(sorted(gates, key=lambda one: place[one]))
-
-
-def _without_riders(roots: Iterable[Signal]) -> tuple[Signal, ...]:
-    """Everything to compute once the riders' sums are known: what only made the riders is left out."""
-    done: dict[Signal, None] = {}
-    stack = [(root, False) for root in reversed(tuple(roots))]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            done[node] = None
-        elif node not in done and not (isinstance(node, Collective) and _rides(node)):
-            stack.append((node, True))
-            stack.extend((one, False) for one in reversed(node.inputs) if one not in done)
-    return tuple(done)
 
 
 def _levels(order: tuple[Signal, ...]) -> dict[Signal, int]:

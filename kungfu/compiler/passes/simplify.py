@@ -17,7 +17,7 @@ def simplify(roots: Iterable[Signal]) -> Mapping[Signal, Signal]:
     shared: dict[Signal, Signal] = {}
     known: dict[Hashable, Signal] = {}
     for node in topological(roots):
-        rebuilt = _folded(_rebuilt(node, shared=shared))
+        rebuilt = _folded(_without_true(_rebuilt(node, shared=shared)))
         shared[node] = known.setdefault(_key(rebuilt), rebuilt)
     return shared
 
@@ -30,6 +30,14 @@ def _rebuilt(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
         return replace(node, operand=shared[node.operand])
     if isinstance(node, Fold):
         return replace(node, observed=tuple(shared[one] for one in node.observed), gate=shared[node.gate])
+    return node
+
+
+def _without_true(node: Signal) -> Signal:
+    """``True & x`` is ``x``: what a trigger without a condition leaves behind."""
+    if isinstance(node, Map) and node.operation.name == "and":
+        rest = [one for one in node.operands if not (isinstance(one, Constant) and one.value is True)]
+        return rest[0] if len(rest) == 1 and rest[0].type == node.type else node
     return node
 
 

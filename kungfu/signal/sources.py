@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from kungfu.operation import NEST, SignalType
+from kungfu.signal.operation import NEST, SignalType
 
 __all__ = ["GATE_SOURCES", "SOURCES", "Known", "Placement", "SourceKind"]
 

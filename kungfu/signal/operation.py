@@ -114,7 +114,8 @@ def order(types: tuple[SignalType, ...]) -> Typing:
 def predicate(types: tuple[SignalType, ...]) -> Typing:
     """A question about a float32 number: bool."""
     _promoted(types)
-    return Typing(("float32",) * len(types), SignalType("bool", _broadcast(types)))
+    dtype: DType = "float32"
+    return Typing((dtype,) * len(types), SignalType("bool", _broadcast(types)))
 
 
 def logic(types: tuple[SignalType, ...]) -> Typing:

@@ -1,0 +1,49 @@
+"""Signals: the values that a policy computes with, as nodes of a dataflow graph."""
+
+from kungfu.signal.fold import Fold, Recurrence, fold
+from kungfu.signal.gate import every_steps, is_gate
+from kungfu.signal.node import (
+    Collective,
+    Constant,
+    Map,
+    OnRescale,
+    Placeholder,
+    Signal,
+    Source,
+    apply,
+    as_signal,
+    topological,
+)
+from kungfu.signal.operation import NEST, OPERATORS, SCALAR, VECTOR, DType, Operation, SignalType
+from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement
+from kungfu.signal.training import TrainingSignals
+
+__all__ = [
+    "GATE_SOURCES",
+    "NEST",
+    "OPERATORS",
+    "SCALAR",
+    "SOURCES",
+    "VECTOR",
+    "Collective",
+    "Constant",
+    "DType",
+    "Fold",
+    "Known",
+    "Map",
+    "OnRescale",
+    "Operation",
+    "Placeholder",
+    "Placement",
+    "Recurrence",
+    "Signal",
+    "SignalType",
+    "Source",
+    "TrainingSignals",
+    "apply",
+    "as_signal",
+    "every_steps",
+    "fold",
+    "is_gate",
+    "topological",
+]

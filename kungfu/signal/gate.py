@@ -1,0 +1,30 @@
+"""Gates: in which steps a part of the graph runs at all, seen alike by every peer without a doubt."""
+
+from __future__ import annotations
+
+from kungfu.errors import PolicyError
+from kungfu.signal.node import Constant, Map, Signal, Source, topological
+from kungfu.signal.operation import SignalType
+from kungfu.signal.sources import GATE_SOURCES
+
+__all__ = ["every_steps", "is_gate"]
+
+
+def every_steps(every: int) -> Signal:
+    """The gate that is on in every so many steps: ``step % every == 0``."""
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise PolicyError(f"every {every!r} steps: the period must be a whole number of at least 1, e.g. 50")
+    return Constant(True) if every == 1 else Source("step") % every == 0
+
+
+def is_gate(signal: Signal) -> bool:
+    """Whether this is a function of step and size in whole numbers, hence the same on every peer without a doubt.
+
+    Agreed numbers are equal on all peers, but what is computed from them in float32 may differ in the last bit between
+    processors; a peer that took the other branch around a message would leave the others waiting.
+    """
+    return signal.type == SignalType("bool") and all(
+        node.type.dtype != "float32"
+        and (isinstance(node, (Constant, Map)) or (isinstance(node, Source) and node.source in GATE_SOURCES))
+        for node in topological((signal,))
+    )

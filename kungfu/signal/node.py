@@ -1,0 +1,253 @@
+"""The nodes of the dataflow graph that a policy is.
+
+Four kinds, and nothing else: a `Source` is what a step offers, a `Map` a pure function, a `Collective` turns local
+into agreed, and a `Fold` (in its own file) carries state from step to step. `Constant` and `Placeholder` are the
+leaves that maps and folds need. A node is immutable, typed when it is made, and remembers the user's line that made it.
+
+A node is *agreed* when everything that it is made of is agreed, else *local*; it is known *before* the gradient
+all-reduce when everything that it is made of is, and it holds no collective.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+import numpy as np
+
+from kungfu.errors import PolicyError
+from kungfu.signal.operation import OPERATORS, Operation, SignalType
+from kungfu.signal.operators import Operators
+from kungfu.signal.origin import origin_of_caller
+from kungfu.signal.sources import SOURCES, Known, Placement
+
+if TYPE_CHECKING:
+    from kungfu.signal.fold import Fold
+
+__all__ = [
+    "Collective",
+    "Condition",
+    "Constant",
+    "Map",
+    "OnRescale",
+    "Placeholder",
+    "Signal",
+    "Source",
+    "apply",
+    "as_signal",
+    "topological",
+]
+
+OnRescale = Literal["keep", "reset"]
+Reduction = Literal["sum", "mean", "gather"]
+S = TypeVar("S", bound="Signal")
+
+
+class Condition(Protocol):
+    """What `Signal.hold` can wait for besides a bool signal: a trigger, that is a gate and a predicate."""
+
+    @property
+    def gate(self) -> Signal: ...
+
+    @property
+    def predicate(self) -> Signal: ...
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Signal(Operators):
+    """A value that a policy computes with: a typed, immutable node of the dataflow graph."""
+
+    name: str = field(default="", kw_only=True)
+    origin: str = field(default_factory=origin_of_caller, kw_only=True)
+
+    def __post_init__(self) -> None:
+        # Asked for in the order of making, so that no question ever goes deep.
+        _ = self.type, self.placement, self.known
+
+    @property
+    @abc.abstractmethod
+    def type(self) -> SignalType:
+        """The dtype and shape of this signal."""
+
+    @property
+    def inputs(self) -> tuple[Signal, ...]:
+        """The nodes that this one is made of."""
+        return ()
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Whether each peer has its own value (local), or all peers the same (agreed)."""
+        return "local" if any(one.placement == "local" for one in self.inputs) else "agreed"
+
+    @cached_property
+    def known(self) -> Known:
+        """Whether this signal is known before or only after the gradient all-reduce."""
+        return "after" if any(one.known == "after" for one in self.inputs) else "before"
+
+    def named(self: S, name: str) -> S:
+        """This signal under a name, by which `explain`, the log and the status line speak of it."""
+        return replace(self, name=name)
+
+    def ema(self, decay: float, *, on_rescale: OnRescale = "keep") -> Fold:
+        """The exponential moving average, corrected for its start: ``a += (d / w) (x - a)`` with ``w = (1 - d) w + d``.
+
+        `decay`, the *d* of the formula, is the weight of the newest value, in (0, 1]. Gives float32, NaN until the
+        first finite input, placed like this signal; an input that is not finite is skipped. A rescale keeps or resets
+        it. Cost: two floats of state, no message. Raises `PolicyError` for a decay out of range.
+        """
+        from kungfu.signal.fold import ema  # here: folds are made of signals
+
+        return ema(self, decay=decay, on_rescale=on_rescale)
+
+    def previous(self, *, on_rescale: OnRescale = "keep") -> Fold:
+        """The finite value before the newest one: float32, NaN until there were two, placed like this signal.
+
+        A rescale keeps or resets it. Cost: two floats of state, no message.
+        """
+        from kungfu.signal.fold import previous  # here: folds are made of signals
+
+        return previous(self, on_rescale=on_rescale)
+
+    def hold(self, *, when: Signal | Condition, on_rescale: OnRescale = "keep") -> Fold:
+        """The last finite value seen while `when` (a bool signal or a trigger) was on: float32, NaN before.
+
+        Where `when` is a function of step and size alone, this signal is computed in those steps only. A rescale keeps
+        or resets it. Cost: one float of state, no message.
+        """
+        from kungfu.signal.fold import hold  # here: folds are made of signals
+
+        return hold(self, when=when, on_rescale=on_rescale)
+
+    def __bool__(self) -> bool:
+        raise PolicyError(
+            f"a Python `if`, `and`, `or` or `not` on {self!r}: its value is not known until the graph runs; "
+            "write kf.where(condition, a, b) to choose, & | ~ for logic, and .when(condition) on a trigger"
+        )
+
+    def __repr__(self) -> str:
+        called = f" {self.name!r}" if self.name else ""
+        return f"<{self.placement} {self.type} signal{called} from {self.origin}>"
+
+    def _operate(self, operation: str, *operands: object) -> Signal:
+        return apply(OPERATORS[operation], *operands)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Constant(Signal):
+    """A number or truth value that is the same in every step: int64, float32 or bool, as Python's int, float, bool."""
+
+    value: bool | int | float
+
+    @cached_property
+    def type(self) -> SignalType:
+        if isinstance(self.value, bool):
+            return SignalType("bool")
+        return SignalType("int64" if isinstance(self.value, int) else "float32")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Source(Signal):
+    """What a step offers, by its name in `kungfu.signal.SOURCES`."""
+
+    source: str
+
+    @cached_property
+    def type(self) -> SignalType:
+        return SOURCES[self.source].type
+
+    @cached_property
+    def placement(self) -> Placement:
+        return SOURCES[self.source].placement
+
+    @cached_property
+    def known(self) -> Known:
+        return SOURCES[self.source].known
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Map(Signal):
+    """A pure function out of the vocabulary."""
+
+    operation: Operation
+    operands: tuple[Signal, ...]
+
+    @cached_property
+    def type(self) -> SignalType:
+        return self.operation.typing(tuple(one.type for one in self.operands)).result
+
+    @property
+    def inputs(self) -> tuple[Signal, ...]:
+        return self.operands
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Collective(Signal):
+    """A message that turns local into agreed: a sum, a mean, or a vector with one entry a peer."""
+
+    reduction: Reduction
+    operand: Signal
+
+    @cached_property
+    def type(self) -> SignalType:
+        shape = ("size",) if self.reduction == "gather" else self.operand.type.shape
+        return SignalType("float32", shape)
+
+    @property
+    def inputs(self) -> tuple[Signal, ...]:
+        return (self.operand,)
+
+    @cached_property
+    def placement(self) -> Placement:
+        return "agreed"
+
+    @cached_property
+    def known(self) -> Known:
+        return "after"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Placeholder(Signal):
+    """The state or an input of a fold, inside its update."""
+
+    kind: Literal["state", "input"]
+    index: int
+    of: SignalType
+
+    @property
+    def type(self) -> SignalType:
+        return self.of
+
+
+def as_signal(value: object) -> Signal:
+    """This signal, or the constant of this number or truth value; raises `PolicyError` for anything else."""
+    if isinstance(value, Signal):
+        return value
+    if isinstance(value, (bool, np.bool_)):
+        return Constant(bool(value))
+    if isinstance(value, (int, np.integer)):
+        return Constant(int(value))
+    if isinstance(value, (float, np.floating)):
+        return Constant(float(value))
+    raise PolicyError(f"{value!r} is a {type(value).__name__}; a policy computes with signals and Python numbers only")
+
+
+def apply(operation: Operation, *operands: object) -> Map:
+    """The node of an operation on these signals or numbers."""
+    return Map(operation, tuple(as_signal(one) for one in operands))
+
+
+def topological(roots: Iterable[Signal], *, leaves: frozenset[Signal] = frozenset()) -> tuple[Signal, ...]:
+    """Every node that the roots are made of, each once and after its inputs; nothing below the leaves."""
+    done: dict[Signal, None] = {}
+    stack = [(root, False) for root in reversed(tuple(roots))]
+    while stack:
+        node, ready = stack.pop()
+        if ready or node in leaves:
+            done[node] = None
+        elif node not in done:
+            stack.append((node, True))
+            stack.extend((one, False) for one in reversed(node.inputs) if one not in done)
+    return tuple(done)

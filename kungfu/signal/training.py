@@ -1,0 +1,31 @@
+"""The `training` argument of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kungfu.errors import PolicyError
+from kungfu.signal.node import Source
+from kungfu.signal.sources import SOURCES
+
+__all__ = ["TrainingSignals"]
+
+
+class TrainingSignals:
+    """What a step offers to a policy, as attributes: the table is `kungfu.signal.SOURCES`.
+
+    Raises `PolicyError` for a name that no step offers.
+
+    >>> TrainingSignals().local_batch_size.placement
+    'agreed'
+    """
+
+    def __getattr__(self, name: str) -> Source:
+        if name.startswith("__"):
+            raise AttributeError(name)  # Python asks for such names of its own, to copy or to show an object
+        if name not in SOURCES:
+            raise PolicyError(f"a step offers no {name!r} to a policy; it offers {', '.join(sorted(SOURCES))}")
+        return Source(name)
+
+    def __dir__(self) -> Iterable[str]:
+        return sorted(SOURCES)
