@@ -42,16 +42,20 @@ def attach(model: Any, optimizer: Any, *, policies: Sequence[Policy] = (), seed:
     _check_threads()
     _build(model, optimizers)
     plan = compile_policies([*policies, *([load_policy(settings.policy)] if settings and settings.policy else [])])
-    program = lower(plan)
+    with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by
+        program = lower(plan)
+        ledger = Ledger.create(
+            rules=len(plan.rules), saw=sum(len(names) for names in plan.saw), watched=len(plan.watched)
+        )
     attachment = make_attachment(settings.attachment if settings else "solo")
-    ledger = Ledger.create(rules=len(plan.rules), saw=sum(len(names) for names in plan.saw), watched=len(plan.watched))
     state = _state(model, optimizers, ledger, program)
     plant_seeds(state.classes.own, seed=seed, peer=settings.peer if settings else 0)
     membership = _membership(settings, attachment, ledger)
     equipment = Equipment(ledger, plan, state, attachment, membership)
     barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched))
     limits = settings.limits if settings else Limits(1, 1)
-    return Training(Averaging(ledger, program, attachment, limits, *_optimizer_signals(optimizers)), barrier)
+    peer = settings.peer if settings else 0
+    return Training(Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers)), barrier)
 
 
 def _check_threads() -> None:

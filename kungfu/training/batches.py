@@ -98,7 +98,7 @@ def batches(
             samples=source.samples,
             seed=source.seed,
             global_batch_size=int(place.global_batch_size.numpy()) or source.batch_size,
-            size=int(place.size.numpy()) if place.version.numpy() else min(most_peers, source.batch_size),
+            size=int(place.size.numpy()) if place.version.numpy() else most_peers,
             rank=int(place.rank.numpy()),
         )
         batch = tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[indices]), source.arrays)  # noqa: B023 - used at once

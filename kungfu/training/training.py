@@ -65,6 +65,11 @@ class Training:
         return self._barrier.rank
 
     @property
+    def peer(self) -> int:
+        """This peer's number in the job, given once and never again; 0 for a program that runs alone."""
+        return self._averaging.peer
+
+    @property
     def size(self) -> int:
         """The number of peers in the view."""
         return self._barrier.size

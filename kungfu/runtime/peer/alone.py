@@ -14,10 +14,13 @@ __all__ = ["Alone"]
 
 
 class Alone:
-    """Stays in a view of size 1: every barrier is held at once, and every wish ends there."""
+    """Stays in a view of size 1: every barrier is held at once, and every wish ends there.
+
+    It is view 0, the one for which the loader cuts its first batch: alone, no batch is ever stale.
+    """
 
     def __init__(self) -> None:
-        self._standing = Standing(View(1, (Peer(0, ""),)), 0, Terms())
+        self._standing = Standing(View(0, (Peer(0, ""),)), 0, Terms())
 
     def join(self, state: ReplicatedState) -> Passage:
         return Passage(None, self._standing)

@@ -1,0 +1,92 @@
+"""The main job, end to end: a policy grows a real training run from 2 peers to 4, and lets one go near the end.
+
+Ends with a table of decisions, a picture, and a summary as JSON, in ``runs/demo``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from kungfu.cli.picture import draw
+from kungfu.cli.story import decisions_table
+
+EPOCHS, DEVICE_MS, THREE_FROM = 40, 40.0, 900
+
+
+def run(folder: Path, *, attachment: str) -> float:
+    """Trains under kungfu-run, exactly as a user would; gives the seconds it took."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "results").mkdir(parents=True)
+    launcher = [sys.executable, "-m", "kungfu.cli.run", "-np", "2", "--min", "1", "--max", "4"]
+    options = ["--attachment", attachment, "--logdir", str(folder)]
+    program = [sys.executable, "-m", "examples.digits", "--epochs", str(EPOCHS), "--device-ms", str(DEVICE_MS)]
+    more = ["--three-from", str(THREE_FROM), "--results", str(folder / "results")]
+    started = time.monotonic()
+    code = subprocess.run([*launcher, *options, *program, *more], check=False).returncode
+    if code:
+        sys.exit(code)
+    return time.monotonic() - started
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file with one JSON object a line."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def summarise(folder: Path, *, attachment: str, seconds: float) -> dict[str, Any]:
+    """What the run came to, from its record and from what every peer counted inside its steps."""
+    events = read_lines(folder / "events.jsonl")
+    results = [np.load(path) for path in sorted((folder / "results").glob("peer-*.npz"))]
+    rescales = [event for event in events if event["event"] == "rescale"]
+    sizes = [event["size"] for event in events if event["event"] == "started"]
+    seen = np.sum([result["seen"] for result in results], axis=0)
+    return {
+        "accuracy": next(float(result["accuracy"]) for result in results if str(result["rank"]) == "0"),
+        "sizes": sizes + [rescale["to"] for rescale in rescales],
+        "traces": max(event["traces"] for event in events if event["event"] == "finished"),
+        "epochs_exact": bool(np.all(seen == EPOCHS)),
+        "rescales": [
+            {name: rescale[name] for name in ("step", "rule", "from", "to", "stop_s", "parts")} for rescale in rescales
+        ],
+        "attachment": attachment,
+        "emulated_device_ms": DEVICE_MS,
+        "peers": len(results),
+        "seconds": round(seconds, 1),
+    }
+
+
+def main() -> None:
+    """Runs the demo and shows what it did."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--attachment", choices=("local", "horovod"), default="local")
+    attachment = parser.parse_args().attachment
+    folder = Path("runs") / ("demo" if attachment == "local" else f"demo-{attachment}")
+    print(
+        f"Digits on 2 to 4 peers; the {DEVICE_MS:.0f} ms that a step takes on a device are emulated by a sleep.",
+        flush=True,
+    )
+    summary = summarise(folder, attachment=attachment, seconds=run(folder, attachment=attachment))
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    console = Console()
+    console.print(decisions_table(read_lines(folder / "events.jsonl")))
+    console.print(
+        f"accuracy {summary['accuracy']:.4f} on the held-out fifth, sizes {summary['sizes']}, "
+        f"{summary['traces']} trace, every sample once an epoch: {summary['epochs_exact']}"
+    )
+    console.print(f"picture  {draw(folder, folder / 'run.png')}")
+    console.print(f"summary  {folder / 'summary.json'}")
+    console.print(f"story    kungfu why {folder}")
+
+
+if __name__ == "__main__":
+    main()
