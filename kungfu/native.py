@@ -26,7 +26,7 @@ from typing import Any
 
 from kungfu.errors import InternalError, KungfuError, UsageError
 
-__all__ = ["NativeLibrary", "build", "load", "main"]
+__all__ = ["NativeLibrary", "build", "load", "load_from", "main"]
 
 _SOURCES = Path(__file__).parent / "runtime" / "attachment" / "native"
 _MARK = re.compile(rb"kungfu-native tensorflow=([0-9A-Za-z.+_-]+)\0")
@@ -74,18 +74,18 @@ def load() -> NativeLibrary:
     """
     with _loading:
         if not _loaded:
-            _loaded.append(_load(_places().forced or build()))
+            _loaded.append(load_from(_places().forced or build()))
         return _loaded[0]
 
 
-def build() -> Path:
-    """The cached library that fits the sources and the installed TensorFlow, compiled if it is not there.
+def build(folder: Path = _SOURCES) -> Path:
+    """The cached library that fits the sources in ``folder`` and the installed TensorFlow, compiled if it is not there.
 
     Of several processes that ask at once one compiles, under a lock, and the others wait for it. Raises as ``load``.
     """
     import tensorflow as tf
 
-    sources = sorted(path for path in _SOURCES.iterdir() if path.suffix in (".cc", ".h"))
+    sources = sorted(path for path in folder.iterdir() if path.suffix in (".cc", ".h"))
     flags = [*_FLAGS, f'-DKUNGFU_TENSORFLOW_VERSION="{tf.__version__}"']
     flags += [_as_system_header(flag) for flag in tf.sysconfig.get_compile_flags()]
     library = _places().cache / f"kungfu-tensorflow-{tf.__version__}-{_digest(sources, flags)}.so"
@@ -133,7 +133,8 @@ def _compile(sources: list[Path], flags: list[str], library: Path) -> None:
         unfinished.rename(library)
 
 
-def _load(path: Path) -> NativeLibrary:
+def load_from(path: Path) -> NativeLibrary:
+    """The library at ``path``; ``UsageError``, with both versions, if it does not fit the running TensorFlow."""
     import tensorflow as tf
 
     _refuse_another_tensorflow(path, running=tf.__version__)

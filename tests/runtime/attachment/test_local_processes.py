@@ -1,0 +1,162 @@
+"""The local attachment between real processes. This file is also the program that each of them runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 60.0
+# Peers by rank, view after view: the size falls and grows, and rank 0 moves from peer to peer.
+VIEWS = ((0, 1, 2, 3), (2, 0, 1), (3, 1), (1, 3, 0, 2))
+KINDS = (np.float16, bfloat16, np.float32, np.float64, np.int32, np.int64)
+SHAPES = ((), (0, 3), (17,), (300, 70), (70_001,))
+
+
+def draw(peer: int, view: int) -> list[np.ndarray]:
+    """Tensors of all dtypes, their magnitudes spread so that the order of additions shows, down to subnormals."""
+    rng = np.random.default_rng([peer, view])
+    values = []
+    for kind in KINDS:
+        lowest = -45.0 if kind in (np.float32, bfloat16) else -7.5
+        for shape in SHAPES:
+            drawn = rng.standard_normal(shape) * 10.0 ** rng.uniform(lowest, 3.0, shape)
+            values.append(np.asarray(drawn).astype(kind))
+    return values
+
+
+def left_fold(values: list[np.ndarray]) -> np.ndarray:
+    total = values[0]
+    for value in values[1:]:
+        total = np.add(total, value, dtype=value.dtype)
+    return total
+
+
+@contextmanager
+def processes(size: int, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """Runs this file once for each peer; whatever still runs afterwards is killed."""
+    threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = os.environ | threads | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    peers = [
+        subprocess.Popen([sys.executable, __file__, str(peer), *arguments], env=environment, text=True, **pipes)
+        for peer in range(size)
+    ]
+    try:
+        yield peers
+    finally:
+        for peer in peers:
+            peer.kill()
+            peer.communicate()
+
+
+def finish(peer: subprocess.Popen[str]) -> str:
+    printed, errors = peer.communicate(timeout=DEADLINE_S)
+    assert peer.returncode == 0, errors
+    return printed
+
+
+def test_sums_are_bit_for_bit_the_left_fold_under_one_trace_while_views_change(tmp_path: Path) -> None:
+    with processes(4, "views", str(tmp_path)) as peers:
+        traces = [int(finish(peer)) for peer in peers]
+    assert traces == [1, 1, 1, 1]
+    for view, members in enumerate(VIEWS):
+        columns = zip(*(draw(peer, view) for peer in members), strict=True)
+        expected = b"".join(left_fold(list(column)).tobytes() for column in columns)
+        for peer in members:
+            assert (tmp_path / f"{view}-{peer}").read_bytes() == expected, f"view {view}, peer {peer}"
+    assert left_behind(str(tmp_path)) == []
+
+
+def test_a_killed_peer_is_named_by_every_survivor_at_once(tmp_path: Path) -> None:
+    with processes(3, "killed", str(tmp_path)) as peers:
+        for peer in peers:
+            assert peer.stdout is not None
+            assert peer.stdout.readline() == "ready\n"
+        killed = time.monotonic()
+        os.kill(peers[2].pid, signal.SIGKILL)
+        reports = [json.loads(finish(peer)) for peer in peers[:2]]
+    for report in reports:
+        assert report["errors"] == ["UnavailableError", "UnavailableError"]
+        assert all("kungfu: peer rank=2 died during gradients" in text for text in report["texts"])
+        assert report["noticed"] - killed < 5.0  # of a deadline of 60
+    assert left_behind(str(tmp_path)) == []
+
+
+def left_behind(folder: str) -> list[str]:
+    addresses = [line for line in Path("/proc/net/unix").read_text().splitlines() if job(folder) in line]
+    return addresses + [name for name in os.listdir("/dev/shm") if "kungfu" in name]
+
+
+def job(folder: str) -> str:
+    return f"test-{Path(folder).name[-24:]}-{Path(folder).parent.name[-24:]}"
+
+
+def follow_views(peer: int, folder: str) -> None:
+    """Takes part in each view that has this peer; writes the sums it saw, and prints the number of its traces."""
+    import tensorflow as tf
+
+    from kungfu.runtime.attachment.local import LocalAttachment
+
+    attachment, order = LocalAttachment(), tf.Variable(0)
+
+    @tf.function
+    def step(values: list[tf.Tensor]) -> list[tf.Tensor]:
+        return attachment.all_reduce(values, prescale=1.0, order=order, tag="gradients")
+
+    for view, members in enumerate(VIEWS):
+        if peer not in members:
+            attachment.close()
+            continue
+        open_view(attachment, members.index(peer), size=len(members), folder=folder, view=view)
+        sums = step([tf.constant(value) for value in draw(peer, view)])
+        (Path(folder) / f"{view}-{peer}").write_bytes(b"".join(total.numpy().tobytes() for total in sums))
+    attachment.close()
+    print(step.experimental_get_tracing_count())
+
+
+def lose_a_peer(peer: int, folder: str) -> None:
+    """Reduces once; then rank 2 waits for its end, and the others print with which errors they learnt of it."""
+    import tensorflow as tf
+
+    from kungfu.runtime.attachment.local import LocalAttachment
+
+    attachment, order, report = LocalAttachment(), tf.Variable(0), {"errors": [], "texts": [], "noticed": 0.0}
+    step = tf.function(lambda value: attachment.all_reduce([value], prescale=1.0, order=order, tag="gradients"))
+    open_view(attachment, peer, size=3, folder=folder, view=0)
+    step(1.0)
+    print("ready", flush=True)
+    if peer == 2:
+        sys.stdin.read()
+    for _ in range(2):
+        try:
+            step(1.0)
+        except tf.errors.OpError as error:
+            report["noticed"] = report["noticed"] or time.monotonic()
+            report["errors"].append(type(error).__name__)
+            report["texts"].append(error.message)
+    attachment.close()
+    print(json.dumps(report))
+
+
+def open_view(attachment, rank: int, *, size: int, folder: str, view: int) -> None:
+    shared = {"job": job(folder), "deadline_s": DEADLINE_S, "secret": b"secret", "addresses": [""] * size}
+    attachment.open(rank=rank, size=size, view=view, **shared)
+
+
+PROGRAMS: dict[str, Callable[[int, str], None]] = {"views": follow_views, "killed": lose_a_peer}
+
+if __name__ == "__main__":
+    PROGRAMS[sys.argv[2]](int(sys.argv[1]), sys.argv[3])

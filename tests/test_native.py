@@ -1,0 +1,169 @@
+"""The build, its cache and the refusals, with a stand-in for the compiler where the real one would take too long."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from kungfu import native
+from kungfu.errors import InternalError, UsageError
+
+STAND_IN = """#!/bin/sh
+echo "$@" >> "{log}"
+while [ "$1" != -o ]; do shift; done
+echo library > "$2"
+"""
+
+FAILING = """#!/bin/sh
+for line in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31; do
+  echo "op.cc:$line: error: no such thing" >&2
+done
+exit 4
+"""
+
+
+def prepare(monkeypatch: pytest.MonkeyPatch, folder: Path, compiler: str) -> Path:
+    """Makes ``compiler`` the only program on PATH, and gives the folder of two sources."""
+    (folder / "bin").mkdir()
+    (folder / "sources").mkdir()
+    (folder / "sources" / "op.cc").write_text("int op;")
+    (folder / "sources" / "op.h").write_text("")
+    if compiler:
+        (folder / "bin" / "g++").write_text(compiler.format(log=folder / "log"))
+        (folder / "bin" / "g++").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder / "bin"))
+    monkeypatch.setenv("KUNGFU_CACHE", str(folder / "cache"))
+    return folder / "sources"
+
+
+def compilations(folder: Path) -> int:
+    return len((folder / "log").read_text().splitlines())
+
+
+def test_what_was_built_is_found_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sources = prepare(monkeypatch, tmp_path, STAND_IN)
+    library = native.build(sources)
+    assert library.read_text() == "library\n"
+    assert library.parent == tmp_path / "cache"
+    assert tf.__version__ in library.name
+    assert native.build(sources) == library
+    assert compilations(tmp_path) == 1
+
+
+@pytest.mark.parametrize("changed", ["op.cc", "op.h", "new.cc"])
+def test_a_change_in_any_source_is_compiled_anew(changed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sources = prepare(monkeypatch, tmp_path, STAND_IN)
+    library = native.build(sources)
+    (sources / changed).write_text("int changed;")
+    assert native.build(sources) != library
+    assert compilations(tmp_path) == 2
+
+
+def test_of_several_that_build_at_once_one_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sources = prepare(monkeypatch, tmp_path, STAND_IN)
+    with ThreadPoolExecutor(8) as threads:
+        libraries = set(threads.map(native.build, [sources] * 8))
+    assert len(libraries) == 1
+    assert compilations(tmp_path) == 1
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sources = prepare(monkeypatch, tmp_path, STAND_IN)
+    monkeypatch.delenv("KUNGFU_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert native.build(sources).parent == tmp_path / "xdg" / "kungfu"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert native.build(sources).parent == tmp_path / "home" / ".cache" / "kungfu"
+
+
+def test_without_a_compiler_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sources = prepare(monkeypatch, tmp_path, "")
+    with pytest.raises(UsageError, match=r"no g\+\+ is on PATH; install it \(Debian, Ubuntu: apt-get install g\+\+\)"):
+        native.build(sources)
+
+
+def test_a_failed_compilation_is_shown_by_its_last_lines_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sources = prepare(monkeypatch, tmp_path, FAILING)
+    with pytest.raises(InternalError, match=r"g\+\+ gave 4") as failure:
+        native.build(sources)
+    assert "op.cc:31: error" in str(failure.value)
+    assert "op.cc:1: error" not in str(failure.value)
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+def test_the_loaded_library_names_the_running_tensorflow_and_is_loaded_once() -> None:
+    library = native.load()
+    assert library.functions.kungfu_tensorflow_version().decode() == tf.__version__
+    assert native.load() is library
+
+
+@pytest.mark.parametrize(("size", "fits"), [(1, False), (2, True), (256, True), (257, False)])
+def test_memory_is_known_for_each_size_that_a_group_can_have(size: int, fits: bool) -> None:
+    bytes_ = native.load().functions.kungfu_memory_bytes(size)
+    assert bytes_ > 2 * 256 * 1024 * size if fits else bytes_ == -1
+
+
+MARK = b"kungfu-native tensorflow="
+
+
+def made_for_another_tensorflow(folder: Path) -> Path:
+    library = folder / "other.so"
+    library.write_bytes(native.load().path.read_bytes().replace(MARK + tf.__version__.encode(), MARK + b"1.15.0"))
+    return library
+
+
+def test_a_library_for_another_tensorflow_is_refused_by_both_versions(tmp_path: Path) -> None:
+    other = made_for_another_tensorflow(tmp_path)
+    with pytest.raises(
+        UsageError, match=r"for TensorFlow 1\.15\.0, and TensorFlow 2.* is running.* run `python"
+    ):
+        native.load_from(other)
+
+
+def test_a_library_whose_symbols_are_missing_is_refused_as_another_tensorflows(tmp_path: Path) -> None:
+    source, library = tmp_path / "broken.cc", tmp_path / "broken.so"
+    mark = (MARK + tf.__version__.encode()).decode()
+    source.write_text(f'extern const char mark[] = "{mark}"; extern int nowhere; int* symbol = &nowhere;')
+    subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(library)], check=True, timeout=60)
+    with pytest.raises(UsageError, match=f"compiled for TensorFlow {tf.__version__}, and") as refusal:
+        native.load_from(library)
+    assert "nowhere" in str(refusal.value.__cause__)
+
+
+def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.so cannot be read: No such file"):
+        native.load_from(tmp_path / "none.so")
+    (tmp_path / "none.so").write_bytes(b"not a library")
+    with pytest.raises(UsageError, match="compiled for TensorFlow no version that it names, and"):
+        native.load_from(tmp_path / "none.so")
+
+
+@pytest.mark.slow
+def test_the_command_prints_where_the_library_is_or_what_is_wrong_with_it(tmp_path: Path) -> None:
+    other = made_for_another_tensorflow(tmp_path)
+    root = str(Path(native.__file__).parents[1])
+    fitting, wrong = (
+        subprocess.Popen(
+            [sys.executable, "-m", "kungfu.native"],
+            env=os.environ | {"KUNGFU_NATIVE_LIBRARY": str(library), "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": root},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for library in (native.load().path, other)
+    )
+    printed, errors = fitting.communicate(timeout=60)
+    assert (fitting.returncode, printed.startswith(f"{native.load().path} (")) == (0, True), errors
+    _, errors = wrong.communicate(timeout=60)
+    assert wrong.returncode == 1
+    assert f"{other} was compiled for TensorFlow 1.15.0" in errors
+    assert "Traceback" not in errors
