@@ -12,7 +12,7 @@ from kungfu.control import Action, Call, Rescale, Rule, Trigger
 from kungfu.control.rule import distinct_name, rescale_rule
 from kungfu.errors import PolicyError
 from kungfu.ops import is_finite, minimum, where
-from kungfu.signal import Constant, Signal, TrainingSignals
+from kungfu.signal import Constant, Signal, Source, TrainingSignals
 
 __all__ = ["Action", "Call", "Policy", "Rescale", "Rule", "at_most", "first", "policy"]
 
@@ -78,8 +78,9 @@ def at_most(*policies: Policy) -> Policy:
     """The smallest size that any of these policies wants.
 
     What each policy last asked for stands as its wish until it asks again; in every step the cluster is moved to the
-    smallest wish, so a policy that asked while a change was pending is served later. Rules that do not rescale pass
-    through. Raises `PolicyError` at `attach` where the policies keep different batch sizes. Cost: one float of state
+    smallest wish, so a policy that asked while a change was pending is served later. A policy that has not asked yet
+    stands for the size that is: it holds the cluster where it is, and a cap alone never makes it grow. Rules that do
+    not rescale pass through. Raises `PolicyError` at `attach` where the policies keep different batch sizes. Cost: one float of state
     a policy, no message.
     """
     return _combined("at_most", policies, choose=_smaller)
@@ -94,7 +95,8 @@ def first(*policies: Policy) -> Policy:
 
 
 def _smaller(one: Signal, other: Signal) -> Signal:
-    return where(is_finite(one), where(is_finite(other), minimum(one, other), one), other)
+    size = Source("size")
+    return minimum(where(is_finite(one), one, size), where(is_finite(other), other, size))
 
 
 def _combined(rule: str, policies: tuple[Policy, ...], *, choose: Callable[[Signal, Signal], Signal]) -> Policy:
