@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from kungfu import control
-from kungfu.control import Keep, Rule
+import kungfu as kf
 from kungfu.errors import PolicyError
-from kungfu.ops import where
-from kungfu.policy import policy
-from kungfu.signal import Signal, TrainingSignals, as_signal
+
+if TYPE_CHECKING:
+    from kungfu.control import Keep, Rule
+    from kungfu.signal import Signal, TrainingSignals
 
 __all__ = ["schedule"]
 
 
-@policy
+@kf.policy
 def schedule(training: TrainingSignals, sizes: Mapping[int, int], *, keep: Keep = "local_batch_size") -> Rule:
-    """From each step of ``{step: size}`` on, that many peers."""
-    _validate(sizes)
-    wanted: Signal = as_signal(math.nan)
+    """From each step of ``{step: size}`` on, that many peers.
+
+    In every step the size wanted is that of the largest step of the table that has been reached; before the first one
+    nothing is wanted. It is looked at in every step, so a moment that was missed, because another change was under
+    way, is made up for later.
+
+    `sizes`: whole numbers, steps from 0 (the first step has the number 1), sizes in peers from 1; the job's limits hold
+    as well. `keep`: the batch size that stays as it is. Cost: no message, no state. Raises `PolicyError` at `attach`
+    for an empty table and for other numbers.
+
+    >>> schedule({100: 4, 300: 2}).name
+    'schedule'
+    """
+    _check(sizes)
+    wanted: Signal | float = math.nan
     for step in sorted(sizes):
-        wanted = where(training.step >= step, sizes[step], wanted)
-    return control.always().rescale(wanted, keep=keep)
+        wanted = kf.ops.where(training.step >= step, sizes[step], wanted)
+    return kf.control.always().rescale(wanted, keep=keep)
 
 
-def _validate(sizes: Mapping[int, int]) -> None:
+def _check(sizes: Mapping[int, int]) -> None:
     if not isinstance(sizes, Mapping) or not sizes:
-        raise PolicyError(f"schedule({sizes!r}): takes at least one {{step: size}}, e.g. schedule({{100: 4, 300: 2}})")
+        raise PolicyError(f"schedule({sizes!r}): takes at least one step: size, e.g. schedule({{100: 4, 300: 2}})")
     for step, size in sizes.items():
         whole = all(isinstance(one, int) and not isinstance(one, bool) for one in (step, size))
         if not whole or step < 0 or size < 1:

@@ -3,104 +3,153 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 
 from kungfu.compiler.plan import Plan, RiderLayout, Segment
 from kungfu.control import Rescale, Rule
-from kungfu.signal import Collective, Constant, Fold, Map, Signal, Source
+from kungfu.errors import InternalError
+from kungfu.signal import SOURCES, Collective, Constant, Fold, Map, Signal, Source, is_exact
 
 __all__ = ["explain"]
 
 _FLOAT_BYTES = 4
 _STATE_BYTES = {"bool": 1, "int64": 8, "float32": 4}
 
+Labels = Mapping[Signal, str]
+
 
 def explain(plan: Plan) -> str:
-    """The nodes by stage with their placement, what rides on the gradients, and messages and bytes a step."""
-    labels = {node: f"%{index}" for index, node in enumerate(plan.nodes)}
-    return "\n".join(_lines(plan, labels)) + "\n"
+    """What the rules ask for, what is computed when, what rides on the gradients, and what it all costs a step.
+
+    A node stands under its name, else under a number; leaves, and what is a function of step and size alone, stand as
+    themselves. Each line says how the node is made, whether it is local or agreed, its dtype, and the policy's line
+    that made it.
+    """
+    return "\n".join(_lines(plan, _labels(plan))) + "\n"
 
 
-def _lines(plan: Plan, labels: Mapping[Signal, str]) -> Iterator[str]:
-    yield _count(len(plan.rules), "rule")
+def _labels(plan: Plan) -> Labels:
+    labels: dict[Signal, str] = {}
+    names = {signal: name for name, signal in plan.watched_signals.items()}
+    numbers = count(1)
+    for node in plan.nodes:
+        if isinstance(node, (Source, Constant)):
+            labels[node] = node.source if isinstance(node, Source) else repr(node.value)
+        elif isinstance(node, Map) and is_exact(node):
+            labels[node] = f"({_made(node, labels)})"
+        else:
+            labels[node] = names.get(node) or f"%{next(numbers)}"
+    return labels
+
+
+def _lines(plan: Plan, labels: Labels) -> Iterator[str]:
+    shown: set[Signal] = set()
     for rule in plan.rules:
-        yield f"  {_rule(rule, labels)}"
+        yield from _rule(rule, labels)
+    yield "reads"
+    yield from (f"  {one}" for one in _reads(plan))
     yield "before the gradient all-reduce"
-    yield from _stage(plan.before, labels)
+    yield from _stage(plan.before, labels, shown)
     yield f"rides on the gradient all-reduce: {_length(plan.riders)}"
     yield from (f"  {_node(one, labels)}" for one in plan.riders.collectives)
-    yield "after it"
-    yield from _stage(plan.after, labels)
-    yield "cost"
-    yield f"  {_count(plan.messages_per_step, 'extra message')} per step"
-    yield from _gated_messages(plan)
-    yield f"  {_length(plan.riders)} on the gradient all-reduce"
-    yield f"  {_state_bytes(plan)} bytes of state in {_count(len(plan.folds), 'fold')}"
+    yield "after the gradient all-reduce"
+    yield from _stage(plan.after, labels, shown)
+    yield "costs"
+    yield from (f"  {one}" for one in _costs(plan))
 
 
-def _rule(rule: Rule, labels: Mapping[Signal, str]) -> str:
+def _rule(rule: Rule, labels: Labels) -> Iterator[str]:
     if isinstance(rule.action, Rescale):
-        does = f"rescale to {labels[rule.action.target]}, keeping {rule.action.keep}"
+        does = f"rescale to {labels[rule.action.target]} peers, keep {rule.action.keep}"
     else:
-        name = getattr(rule.action.fn, "__name__", "a function")
-        does = f"call {name}({', '.join(labels[one] for one in rule.action.signals)})"
-    seen = ", ".join(f"{name} {labels[one]}" for name, one in rule.saw.items())
-    return f"{rule.name}: where {labels[rule.fires]}, {does}; it sees {seen or 'nothing'}"
+        arguments = ", ".join(labels[one] for one in rule.action.signals)
+        does = f"call {getattr(rule.action.fn, '__name__', 'a function')}({arguments})"
+    seen = ", ".join(name if labels[one] == name else f"{name} {labels[one]}" for name, one in rule.saw.items())
+    yield f"rule {rule.name}"
+    yield f"  looks {_steps((rule.gate,), labels)}"
+    yield f"  fires where {labels[rule.fires]}: {does}"
+    yield f"  logs {seen or 'nothing'}"
 
 
-def _stage(segments: tuple[Segment, ...], labels: Mapping[Signal, str]) -> Iterator[str]:
+def _reads(plan: Plan) -> Iterator[str]:
+    for name in sorted(plan.sources):
+        kind = SOURCES[name]
+        unit = f", {kind.unit}" if kind.unit else ""
+        yield f"{name}: {kind.placement} {kind.type}{unit}; {kind.meaning}"
+
+
+def _stage(segments: tuple[Segment, ...], labels: Labels, shown: set[Signal]) -> Iterator[str]:
+    """The segments' nodes that no earlier segment shows; what is needed in two stages is computed in both."""
     for segment in segments:
-        yield f"  {_when(segment, labels)}"
-        yield from (f"    {_node(one, labels)}" for one in segment.nodes)
+        nodes = [one for one in segment.nodes if one not in shown and not _is_plain(one)]
+        shown.update(nodes)
+        if nodes or segment.message:
+            yield f"  {_steps(segment.gates, labels)}"
+        yield from (f"    {_node(one, labels)}" for one in nodes)
         if segment.message:
             yield f"    one message of {_length(segment.message)}"
             yield from (f"      {_node(one, labels)}" for one in segment.message.collectives)
 
 
-def _when(segment: Segment, labels: Mapping[Signal, str]) -> str:
-    if not segment.gates:
-        return "in every step"
-    return "only in the steps of " + " or ".join(labels[one] for one in segment.gates)
+def _is_plain(node: Signal) -> bool:
+    """Whether a node stands as itself wherever it is used, and needs no line."""
+    return isinstance(node, (Source, Constant)) or is_exact(node)
 
 
-def _node(node: Signal, labels: Mapping[Signal, str]) -> str:
-    inputs = ", ".join(labels[one] for one in node.inputs)
-    name = f"  {node.name!r}" if node.name else ""
-    place, _, line = node.origin.rpartition(":")
-    where = f"  [{os.path.basename(place)}:{line}]" if node.origin else ""
-    return f"{labels[node]} = {_what(node)}({inputs}): {node.placement} {node.type}{name}{where}"
+def _steps(gates: Iterable[Signal], labels: Labels) -> str:
+    conditions = [labels[one] for one in gates if not isinstance(one, Constant)]
+    return f"only in steps with {' or '.join(conditions)}" if conditions else "in every step"
 
 
-def _what(node: Signal) -> str:
-    if isinstance(node, Source):
-        return node.source
-    if isinstance(node, Constant):
-        return repr(node.value)
+def _node(node: Signal, labels: Labels) -> str:
+    path, _, line = node.origin.rpartition(":")
+    where = f"  [{os.path.basename(path)}:{line}]" if node.origin else ""
+    return f"{labels[node]} = {_made(node, labels)}: {node.placement} {node.type}{where}"
+
+
+def _made(node: Signal, labels: Labels) -> str:
     if isinstance(node, Map):
-        return node.operation.name
+        return _applied(node, [labels[one] for one in node.operands])
     if isinstance(node, Collective):
-        return "all_gather" if node.reduction == "gather" else f"all_reduce {node.reduction}"
-    assert isinstance(node, Fold)
-    return f"fold, {node.on_rescale} on rescale, "
+        kind = "all_gather" if node.reduction == "gather" else f"all_reduce {node.reduction}"
+        return f"{kind}({labels[node.operand]})"
+    if isinstance(node, Fold):
+        sampled = "" if isinstance(node.gate, Constant) else f" where {labels[node.gate]}"
+        inputs = _names(node.observed, labels)
+        return f"{node.recurrence.label}({inputs}){sampled}, {node.on_rescale} on rescale"
+    raise InternalError(f"{node!r} is a leaf and needs no line of its own")
 
 
-def _gated_messages(plan: Plan) -> Iterator[str]:
+def _applied(node: Map, operands: list[str]) -> str:
+    """As Python writes it."""
+    operation = node.operation
+    if not operation.symbol:
+        return f"{operation.name}({', '.join(operands)})"
+    return operation.symbol + operands[0] if len(operands) == 1 else f" {operation.symbol} ".join(operands)
+
+
+def _names(nodes: Iterable[Signal], labels: Labels) -> str:
+    return ", ".join(labels[one] for one in nodes)
+
+
+def _costs(plan: Plan) -> Iterator[str]:
+    yield f"{_counted(plan.messages_per_step, 'extra message')} per step"
     gated = sum(1 for one in plan.after if one.message and one.gates)
     if gated:
-        yield f"  {_count(gated, 'small message')} more in the steps of their gates"
+        yield f"{_counted(gated, 'small message')} more in the steps of their gates"
+    yield f"{_length(plan.riders)} per step on the gradient all-reduce"
+    state = sum(_STATE_BYTES[one.type.dtype] for fold in plan.folds for one in fold.recurrence.updates)
+    yield f"{_counted(state, 'byte')} of state in {_counted(len(plan.folds), 'fold')}"
 
 
 def _length(layout: RiderLayout) -> str:
-    """The floats and bytes of a message, per peer where it holds vectors."""
+    """The floats and bytes of a message, in terms of the size where it holds vectors."""
     fixed, growing = len(layout.scalars), len(layout.vectors)
     if not growing:
-        return f"{_count(fixed, 'float')} ({fixed * _FLOAT_BYTES} bytes)"
+        return f"{_counted(fixed, 'float')} ({_counted(fixed * _FLOAT_BYTES, 'byte')})"
     return f"{fixed} + {growing} x size floats ({fixed * _FLOAT_BYTES} + {growing * _FLOAT_BYTES} x size bytes)"
 
 
-def _state_bytes(plan: Plan) -> int:
-    return sum(_STATE_BYTES[one.type.dtype] for fold in plan.folds for one in fold.recurrence.updates)
-
-
-def _count(number: int, noun: str) -> str:
+def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -1,7 +1,7 @@
 """Signals: the values that a policy computes with, as nodes of a dataflow graph."""
 
 from kungfu.signal.fold import Fold, Recurrence, fold
-from kungfu.signal.gate import every_steps, is_gate
+from kungfu.signal.gate import every_steps, is_exact, is_gate
 from kungfu.signal.node import (
     Collective,
     Constant,
@@ -44,6 +44,7 @@ __all__ = [
     "as_signal",
     "every_steps",
     "fold",
+    "is_exact",
     "is_gate",
     "topological",
 ]

@@ -7,7 +7,7 @@ from kungfu.signal.node import Constant, Map, Signal, Source, topological
 from kungfu.signal.operation import SignalType
 from kungfu.signal.sources import GATE_SOURCES
 
-__all__ = ["every_steps", "is_gate"]
+__all__ = ["every_steps", "is_exact", "is_gate"]
 
 
 def every_steps(every: int) -> Signal:
@@ -18,12 +18,17 @@ def every_steps(every: int) -> Signal:
 
 
 def is_gate(signal: Signal) -> bool:
+    """Whether this can decide who takes part in a message: a truth value that is exact."""
+    return signal.type == SignalType("bool") and is_exact(signal)
+
+
+def is_exact(signal: Signal) -> bool:
     """Whether this is a function of step and size in whole numbers, hence the same on every peer without a doubt.
 
     Agreed numbers are equal on all peers, but what is computed from them in float32 may differ in the last bit between
     processors; a peer that took the other branch around a message would leave the others waiting.
     """
-    return signal.type == SignalType("bool") and all(
+    return all(
         node.type.dtype != "float32"
         and (isinstance(node, (Constant, Map)) or (isinstance(node, Source) and node.source in GATE_SOURCES))
         for node in topological((signal,))

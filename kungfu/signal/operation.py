@@ -65,12 +65,13 @@ Rule = Callable[[tuple[SignalType, ...]], Typing]
 
 @dataclass(frozen=True)
 class Operation:
-    """One entry of the vocabulary."""
+    """One entry of the vocabulary; `symbol` is how Python writes it, where it is an operator."""
 
     name: str
     rule: Rule
     numpy: Callable[..., Any]
     tensorflow: str
+    symbol: str = ""
 
     def typing(self, types: tuple[SignalType, ...]) -> Typing:
         """The operand and result types for inputs of these types; raises `PolicyError` that names the operation."""
@@ -178,23 +179,23 @@ def _modulo(x: Any, y: Any) -> Any:
 
 
 _ENTRIES = (
-    Operation("add", arithmetic, np.add, "tf.math.add"),
-    Operation("subtract", arithmetic, np.subtract, "tf.math.subtract"),
-    Operation("multiply", arithmetic, np.multiply, "tf.math.multiply"),
-    Operation("divide", fractional, np.divide, "tf.math.divide"),
-    Operation("floor_divide", integral, _floor_divide, "twins.floor_divide"),
-    Operation("modulo", integral, _modulo, "twins.modulo"),
-    Operation("negative", arithmetic, np.negative, "tf.math.negative"),
+    Operation("add", arithmetic, np.add, "tf.math.add", "+"),
+    Operation("subtract", arithmetic, np.subtract, "tf.math.subtract", "-"),
+    Operation("multiply", arithmetic, np.multiply, "tf.math.multiply", "*"),
+    Operation("divide", fractional, np.divide, "tf.math.divide", "/"),
+    Operation("floor_divide", integral, _floor_divide, "twins.floor_divide", "//"),
+    Operation("modulo", integral, _modulo, "twins.modulo", "%"),
+    Operation("negative", arithmetic, np.negative, "tf.math.negative", "-"),
     Operation("abs", arithmetic, np.abs, "tf.math.abs"),
-    Operation("less", order, np.less, "tf.math.less"),
-    Operation("less_equal", order, np.less_equal, "tf.math.less_equal"),
-    Operation("greater", order, np.greater, "tf.math.greater"),
-    Operation("greater_equal", order, np.greater_equal, "tf.math.greater_equal"),
-    Operation("equal", comparison, np.equal, "tf.math.equal"),
-    Operation("not_equal", comparison, np.not_equal, "tf.math.not_equal"),
-    Operation("and", logic, np.logical_and, "tf.math.logical_and"),
-    Operation("or", logic, np.logical_or, "tf.math.logical_or"),
-    Operation("not", logic, np.logical_not, "tf.math.logical_not"),
+    Operation("less", order, np.less, "tf.math.less", "<"),
+    Operation("less_equal", order, np.less_equal, "tf.math.less_equal", "<="),
+    Operation("greater", order, np.greater, "tf.math.greater", ">"),
+    Operation("greater_equal", order, np.greater_equal, "tf.math.greater_equal", ">="),
+    Operation("equal", comparison, np.equal, "tf.math.equal", "=="),
+    Operation("not_equal", comparison, np.not_equal, "tf.math.not_equal", "!="),
+    Operation("and", logic, np.logical_and, "tf.math.logical_and", "&"),
+    Operation("or", logic, np.logical_or, "tf.math.logical_or", "|"),
+    Operation("not", logic, np.logical_not, "tf.math.logical_not", "~"),
     Operation("where", choice, np.where, "tf.where"),
 )
 OPERATORS = {entry.name: entry for entry in _ENTRIES}
