@@ -123,9 +123,7 @@ def made_for_another_tensorflow(folder: Path) -> Path:
 
 def test_a_library_for_another_tensorflow_is_refused_by_both_versions(tmp_path: Path) -> None:
     other = made_for_another_tensorflow(tmp_path)
-    with pytest.raises(
-        UsageError, match=r"for TensorFlow 1\.15\.0, and TensorFlow 2.* is running.* run `python"
-    ):
+    with pytest.raises(UsageError, match=r"for TensorFlow 1\.15\.0, and TensorFlow 2.* is running.* run `python"):
         native.load_from(other)
 
 
