@@ -6,19 +6,19 @@ thread works off; so a decision is never interrupted by another.
 
 from __future__ import annotations
 
-import json
-import os
 import queue
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 from kungfu.errors import KungfuError
+from kungfu.runtime.agent.console import Console
 from kungfu.runtime.agent.journal import Journal
 from kungfu.runtime.agent.launch import Process, count_gpus, end, share_of_host, start
+from kungfu.runtime.agent.service import AgentService
 from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.deciding.cluster import Cluster
 from kungfu.runtime.deciding.decide import Terms
@@ -27,31 +27,14 @@ from kungfu.runtime.deciding.view import View
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_prepared, from_terms, from_view, to_peer, to_view
-from kungfu.runtime.wire.messages_pb2_grpc import (
-    AgentServiceServicer,
-    PeerServiceStub,
-    add_AgentServiceServicer_to_server,
-)
+from kungfu.runtime.wire.convert import from_prepared, from_terms, from_view
+from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub, add_AgentServiceServicer_to_server
 
-__all__ = ["Agent", "Console", "Ending", "Job"]
+__all__ = ["Agent", "Ending", "Job"]
 
 # How long the agent waits for further ends after the first failure: whom the others lost is the root, not they.
 _ROOT_CAUSE_S = 1.5
 _GRACE_S = 2.0
-
-
-class Console(Protocol):
-    """What a person sees while the job runs."""
-
-    def line(self, who: str, text: str) -> None:
-        """A line that a peer printed."""
-
-    def event(self, fields: Mapping[str, Any]) -> None:
-        """Something was decided or done."""
-
-    def status(self, fields: Mapping[str, Any]) -> None:
-        """The newest figures of the run."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +79,14 @@ class Agent:
 
     def run(self) -> Ending:
         """Starts the job and returns how it ended; nothing of it is left when this returns."""
-        service = _AgentService(self._events.put, self._journal, self._console)
+        service = AgentService(self._events.put, self._journal, self._console)
         server = rpc.serve(
             lambda grpc_server: add_AgentServiceServicer_to_server(service, grpc_server),
             host=self._settings.agent,
             secret=self._settings.secret,
             threads=8 + 2 * self._settings.limits.maximum,
         )
-        self._settings = _at(self._settings, server.address)
+        self._settings = replace(self._settings, agent=server.address)
         previous = {n: signal.signal(n, self._on_signal) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
             self._console.event(
@@ -179,9 +162,9 @@ class Agent:
     # ---- performing ------------------------------------------------------------------------------------------------
 
     def _spawn(self, peer: int) -> None:
-        settings = _for_peer(self._settings, peer)
+        settings = replace(self._settings, peer=peer)
         share = share_of_host(
-            self._job.environment, place=len(self._cluster.alive) - 1 if peer >= self._job.size else peer,
+            self._job.environment, place=sorted(self._cluster.alive).index(peer),
             peers=self._settings.limits.maximum, gpus=count_gpus(),
         )  # fmt: skip
         process = start(
@@ -258,61 +241,3 @@ class Agent:
     def _write(self, fields: dict[str, Any]) -> dict[str, Any]:
         self._journal.write("events", fields)
         return fields
-
-
-def _at(settings: Settings, address: str) -> Settings:
-    from dataclasses import replace
-
-    return replace(settings, agent=address)
-
-
-def _for_peer(settings: Settings, peer: int) -> Settings:
-    from dataclasses import replace
-
-    return replace(settings, peer=peer)
-
-
-class _AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated without types
-    """Turns calls into events; reports go straight to the journal."""
-
-    def __init__(self, put: Callable[[Any], None], journal: Journal, console: Console) -> None:
-        self._put, self._journal, self._console = put, journal, console
-        self._lock = threading.Lock()
-
-    def Attached(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        self._put(decided.Seen(to_peer(request.peer), ready=False))
-        return pb.Ack()
-
-    def Ready(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        self._put(decided.Seen(to_peer(request.peer), ready=True))
-        return pb.Ack()
-
-    def Prepare(self, request: pb.Resize, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        self._put(decided.Wanted(request.size))
-        return pb.Ack()
-
-    def InForce(self, request: pb.ViewInfo, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        self._put(decided.InForce(to_view(request)))
-        return pb.Ack()
-
-    def Report(self, request: pb.Records, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        with self._lock:
-            for record in request.records:
-                fields = json.loads(record.line)
-                self._journal.write(record.stream, fields)
-                (self._console.event if record.stream == "events" else self._console.status)(fields)
-        return pb.Ack()
-
-    def Finish(self, request: pb.Finished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        with self._lock:
-            self._journal.write(
-                "events",
-                {"event": "finished", "peer": request.peer, "leaving": request.leaving, **json.loads(request.summary)},
-            )
-        self._put(decided.Finishing(request.peer, request.leaving))
-        return pb.Ack()
-
-
-def environment_of_peers() -> dict[str, str]:
-    """The environment that peers inherit: the agent's own."""
-    return dict(os.environ)
