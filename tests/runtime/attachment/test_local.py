@@ -25,6 +25,7 @@ pytestmark = pytest.mark.slow
 JOB = f"test-local-{os.getpid()}"
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 ORDER = tf.Variable(0)
+HALF = tf.Variable(0.5)
 _views = count(1)
 
 Act = Callable[[int, LocalAttachment], Any]
@@ -259,7 +260,8 @@ def reducer(rank: int) -> Callable[[tf.Tensor], tf.Tensor]:
 
 def late_ones() -> tf.Tensor:
     """Ones that take long to compute, so that whatever is not ordered behind them runs first."""
-    return tf.linalg.matmul(*[tf.random.stateless_uniform([1500, 1500], seed=[1, 2])] * 2)[:2, 0] * 0.0 + 1.0
+    halves = tf.fill([1500, 1500], HALF)  # of a variable: a constant would be computed before the graph runs
+    return tf.linalg.matmul(halves, halves)[:2, 0] * 4.0 / 1500.0
 
 
 def flat(peer: LocalAttachment) -> tf.Tensor:
