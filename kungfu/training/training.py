@@ -16,7 +16,7 @@ from kungfu.training.barrier import Barrier
 from kungfu.training.batches import DataSource, Stamps, batches, checked_source
 from kungfu.training.failures import translated
 from kungfu.training.graph.average import Averaging, average
-from kungfu.training.graph.step import BARRIER_FAILED, STALE_BATCH, CompiledStep, StepParts, as_tensors
+from kungfu.training.graph.step import BARRIER_FAILED, STALE_BATCH, CompiledStep, StepParts, as_tensors, batched
 from kungfu.training.graph.warm_up import warmed_up
 
 __all__ = ["SKIPPED", "Training"]
@@ -57,6 +57,7 @@ class Training:
         self._averaging, self._barrier = averaging, barrier
         self._equipment = barrier.equipment
         self._stamps = Stamps()
+        self._marked: str | None = None
         self._progress = _Progress()
 
     @property
@@ -88,6 +89,12 @@ class Training:
 
         Raises ``UsageError`` for what cannot be traced, ``PeerFailure`` and ``DeadlineExceeded`` naming who failed.
         """
+        if self._marked is not None:
+            raise UsageError(
+                f"@training.step marks {function.__name__!r} after {self._marked!r}: a run has one step, since every "
+                "call of it counts and may end in a barrier; put both into one function"
+            )
+        self._marked = function.__name__
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return self._call(function, args, kwargs)
@@ -161,6 +168,11 @@ class Training:
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         progress = self._progress
+        if not tf.executing_eagerly():
+            raise UsageError(
+                f"{self._marked!r} was called inside a tf.function: it is one already, and a barrier may follow it; "
+                "call it from a plain Python loop"
+            )
         progress.calls += 1
         if self.left or progress.finished:
             raise UsageError("a training step was called after this peer's training was over; check training.left")
@@ -183,6 +195,7 @@ class Training:
             [*equipment.ledger.handles(), *equipment.state.handles()],
             self._hold_barrier,
         )
+        self._progress.averages = 0
         compiled = CompiledStep(function, parts, tensors, structure)
         if self._progress.averages != 1:
             raise UsageError(
@@ -196,7 +209,8 @@ class Training:
     def _first_terms(self, size: int, tensors: list[Any]) -> Terms:
         """The batch of the first view: as the loader says, or what this peer was given, times the peers."""
         source = self._progress.source
-        own = int(tensors[0].shape[0]) if tensors and tensors[0].shape.rank else 1
+        batch = batched(tensors)
+        own = 1 if batch is None else int(batch.shape[0])
         whole = own * size if source is None else source.batch_size
         if whole < size:
             raise UsageError(f"batch_size={whole} is smaller than the cluster of {size} peers: each needs a sample")
@@ -208,6 +222,9 @@ class Training:
 
         try:
             self._barrier.meet()
+        except tf.errors.OpError as error:  # statistics are averaged there, and a peer may be lost over it
+            self._progress.failure = translated(error, self._barrier)
+            return BARRIER_FAILED
         except BaseException as error:  # noqa: BLE001 - raised again outside the graph, where it keeps its type
             self._progress.failure = error
             return BARRIER_FAILED

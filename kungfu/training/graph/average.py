@@ -48,8 +48,18 @@ def average(averaging: Averaging, gradients: Any, *, loss: Any) -> Any:
             f"training.average() was given {len(leaves)} gradients and all of them are None: the loss does not depend "
             "on these variables; compute it under the tape, from the model's output"
         )
-    means = iter(_exchange(averaging, dense, tf.cast(tf.convert_to_tensor(loss), tf.float32)))
+    means = iter(_exchange(averaging, dense, _scalar(loss)))
     return tf.nest.pack_sequence_as(gradients, [None if leaf is None else next(means) for leaf in leaves])
+
+
+def _scalar(loss: Any) -> Any:
+    loss = tf.cast(tf.convert_to_tensor(loss), tf.float32)
+    if loss.shape.rank not in (0, None):
+        raise UsageError(
+            f"training.average(loss=...) was given a tensor of shape {loss.shape}: it takes a scalar, this peer's mean "
+            "loss, as in tf.reduce_mean(losses)"
+        )
+    return tf.reshape(loss, [])
 
 
 def _dense(gradient: Any) -> Any:
@@ -77,7 +87,7 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
     header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), _float(asked - ledger.posts.served)])
     *sums, extras = averaging.attachment.all_reduce(
         [*gradients, tf.concat([header, program.riders(sources)], axis=0)],
-        prescale=samples / expected,
+        prescale=tf.math.divide_no_nan(samples, expected),
         order=ledger.order,
         tag="gradients",
     )
@@ -125,12 +135,16 @@ def _unscaled(averaging: Averaging, gradients: Sequence[Any]) -> list[Any]:
 
 
 def _corrected(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:
-    """The sums were weighted by the samples that were expected; where others came, by those that came."""
+    """The sums were weighted by the samples that were expected; where others came, by those that came.
+
+    Where none came at all, the mean is zero, and no variable becomes NaN.
+    """
+    factor = tf.math.divide_no_nan(expected, total)
     return list(
         tf.cond(
             tf.equal(expected, total),
             lambda: [tf.identity(value) for value in sums],
-            lambda: [value * tf.cast(expected / total, value.dtype) for value in sums],
+            lambda: [value * tf.cast(factor, value.dtype) for value in sums],
         )
     )
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.training.graph.ledger import Ledger
 
-__all__ = ["BARRIER_FAILED", "BARRIER_HELD", "STALE_BATCH", "UNSTAMPED", "CompiledStep", "StepParts"]
+__all__ = ["BARRIER_FAILED", "BARRIER_HELD", "STALE_BATCH", "UNSTAMPED", "CompiledStep", "StepParts", "batched"]
 
 # What a step comes to. The barrier never raises: inside the graph an exception would lose its type, and the rest of the
 # step would run on.
@@ -42,6 +42,7 @@ class CompiledStep:
         self._parts = parts
         self._structure = structure
         self._returned: Any = None
+        self._outputs: Sequence[tuple[Any, Any]] = ()
         signature = [tf.TensorSpec((3,), tf.int64), *(_open_spec(tensor) for tensor in example)]
         self._outer = tf.function(self._step, input_signature=signature, autograph=False)
         self._traced = self._outer.get_concrete_function()
@@ -66,22 +67,22 @@ class CompiledStep:
 
     def _step(self, stamp: Any, *tensors: Any) -> list[Any]:
         stale = _is_stale(self._parts.ledger, stamp)
-        specs: list[Any] = []
 
         def run() -> list[Any]:
             outputs = self._run(tensors)
-            specs.extend((output.shape, output.dtype) for output in outputs)
+            self._outputs = [(output.shape, output.dtype) for output in outputs]
             return outputs
 
         def skip() -> list[Any]:
-            return [tf.constant(STALE_BATCH, tf.int64), *(_nothing(*spec) for spec in specs[1:])]
+            return [tf.constant(STALE_BATCH, tf.int64), *(_nothing(*spec) for spec in self._outputs[1:])]
 
         # The user's branch is traced first, so that the other one knows what it has to give.
         return list(tf.cond(tf.logical_not(stale), run, skip))
 
     def _run(self, tensors: Sequence[Any]) -> list[Any]:
         ledger = self._parts.ledger
-        samples = tf.shape(tensors[0])[0] if tensors and tensors[0].shape.rank else tf.constant(1)
+        batch = batched(tensors)
+        samples = tf.constant(1) if batch is None else tf.shape(batch)[0]
         ledger.outcomes.samples.assign(tf.cast(samples, tf.float32))
         kept = [variable.read_value() for variable in self._parts.statistics]
         args, kwargs = tf.nest.pack_sequence_as(self._structure, list(tensors))
@@ -110,6 +111,11 @@ class CompiledStep:
             code = tf.py_function(lambda *_: self._parts.barrier(), list(self._parts.handles), tf.int64)
         code.set_shape(())
         return code
+
+
+def batched(tensors: Sequence[Any]) -> Any | None:
+    """The first tensor that has a first dimension: its length is the number of samples; ``None`` if there is none."""
+    return next((tensor for tensor in tensors if tensor.shape.rank), None)
 
 
 def _open_spec(tensor: Any) -> tf.TensorSpec:

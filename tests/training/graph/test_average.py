@@ -1,0 +1,124 @@
+"""The mean of gradients over samples, and what rides on its message."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.errors import UsageError
+from kungfu.training.graph import average as module
+from tests.training.linear import linear_model, linear_run, points
+
+
+def averaged(given, *, batch=2):
+    """What ``average`` makes of constants in the first step that counts, as NumPy."""
+    model = linear_model()
+    training = kf.attach(model, keras.optimizers.SGD(1.0))
+
+    @training.step
+    def step(x):
+        return training.average(given(), loss=tf.reduce_sum(x) * 0.0)
+
+    return tf.nest.map_structure(np.asarray, step(np.ones((batch, 2), np.float32)))
+
+
+def test_the_structure_of_the_gradients_is_kept_with_its_none():
+    got = averaged(lambda: {"b": [tf.constant([1.0]), None], "a": (tf.constant(2.0), None)})
+    assert got["b"][0].tolist() == [1.0]
+    assert got["a"][0] == 2.0
+    assert got["b"][1].item() is None
+    assert got["a"][1].item() is None
+
+
+def test_a_small_sparse_gradient_is_made_dense_and_its_repeated_rows_are_added():
+    sparse = lambda: [tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([2, 0, 2]), tf.constant([3, 1]))]  # noqa: E731
+    assert averaged(sparse)[0].tolist() == [[2.0], [0.0], [5.0]]
+
+
+def test_a_sparse_gradient_that_would_fill_the_memory_is_refused_with_its_size():
+    sparse = lambda: [tf.IndexedSlices(tf.ones([1, 1 << 10]), tf.constant([0]), tf.constant([1 << 17, 1 << 10]))]  # noqa: E731
+    with pytest.raises(UsageError, match=r"512 MiB.*at most 256 MiB"):
+        averaged(sparse)
+
+
+def test_a_sparse_gradient_without_a_shape_is_refused():
+    with pytest.raises(UsageError, match="unknown size"):
+        averaged(lambda: [tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]))])
+
+
+def test_gradients_that_are_all_none_are_refused():
+    with pytest.raises(UsageError, match="2 gradients and all of them are None"):
+        averaged(lambda: [None, None])
+
+
+def test_a_loss_that_is_no_scalar_is_refused():
+    model = linear_model()
+    training = kf.attach(model, keras.optimizers.SGD(1.0))
+
+    @training.step
+    def step(x):
+        training.average([tf.constant(1.0)], loss=tf.reduce_sum(x, axis=1))
+
+    with pytest.raises(UsageError, match="scalar"):
+        step(points(2))
+
+
+def test_whole_numbers_pass_through_a_sum_over_one_peer():
+    assert averaged(lambda: [tf.constant([3, 4])])[0].tolist() == [3, 4]
+
+
+def test_a_slice_smaller_than_was_expected_still_gives_the_mean_of_its_samples():
+    run = linear_run()
+    means = []
+    for x in run.training.batches(points(7), batch_size=4, epochs=2, seed=0):
+        got = run.step(x)
+        if got is not kf.SKIPPED:
+            means.append((x.shape[0], np.asarray(got), np.mean(x, axis=0)))
+    assert [count for count, _, _ in means] == [4, 3, 4, 3]
+    for _, got, mean in means:
+        np.testing.assert_allclose(got, mean, rtol=1e-6)
+
+
+def test_a_step_without_samples_moves_nothing():
+    run = linear_run()
+    run.step(points(3))
+    before = run.weights
+    assert np.asarray(run.step(np.zeros((0, 2), np.float32))).tolist() == [0.0, 0.0]
+    assert run.weights.tolist() == before.tolist()
+
+
+def test_a_large_loss_scale_is_kept_for_the_optimizer_and_taken_out_for_the_monitors():
+    seen = []
+
+    @kf.policy
+    def looking(training):
+        norm = kf.ops.norm_squared(training.mean_grads)
+        return kf.control.always().call(lambda control, value: seen.append(value), norm)
+
+    inner = keras.optimizers.SGD(1.0)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
+    model = linear_model()
+    training = kf.attach(model, optimizer, policies=[looking()])
+
+    @training.step
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True))
+            scaled = optimizer.scale_loss(loss)
+        gradients = training.average(tape.gradient(scaled, model.trainable_variables), loss=loss)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return gradients[0]
+
+    x = np.array([[3.0, 4.0]], np.float32)
+    gradients = np.asarray(step(x)).ravel()
+    step(x)
+    assert gradients.tolist() == [3 * 1024.0, 4 * 1024.0]
+    assert np.asarray(model.weights[0]).ravel().tolist() == [-6.0, -8.0]
+    assert seen == [25.0]
+
+
+def test_the_limit_for_sparse_gradients_is_what_the_error_says():
+    assert module.DENSE_LIMIT_BYTES == 256 * 1024 * 1024

@@ -1,0 +1,109 @@
+"""Which variables are shared, averaged and own."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kungfu.training.graph.state import TrainingState, classify, plant_seeds
+from tests.training.linear import linear_model
+
+
+def mixed_model():
+    frozen = keras.layers.Dense(3, name="frozen")
+    model = linear_model(
+        frozen, keras.layers.BatchNormalization(name="normal"), keras.layers.Dropout(0.5), keras.layers.Dropout(0.5)
+    )
+    frozen.trainable = False
+    return model
+
+
+def test_a_model_is_sorted_into_shared_averaged_and_own():
+    model, optimizer = mixed_model(), keras.optimizers.SGD(0.1, momentum=0.9)
+    optimizer.build(model.trainable_variables)
+    step = tf.Variable(0)
+    classes = classify(model, [optimizer], {"progress/step": step})
+    shared = list(classes.shared)
+    assert {
+        "model/linear/frozen/kernel",
+        "model/linear/frozen/bias",
+        "model/linear/normal/gamma",
+        "model/linear/normal/beta",
+    } <= set(shared)
+    assert [name for name in shared if "momentum" in name] == [name for name in shared if name.endswith("momentum")]
+    assert sum("momentum" in name for name in shared) == 3, "gamma, beta and the last kernel have slots"
+    assert sum("learning_rate" in name for name in shared) == 1
+    assert shared[-1] == "progress/step"
+    assert sorted(classes.averaged) == ["model/linear/normal/moving_mean", "model/linear/normal/moving_variance"]
+    assert len(classes.own) == 2
+    assert not {*classes.shared} & {*classes.averaged, *classes.own}
+
+
+def test_statistics_stay_averaged_where_their_layer_is_frozen():
+    model = mixed_model()
+    model.get_layer("normal").trainable = False
+    classes = classify(model, [], {})
+    assert len(classes.averaged) == 2
+    assert {"model/linear/normal/gamma", "model/linear/normal/beta"} <= set(classes.shared)
+
+
+def test_two_variables_under_one_path_are_told_apart():
+    first, second = tf.Variable(1.0, name="twin"), tf.Variable(2.0, name="twin")
+
+    class Holder:
+        variables = (first, second)
+
+    empty = keras.Sequential([keras.Input((1,))])
+    names = list(classify(empty, [Holder()], {}).shared)
+    assert len(names) == 2
+    assert names[1] == f"{names[0]}:1"
+
+
+def test_seeds_differ_between_peers_and_generators_and_are_the_same_again():
+    def planted(peer, seed=7):
+        model = mixed_model()
+        own = classify(model, [], {}).own
+        plant_seeds(own, seed=seed, peer=peer)
+        return [tuple(np.asarray(one).tolist()) for one in own.values()]
+
+    states = [planted(peer) for peer in range(3)]
+    assert len({state for peer in states for state in peer}) == 6
+    assert planted(1) == states[1]
+    assert planted(1, seed=8) != states[1]
+
+
+def test_the_state_is_carried_over_byte_by_byte_in_any_slices():
+    giver, taker = states(fill=3.0), states(fill=0.0)
+    content = b"".join(giver.read(start, start + 7) for start in range(0, giver.total_bytes(), 7))
+    assert len(content) == giver.total_bytes()
+    assert taker.digest() != giver.digest()
+    taker.fill(memoryview(content))
+    assert taker.digest() == giver.digest()
+
+
+def states(*, fill):
+    model = mixed_model()
+    for variable in model.weights:
+        variable.assign(tf.fill(variable.shape, fill))
+    odd = {"policy/flag": tf.Variable(fill > 0), "progress/step": tf.Variable(int(fill), dtype=tf.int64)}
+    return TrainingState(classify(model, [], odd), on_rescaled=lambda: None)
+
+
+def test_a_state_that_was_read_is_laid_out_anew_after_the_barrier():
+    state = states(fill=1.0)
+    before = state.read(0, state.total_bytes())
+    next(iter(state.classes.shared.values())).assign_add(tf.ones([2, 3]))
+    assert state.read(0, state.total_bytes()) == before, "all peers stand still while it is read"
+    state.thaw()
+    assert state.read(0, state.total_bytes()) != before
+
+
+def test_the_digest_names_every_shared_variable_and_sees_one_bit():
+    state = states(fill=1.0)
+    before = state.digest()
+    assert set(before) == set(state.classes.shared)
+    variable = state.classes.shared["model/linear/frozen/bias"]
+    variable.assign(np.nextafter(variable.numpy(), np.float32(2)))
+    after = state.digest()
+    assert [name for name in after if after[name] != before[name]] == ["model/linear/frozen/bias"]

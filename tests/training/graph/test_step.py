@@ -1,0 +1,159 @@
+"""The compiled step: its order, its stamp, its one trace."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.errors import UsageError
+from tests.training.linear import linear_model, linear_run, points
+
+
+def stateful_run(**given):
+    return linear_run(keras.layers.BatchNormalization(), keras.layers.Dropout(0.5), **given)
+
+
+def everything(run):
+    """All that a step may move, as bytes by name."""
+    variables = [*run.model.variables, *run.optimizer.variables]
+    return {f"{index} {one.path}": np.asarray(one).tobytes() for index, one in enumerate(variables)}
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_a_stale_batch_is_skipped_and_changes_nothing(eagerly):
+    run = stateful_run(optimizer=keras.optimizers.Adam(0.1))
+    tf.config.run_functions_eagerly(eagerly)
+    try:
+        skips_a_stale_batch(run)
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def skips_a_stale_batch(run):
+    loop = run.training.batches(points(12), batch_size=4, epochs=1, seed=0)
+    first = next(loop)
+    run.step(first)
+    second = next(loop)
+    assert run.step(second) is not kf.SKIPPED
+    before = everything(run)
+    assert run.step(second) is kf.SKIPPED
+    assert run.step(first) is kf.SKIPPED
+    assert everything(run) == before
+    assert run.step(next(loop)) is not kf.SKIPPED
+    assert everything(run) != before
+
+
+def test_a_peer_without_samples_keeps_its_statistics_and_its_weights():
+    run = stateful_run()
+    run.step(points(6))
+    kept = {one.path: np.asarray(one).copy() for one in run.model.weights}
+    run.step(np.zeros((0, 2), np.float32))
+    for one in run.model.weights:
+        assert np.all(np.isfinite(np.asarray(one))), one.path
+        assert np.asarray(one).tobytes() == kept[one.path].tobytes(), one.path
+
+
+def test_the_barrier_runs_after_the_update_of_its_step():
+    weights = []
+
+    @kf.policy
+    def looking(training):
+        return kf.control.every(3).call(lambda control, loss: weights.append(run.weights.tolist()), training.mean_loss)
+
+    run = linear_run(policies=[looking()])
+    one = np.ones((1, 2), np.float32)
+    for _ in range(8):
+        run.step(one)
+    # Each step takes 1 off. Rules fire in steps 3 and 6; the barrier is held after the update of the step behind.
+    assert weights == [[-4.0, -4.0], [-7.0, -7.0]]
+
+
+@pytest.mark.parametrize("given", [None, 7, "tensors"])
+def test_a_step_gives_what_its_function_returns(given):
+    model = linear_model()
+    training = kf.attach(model, keras.optimizers.SGD(1.0))
+
+    @training.step
+    def step(x):
+        training.average([tf.constant(1.0)], loss=0.0)
+        return {"x": x + 1, "pair": (tf.shape(x)[0], None)} if given == "tensors" else given
+
+    got = step(points(2))
+    if given == "tensors":
+        assert np.asarray(got["x"]).tolist() == [[1.0, 2.0], [2.0, 2.0]]
+        assert int(got["pair"][0]) == 2
+        assert got["pair"][1] is None
+    else:
+        assert got == given
+
+
+def test_steps_without_loader_take_batches_of_any_size_in_one_trace():
+    run = linear_run()
+    for count in (1, 5, 2, 9):
+        got = run.step(points(count))
+        np.testing.assert_allclose(got, points(count).mean(axis=0), rtol=1e-6)
+    assert run.training.traces() == 1
+
+
+def test_the_samples_of_a_step_are_counted_where_a_scalar_comes_first():
+    model = linear_model()
+    seen = []
+
+    @kf.policy
+    def counting(training):
+        return kf.control.always().call(lambda control, samples: seen.append(samples), training.total_samples)
+
+    training = kf.attach(model, keras.optimizers.SGD(1.0), policies=[counting()])
+
+    @training.step
+    def step(factor, x):
+        training.average([factor], loss=0.0)
+
+    for _ in range(2):
+        step(2.0, points(5))
+    assert seen == [5.0]
+
+
+def test_nests_and_keywords_reach_the_function_as_they_are():
+    model = linear_model()
+    training = kf.attach(model, keras.optimizers.SGD(1.0))
+
+    @training.step
+    def step(batch, *, weight):
+        training.average([tf.constant(1.0)], loss=0.0)
+        return batch["x"] * weight, batch["y"][0]
+
+    x, y = step({"y": [np.arange(3)], "x": points(3)}, weight=np.full((3, 1), 2.0, np.float32))
+    assert np.asarray(x).tolist() == (2 * points(3)).tolist()
+    assert np.asarray(y).tolist() == [0, 1, 2]
+
+
+def test_what_is_no_tensor_is_refused_by_name():
+    run = linear_run()
+    with pytest.raises(UsageError, match="SGD"):
+        run.step(run.optimizer)
+
+
+def test_steps_run_eagerly_like_traced():
+    losses = []
+    for eagerly in (False, True):
+        run = stateful_run(optimizer=keras.optimizers.SGD(0.1, momentum=0.9))
+        try:
+            tf.config.run_functions_eagerly(eagerly)
+            for x in run.training.batches(points(10), batch_size=4, epochs=2, seed=3):
+                run.step(x)
+        finally:
+            tf.config.run_functions_eagerly(False)
+        losses.append(run.weights)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    assert np.any(losses[0] != 0)
+
+
+def test_a_step_called_inside_another_graph_is_refused_clearly():
+    run = linear_run()
+    run.step(points(2))
+    with pytest.raises(UsageError, match=r"inside a tf\.function"):
+        tf.function(run.step)(tf.ones([2, 2]))

@@ -1,0 +1,58 @@
+"""A model of which every number is known beforehand: the gradient of its loss is the mean of the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kungfu as kf
+
+FEATURES = 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that nobody launched. ``step`` is the marked function, which returns the averaged gradient."""
+
+    model: Any
+    optimizer: Any
+    training: Any
+    step: Callable[..., Any]
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The two weights."""
+        return np.asarray(self.model.weights[0]).ravel()
+
+
+def linear_model(*layers: Any) -> Any:
+    """``w . x`` with ``w = 0`` behind the given layers."""
+    output = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", name="head")
+    return keras.Sequential([keras.Input((FEATURES,)), *layers, output], name="linear")
+
+
+def linear_run(*layers: Any, optimizer: Any = None, policies: Sequence[Any] = ()) -> Run:
+    """Attaches such a model; plain gradient descent with a rate of 1 unless an optimizer is given."""
+    model = linear_model(*layers)
+    optimizer = keras.optimizers.SGD(1.0) if optimizer is None else optimizer
+    training = kf.attach(model, optimizer, policies=policies)
+
+    @training.step
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True))
+        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return tf.reshape(gradients[-1], [-1])
+
+    return Run(model, optimizer, training, step)
+
+
+def points(count: int) -> np.ndarray:
+    """So many inputs that differ: [i, 1]."""
+    return np.stack([np.arange(count), np.ones(count)], axis=1).astype(np.float32)

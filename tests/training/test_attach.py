@@ -1,0 +1,67 @@
+"""What attach takes and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import keras
+import pytest
+
+import kungfu as kf
+from kungfu.errors import PolicyError, UsageError
+from kungfu.policies import schedule
+from tests.training.linear import linear_model
+
+
+def test_a_model_without_weights_is_refused_by_name():
+    with pytest.raises(UsageError, match="unborn"):
+        kf.attach(keras.Sequential([keras.layers.Dense(1)], name="unborn"), keras.optimizers.SGD())
+
+
+def test_several_optimizers_have_to_be_built_by_the_program():
+    with pytest.raises(UsageError, match=r"of 2 optimizers \['later'\]"):
+        model = linear_model()
+        built = keras.optimizers.SGD()
+        built.build(model.trainable_variables)
+        kf.attach(model, [built, keras.optimizers.SGD(name="later")])
+
+
+def test_one_optimizer_is_built_for_the_model():
+    optimizer = keras.optimizers.SGD(momentum=0.5)
+    kf.attach(linear_model(), optimizer)
+    assert optimizer.built
+
+
+def test_two_policies_that_rescale_without_a_rule_are_refused():
+    with pytest.raises(PolicyError, match="at_most"):
+        kf.attach(linear_model(), keras.optimizers.SGD(), policies=[schedule({1: 2}), schedule({2: 3})])
+
+
+def test_a_local_size_is_refused_with_the_collective_to_insert():
+    @kf.policy
+    def local(training):
+        return kf.control.always().rescale(training.loss)
+
+    with pytest.raises(PolicyError, match="all_reduce"):
+        kf.attach(linear_model(), keras.optimizers.SGD(), policies=[local()])
+
+
+@pytest.mark.slow
+def test_a_tensorflow_with_one_thread_between_ops_is_refused():
+    program = (
+        "import keras, kungfu as kf\n"
+        "model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])\n"
+        "try:\n    kf.attach(model, keras.optimizers.SGD())\n"
+        "except kf.KungfuError as error:\n    print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TF_NUM_INTEROP_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.startswith("UsageError TensorFlow has 1 thread between ops")

@@ -1,0 +1,124 @@
+"""The loader: slices of one agreed order, each sample once an epoch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.errors import UsageError
+from tests.training.linear import linear_run, points
+
+
+def walked(run, data, **given):
+    """The batches that were trained on, as index arrays."""
+    trained = []
+    for x in run.training.batches(data, **given):
+        if run.step(x) is not kf.SKIPPED:
+            trained.append(np.asarray(x)[:, 0].astype(int).tolist())
+    return trained
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((points(4), points(5)), r"lengths \[4, 5\]"),
+        ((), "0 arrays"),
+        (np.float32(1), r"lengths \[-1\]"),
+        (np.zeros((0, 2)), "0 samples"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(data, message):
+    with pytest.raises(UsageError, match=message):
+        linear_run().training.batches(data, batch_size=1, epochs=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 2.0}, r"batch_size=2\.0"),
+        ({"batch_size": 9}, "only 8 samples"),
+        ({"epochs": -1}, "epochs=-1"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(given, message):
+    with pytest.raises(UsageError, match=message):
+        linear_run().training.batches(points(8), **{"batch_size": 4, "epochs": 1, "seed": 0, **given})
+
+
+def test_a_second_loop_is_refused():
+    run = linear_run()
+    run.training.batches(points(8), batch_size=4, epochs=1, seed=0)
+    with pytest.raises(UsageError, match="called twice"):
+        run.training.batches(points(8), batch_size=4, epochs=1, seed=0)
+
+
+def test_a_batch_that_is_not_given_to_the_step_is_refused():
+    run = linear_run()
+    loop = run.training.batches(points(8), batch_size=4, epochs=1, seed=0)
+    next(loop)
+    with pytest.raises(UsageError, match="was not given to the function"):
+        next(loop)
+
+
+def test_an_epoch_sees_each_sample_once_in_an_order_of_its_own():
+    run = linear_run()
+    trained = walked(run, points(10), batch_size=4, epochs=3, seed=5)
+    assert [len(batch) for batch in trained] == [4, 4, 2] * 3
+    epochs = [sum(trained[start : start + 3], []) for start in (0, 3, 6)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 3
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert run.training.traces() == 1
+
+
+def test_the_order_follows_the_seed():
+    orders = [walked(linear_run(), points(10), batch_size=5, epochs=1, seed=seed) for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_the_position_advances_by_the_samples_of_a_step():
+    run = linear_run()
+    positions = []
+    for x in run.training.batches(points(5), batch_size=2, epochs=2, seed=0):
+        if run.step(x) is not kf.SKIPPED:
+            position = run.training._equipment.ledger.progress.position()
+            positions.append((position.epoch, position.offset))
+    assert positions == [(0, 2), (0, 4), (1, 0), (1, 2), (1, 4), (2, 0)]
+
+
+def test_every_sample_is_counted_exactly_once_an_epoch_inside_the_step():
+    import keras
+
+    from tests.training.linear import linear_model
+
+    model, optimizer = linear_model(), keras.optimizers.SGD(0.1)
+    training = kf.attach(model, optimizer)
+    seen = tf.Variable(tf.zeros([11], tf.int64))
+
+    @training.step
+    def step(x, index):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x))
+        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        seen.scatter_add(tf.IndexedSlices(tf.ones_like(index), index))
+
+    for x, index in training.batches((points(11), np.arange(11)), batch_size=4, epochs=3, seed=0):
+        step(x, index)
+    assert seen.numpy().tolist() == [3] * 11
+    assert training.traces() == 1
+
+
+def test_a_batch_that_was_mapped_on_the_way_is_known_by_its_turn():
+    run = linear_run()
+    count = 0
+    for x in run.training.batches(points(8), batch_size=4, epochs=1, seed=0):
+        count += run.step(tf.identity(x) * 2) is not kf.SKIPPED
+    assert count == 2
+
+
+def test_no_epochs_are_no_batches():
+    assert list(linear_run().training.batches(points(4), batch_size=2, epochs=0, seed=0)) == []

@@ -1,0 +1,151 @@
+"""The object that attach gives, alone: what a program may and may not do with it."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.errors import UsageError
+from kungfu.policies import gns_batch, schedule
+from tests.training.linear import linear_model, linear_run, points
+
+
+def attached():
+    model = linear_model()
+    return model, kf.attach(model, keras.optimizers.SGD(1.0))
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_step_must_average_exactly_once(times):
+    _, training = attached()
+
+    @training.step
+    def step(x):
+        for _ in range(times):
+            training.average([tf.constant(1.0)], loss=0.0)
+
+    with pytest.raises(UsageError, match=rf"average\(\) {times} times"):
+        step(points(2))
+
+
+def test_a_second_step_function_is_refused():
+    run = linear_run()
+    run.step(points(2))
+    with pytest.raises(UsageError, match="one step"):
+        run.training.step(lambda x: None)
+
+
+def test_an_error_of_the_program_inside_the_step_stays_what_it_is():
+    _, training = attached()
+
+    @training.step
+    def step(x):
+        tf.debugging.assert_less(x, 1.0, message="too large")
+        training.average([tf.constant(1.0)], loss=0.0)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+        step(points(4))
+
+
+def test_a_step_after_the_end_is_refused():
+    run = linear_run()
+    for x in run.training.batches(points(4), batch_size=2, epochs=1, seed=0):
+        run.step(x)
+    with pytest.raises(UsageError, match="over"):
+        run.step(points(2))
+
+
+def test_alone_the_rank_is_0_the_size_1_and_nobody_has_left():
+    run = linear_run()
+    run.step(points(2))
+    assert (run.training.rank, run.training.size, run.training.left) == (0, 1, False)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        gns_batch(max_peers=4, every=2),
+        schedule({0: 3, 2: 1}),
+        kf.at_most(gns_batch(max_peers=4, every=1), schedule({3: 2})),
+        kf.first(schedule({3: 2}), schedule({5: 4})),
+    ],
+)
+def test_a_policy_on_a_program_that_runs_alone_changes_nothing_and_breaks_nothing(policy):
+    run = linear_run(policies=[policy])
+    for x in run.training.batches(points(12), batch_size=3, epochs=2, seed=0):
+        run.step(x)
+    assert run.training.size == 1
+    assert run.training.traces() == 1
+
+
+def test_a_hook_is_called_with_its_control_and_agreed_values():
+    calls = []
+
+    def hook(control, loss, step):
+        control.barrier()
+        control.rescale(7)
+        calls.append((control.size, control.step, control.wanted, step))
+
+    @kf.policy
+    def calling(training):
+        return kf.control.every(2).call(hook, training.mean_loss, training.step)
+
+    run = linear_run(policies=[calling()])
+    for _ in range(5):
+        run.step(points(2))
+    assert calls == [(1, 2, 7, 2.0), (1, 4, 7, 4.0)]
+    assert run.training.size == 1
+
+
+def test_an_error_of_a_hook_keeps_its_type():
+    def hook(control):
+        raise LookupError("of the hook")
+
+    @kf.policy
+    def calling(training):
+        return kf.control.every(1).call(hook)
+
+    run = linear_run(policies=[calling()])
+    run.step(points(2))
+    with pytest.raises(LookupError, match="of the hook"):
+        run.step(points(2))
+
+
+def test_two_optimizers_each_update_their_own_variables():
+    model = linear_model(keras.layers.Dense(2, use_bias=False, kernel_initializer="ones"))
+    first, second = keras.optimizers.SGD(1.0), keras.optimizers.SGD(2.0)
+    head, tail = model.trainable_variables[:1], model.trainable_variables[1:]
+    first.build(head)
+    second.build(tail)
+    training = kf.attach(model, [first, second])
+
+    @training.step
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True))
+        gradients = training.average(tape.gradient(loss, [*head, *tail]), loss=loss)
+        first.apply_gradients(zip(gradients[:1], head, strict=True))
+        second.apply_gradients(zip(gradients[1:], tail, strict=True))
+
+    step(tf.constant([[1.0, 0.0]]))
+    assert tail[0].numpy().ravel().tolist() == [-2.0, -2.0]
+    assert head[0].numpy().ravel().tolist() == [1.0, 1.0, 1.0, 1.0], "the tail was zero"
+
+
+def test_a_first_call_that_fails_can_be_made_again():
+    _, training = attached()
+    wrong = [True]
+
+    @training.step
+    def step(x):
+        if wrong[0]:
+            raise ValueError("not yet")
+        training.average([tf.constant(1.0)], loss=0.0)
+        return x
+
+    with pytest.raises(ValueError, match="not yet"):
+        step(points(2))
+    wrong[0] = False
+    assert step(points(2)).shape == (2, 2)
