@@ -1,0 +1,127 @@
+"""Takes what an agent hears and decides, and has it painted a few times a second."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from kungfu.cli.console.board import KUNGFU, Board, News, Said
+from kungfu.cli.console.farewell import farewell
+from kungfu.cli.console.legible import legible
+from kungfu.cli.console.live import LiveScreen
+from kungfu.cli.console.noise import is_noise
+from kungfu.cli.console.plain import PlainScreen
+from kungfu.cli.reader_gone import let_go
+from kungfu.cli.story import sentence
+from kungfu.runtime.agent.agent import Ending
+
+__all__ = ["RunConsole", "Screen", "make_console"]
+
+_PAINT_EVERY_S = 0.2
+# A terminal that was stopped by a key press must not hold up the end of a job.
+_LAST_PAINT_S = 2.0
+
+
+class Screen(Protocol):
+    """Where a job's output is painted; only one thread at a time calls it."""
+
+    def open(self) -> None:
+        """Prepares the screen."""
+
+    def show(self, news: News) -> None:
+        """Paints what is new."""
+
+    def close(self) -> None:
+        """Leaves the screen as it was found."""
+
+
+class RunConsole:
+    """The console of one job; a context, inside which a thread paints."""
+
+    def __init__(self, folder: Path, screen: Screen, *, stream: TextIO) -> None:
+        self._folder, self._screen, self._stream = folder, screen, stream
+        self._encoding = getattr(stream, "encoding", None) or "utf-8"
+        self._board = Board()
+        self._closing = threading.Event()
+        self._painter = threading.Thread(target=self._paint_on, name="kungfu-painter", daemon=True)
+
+    def __enter__(self) -> RunConsole:
+        self._screen.open()
+        self._painter.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def line(self, who: str, text: str) -> None:
+        """A line that a peer printed; the start-up noise of TensorFlow stays in the log file."""
+        if not is_noise(text):
+            self._board.say(Said(who, legible(text, encoding=self._encoding)))
+
+    def event(self, fields: Mapping[str, Any]) -> None:
+        """Something was decided or done."""
+        self._board.event(fields)
+        told = sentence(fields)
+        if told:
+            self._board.say(Said(KUNGFU, legible(told, encoding=self._encoding)))
+
+    def status(self, fields: Mapping[str, Any]) -> None:
+        """The newest figures of the run."""
+        self._board.step(fields)
+
+    def ended(self, ending: Ending) -> None:
+        """Says how the job ended, below everything else: the root cause first if it failed."""
+        self._close()
+        lines = farewell(ending.code, ending.failure, folder=self._folder)
+        out = Console(stderr=ending.code != 0, highlight=False)
+        style = "bold red" if ending.failure else "bold"
+        try:
+            for nth, line in enumerate(lines):
+                out.print(Text(legible(line, encoding=out.encoding), style if nth == 0 else ""), soft_wrap=True)
+        except OSError:
+            let_go(out.file)
+
+    def _paint_on(self) -> None:
+        while not self._closing.wait(_PAINT_EVERY_S):
+            if not self._paint():
+                return
+
+    def _paint(self) -> bool:
+        """Whether anybody still reads; if not, the job goes on unseen, and its record is in the folder."""
+        try:
+            self._screen.show(self._board.take())
+        except OSError:
+            let_go(self._stream)
+            return False
+        return True
+
+    def _close(self) -> None:
+        """Paints what is left; idempotent."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._painter.join(timeout=_LAST_PAINT_S)
+        if self._painter.is_alive():
+            return
+        self._paint()
+        try:
+            self._screen.close()
+        except OSError:
+            let_go(self._stream)
+
+
+def make_console(folder: Path) -> RunConsole:
+    """The console for this process's output: a live status on a terminal, plain lines elsewhere."""
+    console = Console()
+    alive = sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal
+    screen: Screen = LiveScreen(console) if alive else PlainScreen(sys.stdout)
+    return RunConsole(folder, screen, stream=sys.stdout)

@@ -1,0 +1,79 @@
+"""The state of a run as one status shows it: a value, and what each event and measurement makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kungfu.cli.story.rescaling import stood_still_s
+from kungfu.cli.story.values import count, duration, figure, label, text_of
+
+__all__ = ["Status", "after_event", "after_step", "decision_words", "status_words"]
+
+Fields = Mapping[str, Any]
+# Fields of a step that are shown in a fixed place, or not at all; every other one is a monitor of the policy.
+_OWN = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
+
+
+@dataclass(frozen=True)
+class Status:
+    """``phase``: what goes on besides steps; ``decision``: the last one, in words; ``step``: the last one's figures."""
+
+    phase: str = "starting"
+    decision: str = "none yet"
+    step: Fields = field(default_factory=dict)
+
+
+def after_event(status: Status, event: Fields) -> Status:
+    """The status once `event` has happened."""
+    match event.get("event"):
+        case "started":
+            return replace(status, phase=f"{count(event.get('size'), 'peer')} getting ready")
+        case "view":
+            return replace(status, phase="training")
+        case "decision":
+            asked = f"{figure(event.get('size'))} -> {count(event.get('asked'), 'peer')}"
+            return replace(status, decision=f"{_at(event)}, {text_of(event, 'rule')}: {asked}, under way")
+        case "rescale":
+            came = f"{figure(event.get('from'))} -> {count(event.get('to'), 'peer')}"
+            still = f"stood still for {duration(stood_still_s(event))}"
+            return replace(status, decision=f"{_at(event)}, {text_of(event, 'rule')}: {came}, {still}")
+        case "refused":
+            asked = f"{count(event.get('asked'), 'peer')} refused"
+            return replace(status, decision=f"{text_of(event, 'rule')}: {asked}")
+    return status
+
+
+def after_step(status: Status, figures: Fields) -> Status:
+    """The status once a step was measured. A speed that this step does not know stays the last one that was known."""
+    speed = figures.get("samples_per_s")
+    kept = status.step.get("samples_per_s") if speed is None else speed
+    return replace(status, step={**figures, "samples_per_s": kept})
+
+
+def status_words(status: Status) -> tuple[tuple[str, str], ...]:
+    """What there is to show, as pairs of a name and its value; ``-`` for what is not known.
+
+    >>> status_words(Status(step={"step": 7, "size": 2, "batch": 32, "loss": None, "samples_per_s": 690.1}))[:2]
+    (('step', '7'), ('samples/s', '690'))
+    """
+    step = status.step
+    monitors = {"noise_scale": None, **{name: value for name, value in step.items() if name not in _OWN}}
+    return (
+        ("step", figure(step.get("step"))),
+        ("samples/s", figure(step.get("samples_per_s"))),
+        ("peers", figure(step.get("size"))),
+        ("batch", figure(step.get("batch"))),
+        ("loss", figure(step.get("loss"))),
+        *((label(str(name)), figure(value)) for name, value in monitors.items()),
+    )
+
+
+def decision_words(status: Status) -> str:
+    """The last decision."""
+    return f"last decision: {status.decision}"
+
+
+def _at(event: Fields) -> str:
+    return f"step {figure(event.get('step'))}"

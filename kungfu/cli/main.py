@@ -1,0 +1,119 @@
+"""``kungfu``: tells of policies and of runs, and plans."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from kungfu.cli.reader_gone import let_go
+from kungfu.errors import KungfuError
+
+__all__ = ["main"]
+
+# Commands that bring a module of their own, with `add_arguments(parser)` and `run(arguments)`.
+_PLANNING = (
+    ("simulate", "kungfu.cli.simulate", "run a scheduler over a trace of jobs"),
+    ("plan-tuning", "kungfu.cli.plan_tuning", "plan a hyperparameter search under a deadline"),
+)
+_EXITS = """exit codes: 0 done, 2 the command line or what it names is wrong, 130 ended by Ctrl-C"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one sub-command and gives its exit code; an error of the user's is one message and code 2."""
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = _parser(words)
+    given = parser.parse_args(words)
+    if given.act is None:
+        parser.print_help(sys.stderr)
+        return 2
+    act: Callable[[argparse.Namespace], int] = given.act
+    try:
+        code = act(given)
+        sys.stdout.flush()
+        return code
+    except KungfuError as error:
+        print(f"kungfu {given.name}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        let_go(sys.stdout)
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kungfu", description="Looks at policies and at runs; kungfu-run starts one.", epilog=_EXITS
+    )
+    parser.add_argument("--version", action="version", version=f"kungfu {_version()}")
+    parser.set_defaults(act=None, name="")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_explain(commands.add_parser("explain", help="show what a policy computes, when, and what it costs"))
+    _add_why(commands.add_parser("why", help="tell what was decided in a run, and why"))
+    _add_draw(commands.add_parser("draw", help="draw a run: size, noise scale, loss, samples/s over steps"))
+    for name, module, what in _PLANNING:
+        if importlib.util.find_spec(module) is not None:
+            brought = commands.add_parser(name, help=what, description=what)
+            if name in words:  # the others' modules are not loaded
+                _add_module(brought, name=name, module=module)
+    return parser
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("spec", metavar="SPEC", help="MODULE_OR_PATH:POLICY(ARGS)")
+    parser.set_defaults(act=_explain, name="explain")
+
+
+def _add_why(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that kungfu-run wrote to")
+    parser.set_defaults(act=_why, name="why")
+
+
+def _add_draw(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that kungfu-run wrote to")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="the PNG to write (DIR/run.png)")
+    parser.set_defaults(act=_draw, name="draw")
+
+
+def _add_module(parser: argparse.ArgumentParser, *, name: str, module: str) -> None:
+    brought = importlib.import_module(module)
+    brought.add_arguments(parser)
+    parser.set_defaults(act=brought.run, name=name)
+
+
+# Each command loads what it needs when it is called: help and errors are quick.
+
+
+def _explain(given: argparse.Namespace) -> int:
+    from kungfu.cli.explain import explain_command
+
+    return explain_command(given.spec)
+
+
+def _why(given: argparse.Namespace) -> int:
+    from kungfu.cli.why import why_command
+
+    return why_command(given.folder)
+
+
+def _draw(given: argparse.Namespace) -> int:
+    from kungfu.cli.picture import draw
+
+    print(draw(given.folder, given.to or given.folder / "run.png"))
+    return 0
+
+
+def _version() -> str:
+    try:
+        return version("kungfu-training")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

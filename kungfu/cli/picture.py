@@ -1,0 +1,205 @@
+"""``kungfu draw DIR``: a run in one picture, four panels over its steps."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from kungfu.cli.story import read_events, read_metrics
+from kungfu.cli.story.rescaling import stood_still_s
+from kungfu.cli.story.values import count, duration, figure, number
+from kungfu.errors import UsageError
+
+__all__ = ["draw"]
+
+Fields = Mapping[str, Any]
+Series = NDArray[np.float64]
+
+_BLUE, _ORANGE, _GREEN, _RED, _GREY = "#1f6fb4", "#d9730d", "#2b8a3e", "#b3261e", "#8a8f98"
+# A monitor or a loss that spans more than this factor is drawn on a logarithmic axis.
+_DECADES = 30.0
+_SMOOTH_STEPS = 25
+# An epoch's last batch is smaller; it is one step among this many.
+_ODD_AMONG = 9
+_MOST_NAMES = 12
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What is drawn: a row of figures for each step, and the events."""
+
+    steps: Series
+    rows: tuple[Fields, ...]
+    events: tuple[Fields, ...]
+
+    def series(self, name: str) -> Series:
+        """The values of one figure, NaN where it is not known."""
+        return np.array([_known(row.get(name)) for row in self.rows])
+
+    def happened(self, kind: str) -> list[Fields]:
+        """The events of a kind that have a step."""
+        return [event for event in self.events if event.get("event") == kind and number(event.get("step")) is not None]
+
+
+def draw(folder: Path, target: Path) -> Path:
+    """Draws the run that `folder` records as a PNG, and gives its path.
+
+    Four panels share the axis of steps: the size with its decisions, the noise scale in samples beside the batch, the
+    loss, and samples/s. Raises ``UsageError`` where there is no record, no step in it, or `target` cannot be written.
+    """
+    run = _read(folder)
+    canvas = Figure(figsize=(9.0, 9.5), layout="constrained")
+    FigureCanvasAgg(canvas)
+    panels = canvas.subplots(4, 1, sharex=True, gridspec_kw={"height_ratios": (1.0, 1.15, 1.15, 1.0)})
+    for panel, paint in zip(panels, (_draw_size, _draw_noise, _draw_loss, _draw_speed), strict=True):
+        paint(panel, run)
+        _draw_rescales(panel, run)
+        panel.grid(axis="y", color="#e6e8eb", linewidth=0.8)
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel("step")
+    panels[-1].set_xlim(float(run.steps[0]), max(float(run.steps[-1]), float(run.steps[0]) + 1))
+    canvas.suptitle(_title(run, folder), fontsize=12)
+    return _write(canvas, target)
+
+
+def _read(folder: Path) -> _Run:
+    rows = [row for row in read_metrics(folder).entries if number(row.get("step")) is not None]
+    if not rows:
+        raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so there is nothing to draw")
+    rows.sort(key=lambda row: _known(row["step"]))
+    return _Run(np.array([_known(row["step"]) for row in rows]), tuple(rows), read_events(folder).entries)
+
+
+def _known(value: object) -> float:
+    given = number(value)
+    return math.nan if given is None else given
+
+
+def _title(run: _Run, folder: Path) -> str:
+    rescales = [event for event in run.events if event.get("event") == "rescale"]
+    still = sum(stood_still_s(event) for event in rescales)
+    stood = f", for which training stood still for {duration(still)}" if rescales else ""
+    return f"{folder.name}: {count(run.steps[-1], 'step')}, {count(len(rescales), 'rescale')}{stood}"
+
+
+# ---- the panels ----------------------------------------------------------------------------------------------------
+
+
+def _draw_size(panel: Any, run: _Run) -> None:
+    size = run.series("size")
+    panel.step(run.steps, size, where="post", color=_BLUE, linewidth=2)
+    decisions = [event for event in run.happened("decision") if number(event.get("asked")) is not None]
+    panel.scatter(
+        [_known(event["step"]) for event in decisions], [_known(event["asked"]) for event in decisions],
+        marker="D", s=34, facecolor="white", edgecolor=_RED, linewidth=1.5, zorder=3, label="size a rule asked for",
+    )  # fmt: skip
+    if decisions:
+        panel.legend(loc="upper left", frameon=False, fontsize=9)
+    top = np.nanmax([1.0, *size[np.isfinite(size)], *(_known(event["asked"]) for event in decisions)])
+    panel.set_ylim(0, top * 1.3)
+    panel.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    panel.set_ylabel("size (peers)")
+    _name_rescales(panel, run, height=top * 0.04)
+
+
+def _draw_noise(panel: Any, run: _Run) -> None:
+    noise, batch = run.series("noise_scale"), _without_odd_ones(run.series("batch"))
+    panel.plot(run.steps, noise, color=_ORANGE, linewidth=1.8, label="noise scale")
+    panel.step(run.steps, batch, where="post", color=_GREY, linewidth=1.3, linestyle="--", label="batch")
+    panel.set_ylabel("noise scale (samples)")
+    _fit(panel, np.concatenate([noise, batch]))
+    panel.legend(loc="lower right", frameon=False, fontsize=9)
+    if not np.isfinite(noise).any():
+        panel.text(0.5, 0.5, "no rule watched the noise scale", transform=panel.transAxes, ha="center", color=_GREY)
+
+
+def _draw_loss(panel: Any, run: _Run) -> None:
+    loss = run.series("loss")
+    smooth = _smoothed(loss, np.zeros_like(loss))
+    panel.plot(run.steps, loss, color=_RED, linewidth=0.8, alpha=0.3)
+    panel.plot(run.steps, smooth, color=_RED, linewidth=1.8)
+    panel.set_ylabel("loss")
+    _fit(panel, smooth)
+
+
+def _draw_speed(panel: Any, run: _Run) -> None:
+    speed = run.series("samples_per_s")
+    smooth = _smoothed(speed, run.series("size"))
+    panel.plot(run.steps, speed, color=_GREEN, linewidth=0.8, alpha=0.3)
+    panel.plot(run.steps, smooth, color=_GREEN, linewidth=1.8)
+    panel.set_ylabel("samples/s")
+    if np.isfinite(smooth).any():
+        # A lone step that was timed too short must not flatten all the others.
+        highest = max(float(np.nanmax(smooth)), float(np.nanpercentile(speed, 99)))
+        panel.set_ylim(0, highest * 1.15 or 1.0)
+
+
+def _draw_rescales(panel: Any, run: _Run) -> None:
+    for event in run.happened("rescale"):
+        panel.axvline(_known(event["step"]), color=_GREY, linewidth=1, linestyle=":", zorder=0)
+
+
+def _name_rescales(panel: Any, run: _Run, *, height: float) -> None:
+    """Beside each line, on the side where the size is larger and leaves room below."""
+    rescales = run.happened("rescale")
+    for event in rescales if len(rescales) <= _MOST_NAMES else ():
+        side = "left" if _known(event.get("to")) > _known(event.get("from")) else "right"
+        text = f" {figure(event.get('from'))}→{figure(event.get('to'))}, stood {duration(event.get('stop_s'))} "
+        panel.text(_known(event["step"]), height, text, rotation=90, va="bottom", ha=side, fontsize=8, color="#555a61")
+
+
+def _fit(panel: Any, values: Series) -> None:
+    """A logarithmic axis where the values need one."""
+    known = values[np.isfinite(values)]
+    if known.size and known.min() > 0 and known.max() / known.min() > _DECADES:
+        panel.set_yscale("log")
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    elif known.size and known.min() >= 0:
+        panel.set_ylim(bottom=0)
+
+
+def _smoothed(values: Series, group: Series) -> Series:
+    """The mean of the known values around each step, never across a change of `group`: a jump stays one."""
+    smooth = np.full_like(values, math.nan)
+    edges = np.flatnonzero(np.diff(np.nan_to_num(group, nan=-1.0))) + 1
+    for part in np.split(np.arange(len(values)), edges):
+        known = np.isfinite(values[part])
+        width = np.ones(min(_SMOOTH_STEPS, len(part)))
+        total = _around(np.where(known, values[part], 0.0), width)
+        counted = _around(known.astype(float), width)
+        smooth[part] = np.divide(total, counted, out=np.full(len(part), math.nan), where=counted > 0.5)
+    return smooth
+
+
+def _without_odd_ones(values: Series) -> Series:
+    """The median of the steps around each: a change stays where it is, a step that differs from its neighbours goes."""
+    beside = _ODD_AMONG // 2
+    windows = sliding_window_view(np.pad(values, beside, mode="reflect"), _ODD_AMONG)
+    return np.asarray(np.median(windows, axis=1), dtype=np.float64)
+
+
+def _around(values: Series, width: Series) -> Series:
+    return np.asarray(np.convolve(values, width, mode="same"), dtype=np.float64)
+
+
+def _write(canvas: Any, target: Path) -> Path:
+    """Whole or not at all: the picture is made before its file is touched."""
+    image = io.BytesIO()
+    canvas.savefig(image, format="png", dpi=120)
+    try:
+        target.write_bytes(image.getvalue())
+    except OSError as error:
+        raise UsageError(f"{target}: {error.strerror}; give a file in a folder that can be written to") from error
+    return target

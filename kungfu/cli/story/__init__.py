@@ -1,0 +1,8 @@
+"""What the record of a run says, told to a person."""
+
+from kungfu.cli.story.record import Record, read_events, read_metrics
+from kungfu.cli.story.sentence import sentence
+from kungfu.cli.story.table import decisions_table
+from kungfu.cli.story.tale import Paragraph, tell
+
+__all__ = ["Paragraph", "Record", "decisions_table", "read_events", "read_metrics", "sentence", "tell"]

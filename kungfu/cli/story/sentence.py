@@ -1,0 +1,152 @@
+"""One event in one sentence, as a running job says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kungfu.cli.story.values import (
+    count,
+    duration,
+    figure,
+    items_of,
+    label,
+    mapping_of,
+    number,
+    peers_named,
+    text_of,
+)
+
+__all__ = ["asked", "change", "reasons", "sentence"]
+
+Fields = Mapping[str, Any]
+# What the story tells with something else, or what is told only when a run is looked at afterwards.
+_SILENT = ("spawned", "peer ended")
+
+
+def sentence(event: Fields) -> str:
+    """What happened, in a sentence; empty for what is not worth one.
+
+    >>> sentence({"event": "view", "version": 2, "peers": [0, 1, 2]})
+    'view 2: 3 peers train'
+    >>> sentence({"event": "decision", "step": 50, "rule": "grow", "saw": {"noise_scale": 50.7}, "size": 2, "asked": 3})
+    'step 50: grow wants 3 peers instead of 2 (noise scale 50.7)'
+    """
+    kind = text_of(event, "event")
+    if kind in _SILENT:
+        return ""
+    return _TELLERS.get(kind, _unknown)(event)
+
+
+def reasons(saw: Fields, *, without: tuple[str, ...] = ("size", "target")) -> str:
+    """The values that a rule saw, by name."""
+    return ", ".join(f"{label(str(name))} {figure(value)}" for name, value in saw.items() if name not in without)
+
+
+def asked(event: Fields) -> str:
+    """What a decision wants, beside what was.
+
+    >>> asked({"size": 2, "asked": 3}), asked({"size": 2, "asked": 2})
+    ('3 peers instead of 2', 'to stay at 2 peers')
+    """
+    if number(event.get("asked")) is None:
+        return "no change of size"
+    if event.get("asked") == event.get("size"):
+        return f"to stay at {count(event.get('size'), 'peer')}"
+    return f"{count(event.get('asked'), 'peer')} instead of {figure(event.get('size'))}"
+
+
+def change(event: Fields) -> str:
+    """Who came and who went in a rescale."""
+    joined, left = items_of(event, "joined"), items_of(event, "left")
+    came = [f"{peers_named(joined)} joined"] if joined else []
+    went = [f"{peers_named(left)} left"] if left else []
+    return ", ".join(came + went)
+
+
+def _started(event: Fields) -> str:
+    command = " ".join(str(word) for word in items_of(event, "command"))
+    return f"{count(event.get('size'), 'peer')} start: {command}"
+
+
+def _view(event: Fields) -> str:
+    peers = items_of(event, "peers")
+    train = "trains" if len(peers) == 1 else "train"
+    return f"view {figure(event.get('version'))}: {count(len(peers), 'peer')} {train}"
+
+
+def _decision(event: Fields) -> str:
+    saw, done = reasons(mapping_of(event, "saw")), event.get("done")
+    because = f" ({saw})" if saw else ""
+    what = f"; {done}" if isinstance(done, str) and done else ""
+    return f"step {figure(event.get('step'))}: {text_of(event, 'rule')} wants {asked(event)}{because}{what}"
+
+
+def _rescale(event: Fields) -> str:
+    sizes = f"{figure(event.get('from'))} -> {count(event.get('to'), 'peer')}"
+    who = change(event)
+    return (
+        f"step {figure(event.get('step'))}: {sizes}{f' ({who})' if who else ''}, batch "
+        f"{figure(event.get('global_batch_size'))}; training stood still for {duration(event.get('stop_s'))}"
+    )
+
+
+def _called(event: Fields) -> str:
+    saw, wanted = reasons(mapping_of(event, "saw")), event.get("asked")
+    given = f" with {saw}" if saw else ""
+    what = f"; it wants {count(wanted, 'peer')}" if number(wanted) is not None else "; it wants no change of size"
+    return f"step {figure(event.get('step'))}: {text_of(event, 'rule')} was called{given}{what}"
+
+
+def _refused(event: Fields) -> str:
+    return (
+        f"{text_of(event, 'rule')} wanted {count(event.get('asked'), 'peer')}, which cannot be had: "
+        f"{text_of(event, 'reason')}; training goes on with {figure(event.get('size'))}"
+    )
+
+
+def _missing(event: Fields) -> str:
+    return f"{peers_named(items_of(event, 'peers'))} never got ready: {text_of(event, 'reason')}"
+
+
+def _dismissed(event: Fields) -> str:
+    return f"peer {figure(event.get('peer'))} was dismissed: {text_of(event, 'reason')}"
+
+
+def _dissent(event: Fields) -> str:
+    wishes = ", ".join(f"rank {rank} {wish or 'nothing'}" for rank, wish in mapping_of(event, "wishes").items())
+    return f"the peers' rules differ in view {figure(event.get('view'))} (rank 0's counts): {wishes}"
+
+
+def _finished(event: Fields) -> str:
+    how = "has left the job" if event.get("leaving") is True else "is through"
+    return f"peer {figure(event.get('peer'))} {how} after {count(event.get('steps'), 'step')}"
+
+
+def _failed(event: Fields) -> str:
+    return f"failed: {text_of(event, 'error')}"
+
+
+def _ended(event: Fields) -> str:
+    return f"ended: {text_of(event, 'reason')}"
+
+
+def _unknown(event: Fields) -> str:
+    rest = ", ".join(f"{label(str(name))} {value}" for name, value in event.items() if name not in ("event", "time"))
+    return f"{text_of(event, 'event')}: {rest}"
+
+
+_TELLERS: Mapping[str, Callable[[Fields], str]] = {
+    "started": _started,
+    "view": _view,
+    "decision": _decision,
+    "rescale": _rescale,
+    "called": _called,
+    "refused": _refused,
+    "missing": _missing,
+    "dismissed": _dismissed,
+    "dissent": _dissent,
+    "finished": _finished,
+    "failed": _failed,
+    "ended": _ended,
+}

@@ -1,0 +1,54 @@
+"""``kungfu why DIR``: what was decided in a run, and why, as a story."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from kungfu.cli.story import Paragraph, read_events, tell
+from kungfu.cli.story.values import duration
+
+__all__ = ["why_command"]
+
+_MARGIN = 11
+_NARROW = 60
+
+
+def why_command(folder: Path) -> int:
+    """Prints the story of the run whose record is in `folder`; gives the exit code.
+
+    Raises ``UsageError`` where there is no record of a run.
+    """
+    record = read_events(folder)
+    console = Console(highlight=False)
+    console.print(Text(f"the run in {folder}\n", style="bold"), soft_wrap=True)
+    for paragraph in tell(record.entries):
+        for line in _lines(paragraph, width=console.width):
+            console.print(line, soft_wrap=True)
+    for remark in record.remarks:
+        console.print(Text(f"note: {remark}", style="yellow"), soft_wrap=True)
+    return 0
+
+
+def _lines(paragraph: Paragraph, *, width: int) -> Iterator[Text]:
+    """Wrapped within `width`, with the time on the left, or above where there is little room."""
+    at = "" if paragraph.at_s is None else _moment(paragraph.at_s)
+    margin = 2 if width < _NARROW else _MARGIN
+    room = max(20, width - margin - 4)
+    if margin < _MARGIN and at:
+        yield Text(at, style="cyan")
+    lead = at.ljust(margin) if margin == _MARGIN else " " * margin
+    for line in textwrap.wrap(paragraph.headline, room + 4) or [""]:
+        yield Text(lead, style="cyan").append(line, style="bold")
+        lead = " " * margin
+    for detail in paragraph.details:
+        for nth, line in enumerate(textwrap.wrap(detail, room) or [""]):
+            yield Text(f"{' ' * margin}{'  - ' if nth == 0 else '    '}{line}")
+
+
+def _moment(at_s: float) -> str:
+    return f"+{at_s:.1f} s" if at_s < 1 else f"+{duration(at_s)}"
