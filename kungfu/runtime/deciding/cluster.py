@@ -7,8 +7,9 @@ until it trains in a view; then it is a member, until it ends or a later view la
 | ----------------------------- | ------------------------------------------------------------------------------ |
 | a starting peer is ready      | when no other one is still on its way: form the first view, or offer them       |
 | a starting peer ends or is late | of the first view: the job fails; of a later one: offer those who are ready   |
-| the leader wants another size | spawn what is missing, kill what is too much                                   |
-| a member ends with an error   | the job fails                                                                  |
+| the leader wants another size | spawn what is missing, kill what is too much, offer those who are left         |
+| a member ends with an error   | the job fails, even if its training is over: its script went on after that     |
+| no member is alive            | kill those who start: nobody could take them in                                |
 | all processes have ended      | the job is done                                                                |
 """
 
@@ -173,8 +174,9 @@ def step(cluster: Cluster, event: Event, now: float) -> Outcome:
             starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in members}
             return replace(cluster, view=view, starting=starting), []
         case Finishing(peer, leaving):
-            cluster = replace(cluster, parting=cluster.parting | {peer})
-            return (cluster, []) if leaving else _dismissed(cluster, list(cluster.starting), "training is over")
+            if leaving:
+                return replace(cluster, parting=cluster.parting | {peer}), []
+            return _dismissed(cluster, list(cluster.starting), "training is over")
         case Ended(peer, code):
             return _ended(replace(cluster, alive=cluster.alive - {peer}), peer, code, now)
         case Tick():
@@ -184,9 +186,7 @@ def step(cluster: Cluster, event: Event, now: float) -> Outcome:
 def _spawned(cluster: Cluster, count: int, now: float) -> Outcome:
     ids = list(range(cluster.next_id, cluster.next_id + count))
     starting = {**cluster.starting, **{peer: Starting(now) for peer in ids}}
-    cluster = replace(
-        cluster, starting=starting, alive=cluster.alive | set(ids), next_id=cluster.next_id + count, missing={}
-    )
+    cluster = replace(cluster, starting=starting, alive=cluster.alive | set(ids), next_id=cluster.next_id + count)
     return cluster, [Spawn(peer) for peer in ids]
 
 
@@ -197,25 +197,34 @@ def _dismissed(cluster: Cluster, peers: list[int], reason: str) -> Outcome:
 
 
 def _wanted(cluster: Cluster, size: int, now: float) -> Outcome:
-    have = (cluster.view.size if cluster.view else 0) + len(cluster.starting)
-    if size >= have:
-        return _spawned(cluster, size - have, now)
-    # Those that have come least far are the cheapest to let go.
-    newest = sorted(cluster.starting, key=lambda peer: (cluster.starting[peer].ready is not None, -peer))
-    return _dismissed(cluster, newest[: have - size], f"the job wants {size} peers now")
+    if cluster.view is None:
+        return cluster, []  # there is no leader yet who could ask
+    have, cluster = cluster.view.size + len(cluster.starting), replace(cluster, missing={})
+    if size > have:
+        cluster, changes = _spawned(cluster, size - have, now)
+    else:
+        cluster, changes = _thinned(cluster, have - size, f"the job wants {size} peers now")
+    cluster, offers = _gathered(cluster)
+    return cluster, [*changes, *offers]
+
+
+def _thinned(cluster: Cluster, count: int, reason: str) -> Outcome:
+    """Lets ``count`` of those go who start: first those that have come least far, they are the cheapest."""
+    order = sorted(cluster.starting, key=lambda peer: (cluster.starting[peer].ready is not None, -peer))
+    return _dismissed(cluster, order[:count], reason)
 
 
 def _seen(cluster: Cluster, event: Seen, now: float) -> Outcome:
     entry = cluster.starting.get(event.peer.id)
-    if entry is None:
-        return cluster, []  # dismissed in the meantime; its end is under way
+    if entry is None or entry.ready is not None:
+        return cluster, []  # dismissed in the meantime, and its end is under way; or said before
     entry = replace(entry, ready=now, peer=event.peer) if event.ready else replace(entry, attached=now)
     return _gathered(replace(cluster, starting={**cluster.starting, event.peer.id: entry}))
 
 
 def _gathered(cluster: Cluster) -> Outcome:
     """Once nobody is on the way any more: the first view, or an offer to the leader."""
-    if any(entry.ready is None for entry in cluster.starting.values()):
+    if _somebody_is_on_the_way(cluster):
         return cluster, []
     peers = tuple(entry.peer for _, entry in sorted(cluster.starting.items()) if entry.peer is not None)
     if cluster.view is None:
@@ -225,6 +234,10 @@ def _gathered(cluster: Cluster) -> Outcome:
     reason = "; ".join(f"peer {peer}: {why}" for peer, why in sorted(cluster.missing.items()))
     prepared = Prepared(peers, tuple(sorted(cluster.missing)), reason, _parts(cluster))
     return replace(cluster, missing={}), [Offer(cluster.view, prepared)]
+
+
+def _somebody_is_on_the_way(cluster: Cluster) -> bool:
+    return any(entry.ready is None for entry in cluster.starting.values())
 
 
 def _parts(cluster: Cluster) -> dict[str, float]:
@@ -245,14 +258,22 @@ def _lost(cluster: Cluster, peer: int, why: str) -> Outcome:
 
 def _ended(cluster: Cluster, peer: int, code: int, now: float) -> Outcome:
     if peer in cluster.starting and cluster.view is not None:
-        return _lost(
-            cluster, peer, f"ended ({ending(code)}) {now - cluster.starting[peer].since:.1f} s after its start"
-        )
+        why = f"ended ({ending(code)}) {now - cluster.starting[peer].since:.1f} s after its start"
+        return _concluded(*_lost(cluster, peer, why))
     if code != 0 and peer not in cluster.parting:
         return cluster, [Fail(peer, ending(code))]
     if code == 0 and peer in cluster.starting:
         return cluster, [Fail(peer, _no_training(cluster.starting[peer]))]
-    return cluster, ([] if cluster.alive else [Done()])
+    return _concluded(cluster, [])
+
+
+def _concluded(cluster: Cluster, commands: list[Command]) -> Outcome:
+    """What an end means for the others: without a living member nothing else can happen."""
+    if not cluster.alive:
+        return cluster, [Done()]
+    if cluster.view is None or cluster.alive & set(cluster.view.ids):
+        return cluster, commands
+    return _dismissed(cluster, list(cluster.starting), "no peer that trains is left")
 
 
 def _no_training(entry: Starting) -> str:

@@ -2,13 +2,14 @@
 
 | wish                     | prepared peers | becomes                                                      |
 | ------------------------ | -------------- | ------------------------------------------------------------ |
-| smaller than the view    | any            | the newest peers leave at once; prepared ones are dismissed   |
+| smaller than the view    | any            | the newest peers leave at once; those under way are dismissed |
 | larger than the view     | none yet       | the agent prepares peers, the view stays, triggers hold       |
-| larger, under way        | all there      | they join                                                     |
+| larger, under way        | all there      | they join; surplus ones are dismissed                         |
 | larger, under way        | some missing   | those who are there join; the target is marked as refused     |
-| as large as the view     | any            | nothing; prepared ones are dismissed                          |
+| as large as the view     | any            | nothing; those under way are dismissed                        |
 
-The newest wish wins over one that is under way.
+The newest wish wins over one that is under way. An offer that does not account for exactly the peers that were asked
+for last was made for an older wish, and some of its peers may be dismissed by now: the agent is asked for a new one.
 """
 
 from __future__ import annotations
@@ -76,27 +77,28 @@ def decide(
     >>> decide(two, Terms(64, 32.0), Limits(1, 4), wish=wish).prepare
     4
     """
+    under_way = terms.target_size > 0
+    asked = terms.target_size - view.size  # so many peers are under way
     if wish is not None:
         terms = replace(terms, keep=wish.keep, refused_size=0, target_size=0)
         target = _reachable(wish.size, terms, limits)
         terms = replace(terms, refused_size=wish.size if target != wish.size else 0)
-    elif prepared is not None and terms.target_size:
+    elif prepared is not None and under_way:
         target = terms.target_size
     else:
         return Decision(view, terms)
     if target < view.size:
-        return Decision(
-            *_settled(view.changed(leave=view.newest(view.size - target)), terms), _dismissal(target, prepared)
-        )
+        shrunk = view.changed(leave=view.newest(view.size - target))
+        return Decision(*_settled(shrunk, terms), target if under_way else None)
     if target == view.size:
-        return Decision(view, replace(terms, target_size=0), target)
-    if prepared is None:
+        return Decision(view, replace(terms, target_size=0), target if under_way else None)
+    if prepared is None or _accounted(prepared) != asked or target - view.size > asked:
         return Decision(view, replace(terms, target_size=target), target)
     return _joined(view, terms, target, prepared)
 
 
-def _dismissal(target: int, prepared: Prepared | None) -> int | None:
-    return target if prepared is not None and prepared.ready else None
+def _accounted(prepared: Prepared) -> int:
+    return len(prepared.ready) + len(prepared.missing)
 
 
 def _joined(view: View, terms: Terms, target: int, prepared: Prepared) -> Decision:
@@ -104,9 +106,9 @@ def _joined(view: View, terms: Terms, target: int, prepared: Prepared) -> Decisi
     reached = view.size + len(welcome)
     terms = replace(terms, refused_size=target if reached < target else terms.refused_size)
     if not welcome:
-        return Decision(view, replace(terms, target_size=0))
-    surplus = target if len(prepared.ready) > len(welcome) else None
-    return Decision(*_settled(view.changed(join=welcome), terms), surplus)
+        return Decision(view, replace(terms, target_size=0), reached)
+    others = reached < target or len(prepared.ready) > len(welcome)
+    return Decision(*_settled(view.changed(join=welcome), terms), reached if others else None)
 
 
 def _reachable(size: int, terms: Terms, limits: Limits) -> int:

@@ -1,0 +1,228 @@
+"""What a barrier decides: the table of the module, and the arithmetic of the batch."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.runtime.deciding.decide import Decision, Keep, Prepared, Terms, Wish, decide
+from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.settings import Limits
+
+LIMITS = Limits(1, 6)
+
+
+def peers(*ids: int) -> tuple[Peer, ...]:
+    return tuple(Peer(id_, f"host:{id_}") for id_ in ids)
+
+
+def view_of(size: int, *, version: int = 5) -> View:
+    return View(version, peers(*range(size)))
+
+
+def wish(size: int, keep: Keep = "local_batch_size") -> Wish:
+    return Wish(size, keep, "rule", 10)
+
+
+def terms_of(size: int, *, per_peer: float = 32.0, target: int = 0, keep: Keep = "local_batch_size") -> Terms:
+    return Terms(round(per_peer * size), per_peer, target, 0, keep)
+
+
+def grown(size: int, target: int, keep: Keep = "local_batch_size", terms: Terms | None = None) -> Decision:
+    """Two barriers: one that asks for peers, one at which they are all there."""
+    view = view_of(size)
+    asked = decide(view, terms or terms_of(size), LIMITS, wish=wish(target, keep))
+    offer = Prepared(peers(*range(100, 100 + target - size)))
+    return decide(view, asked.terms, LIMITS, prepared=offer)
+
+
+# ---- the table ------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_wish_or_an_offer_nothing_changes() -> None:
+    assert decide(view_of(2), terms_of(2), LIMITS) == Decision(view_of(2), terms_of(2))
+
+
+def test_a_smaller_wish_lets_the_newest_go_at_once() -> None:
+    decision = decide(view_of(4), terms_of(4), LIMITS, wish=wish(2))
+    assert decision == Decision(View(6, peers(0, 1)), Terms(64, 32.0), prepare=None)
+
+
+def test_a_smaller_wish_dismisses_those_under_way_offered_or_not() -> None:
+    under_way = terms_of(3, target=5)
+    for offer in (None, Prepared(peers(7, 8))):
+        decision = decide(view_of(3), under_way, LIMITS, wish=wish(2), prepared=offer)
+        assert (decision.view.ids, decision.prepare, decision.terms.target_size) == ((0, 1), 2, 0)
+
+
+def test_a_larger_wish_prepares_peers_while_the_view_stays() -> None:
+    decision = decide(view_of(2), terms_of(2), LIMITS, wish=wish(4))
+    assert decision == Decision(view_of(2), terms_of(2, target=4), prepare=4)
+
+
+def test_prepared_peers_join_behind_the_others() -> None:
+    decision = decide(view_of(2), terms_of(2, target=4), LIMITS, prepared=Prepared(peers(8, 7)))
+    assert decision.view == View(6, peers(0, 1, 7, 8))
+    assert decision.terms == Terms(128, 32.0, target_size=0, refused_size=0)
+
+
+def test_those_who_are_there_join_and_the_target_is_marked_as_refused() -> None:
+    offer = Prepared(peers(7), missing=(8,), reason="peer 8: ended")
+    decision = decide(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer)
+    assert decision.view.ids == (0, 1, 7)
+    assert decision.terms == Terms(96, 32.0, target_size=0, refused_size=4)
+    assert decision.prepare == 3
+
+
+def test_when_nobody_came_the_view_stays_and_triggers_are_free_again() -> None:
+    offer = Prepared((), missing=(7, 8), reason="ended")
+    decision = decide(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer)
+    assert decision.view == view_of(2)
+    assert (decision.terms.target_size, decision.terms.refused_size, decision.prepare) == (0, 4, 2)
+
+
+def test_a_wish_for_the_present_size_dismisses_those_under_way() -> None:
+    decision = decide(view_of(2), terms_of(2, target=4), LIMITS, wish=wish(2), prepared=Prepared(peers(7, 8)))
+    assert decision == Decision(view_of(2), terms_of(2), prepare=2)
+    assert decide(view_of(2), terms_of(2), LIMITS, wish=wish(2)).prepare is None
+
+
+# ---- the newest wish wins -------------------------------------------------------------------------------------------
+
+
+def test_a_newer_wish_for_fewer_takes_some_of_the_offered_and_dismisses_the_rest() -> None:
+    decision = decide(view_of(2), terms_of(2, target=4), LIMITS, wish=wish(3), prepared=Prepared(peers(7, 8)))
+    assert (decision.view.ids, decision.terms.refused_size) == ((0, 1, 7), 0)
+
+
+def test_a_newer_wish_for_more_waits_for_more_instead_of_calling_itself_refused() -> None:
+    decision = decide(view_of(2), terms_of(2, target=4), LIMITS, wish=wish(6), prepared=Prepared(peers(7, 8)))
+    assert decision == Decision(view_of(2), terms_of(2, target=6), prepare=6)
+
+
+@pytest.mark.parametrize("older", [Prepared(peers(7), missing=(8,)), Prepared(peers(7, 8, 9))])
+def test_an_offer_that_was_made_for_an_older_wish_is_passed_over_for_a_new_one(older: Prepared) -> None:
+    waiting = terms_of(2, target=3) if len(older.ready) == 3 else terms_of(2, target=6)
+    decision = decide(view_of(2), waiting, LIMITS, prepared=older)
+    assert decision == Decision(view_of(2), waiting, prepare=waiting.target_size)
+
+
+def test_an_offer_after_the_wish_is_over_is_passed_over_even_beside_a_new_wish() -> None:
+    late = Prepared(peers(7, 8))
+    assert decide(view_of(2), terms_of(2), LIMITS, prepared=late) == Decision(view_of(2), terms_of(2))
+    decision = decide(view_of(2), terms_of(2), LIMITS, wish=wish(4), prepared=late)
+    assert decision == Decision(view_of(2), terms_of(2, target=4), prepare=4)
+
+
+def test_surplus_peers_of_an_offer_are_the_only_reason_to_bother_the_agent_at_a_full_join() -> None:
+    offer = Prepared(peers(7, 8))
+    assert decide(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer).prepare is None
+    assert decide(view_of(2), terms_of(2, target=4), LIMITS, wish=wish(3), prepared=offer).prepare == 3
+
+
+# ---- limits ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_wish_beyond_the_limits_goes_to_the_limit_and_is_marked_as_refused() -> None:
+    decision = decide(view_of(2), terms_of(2), Limits(1, 4), wish=wish(9))
+    assert (decision.prepare, decision.terms.refused_size) == (4, 9)
+    joined = decide(view_of(2), decision.terms, Limits(1, 4), prepared=Prepared(peers(7, 8)))
+    assert (joined.view.size, joined.terms.refused_size) == (4, 9)
+    shrunk = decide(view_of(3), terms_of(3), Limits(2, 4), wish=wish(0))
+    assert (shrunk.view.size, shrunk.terms.refused_size) == (2, 0)
+
+
+def test_a_new_wish_forgets_what_was_refused_before() -> None:
+    refused = Terms(64, 32.0, refused_size=9)
+    assert decide(view_of(2), refused, LIMITS, wish=wish(3)).terms.refused_size == 0
+
+
+def test_a_fixed_batch_of_three_samples_takes_no_more_than_three_peers() -> None:
+    decision = decide(view_of(2), Terms(3, 1.5), LIMITS, wish=wish(6, "global_batch_size"))
+    assert (decision.prepare, decision.terms.refused_size) == (3, 6)
+
+
+# ---- the batch ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keep", "after"),
+    [("local_batch_size", Terms(128, 32.0)), ("global_batch_size", Terms(64, 16.0, keep="global_batch_size"))],
+)
+def test_a_doubled_view_keeps_the_batch_that_the_rule_keeps(keep: Keep, after: Terms) -> None:
+    assert grown(2, 4, keep).terms == after
+
+
+def test_a_batch_that_does_not_divide_is_rounded_as_a_whole_not_per_peer() -> None:
+    terms = Terms(100, 100 / 3)
+    assert decide(view_of(3), terms, LIMITS, wish=wish(2)).terms.global_batch_size == 67
+    assert decide(view_of(3), terms, LIMITS, wish=wish(1)).terms.global_batch_size == 33
+    assert grown(3, 6, terms=terms).terms.global_batch_size == 200
+
+
+sizes = st.lists(st.integers(1, 6), max_size=30)
+
+
+@given(st.integers(1, 6), st.integers(1, 999), sizes)
+def test_no_history_of_rescales_lets_the_batch_drift(size: int, batch: int, history: list[int]) -> None:
+    start = Terms(batch * size, float(batch))
+    terms = start
+    for target in [*history, size]:
+        terms = resize(size, target, terms).terms
+        assert terms.global_batch_size == batch * target
+        size = target
+    assert (terms.global_batch_size, terms.batch_per_peer) == (start.global_batch_size, start.batch_per_peer)
+
+
+def resize(size: int, target: int, terms: Terms, keep: Keep = "local_batch_size") -> Decision:
+    if target <= size:
+        return decide(view_of(size), terms, LIMITS, wish=wish(target, keep))
+    return grown(size, target, keep, terms)
+
+
+@given(st.integers(6, 999), st.lists(st.tuples(st.integers(1, 6), st.sampled_from(Keep.__args__)), max_size=20))
+def test_whatever_is_kept_every_peer_has_work_and_the_batch_is_per_peer_times_size(
+    batch: int, history: list[tuple[int, Keep]]
+) -> None:
+    size, terms = 6, Terms(batch, batch / 6)
+    for target, keep in history:
+        before = terms
+        decision = resize(size, target, terms, keep)
+        size, terms = decision.view.size, decision.terms
+        assert terms.global_batch_size >= size
+        assert abs(terms.global_batch_size - terms.batch_per_peer * size) <= 0.5
+        kept = "batch_per_peer" if keep == "local_batch_size" else "global_batch_size"
+        if decision.view.version > 5:
+            assert getattr(terms, kept) == getattr(before, kept)
+
+
+offers = st.builds(
+    lambda ready, missing: Prepared(peers(*range(50, 50 + ready)), tuple(range(90, 90 + missing))),
+    st.integers(0, 6),
+    st.integers(0, 6),
+)
+
+
+@given(
+    st.integers(1, 6),
+    st.integers(0, 6),
+    st.tuples(st.integers(1, 3), st.integers(3, 6)),
+    st.none() | st.builds(wish, st.integers(-3, 12), st.sampled_from(Keep.__args__)),
+    st.none() | offers,
+)
+def test_any_decision_stays_within_the_limits_and_takes_only_who_was_offered(
+    size: int, target: int, bounds: tuple[int, int], asked: Wish | None, offer: Prepared | None
+) -> None:
+    limits = Limits(*bounds)
+    size = limits.clip(size)
+    target = 0 if target <= size or target > limits.maximum else target
+    view, terms = view_of(size), terms_of(size, target=target)
+    decision = decide(view, terms, limits, wish=asked, prepared=offer)
+    after = decision.view
+    assert limits.minimum <= after.size <= limits.maximum
+    assert set(after.ids) <= set(view.ids) | {peer.id for peer in (offer.ready if offer else ())}
+    assert after.version == view.version + (after.ids != view.ids)
+    assert decision.prepare is None or limits.minimum <= decision.prepare <= limits.maximum
+    assert decision.terms.target_size == 0 or decision.terms.target_size > after.size
+    assert decision.terms.target_size == 0 or after == view
