@@ -18,7 +18,8 @@ EXIT_CODES = {
     143: "ended by SIGTERM",
 }
 
-_OURS = re.compile(r"^(?:kungfu\.errors\.)?(\w+): ")
+_HEADLINE = re.compile(r"^[\w.]*?(\w+(?:Error|Exception|Failure|Exceeded|View|Interrupt))(?::|$)")
+_AGENT = -1
 _CONSEQUENCES = {"PeerFailure", "StaleView"}
 _USAGE = {"UsageError", "PolicyError"}
 
@@ -46,33 +47,24 @@ def find_root_cause(
     >>> find_root_cause(ended, tails, names={0: "rank 0", 1: "rank 1"}, first=0, late=False).text
     'rank 1 (peer 1): killed by SIGKILL'
     """
-    kinds = {peer: _kind(tails.get(peer, ())) for peer in ended}
+    # The agent itself only ever loses somebody.
+    kinds = {peer: "PeerFailure" if peer == _AGENT else _kind(tails.get(peer, ())) for peer in ended}
     root = min(ended, key=lambda peer: (_rank_of_kind(kinds[peer]), peer != first, peer))
     name = names.get(root, "")
     who = f"{name} (peer {root})" if name.startswith("rank") else f"peer {root}"
     headline = _headline(tails.get(root, ()))
-    text = ended[root] if root < 0 else f"{who}: {ended[root]}" + (f": {headline}" if headline else "")
+    text = ended[root] if root == _AGENT else f"{who}: {ended[root]}" + (f": {headline}" if headline else "")
     return Failure(root, text, 3 if late else _code(kinds[root], ended[root]), tuple(tails.get(root, ())))
 
 
 def _kind(tail: Sequence[str]) -> str:
-    """The class of the error that the output ends with, '' if it ends with none."""
-    for line in reversed(tail):
-        match = _OURS.match(line)
-        if match:
-            return match[1]
-    return ""
+    """The class of the last error in the output, '' if there is none."""
+    match = _HEADLINE.match(_headline(tail))
+    return match[1] if match else ""
 
 
 def _headline(tail: Sequence[str]) -> str:
-    return next(
-        (
-            line
-            for line in reversed(tail)
-            if re.match(r"^[\w.]*(Error|Exception|Failure|Exceeded|View|Interrupt)\b", line)
-        ),
-        "",
-    )
+    return next((line for line in reversed(tail) if _HEADLINE.match(line)), "")
 
 
 def _rank_of_kind(kind: str) -> int:
