@@ -1,0 +1,60 @@
+"""What the launcher tells a peer, through the environment and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.errors import UsageError
+from kungfu.runtime.settings import ENVIRONMENT_KEY, Deadlines, Limits, Settings, read_settings
+
+SETTINGS = Settings("job", 3, "127.0.0.1:80", "ab" * 32, "local", Limits(1, 4), Deadlines(10.0, 2.5), "m:p(every=3)")
+
+
+@given(st.text(), st.integers(0, 10**9), st.floats(1, 86400), st.integers(1, 99))
+def test_a_peer_reads_what_the_launcher_wrote(policy: str, peer: int, wait_s: float, maximum: int) -> None:
+    settings = replace(
+        SETTINGS, policy=policy, peer=peer, deadlines=Deadlines(wait_s=wait_s), limits=Limits(1, maximum)
+    )
+    assert read_settings(settings.to_environment()) == settings
+
+
+def test_a_program_without_a_launcher_has_no_settings() -> None:
+    assert read_settings({"PATH": "/bin"}) is None
+
+
+def test_without_an_argument_the_environment_of_this_process_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT_KEY, SETTINGS.to_environment()[ENVIRONMENT_KEY])
+    assert read_settings() == SETTINGS
+
+
+def foreign(**changes: object) -> str:
+    fields = {**asdict(SETTINGS), **changes}
+    return json.dumps({name: value for name, value in fields.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "null", "[]", "{}", "yes", foreign(job=None), foreign(speed=9), foreign(limits={"minimum": 1})],
+    ids=["empty", "a number", "null", "a list", "nothing", "no json", "a field less", "a field more", "half a field"],
+)
+def test_a_value_that_another_version_wrote_is_refused_with_what_to_do(text: str) -> None:
+    with pytest.raises(UsageError, match=r"KUNGFU_SETTINGS does not hold .* start peers with the kungfu-run of"):
+        read_settings({ENVIRONMENT_KEY: text})
+
+
+@given(st.integers(1, 20), st.integers(0, 20), st.integers(-50, 50))
+def test_limits_give_the_nearest_size_within(minimum: int, more: int, size: int) -> None:
+    limits = Limits(minimum, minimum + more)
+    clipped = limits.clip(size)
+    assert minimum <= clipped <= minimum + more
+    assert abs(clipped - size) == min(abs(allowed - size) for allowed in range(minimum, minimum + more + 1))
+
+
+def test_deadlines_are_finite_unless_asked_otherwise() -> None:
+    assert 0 < Deadlines().wait_s < Deadlines().ready_s < math.inf
