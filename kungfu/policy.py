@@ -80,8 +80,8 @@ def at_most(*policies: Policy) -> Policy:
     What each policy last asked for stands as its wish until it asks again; in every step the cluster is moved to the
     smallest wish, so a policy that asked while a change was pending is served later. A policy that has not asked yet
     stands for the size that is: it holds the cluster where it is, and a cap alone never makes it grow. Rules that do
-    not rescale pass through. Raises `PolicyError` at `attach` where the policies keep different batch sizes. Cost: one float of state
-    a policy, no message.
+    not rescale pass through. Raises `PolicyError` at `attach` where the policies keep different batch sizes. Cost: one
+    float of state a policy, no message.
     """
     return _combined("at_most", policies, choose=_smaller)
 

@@ -19,6 +19,7 @@ from kungfu.signal.operation import (
 )
 
 __all__ = [
+    "VOCABULARY",
     "ceil",
     "clip",
     "exp",
@@ -44,61 +45,64 @@ def _norm_squared(leaves: Sequence[Any]) -> np.float32:
     return np.float32(np.sum(squares, dtype=np.float32))
 
 
-_SQRT = Operation("sqrt", fractional, np.sqrt, "tf.math.sqrt")
-_EXP = Operation("exp", fractional, np.exp, "tf.math.exp")
-_LOG = Operation("log", fractional, np.log, "tf.math.log")
-_ROUND = Operation("round", fractional, np.rint, "tf.math.round")
-_FLOOR = Operation("floor", fractional, np.floor, "tf.math.floor")
-_CEIL = Operation("ceil", fractional, np.ceil, "tf.math.ceil")
-_MINIMUM = Operation("minimum", arithmetic, np.minimum, "twins.minimum")
-_MAXIMUM = Operation("maximum", arithmetic, np.maximum, "twins.maximum")
-_IS_FINITE = Operation("is_finite", predicate, np.isfinite, "tf.math.is_finite")
-_SUM = Operation("sum", vector_reduction, np.sum, "tf.reduce_sum")
-_MEAN = Operation("mean", vector_reduction, np.mean, "tf.reduce_mean")
-_MIN = Operation("min", vector_reduction, np.min, "twins.smallest")
-_MAX = Operation("max", vector_reduction, np.max, "twins.largest")
-_MEDIAN = Operation("median", vector_reduction, np.median, "twins.median")
-_NORM_SQUARED = Operation("norm_squared", nest_reduction, _norm_squared, "twins.norm_squared")
+_ENTRIES = (
+    Operation("sqrt", fractional, np.sqrt, "tf.math.sqrt"),
+    Operation("exp", fractional, np.exp, "tf.math.exp"),
+    Operation("log", fractional, np.log, "tf.math.log"),
+    Operation("round", fractional, np.rint, "tf.math.round"),
+    Operation("floor", fractional, np.floor, "tf.math.floor"),
+    Operation("ceil", fractional, np.ceil, "tf.math.ceil"),
+    Operation("minimum", arithmetic, np.minimum, "twins.minimum"),
+    Operation("maximum", arithmetic, np.maximum, "twins.maximum"),
+    Operation("is_finite", predicate, np.isfinite, "tf.math.is_finite"),
+    Operation("sum", vector_reduction, np.sum, "tf.reduce_sum"),
+    Operation("mean", vector_reduction, np.mean, "tf.reduce_mean"),
+    Operation("min", vector_reduction, np.min, "twins.smallest"),
+    Operation("max", vector_reduction, np.max, "twins.largest"),
+    Operation("median", vector_reduction, np.median, "twins.median"),
+    Operation("norm_squared", nest_reduction, _norm_squared, "twins.norm_squared"),
+)
+VOCABULARY = {**OPERATORS, **{entry.name: entry for entry in _ENTRIES}}
 
 
 def sqrt(x: Signal) -> Map:
     """The square root: float32, NaN below 0."""
-    return apply(_SQRT, x)
+    return apply(VOCABULARY["sqrt"], x)
 
 
 def exp(x: Signal) -> Map:
     """The exponential: float32."""
-    return apply(_EXP, x)
+    return apply(VOCABULARY["exp"], x)
 
 
 def log(x: Signal) -> Map:
     """The natural logarithm: float32, NaN below 0."""
-    return apply(_LOG, x)
+    return apply(VOCABULARY["log"], x)
 
 
 def round(x: Signal) -> Map:
     """The nearest whole number, halves to the even one: float32."""
-    return apply(_ROUND, x)
+    return apply(VOCABULARY["round"], x)
 
 
 def floor(x: Signal) -> Map:
     """The largest whole number that is not larger: float32."""
-    return apply(_FLOOR, x)
+    return apply(VOCABULARY["floor"], x)
 
 
 def ceil(x: Signal) -> Map:
     """The smallest whole number that is not smaller: float32."""
-    return apply(_CEIL, x)
+    return apply(VOCABULARY["ceil"], x)
 
 
 def minimum(x: Signal | float, y: Signal | float) -> Map:
     """The smaller of two, entry by entry; NaN if either is."""
-    return apply(_MINIMUM, x, y)
+    return apply(VOCABULARY["minimum"], x, y)
 
 
 def maximum(x: Signal | float, y: Signal | float) -> Map:
     """The larger of two, entry by entry; NaN if either is."""
-    return apply(_MAXIMUM, x, y)
+    return apply(VOCABULARY["maximum"], x, y)
 
 
 def clip(x: Signal, low: Signal | float, high: Signal | float) -> Map:
@@ -113,37 +117,37 @@ def clip(x: Signal, low: Signal | float, high: Signal | float) -> Map:
 
 def where(condition: Signal, then: Signal | float, otherwise: Signal | float) -> Map:
     """`then` where the condition is true, else `otherwise`; both are computed."""
-    return apply(OPERATORS["where"], condition, then, otherwise)
+    return apply(VOCABULARY["where"], condition, then, otherwise)
 
 
 def is_finite(x: Signal) -> Map:
     """Whether a number is neither NaN nor infinite: bool."""
-    return apply(_IS_FINITE, x)
+    return apply(VOCABULARY["is_finite"], x)
 
 
 def sum(x: Signal) -> Map:
     """The sum over the peers of a vector with one entry each: float32 scalar."""
-    return apply(_SUM, x)
+    return apply(VOCABULARY["sum"], x)
 
 
 def mean(x: Signal) -> Map:
     """The mean over the peers of a vector with one entry each: float32 scalar."""
-    return apply(_MEAN, x)
+    return apply(VOCABULARY["mean"], x)
 
 
 def min(x: Signal) -> Map:
     """The smallest entry of a vector with one entry a peer: float32 scalar, NaN if any entry is."""
-    return apply(_MIN, x)
+    return apply(VOCABULARY["min"], x)
 
 
 def max(x: Signal) -> Map:
     """The largest entry of a vector with one entry a peer: float32 scalar, NaN if any entry is."""
-    return apply(_MAX, x)
+    return apply(VOCABULARY["max"], x)
 
 
 def median(x: Signal) -> Map:
     """The median over the peers, the mean of the middle two for an even number: float32 scalar, NaN if any is."""
-    return apply(_MEDIAN, x)
+    return apply(VOCABULARY["median"], x)
 
 
 def norm_squared(grads: Signal) -> Map:
@@ -153,4 +157,4 @@ def norm_squared(grads: Signal) -> Map:
     >>> norm_squared(TrainingSignals().grads).placement
     'local'
     """
-    return apply(_NORM_SQUARED, grads)
+    return apply(VOCABULARY["norm_squared"], grads)

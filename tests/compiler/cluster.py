@@ -1,0 +1,157 @@
+"""A cluster of TensorFlow programs in one process, and steps of invented sources, to hold against the NumPy replay."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kungfu.compiler import Outcome, Plan
+from kungfu.compiler.lower import Program, lower
+from kungfu.compiler.replay import Replay
+
+DEADLINE_S = 60.0
+
+Local = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One program a peer, each with the two functions that a step calls."""
+
+    programs: list[Program]
+    riders: list[Callable[..., Any]]
+    conclude: list[Callable[..., Any]]
+    meeting: Meeting
+
+
+class Meeting:
+    """Where the peers of a cluster, one thread each, add up a message in rank order."""
+
+    def __init__(self, size: int) -> None:
+        self.vectors: list[Any] = [None] * size
+        self.barrier = threading.Barrier(size, timeout=DEADLINE_S)
+        self.tags: list[list[str]] = [[] for _ in range(size)]
+
+    def all_reduce_of(self, rank: int) -> Callable[[list[Any], str], list[Any]]:
+        def all_reduce(vectors: list[Any], tag: str) -> list[Any]:
+            return [tf.numpy_function(lambda one: self.summed(one, rank=rank, tag=tag), [v], v.dtype) for v in vectors]
+
+        return all_reduce
+
+    def summed(self, vector: Any, *, rank: int, tag: str) -> Any:
+        self.vectors[rank] = vector
+        self.tags[rank].append(tag)
+        self.barrier.wait()
+        total = reduce(np.add, self.vectors)
+        self.barrier.wait()
+        return total
+
+
+def eager_cluster(plan: Plan, *, size: int) -> Cluster:
+    """A cluster whose programs run op by op."""
+    return _cluster(plan, size=size, wrapped=lambda function: function)
+
+
+def traced_cluster(plan: Plan, *, size: int) -> Cluster:
+    """A cluster whose programs run as graphs."""
+    return _cluster(plan, size=size, wrapped=tf.function)
+
+
+def _cluster(plan: Plan, *, size: int, wrapped: Callable[[Any], Any]) -> Cluster:
+    programs = [lower(plan) for _ in range(size)]
+    meeting = Meeting(size)
+
+    def concluding(rank: int, program: Program) -> Callable[..., Any]:
+        all_reduce = meeting.all_reduce_of(rank)
+        return lambda sources, summed: program.conclude(sources, summed, all_reduce)
+
+    conclude = [wrapped(concluding(rank, program)) for rank, program in enumerate(programs)]
+    return Cluster(programs, [wrapped(one.riders) for one in programs], conclude, meeting)
+
+
+def step(cluster: Cluster, local: Local, agreed: Mapping[str, Any]) -> list[Outcome]:
+    """One step of every peer; gives their outcomes in rank order."""
+    own = [as_tensors(one, rank=rank, agreed=agreed, local=local) for rank, one in enumerate(local)]
+    riders = [peer(one) for peer, one in zip(cluster.riders, own, strict=True)]
+    summed = reduce(np.add, [one.numpy() for one in riders])
+    with ThreadPoolExecutor(len(own)) as pool:
+        futures = [pool.submit(peer, one, tf.constant(summed)) for peer, one in zip(cluster.conclude, own, strict=True)]
+        return [Outcome(*(part.numpy() for part in one.result(DEADLINE_S))) for one in futures]
+
+
+def as_tensors(own: Mapping[str, Any], *, rank: int, agreed: Mapping[str, Any], local: Local) -> dict[str, Any]:
+    """What the step offers to one peer's program."""
+    offered = {**derived(local), **agreed, **own, "rank": rank, "size": len(local)}
+    return {
+        name: [tf.constant(leaf, tf.float32) for leaf in value]
+        if isinstance(value, list)
+        else tf.constant(value, tf.float32 if isinstance(value, (float, np.floating)) else None)
+        for name, value in offered.items()
+    }
+
+
+def derived(local: Local) -> dict[str, Any]:
+    """The agreed sources that follow from the local ones, by the textbook formula in float32."""
+    samples = np.array([one["samples"] for one in local], np.float32)
+    total = np.float32(samples.sum())
+    weighted = [one for one, own in zip(local, samples, strict=True) if own > 0]
+    means = [
+        reduce(np.add, [np.asarray(one["grads"][leaf], np.float32) * (one["samples"] / total) for one in weighted])
+        for leaf in range(len(local[0]["grads"]))
+    ]
+    loss = reduce(np.add, [np.float32(one["loss"]) * (one["samples"] / total) for one in weighted])
+    return {"mean_grads": means, "total_samples": total, "mean_loss": np.float32(loss)}
+
+
+def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The sources of step `number`: numbers on a grid of quarters, so that sums of them are exact."""
+
+    def quarters(*shape: int) -> Any:
+        return (rng.integers(-8, 9, shape) / 4).astype(np.float32)
+
+    local = [
+        {
+            "grads": [quarters(3), quarters(2, 2)],
+            "loss": np.float32(quarters()),
+            "samples": np.float32(2),
+            "busy_seconds": np.float32(abs(quarters()) + 0.25),
+            "step_seconds": np.float32(np.nan if number < 3 else 0.5),
+        }
+        for _ in range(size)
+    ]
+    agreed = {
+        "step": number,
+        "pending": False,
+        "min_size": 1,
+        "max_size": 8,
+        "refused_size": 0,
+        "global_batch_size": 2 * size,
+        "local_batch_size": np.float32(2),
+        "learning_rate": np.float32(0.125),
+    }
+    return local, {**agreed, **changed}
+
+
+def assert_same(outcomes: Sequence[Outcome], expected: Outcome) -> None:
+    """All peers decided alike, and as expected; numbers to float tolerance."""
+    for one in outcomes:
+        np.testing.assert_array_equal(one.fired, expected.fired)
+        for name in ("targets", "saw", "watched"):
+            np.testing.assert_allclose(getattr(one, name), getattr(expected, name), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def states(program: Program) -> list[Any]:
+    """What the folds of one peer hold."""
+    return [one.variable.numpy() for one in program.variables]
+
+
+def replayed_states(replay: Replay, *, rank: int) -> list[Any]:
+    """What the folds of that peer hold in the replay."""
+    return [field[rank] for fields in replay.states.values() for field in fields]

@@ -1,0 +1,58 @@
+"""Gates: exact functions of step and size, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from kungfu import ops
+from kungfu.errors import PolicyError
+from kungfu.signal import Constant, Signal, TrainingSignals, every_steps, is_exact, is_gate
+
+training = TrainingSignals()
+
+
+@pytest.mark.parametrize(
+    "signal",
+    [
+        training.step % 50 == 0,
+        (training.step > 10) & (training.size < training.max_size),
+        ~(training.step // training.size == 3),
+        ops.where(training.size > 1, training.step, training.min_size) == 4,
+        Constant(True),
+    ],
+)
+def test_whole_number_functions_of_step_and_size_are_gates(signal: Signal) -> None:
+    assert is_gate(signal)
+
+
+@pytest.mark.parametrize(
+    "signal",
+    [
+        training.step / 2 > 3,
+        training.step * 1.0 > 3,
+        training.mean_loss > 0,
+        training.pending,
+        training.rank == 0,
+        ops.all_reduce(training.loss, "sum") > 0,
+        training.step.previous() > 2,
+    ],
+)
+def test_what_peers_could_see_differently_is_no_gate(signal: Signal) -> None:
+    assert not is_gate(signal)
+
+
+def test_a_number_can_be_exact_and_is_no_gate() -> None:
+    assert is_exact(training.step % 50)
+    assert not is_gate(training.step % 50)
+
+
+@pytest.mark.parametrize("every", [0, -1, 2.0, True, "3"])
+def test_a_period_that_is_none_is_refused(every: object) -> None:
+    with pytest.raises(PolicyError, match=r"the period must be a whole number of at least 1, e.g. 50"):
+        every_steps(every)  # type: ignore[arg-type]  # what a user might write
+
+
+def test_every_step_is_no_condition_at_all() -> None:
+    gate = every_steps(1)
+    assert isinstance(gate, Constant)
+    assert gate.value is True

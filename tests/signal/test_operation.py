@@ -1,0 +1,80 @@
+"""The type rules of the vocabulary, and their error texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kungfu import ops
+from kungfu.errors import PolicyError
+from kungfu.signal import OPERATORS, Signal, TrainingSignals
+
+training = TrainingSignals()
+vector = ops.all_gather(training.loss)
+flag = training.pending
+
+
+@pytest.mark.parametrize(
+    ("made", "type"),
+    [
+        (training.step + 1, "int64"),
+        (training.step + 1.5, "float32"),
+        (2 - training.mean_loss, "float32"),
+        (training.step / 2, "float32"),
+        (2 / training.step, "float32"),
+        (training.step // 2, "int64"),
+        (7 // training.step, "int64"),
+        (training.step % 2, "int64"),
+        (7 % training.step, "int64"),
+        (-training.step, "int64"),
+        (abs(training.loss), "float32"),
+        (training.step < 2, "bool"),
+        (training.loss >= training.step, "bool"),
+        (flag == True, "bool"),  # noqa: E712 - a comparison of signals is a signal
+        (training.step != 2.0, "bool"),
+        (flag & True, "bool"),
+        (True | flag, "bool"),
+        (~flag, "bool"),
+        (ops.where(flag, 1, 2.0), "float32"),
+        (ops.where(flag, True, flag), "bool"),
+        (ops.where(vector > 0, vector, 0), "float32[size]"),
+        (vector + training.step, "float32[size]"),
+        (vector > 0, "bool[size]"),
+        (ops.minimum(training.step, 3), "int64"),
+        (ops.clip(training.step, 1, 2.5), "float32"),
+        (ops.round(training.step), "float32"),
+        (ops.median(vector), "float32"),
+        (ops.norm_squared(training.grads), "float32"),
+        (ops.is_finite(training.loss), "bool"),
+        (ops.all_reduce(training.rank, "sum"), "float32"),
+        (ops.all_reduce(vector, "mean"), "float32[size]"),
+    ],
+)
+def test_a_signal_has_the_type_that_its_rule_says(made: Signal, type: str) -> None:
+    assert str(made.type) == type
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: flag + 1, r"add\(bool, int64\): a bool is no number here; write kf.where\(flag, 1, 0\)"),
+        (lambda: training.step & flag, r"and\(int64, bool\): takes bool signals only; compare first"),
+        (lambda: ~training.loss, r"not\(float32\): takes bool signals only"),
+        (lambda: training.loss % 2, r"modulo\(float32, int64\): takes int64 signals only"),
+        (lambda: training.loss // 2, r"floor_divide\(float32, int64\): takes int64 signals only"),
+        (lambda: training.grads * 2, r"multiply\(float32\[nest\], int64\): .* reduce them .* ops.norm_squared"),
+        (lambda: ops.where(training.loss, 1, 2), r"where\(float32, int64, int64\): the first argument decides"),
+        (lambda: ops.where(flag, flag, 2), r"where\(bool, bool, int64\): a bool is no number"),
+        (lambda: ops.norm_squared(training.loss), r"norm_squared\(float32\): takes training.grads"),
+        (lambda: ops.median(training.loss), r"median\(float32\): takes a vector .* ops.all_gather"),
+        (lambda: ops.sqrt(flag), r"sqrt\(bool\): a bool is no number"),
+    ],
+)
+def test_an_ill_typed_operation_names_its_types_and_what_to_write(make: Callable[[], Signal], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        make()
+
+
+def test_every_operator_stands_in_the_table_under_its_name() -> None:
+    assert all(name == operation.name for name, operation in OPERATORS.items())
