@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import tensorflow as tf
@@ -13,6 +13,7 @@ from kungfu.runtime.attachment.horovod import engine, message
 from kungfu.runtime.attachment.horovod.muster import Roll, muster
 from kungfu.runtime.attachment.horovod.place import place
 from kungfu.runtime.attachment.horovod.store import Store
+from kungfu.runtime.attachment.horovod.watch import Watch
 
 __all__ = ["HorovodAttachment"]
 
@@ -31,8 +32,9 @@ class HorovodAttachment:
     def __init__(self, *, host: str = "127.0.0.1") -> None:
         self._host = host
         self._stores: list[Store] = []  # of the view in force, and of the one to come
-        with tf.init_scope(), tf.device("/CPU:0"):
-            self._size = tf.Variable(1, dtype=tf.int64, trainable=False, name="kungfu_horovod_size")
+        self._plug = _make_plug()
+        self._stop_watch: Callable[[], None] | None = None
+        self._reason = ""
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         """The sum over peers of every tensor, added in an order that Gloo's ring chooses, bit for bit equal on all.
@@ -48,12 +50,16 @@ class HorovodAttachment:
         ``tag``: names the message; equal on all peers, and different for messages of different tensors.
 
         Gives: tensors of the dtypes and shapes of ``values``, agreed. Cost: one message a dtype, each about a
-        millisecond, Horovod's cycle, and two copies. Raises: ``UsageError`` for no tensors, another dtype, or a horovod
-        that cannot be loaded; ``tf.errors.UnknownError`` with ``Horovod has been shut down`` where a peer died, left or
-        did not come within the deadline; ``tf.errors.FailedPreconditionError`` with ``Mismatched`` where peers differ.
-        After an ``UnknownError`` every later call raises it again, on all peers, until the next ``open`` or ``close``.
+        millisecond, Horovod's cycle, and two copies.
+
+        Raises: ``UsageError`` for no tensors, another dtype, or a horovod that cannot be loaded.
+        ``tf.errors.UnknownError`` with ``Horovod has been shut down`` where a peer died, left, or did not come within
+        the deadline, see ``reason``; every later call raises it again, or ``tf.errors.FailedPreconditionError`` with
+        ``Horovod has not been initialized``, on all peers, until the next ``open`` or ``close``: call
+        one of them soon, because it also frees peers who wait for this one.
+        ``tf.errors.FailedPreconditionError`` with ``Mismatched`` where the peers' tensors differ.
         """
-        return message.all_reduce(values, prescale=prescale, order=order, size=self._size, tag=tag)
+        return message.all_reduce(values, prescale=prescale, order=order, plug=self._plug, tag=tag)
 
     def prepare(self, size: int) -> str:
         """Starts what the ``size`` peers of a view to come will meet at; gives its ``HOST:PORT``, '' for none."""
@@ -78,8 +84,7 @@ class HorovodAttachment:
 
         ``rank`` of ``size`` peers, who all call this with the same ``job``, ``view``, ``secret`` (at least one byte),
         ``addresses`` (``HOST:PORT`` of every peer in rank order) and ``rendezvous`` (what ``prepare`` gave on rank 0)
-        within ``deadline_s`` seconds; that is also about how long an all-reduce waits for another peer, in whole
-        seconds.
+        within ``deadline_s`` seconds; that is also about how long an all-reduce waits for another peer.
 
         Raises: ``DeadlineExceeded`` with the ranks that did not come; ``PeerFailure`` where rank 0 does not answer or
         a peer does not know the secret; ``UsageError`` for a rank outside the size, an empty secret, no rendezvous, or
@@ -99,17 +104,44 @@ class HorovodAttachment:
         roll = Roll(store=rendezvous, job=job, view=view, rank=rank, size=size, secret=secret)
         muster(roll, deadline=time.monotonic() + deadline_s)
         engine.start(mine, store=rendezvous, deadline_s=deadline_s)
-        self._size.assign(size)
+        self._plug.size.assign(size)
+        self._plug.pulse.assign(0)
+        self._stop_watch = Watch(
+            rank=rank, size=size, store=rendezvous, deadline_s=deadline_s, look=self._look, give_up=self._give_up
+        ).begin()
 
     def close(self) -> None:
         """Unplugs the op: the others' messages fail, and the op is the identity from now on. Idempotent."""
         self._unplug(keep="")
 
+    def reason(self) -> str:
+        """For whom this peer has waited in vain since the last ``open``; '' where it has not, and messages may fail."""
+        return self._reason
+
     def _unplug(self, *, keep: str) -> None:
-        if int(self._size) > 1:
-            self._size.assign(1)
-            engine.stop()
+        if self._stop_watch is not None:
+            self._stop_watch()
+            self._stop_watch = None
+            self._plug.size.assign(1)
+            in_message = self._look() % 2 == 1
+            (engine.abandon if in_message else engine.stop)()
+        self._reason = ""
         # The others may have been at a store for a moment after we had left it, hence not right after the meeting.
         for store in [store for store in self._stores if store.address != keep]:
             store.close()
             self._stores.remove(store)
+
+    def _look(self) -> int:
+        return int(self._plug.pulse.numpy())
+
+    def _give_up(self, reason: str) -> None:
+        self._reason = reason
+        engine.abandon()
+
+
+def _make_plug() -> message.Plug:
+    with tf.init_scope(), tf.device("/CPU:0"):
+        return message.Plug(
+            size=tf.Variable(1, dtype=tf.int64, trainable=False, name="kungfu_horovod_size"),
+            pulse=tf.Variable(0, dtype=tf.int64, trainable=False, name="kungfu_horovod_pulse"),
+        )

@@ -13,9 +13,9 @@ import psutil
 import tensorflow as tf
 
 from kungfu.errors import InternalError, UsageError
-from kungfu.runtime.attachment.horovod.place import Place
+from kungfu.runtime.attachment.horovod.place import Place, place
 
-__all__ = ["load", "start", "stop"]
+__all__ = ["abandon", "load", "start", "stop"]
 
 
 def load() -> Any:
@@ -33,64 +33,61 @@ def load() -> Any:
     return ops
 
 
-def start(place: Place, *, store: str, deadline_s: float) -> None:
+def start(mine: Place, *, store: str, deadline_s: float) -> None:
     """Connects this process to the peers of a view, who all call this at the same time.
 
-    ``store``: ``HOST:PORT`` at which they meet. ``deadline_s``: seconds that a peer waits for another, at the meeting
-    and in every message. Horovod ends the process if a peer dies during the meeting, a few tens of milliseconds.
+    ``store``: ``HOST:PORT`` at which they meet. ``deadline_s``: seconds, rounded up to whole ones, that an engine waits
+    for another to answer, at the meeting and ever after. It does not bound the wait for a peer whose engine answers but
+    whose step does not come. Horovod ends the process if a peer dies during the meeting, a few tens of milliseconds.
 
     Raises: ``InternalError`` where Horovod says that it cannot start.
     """
     ops = load()
-    with _exported(_variables(place, store=store, deadline_s=deadline_s)):
+    with _exported(_variables(mine, store=store, deadline_s=deadline_s)):
         try:
             ops.init()
         except ValueError as error:
-            raise InternalError(f"horovod cannot start as rank {place.rank} of {place.size}: {error}") from error
+            raise InternalError(f"horovod cannot start as rank {mine.rank} of {mine.size}: {error}") from error
 
 
 def stop() -> None:
-    """Disconnects; the other peers' engines stop too. Idempotent."""
+    """Disconnects together with the other peers, whose engines stop too. Idempotent."""
     load().shutdown()
 
 
-def _variables(place: Place, *, store: str, deadline_s: float) -> dict[str, str]:
+def abandon() -> None:
+    """Disconnects after a failure, so that the others hear of it at once, in a few milliseconds. Idempotent.
+
+    A stopped engine keeps its connections until it starts again, and a peer that waits at one of them would wait for
+    its whole deadline. So it starts again, alone.
+    """
+    stop()
+    alone = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": None, "HOROVOD_GLOO_IFACE": _interface("127.0.0.1")}
+    with _exported(_variables(place(0, addresses=["127.0.0.1:1"]), store=":0", deadline_s=1.0) | alone):
+        load().init()
+    stop()
+
+
+def _variables(mine: Place, *, store: str, deadline_s: float) -> dict[str, str | None]:
     host, _, port = store.rpartition(":")
-    variables = {
+    variables: dict[str, str | None] = {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
-        "HOROVOD_HOSTNAME": place.host,
-        "HOROVOD_RANK": str(place.rank),
-        "HOROVOD_SIZE": str(place.size),
-        "HOROVOD_LOCAL_RANK": str(place.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(place.local_size),
-        "HOROVOD_CROSS_RANK": str(place.cross_rank),
-        "HOROVOD_CROSS_SIZE": str(place.cross_size),
-        **_deadlines(deadline_s),
+        "HOROVOD_HOSTNAME": mine.host,
+        "HOROVOD_RANK": str(mine.rank),
+        "HOROVOD_SIZE": str(mine.size),
+        "HOROVOD_LOCAL_RANK": str(mine.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(mine.local_size),
+        "HOROVOD_CROSS_RANK": str(mine.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(mine.cross_size),
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(max(1, math.ceil(deadline_s))),
+        # It never finds anybody under Gloo: the list of ranks that it looks through stays empty.
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
     }
     # What only the user can know about the machine stays as the user has set it.
-    wishes = {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": _interface(place.host)}
+    wishes = {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": _interface(mine.host)}
     return variables | {name: value for name, value in wishes.items() if value and name not in os.environ}
-
-
-def _deadlines(deadline_s: float) -> dict[str, str]:
-    """Horovod's three clocks, in whole seconds, so that a peer is given up about ``deadline_s`` after it fell silent.
-
-    A dead connection is seen by Gloo. A live peer that does not come to a message is seen by the stall check, which
-    looks once a period: it forgets what it had remembered of the message, warns, and at last shuts down, so that it
-    takes up to three periods longer than it is told.
-
-    >>> _deadlines(60)["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"]
-    '39'
-    """
-    whole = max(1, math.ceil(deadline_s))
-    period = max(1, whole // 8)
-    return {
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(whole),
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(period),
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(max(period, whole - 3 * period)),
-    }
 
 
 def _interface(host: str) -> str:
@@ -104,15 +101,19 @@ def _interface(host: str) -> str:
 
 
 @contextmanager
-def _exported(variables: Mapping[str, str]) -> Iterator[None]:
-    """Puts variables into the environment, the only place where Horovod looks, for as long as it looks."""
+def _exported(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Sets variables of the environment, or removes them, for as long as Horovod looks, which looks nowhere else."""
     before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    _set(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _set(before)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -18,21 +19,31 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.horovod import engine
 
-__all__ = ["all_reduce"]
+__all__ = ["Plug", "all_reduce"]
 
 _WIRE = {tf.bfloat16: tf.float32}  # Horovod has no bfloat16; as float32 the sum is only better
 _DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
-def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, size: Any, tag: str) -> list[Any]:
-    """The sum over peers of every tensor of ``values``; the identity, prescaled, where the variable ``size`` is 1."""
+@dataclass(frozen=True)
+class Plug:
+    """The attachment's own two int64 variables on the CPU: ``size`` in peers, and ``pulse``, odd during a message."""
+
+    size: Any
+    pulse: Any
+
+
+def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, plug: Plug, tag: str) -> list[Any]:
+    """The sum over peers of every tensor of ``values``; the identity, prescaled, where the plug's size is 1."""
     tensors = _scaled([tf.convert_to_tensor(value) for value in values], prescale=tf.cast(prescale, tf.float32))
     order.assign_add(1, read_value=False)
     token = order.read_value()
     with tf.control_dependencies([token]):  # the barrier, which may swap us, comes before or after, never in between
-        together = size.read_value() > 1
+        together = plug.size.read_value() > 1
+        plug.pulse.assign(2 * tf.cast(token, tf.int64) + 1, read_value=False)
     sums = tf.cond(together, lambda: _messages(tensors, token=token, tag=tag), lambda: _copies(tensors))
     with tf.control_dependencies(sums):
+        plug.pulse.assign(2 * tf.cast(token, tf.int64) + 2, read_value=False)
         order.assign_add(1, read_value=False)
         return _copies(sums)
 

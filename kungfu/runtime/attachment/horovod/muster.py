@@ -9,16 +9,13 @@ encrypted nor authenticated: between hosts it belongs on a network that you trus
 from __future__ import annotations
 
 import hmac
-import http.client
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.runtime.attachment.horovod.store import get, get_now, put
 
 __all__ = ["Roll", "muster"]
-
-_REQUEST_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -47,8 +44,14 @@ def muster(roll: Roll, *, deadline: float) -> None:
     has not proved that it belongs to the same view of the same job.
     """
     started = time.monotonic()
-    _request(roll, "PUT", rank=roll.rank, body=roll.proof(roll.rank))
-    missing = list(_missing(roll, deadline=deadline))
+    try:
+        put(roll.store, key=_key(roll.rank), value=roll.proof(roll.rank))
+        missing = [rank for rank in range(roll.size) if not _is_there(roll, rank, deadline=deadline)]
+    except OSError as error:
+        raise PeerFailure(
+            f"rank 0 of view {roll.view} does not answer at {roll.store}, where the peers meet ({error}); it has died "
+            "or cannot be reached from here: look into its log, and name its host so that all others reach it"
+        ) from error
     if missing:
         raise DeadlineExceeded(
             f"waited {time.monotonic() - started:.1f} s for rank {', '.join(map(str, missing))} of {roll.size} to come "
@@ -56,31 +59,17 @@ def muster(roll: Roll, *, deadline: float) -> None:
         )
 
 
-def _missing(roll: Roll, *, deadline: float) -> Iterator[int]:
-    for rank in range(roll.size):
-        said = _request(roll, "GET", rank=rank)
-        while said is None and time.monotonic() < deadline:
-            said = _request(roll, "GET", rank=rank)
-        if said is None:
-            yield rank
-        elif not hmac.compare_digest(said, roll.proof(rank)):
-            raise PeerFailure(
-                f"who came as rank {rank} to view {roll.view} of job {roll.job!r} has not proved that it knows the "
-                f"job's secret, this view and its size {roll.size}; give all peers of a job the same secret"
-            )
-
-
-def _request(roll: Roll, method: str, *, rank: int, body: bytes | None = None) -> bytes | None:
-    connection = http.client.HTTPConnection(roll.store, timeout=_REQUEST_S)
-    try:
-        connection.request(method, f"/kungfu/{rank}", body=body)
-        response = connection.getresponse()
-        said = response.read()
-        return said if response.status == http.client.OK else None
-    except (OSError, http.client.HTTPException) as error:
+def _is_there(roll: Roll, rank: int, *, deadline: float) -> bool:
+    said = get_now(roll.store, key=_key(rank))
+    while said is None and time.monotonic() < deadline:
+        said = get(roll.store, key=_key(rank))
+    if said is not None and not hmac.compare_digest(said, roll.proof(rank)):
         raise PeerFailure(
-            f"rank 0 of view {roll.view} does not answer at {roll.store}, where the peers meet ({error}); it has died "
-            "or cannot be reached from here: look into its log, and name its host so that all others reach it"
-        ) from error
-    finally:
-        connection.close()
+            f"who came as rank {rank} to view {roll.view} of job {roll.job!r} has not proved that it knows the "
+            f"job's secret, this view and its size {roll.size}; give all peers of a job the same secret"
+        )
+    return said is not None
+
+
+def _key(rank: int) -> str:
+    return f"/kungfu-here/{rank}"

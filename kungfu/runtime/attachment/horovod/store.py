@@ -1,13 +1,14 @@
 """The key-value store over HTTP at which the peers of one view meet.
 
 Horovod's client speaks ``PUT``, ``GET`` and ``DELETE`` of ``/scope/key`` and asks for a missing key again every ten
-milliseconds; here a ``GET`` waits a moment for the key to come, which makes a meeting several times quicker. A store
-serves one view and is closed after the next: no key is ever left over from another view, and ``DELETE``, by which a
-client says that it is done, has nothing to do.
+milliseconds; here a ``GET`` waits a moment for the key to come, which makes a meeting quicker, unless its path ends in
+``?now``. A store serves one view and is closed after the next: no key is ever left over from another view, and
+``DELETE``, by which a client says that it is done, has nothing to do.
 """
 
 from __future__ import annotations
 
+import http.client
 import socket
 import socketserver
 import threading
@@ -16,9 +17,10 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, final
 
-__all__ = ["Store"]
+__all__ = ["Store", "get", "get_now", "put"]
 
 _HOLD_S = 1.0
+_NOW = "now"
 _LONGEST_BYTES = 1 << 16
 _SILENCE_S = 10.0
 
@@ -43,6 +45,34 @@ class Store:
         self._thread.join()
 
 
+def put(store: str, *, key: str, value: bytes) -> None:
+    """Puts ``value`` under ``/scope/key`` of the store at ``HOST:PORT``; raises ``OSError`` if it does not answer."""
+    _request(store, "PUT", path=key, body=value)
+
+
+def get(store: str, *, key: str) -> bytes | None:
+    """The value under ``/scope/key``, None if it has not come within a second; raises ``OSError`` as ``put`` does."""
+    return _request(store, "GET", path=key)
+
+
+def get_now(store: str, *, key: str) -> bytes | None:
+    """The value under ``/scope/key``, None if it is not there; raises ``OSError`` as ``put`` does."""
+    return _request(store, "GET", path=f"{key}?{_NOW}")
+
+
+def _request(store: str, method: str, *, path: str, body: bytes | None = None) -> bytes | None:
+    connection = http.client.HTTPConnection(store, timeout=_SILENCE_S)
+    try:
+        connection.request(method, path, body=body)
+        response = connection.getresponse()
+        value = response.read()
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"the store at {store} answered {error!r}") from error
+    finally:
+        connection.close()
+    return value if response.status == HTTPStatus.OK else None
+
+
 @final
 class _Shelf:
     """The values by key, and those who wait for one."""
@@ -57,9 +87,9 @@ class _Shelf:
             self._values[key] = value
             self._changed.notify_all()
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, *, hold_s: float) -> bytes | None:
         with self._changed:
-            self._changed.wait_for(lambda: key in self._values or self._closed.is_set(), timeout=_HOLD_S)
+            self._changed.wait_for(lambda: key in self._values or self._closed.is_set(), timeout=hold_s)
             return self._values.get(key)
 
     def close(self) -> None:
@@ -93,7 +123,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.OK)
 
     def do_GET(self) -> None:
-        value = self.server.shelf.get(self.path)
+        key, _, query = self.path.partition("?")
+        value = self.server.shelf.get(key, hold_s=0 if query == _NOW else _HOLD_S)
         if value is None:
             self._answer(HTTPStatus.NOT_FOUND)
         else:

@@ -1,0 +1,168 @@
+"""One peer of a real cluster, driven by a test: a command a line on standard input, a JSON answer a line on output."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TextIO
+
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from kungfu.runtime.attachment.horovod import HorovodAttachment
+
+ATTACHMENT = HorovodAttachment()
+ORDER = tf.Variable(0, dtype=tf.int64, trainable=False)
+ME = tf.Variable(0, dtype=tf.int64, trainable=False)
+OPEN_GATES = tf.Variable(True, trainable=False)
+TRACES: list[str] = []
+
+
+def reduce(values: list[Any], *, tag: str, prescale: Any = 1.0) -> list[Any]:
+    return ATTACHMENT.all_reduce(values, prescale=prescale, order=ORDER, tag=tag)
+
+
+def mixture(me: Any) -> list[Any]:
+    """Every dtype, a scalar, an empty tensor, a dynamic shape, and at last the extra values."""
+    x = tf.cast(me, tf.float32) + 1
+    dynamic = tf.fill([tf.cast(me * 0 + 3, tf.int32)], x)
+    return [
+        tf.fill([2, 3], x),
+        tf.cast(x, tf.float16),
+        tf.zeros([0, 3], tf.float64),
+        tf.cast(tf.stack([x, -x]), tf.int32),
+        tf.cast(tf.stack([x, x]), tf.bfloat16),
+        dynamic,
+        tf.cast(tf.fill([2], x), tf.float64) / 3,
+        tf.fill([2], tf.cast(me, tf.int64) + 2**40),
+        tf.stack([x, x * 10]),
+    ]
+
+
+@tf.function
+def traced_mixture(prescale: Any) -> list[Any]:
+    TRACES.append("mixture")
+    return reduce(mixture(ME.read_value()), prescale=prescale, tag="mixture")
+
+
+@tf.function
+def constants() -> list[Any]:
+    """Nothing that goes in depends on a variable, and the two messages look alike."""
+    TRACES.append("constants")
+    return [*reduce([tf.constant([1.0, 2.0])], tag="constants"), *reduce([tf.constant([1.0, 2.0])], tag="constants")]
+
+
+@tf.function
+def gated() -> list[Any]:
+    """Messages in a flat part, two gates and an inner function; none of them uses another's result."""
+    inner = tf.function(lambda: reduce([tf.constant(4.0)], tag="inner")[0])
+    gate = OPEN_GATES.read_value()
+    slow = tf.eye(300)  # the first message is ready last, so that only the order that we ask for can be what we see
+    for _ in range(5):
+        slow = tf.matmul(slow, tf.eye(300) + 0 * tf.cast(ORDER.read_value(), tf.float32))
+    flat = reduce([slow[0, 0]], tag="flat")[0]
+    one = tf.cond(gate, lambda: reduce([tf.constant(2.0)], tag="gate_one")[0], lambda: 0.0)
+    two = tf.cond(gate, lambda: reduce([tf.constant(3.0)], tag="gate_two")[0], lambda: 0.0)
+    return [flat, one, two, inner(), tf.cast(ORDER.read_value(), tf.float32)]
+
+
+@tf.function
+def normal(seed: Any) -> Any:
+    return reduce([tf.random.stateless_normal([100_003], seed)], tag="normal")[0]
+
+
+def plain(tensors: list[Any]) -> list[Any]:
+    return [tf.cast(t, tf.float64).numpy().tolist() if t.dtype.is_floating else t.numpy().tolist() for t in tensors]
+
+
+def do_open(**arguments: Any) -> dict[str, Any]:
+    ME.assign(arguments["rank"])
+    ATTACHMENT.open(job="test", secret=b"secret", **arguments)
+    return {"left_behind": [name for name in os.environ if name.startswith("HOROVOD_")]}
+
+
+def do_prepare(*, size: int) -> dict[str, Any]:
+    return {"address": ATTACHMENT.prepare(size)}
+
+
+def do_mixture(*, prescale: float) -> dict[str, Any]:
+    sums = traced_mixture(tf.constant(prescale))
+    return {"sums": plain(sums), "dtypes": [t.dtype.name for t in sums], "traces": TRACES.count("mixture")}
+
+
+def do_eager() -> dict[str, Any]:
+    return {"sums": plain(reduce(mixture(ME), tag="eager"))}
+
+
+def do_constants() -> dict[str, Any]:
+    return {"sums": plain(constants()), "traces": TRACES.count("constants")}
+
+
+def do_gated() -> dict[str, Any]:
+    """The values, and the names of the messages in the order in which TensorFlow began them."""
+    ORDER.assign(0)
+    values = plain(gated())
+    with TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder, options=tf.profiler.experimental.ProfilerOptions(host_tracer_level=3))
+        gated()
+        tf.profiler.experimental.stop()
+        return {"values": values, "begun": [name for _, name in sorted(begun(Path(folder)))]}
+
+
+def begun(folder: Path) -> Iterator[tuple[int, str]]:
+    """When a message began, in picoseconds, and its name."""
+    (file,) = folder.rglob("*.xplane.pb")
+    for plane in xplane_pb2.XSpace.FromString(file.read_bytes()).planes:
+        for line in plane.lines:
+            for event in line.events:
+                name, _, kind = plane.event_metadata[event.metadata_id].name.partition(":")
+                if kind == "HorovodAllreduce":
+                    yield line.timestamp_ns * 1000 + event.offset_ps, name.rpartition("/")[2]
+
+
+def do_normal() -> dict[str, Any]:
+    total = normal(tf.stack([ME, ME]))
+    return {"digest": hashlib.sha256(total.numpy().tobytes()).hexdigest(), "finite": bool(tf.math.is_finite(total[0]))}
+
+
+def do_mismatch() -> dict[str, Any]:
+    reduce([tf.ones([2 + int(ME)])], tag="mismatch")
+    return {}
+
+
+def do_reason() -> dict[str, Any]:
+    return {"reason": ATTACHMENT.reason()}
+
+
+def do_close() -> dict[str, Any]:
+    ATTACHMENT.close()
+    return {}
+
+
+def main() -> None:
+    with os.fdopen(os.dup(1), "w", buffering=1) as answers:
+        os.dup2(2, 1)  # Horovod writes its log to standard output
+        serve(answers)
+
+
+def serve(answers: TextIO) -> None:
+    print(json.dumps({"ready": True}), file=answers)
+    for line in sys.stdin:
+        arguments = json.loads(line)
+        action = globals()["do_" + arguments.pop("do")]
+        started = time.monotonic()
+        try:
+            answer = action(**arguments)
+        except Exception as error:  # noqa: BLE001 - the test looks at whatever it was
+            answer = {"error": type(error).__name__, "text": str(error)}
+        print(json.dumps({**answer, "seconds": time.monotonic() - started}), file=answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""Real processes on Horovod's Gloo: joins, leaves, deaths and delays under one traced graph."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kungfu.errors import UsageError
+from kungfu.runtime.attachment.horovod import HorovodAttachment
+
+pytest.importorskip("horovod.tensorflow", reason="horovod is not installed; `make setup` compiles it")
+
+DEADLINE_S = 60.0
+Answers = list[dict[str, Any]]
+
+
+class Peer:
+    """A process that does what it is told, and how to hear what came of it."""
+
+    def __init__(self) -> None:
+        quiet = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = [sys.executable, str(Path(__file__).with_name("peer.py"))]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | quiet)
+
+    def tell(self, do: str, **arguments: Any) -> None:
+        assert self.process.stdin is not None
+        print(json.dumps({"do": do, **arguments}), file=self.process.stdin, flush=True)
+
+    def hear(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], DEADLINE_S)
+        assert ready, f"process {self.process.pid} has not answered for {DEADLINE_S} s"
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+
+@contextmanager
+def cluster(size: int) -> Iterator[list[Peer]]:
+    peers = [Peer() for _ in range(size)]
+    try:
+        for peer in peers:
+            assert peer.hear() == {"ready": True}
+        yield peers
+    finally:
+        for peer in peers:
+            peer.process.kill()
+            peer.process.communicate(timeout=DEADLINE_S)
+
+
+def ask(peers: Sequence[Peer], do: str, **arguments: Any) -> Answers:
+    for peer in peers:
+        peer.tell(do, **arguments)
+    return [peer.hear() for peer in peers]
+
+
+def open_view(peers: Sequence[Peer], *, view: int, deadline_s: float = 30.0) -> Answers:
+    (store,) = ask(peers[:1], "prepare", size=len(peers))
+    addresses = [f"127.0.0.1:{4000 + rank}" for rank in range(len(peers))]
+    place = {"size": len(peers), "view": view, "addresses": addresses, "rendezvous": store["address"]}
+    for rank, peer in enumerate(peers):
+        peer.tell("open", rank=rank, deadline_s=deadline_s, **place)
+    return [peer.hear() for peer in peers]
+
+
+@functools.cache
+def history() -> dict[str, Answers]:
+    """What 2 -> 3 -> 2 peers answered; the leaver of the end is alone afterwards."""
+    with cluster(3) as peers:
+        alone = ask(peers, "mixture", prescale=0.5)
+        opened = open_view(peers[:2], view=1)
+        two = {do: ask(peers[:2], do) for do in ("eager", "constants", "gated", "normal")}
+        two["mixture"] = ask(peers[:2], "mixture", prescale=1.0)
+        two["halved"] = ask(peers[:2], "mixture", prescale=0.5)
+        opened += open_view(peers, view=2)
+        three = {do: ask(peers, do) for do in ("constants", "gated", "normal", "mismatch")}
+        three["mixture"] = ask(peers, "mixture", prescale=1.0)
+        left = ask(peers[1:2], "close")
+        opened += open_view([peers[2], peers[0]], view=3)
+        again = {do: ask([peers[2], peers[0]], do) for do in ("constants", "normal")}
+        again["mixture"] = ask([peers[2], peers[0]], "mixture", prescale=1.0)
+        left += ask(peers[1:2], "constants")
+        named = {f"{name} {do}": a for name, d in (("2", two), ("3", three), ("again", again)) for do, a in d.items()}
+        return {"alone": alone, "opened": opened, "left": left, **named}
+
+
+def mixture(size: int, *, factor: float = 1.0) -> list[Any]:
+    """What the peers' mixtures of values 1, 2, ... add up to, computed by hand from the tests' peer."""
+    total = size * (size + 1) / 2
+    scaled = total * factor
+    counts = sum(2**40 + rank for rank in range(size))
+    return [
+        [[scaled] * 3] * 2,
+        scaled,
+        [],
+        [total, -total],
+        [scaled] * 2,
+        [scaled] * 3,
+        [scaled / 3] * 2,
+        [counts] * 2,
+        [total, total * 10],
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("when", "size", "factor"),
+    [("2 mixture", 2, 1.0), ("2 halved", 2, 0.5), ("3 mixture", 3, 1.0), ("again mixture", 2, 1.0)],
+)
+def test_every_dtype_and_shape_is_added_over_the_peers_of_the_view(when: str, size: int, factor: float) -> None:
+    answers = history()[when]
+    assert len(answers) == size
+    for answer in answers:
+        assert [pytest.approx(want, rel=1e-12) for want in _flat(mixture(size, factor=factor))] == _flat(answer["sums"])
+        assert answer["dtypes"] == [
+            "float32",
+            "float16",
+            "float64",
+            "int32",
+            "bfloat16",
+            "float32",
+            "float64",
+            "int64",
+            "float32",
+        ]
+
+
+@pytest.mark.slow
+def test_before_the_first_view_and_after_the_last_the_op_is_the_identity() -> None:
+    for answer in history()["alone"]:
+        assert _flat(answer["sums"]) == pytest.approx(_flat(mixture(1, factor=0.5)))
+    assert history()["left"][-1]["sums"] == [[1.0, 2.0], [1.0, 2.0]]
+
+
+@pytest.mark.slow
+def test_one_trace_serves_all_views() -> None:
+    for when in ("again mixture", "again constants"):
+        assert [answer["traces"] for answer in history()[when]] == [1, 1]
+
+
+@pytest.mark.slow
+def test_it_works_eagerly_too() -> None:
+    for answer in history()["2 eager"]:
+        assert _flat(answer["sums"]) == pytest.approx(_flat(mixture(2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("when", "size"), [("2 constants", 2), ("3 constants", 3), ("again constants", 2)])
+def test_messages_of_constants_are_neither_folded_nor_merged(when: str, size: int) -> None:
+    for answer in history()[when]:
+        assert answer["sums"] == [[1.0 * size, 2.0 * size]] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("when", "size"), [("2 gated", 2), ("3 gated", 3)])
+def test_messages_in_gates_and_inner_functions_run_in_the_order_of_the_program(when: str, size: int) -> None:
+    in_order = [f"kungfu_{tag}_float32" for tag in ("flat", "gate_one", "gate_two", "inner")]
+    for answer in history()[when]:
+        assert answer["values"] == [1.0 * size, 2.0 * size, 3.0 * size, 4.0 * size, 8.0]
+        assert answer["begun"] == in_order
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("when", "size"), [("2 normal", 2), ("3 normal", 3), ("again normal", 2)])
+def test_the_sum_is_bit_for_bit_equal_on_all_peers(when: str, size: int) -> None:
+    answers = history()[when]
+    assert len(answers) == size
+    assert len({answer["digest"] for answer in answers}) == 1
+    assert all(answer["finite"] for answer in answers)
+
+
+@pytest.mark.slow
+def test_peers_whose_tensors_differ_hear_of_it() -> None:
+    for answer in history()["3 mismatch"]:
+        assert answer["error"] == "FailedPreconditionError"
+        assert "Mismatched ALLREDUCE tensor shapes" in answer["text"]
+
+
+@pytest.mark.slow
+def test_nothing_is_left_in_the_environment() -> None:
+    assert [answer["left_behind"] for answer in history()["opened"]] == [[]] * 7
+
+
+@pytest.mark.slow
+def test_a_killed_peer_ends_the_message_with_an_error_and_the_others_go_on_in_a_new_view() -> None:
+    with cluster(3) as peers:
+        open_view(peers, view=1)
+        for peer in peers[:2]:
+            peer.tell("constants")
+        peers[2].process.send_signal(signal.SIGKILL)
+        next_to_it = peers[1].hear()
+        assert ask(peers[1:2], "constants")[0]["error"] == "UnknownError"
+        ask(peers[1:2], "close")  # frees the peer that waits for this one
+        for answer in (next_to_it, peers[0].hear()):
+            assert answer["error"] == "UnknownError"
+            assert "Horovod has been shut down" in answer["text"]
+            assert answer["seconds"] < 10
+        open_view(peers[:2], view=2)
+        assert [answer["sums"] for answer in ask(peers[:2], "constants")] == [[[2.0, 4.0]] * 2] * 2
+
+
+@pytest.mark.slow
+def test_a_peer_that_does_not_come_to_a_message_is_named_after_the_deadline() -> None:
+    with cluster(3) as peers:
+        open_view(peers, view=1, deadline_s=2.0)
+        for peer in (peers[0], peers[2]):
+            peer.tell("constants")
+        for peer in (peers[0], peers[2]):
+            answer = peer.hear()
+            assert answer["error"] == "UnknownError"
+            assert 1.5 < answer["seconds"] < 10
+        reasons = [answer["reason"] for answer in ask([peers[0], peers[2]], "reason")]
+        assert any("s in a message for rank 1" in reason for reason in reasons)
+
+
+@pytest.mark.slow
+def test_a_stopped_peer_ends_the_message_after_the_deadline() -> None:
+    with cluster(2) as peers:
+        open_view(peers, view=1, deadline_s=2.0)
+        peers[1].process.send_signal(signal.SIGSTOP)
+        peers[0].tell("constants")
+        answer = peers[0].hear()
+        assert answer["error"] == "UnknownError"
+        assert answer["seconds"] < 15
+
+
+@pytest.mark.slow
+def test_a_peer_that_does_not_come_to_the_view_is_named_and_the_op_stays_the_identity() -> None:
+    attachment = HorovodAttachment()
+    store = attachment.prepare(2)
+    started = time.monotonic()
+    try:
+        with pytest.raises(Exception, match=r"for rank 1 of 2 to come to view 5"):
+            attachment.open(rank=0, size=2, rendezvous=store, **view())
+        assert time.monotonic() - started < 10
+    finally:
+        attachment.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"rank": 2}, "rank 2, size 2 was given"),
+        ({"secret": b""}, "a rank in 0..size-1 and a secret"),
+        ({"rendezvous": ""}, "2 and '' were given"),
+        ({"addresses": ["a:1"]}, "1 and 'a:9' were given"),
+        ({"addresses": ["a:1", "b"]}, "'b'; expected is HOST:PORT"),
+    ],
+)
+def test_a_view_that_cannot_be_is_refused(wrong: dict[str, Any], text: str) -> None:
+    arguments = {"rank": 0, "size": 2, "rendezvous": "a:9", **view()} | wrong
+    with pytest.raises(UsageError, match=text):
+        HorovodAttachment().open(**arguments)
+
+
+def test_a_view_of_one_needs_nobody() -> None:
+    attachment = HorovodAttachment()
+    assert attachment.prepare(1) == ""
+    attachment.open(rank=0, size=1, **(view() | {"addresses": ["127.0.0.1:1"]}))
+    attachment.close()
+    attachment.close()
+
+
+def view() -> dict[str, Any]:
+    addresses = ["127.0.0.1:1", "127.0.0.1:2"]
+    return {"job": "job", "view": 5, "deadline_s": 0.5, "secret": b"secret", "addresses": addresses}
+
+
+def _flat(nested: Any) -> list[Any]:
+    return [leaf for part in nested for leaf in _flat(part)] if isinstance(nested, list) else [nested]

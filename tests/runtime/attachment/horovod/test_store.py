@@ -1,0 +1,84 @@
+"""The store at which peers meet, over real connections on the loopback."""
+
+import http.client
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kungfu.runtime.attachment.horovod.store import Store, get, get_now, put
+
+
+def test_a_value_that_was_put_is_found() -> None:
+    with listening() as store:
+        put(store, key="/scope/key", value=b"\x00\xff")
+        assert get(store, key="/scope/key") == b"\x00\xff"
+        assert get_now(store, key="/scope/key") == b"\x00\xff"
+
+
+def test_a_missing_key_is_told_at_once_to_who_asks_for_now() -> None:
+    with listening() as store:
+        started = time.monotonic()
+        assert get_now(store, key="/scope/key") is None
+        assert time.monotonic() - started < 0.5
+
+
+def test_who_asks_for_a_missing_key_hears_of_it_when_it_comes() -> None:
+    with listening() as store:
+        heard: list[bytes | None] = []
+        asking = threading.Thread(target=lambda: heard.append(get(store, key="/scope/late")))
+        asking.start()
+        put(store, key="/scope/late", value=b"here")
+        asking.join(timeout=5)
+        assert heard == [b"here"]
+
+
+def test_a_client_that_is_done_may_say_so() -> None:
+    with listening() as store:
+        assert _status(store, "DELETE", body=None) == http.client.OK
+
+
+def test_a_value_that_is_too_large_is_refused() -> None:
+    with listening() as store:
+        assert _status(store, "PUT", body=b"x" * (1 << 17)) == http.client.REQUEST_ENTITY_TOO_LARGE
+
+
+def test_a_closed_store_does_not_answer_and_closes_at_once_and_twice() -> None:
+    store = Store("127.0.0.1")
+    started = time.monotonic()
+    store.close()
+    assert time.monotonic() - started < 0.4  # half a second is how often the server's own loop looks up
+    store.close()
+    with pytest.raises(OSError, match="refused"):
+        get(store.address, key="/scope/key")
+
+
+def test_closing_lets_go_who_waits_for_a_key() -> None:
+    store = Store("127.0.0.1")
+    heard: list[bytes | None] = []
+    asking = threading.Thread(target=lambda: heard.append(get(store.address, key="/scope/never")))
+    asking.start()
+    put(store.address, key="/scope/other", value=b"")
+    store.close()
+    asking.join(timeout=5)
+    assert not asking.is_alive()
+
+
+@contextmanager
+def listening() -> Iterator[str]:
+    store = Store("127.0.0.1")
+    try:
+        yield store.address
+    finally:
+        store.close()
+
+
+def _status(store: str, method: str, *, body: bytes | None) -> int:
+    connection = http.client.HTTPConnection(store, timeout=5)
+    try:
+        connection.request(method, "/scope/key", body=body)
+        return connection.getresponse().status
+    finally:
+        connection.close()
