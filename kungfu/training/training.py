@@ -179,12 +179,12 @@ class Training:
         tensors = as_tensors(args, kwargs)
         if progress.compiled is None:
             progress.compiled = self._begin(function, tensors, (args, kwargs))
-        stamp = tf.constant(self._stamps.of(tensors), tf.int64)
+        stamp, size = tf.constant(self._stamps.of(tensors), tf.int64), self._barrier.size
         try:
             returned, code = progress.compiled(stamp, tensors)
         except tf.errors.OpError as error:
             raise translated(error, self._barrier) from error
-        return self._concluded(returned, code)
+        return self._concluded(returned, code, size=size)
 
     def _begin(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
         """Traces, warms up on a copy of the state, and enters the job."""
@@ -230,7 +230,7 @@ class Training:
             return BARRIER_FAILED
         return BARRIER_HELD
 
-    def _concluded(self, returned: Any, code: int) -> Any:
+    def _concluded(self, returned: Any, code: int, *, size: int) -> Any:
         progress = self._progress
         if code == BARRIER_FAILED:
             assert progress.failure is not None
@@ -241,10 +241,11 @@ class Training:
                 raise UsageError(f"{progress.stale} batches in a row were stale: pass on those of training.batches()")
             return SKIPPED
         progress.stale = 0
-        self._chronicle_step()
+        self._chronicle_step(size)
         return returned
 
-    def _chronicle_step(self) -> None:
+    def _chronicle_step(self, size: int) -> None:
+        """Records the step as it was: ``size`` is that of its view, which the barrier behind it may have ended."""
         ledger = self._equipment.ledger
         if self._barrier.rank != 0 and not self._barrier.chronicle.has_news:
             return
@@ -253,7 +254,7 @@ class Training:
         figures = {
             "step": int(ledger.progress.step.numpy()),
             "epoch": int(ledger.progress.epoch.numpy()),
-            "size": self._barrier.size,
+            "size": size,
             "batch": int(samples),
             "loss": float(ledger.outcomes.mean_loss.numpy()),
             "samples_per_s": samples / seconds if seconds > 0 else math.nan,

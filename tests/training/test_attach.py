@@ -21,10 +21,9 @@ def test_a_model_without_weights_is_refused_by_name():
 
 
 def test_several_optimizers_have_to_be_built_by_the_program():
+    model, built = linear_model(), keras.optimizers.SGD()
+    built.build(model.trainable_variables)
     with pytest.raises(UsageError, match=r"of 2 optimizers \['later'\]"):
-        model = linear_model()
-        built = keras.optimizers.SGD()
-        built.build(model.trainable_variables)
         kf.attach(model, [built, keras.optimizers.SGD(name="later")])
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from tests.training.linear import linear_run, points
+from tests.training.linear import linear_model, linear_run, points
 
 
 def walked(run, data, **given):
@@ -68,7 +69,7 @@ def test_an_epoch_sees_each_sample_once_in_an_order_of_its_own():
     run = linear_run()
     trained = walked(run, points(10), batch_size=4, epochs=3, seed=5)
     assert [len(batch) for batch in trained] == [4, 4, 2] * 3
-    epochs = [sum(trained[start : start + 3], []) for start in (0, 3, 6)]
+    epochs = [[one for batch in trained[start : start + 3] for one in batch] for start in (0, 3, 6)]
     assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 3
     assert len({tuple(epoch) for epoch in epochs}) == 3
     assert run.training.traces() == 1
@@ -90,10 +91,6 @@ def test_the_position_advances_by_the_samples_of_a_step():
 
 
 def test_every_sample_is_counted_exactly_once_an_epoch_inside_the_step():
-    import keras
-
-    from tests.training.linear import linear_model
-
     model, optimizer = linear_model(), keras.optimizers.SGD(0.1)
     training = kf.attach(model, optimizer)
     seen = tf.Variable(tf.zeros([11], tf.int64))

@@ -10,7 +10,7 @@ import kungfu as kf
 from tests.training.linear import linear_model, points
 
 
-class Stop(Exception):
+class TooOftenError(Exception):
     """Raised by a step that has run often enough."""
 
 
@@ -24,7 +24,7 @@ def test_the_warm_up_leaves_every_variable_as_it_was_the_users_own_too():
     def second_run_fails():
         runs.append(len(runs))
         if len(runs) > 1:
-            raise Stop
+            raise TooOftenError
 
     @training.step
     def step(x):

@@ -1,0 +1,187 @@
+"""Whole jobs through kungfu-run: started, awaited with a deadline, ended by their ids, and looked at for what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+LOOK_S = 0.02
+REMAINS_S = 8.0  # of a job that has ended; other jobs may come and go on this machine meanwhile
+ONE_THREAD_EACH = {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "2",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that is over."""
+
+    code: int
+    output: str
+    folder: Path
+    seconds: float
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return lines_of(self.folder / "events.jsonl")
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        return lines_of(self.folder / "metrics.jsonl")
+
+    def all_of(self, kind: str) -> list[dict[str, Any]]:
+        """The events of a kind."""
+        return [event for event in self.events if event["event"] == kind]
+
+    @property
+    def sizes(self) -> list[int]:
+        """The size of every view that trained, in order."""
+        return [len(event["peers"]) for event in self.all_of("view")]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that runs. ``folder`` is its record, ``console`` what kungfu-run prints."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    console: Path
+    started: float
+
+    def event(self, kind: str, *, deadline_s: float = 60.0, **fields: Any) -> dict[str, Any]:
+        """The first event of a kind that has these fields; waits for it."""
+
+        def find() -> dict[str, Any] | None:
+            found = lines_of(self.folder / "events.jsonl")
+            wanted = {"event": kind, **fields}.items()
+            return next((event for event in found if wanted <= flat(event).items()), None)
+
+        return self.seen(find, what=f"event {kind} {fields}", deadline_s=deadline_s)
+
+    def steps(self, count: int, *, deadline_s: float = 60.0) -> None:
+        """Waits until so many steps are in the record."""
+        path = self.folder / "metrics.jsonl"
+        self.seen(lambda: len(lines_of(path)) >= count, what=f"{count} steps", deadline_s=deadline_s)
+
+    def seen(self, look: Callable[[], Any], *, what: str, deadline_s: float) -> Any:
+        """What ``look`` gives once it is true; an error if the job ends before."""
+
+        def once() -> Any:
+            over = self.process.poll() is not None
+            found = look()
+            assert found or not over, f"the job ended before {what}:\n{self.console.read_text()}"
+            return found
+
+        return awaited(once, what=what, deadline_s=deadline_s)
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to kungfu-run itself, as ``kill`` does."""
+        os.kill(self.process.pid, number)
+
+    def end(self, *, deadline_s: float = 60.0) -> Ended:
+        """How the job ended; an error if it has not within the deadline."""
+        awaited(lambda: self.process.poll() is not None, what="the end of the job", deadline_s=deadline_s)
+        output = self.console.read_text(errors="replace")
+        return Ended(self.process.returncode, output, self.folder, time.monotonic() - self.started)
+
+
+@contextmanager
+def started(tmp_path: Path, *options: object, program: str | Path, arguments: Sequence[object] = ()) -> Iterator[Job]:
+    """A running job of a program (a name in ``programs`` or a path); nothing of it may be left afterwards.
+
+    ``options`` are those of kungfu-run. What is still alive at the end is ended by its id, and is an error.
+    """
+    before = remains()
+    script = Path(program) if os.sep in str(program) else PROGRAMS / program
+    logdir, console = tmp_path / "log", tmp_path / "console.txt"
+    line = [sys.executable, "-m", "kungfu.cli.run", "--logdir", logdir, *options, sys.executable, script, *arguments]
+    with console.open("wb") as output:
+        process = subprocess.Popen(
+            [str(word) for word in line],
+            cwd=tmp_path,
+            env={**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    job = Job(process, logdir, console, time.monotonic())
+    try:
+        yield job
+    finally:
+        alive = process.poll() is None
+        if alive:
+            job.signal(signal.SIGKILL)
+        process.wait()
+    awaited(lambda: not processes_of(job), what=lambda: f"the end of {processes_of(job)}", deadline_s=REMAINS_S)
+    new = remains() - before
+    awaited(lambda: not (new & remains()), what=lambda: f"the end of {new & remains()}", deadline_s=REMAINS_S)
+    assert not alive, f"the job was still running:\n{console.read_text(errors='replace')}"
+
+
+def ran(
+    tmp_path: Path,
+    *options: object,
+    program: str | Path,
+    arguments: Sequence[object] = (),
+    deadline_s: float = 120.0,
+) -> Ended:
+    """A job from its start to its end."""
+    with started(tmp_path, *options, program=program, arguments=arguments) as job:
+        return job.end(deadline_s=deadline_s)
+
+
+def awaited(look: Callable[[], Any], *, what: str | Callable[[], str], deadline_s: float) -> Any:
+    """What ``look`` gives once it is true; an error that names it if it is not within the deadline."""
+    deadline = time.monotonic() + deadline_s
+    while not (found := look()):
+        name = what if isinstance(what, str) else what()
+        assert time.monotonic() < deadline, f"waited {deadline_s:g} s for {name}"
+        time.sleep(LOOK_S)
+    return found
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file, without a last line that is still being written."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def flat(event: dict[str, Any]) -> dict[str, Any]:
+    """The fields that can be compared in a set."""
+    return {name: value for name, value in event.items() if not isinstance(value, dict | list)}
+
+
+def processes_of(job: Job) -> list[str]:
+    """Every process in the session of kungfu-run or of a peer, whoever its parent is now."""
+    sessions = {job.process.pid} | {event["pid"] for event in lines_of(job.folder / "events.jsonl") if "pid" in event}
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) in sessions and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {' '.join(process.cmdline())}")
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue  # it ended while we looked
+    return found
+
+
+def remains() -> set[str]:
+    """What a job could leave behind on the machine: shared memory that has a name, and listening sockets."""
+    sockets = {word for word in Path("/proc/net/unix").read_text().split() if word.startswith("@kungfu-")}
+    return sockets | {f"/dev/shm/{entry.name}" for entry in Path("/dev/shm").iterdir()}

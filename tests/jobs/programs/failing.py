@@ -1,0 +1,90 @@
+"""A program that fails in the way that it is told: failing.py HOW [SIZE].
+
+With a size it first asks for so many peers, and only those that join later fail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+HOW = sys.argv[1]
+SIZE = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+PEER = json.loads(os.environ["KUNGFU_SETTINGS"])["peer"]
+FAILS = PEER >= 2 if SIZE else True
+
+if HOW == "import" and FAILS:
+    raise ImportError("no module of that name, on purpose")
+if HOW == "child" and PEER == 1:
+    import subprocess
+
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    raise RuntimeError("left a child behind, on purpose")
+if HOW == "never-ready" and FAILS:
+    time.sleep(600)
+if HOW == "no-attach":
+    sys.exit()
+
+import keras  # noqa: E402 - the ways to fail above need no TensorFlow
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+import kungfu as kf  # noqa: E402
+from kungfu.policies import schedule  # noqa: E402
+
+
+@kf.policy
+def local_target(training):
+    """Asks for a size that every peer computes for itself."""
+    return kf.control.always().rescale(training.loss)
+
+
+def policies() -> list:
+    if HOW == "local-target":
+        return [local_target()]
+    if HOW == "two-targets":
+        return [schedule({10: 1}), schedule({20: 2})]
+    return [schedule({5: SIZE})] if SIZE else []
+
+
+def main() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), keras.layers.BatchNormalization()])
+    optimizer = keras.optimizers.SGD(0.01)
+    training = kf.attach(model, optimizer, policies=policies())
+    if HOW == "no-step":
+        return
+
+    def die() -> None:
+        if training.rank == 1 and int(steps) >= 5:
+            os.kill(os.getpid(), 9)
+
+    steps = tf.Variable(0)
+
+    @training.step
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True))
+        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        if HOW == "killed-in-step":
+            with tf.control_dependencies(gradients), tf.control_dependencies([tf.py_function(die, [], [])]):
+                gradients = [tf.identity(one) for one in gradients]
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        steps.assign_add(1)
+
+    x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    batch_size = 1 if HOW == "small-batch" else 10
+    epochs = 10**6 if HOW in ("endless", "raise", "break", "killed-in-step") else 300
+    for batch in training.batches(x, batch_size=batch_size, epochs=epochs, seed=0):
+        step(batch)
+        if training.rank == 1 and int(steps) == 5 and HOW == "raise":
+            raise ValueError("the fifth step was wrong, on purpose")
+        if training.rank == 1 and int(steps) == 5 and HOW == "break":
+            break
+        if HOW in ("endless", "never-ready", "import"):
+            time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""A small network with BatchNorm and Dropout that follows a schedule of sizes and writes down what it saw.
+
+Each peer leaves DIR/PID.json: how often it trained on each sample, its traces, and digests of its state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+import zlib
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.policies import schedule
+
+
+def build() -> keras.Model:
+    keras.utils.set_random_seed(0)
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(8, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(1),
+        ]
+    )
+
+
+def digest(variables: list[object]) -> int:
+    return zlib.crc32(b"".join(np.asarray(one).tobytes() for one in variables))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--schedule", type=json.loads, default={})
+    parser.add_argument("--keep", default="local_batch_size")
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--batch-size", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--patient-at", type=int, default=0, help="the size at which each step takes 40 ms more")
+    given = parser.parse_args()
+
+    x = np.random.default_rng(0).normal(size=(given.samples, 4)).astype(np.float32)
+    data = (x, x.sum(axis=1, keepdims=True), np.arange(given.samples))
+    model, optimizer = build(), keras.optimizers.Adam(0.01)
+    sizes = {int(step): size for step, size in given.schedule.items()}
+    training = kf.attach(model, optimizer, policies=[schedule(sizes, keep=given.keep)] if sizes else [])
+    seen = tf.Variable(tf.zeros([given.samples], tf.int64))
+
+    @training.step
+    def step(x, y, index):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        seen.scatter_add(tf.IndexedSlices(tf.ones_like(index), index))
+
+    for x, y, index in training.batches(data, batch_size=given.batch_size, epochs=given.epochs, seed=1):
+        step(x, y, index)
+        if training.size == given.patient_at:
+            time.sleep(0.04)
+
+    seeds = [one for one in model.variables if one.name == "seed_generator_state"]
+    found = {
+        "left": training.left,
+        "traces": training.traces(),
+        "seen": seen.numpy().tolist(),
+        "weights": digest([*model.weights, *optimizer.variables]),
+        "seeds": [np.asarray(one).tolist() for one in seeds],
+    }
+    given.results.mkdir(exist_ok=True)
+    (given.results / f"{os.getpid()}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Peers that join and leave while training goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.jobs.harness import Ended, ran
+
+pytestmark = pytest.mark.slow
+
+
+def trained(tmp_path: Path, *options: object, epochs: int, **given: object) -> tuple[Ended, list[dict]]:
+    """The job of the program ``network``, and what each of its peers found."""
+    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
+    ended = ran(
+        tmp_path,
+        *options,
+        program="network.py",
+        arguments=["--results", tmp_path / "results", "--epochs", epochs, *words],
+    )
+    assert ended.code == 0, ended.output
+    return ended, [json.loads(path.read_text()) for path in (tmp_path / "results").iterdir()]
+
+
+def assert_exact(found: list[dict], *, epochs: int) -> None:
+    """Every sample once an epoch, over all peers, those that left too; and one trace in each."""
+    total = np.sum([peer["seen"] for peer in found], axis=0)
+    assert total.tolist() == [epochs] * len(total)
+    assert {peer["traces"] for peer in found} == {1}
+
+
+def largest_batches(ended: Ended) -> dict[int, int]:
+    """By size, the largest batch of a step; the last of an epoch is what is left."""
+    return {size: max(row["batch"] for row in ended.metrics if row["size"] == size) for size in ended.sizes}
+
+
+def test_a_peer_joins_in_the_background_and_two_leave_without_a_sample_lost(tmp_path):
+    ended, found = trained(
+        tmp_path, "-np", 2, "--max", 3, epochs=70, schedule='{"0": 2, "20": 3, "400": 1}', patient_at=2
+    )
+    assert ended.sizes == [2, 3, 1]
+    assert_exact(found, epochs=70)
+    assert sorted(peer["left"] for peer in found) == [False, True, True]
+    grown, shrunk = ended.all_of("rescale")
+    assert (grown["from"], grown["to"], grown["joined"], grown["left"]) == (2, 3, [2], [])
+    assert (shrunk["from"], shrunk["to"], shrunk["joined"], shrunk["left"]) == (3, 1, [], [1, 2])
+    assert (grown["global_batch_size"], shrunk["global_batch_size"]) == (18, 6)
+    assert {"spawn_s", "ready_s", "barrier_s", "attach_s", "state_s", "first_step_s"} <= set(grown["parts"])
+    assert grown["stop_s"] < 5.0
+    assert [event["asked"] for event in ended.all_of("decision")] == [3, 1]
+    assert largest_batches(ended) == {2: 12, 3: 18, 1: 6}
+
+
+def test_uneven_slices_of_a_batch_that_stays_whole_leave_the_same_weights_everywhere(tmp_path):
+    ended, found = trained(tmp_path, "-np", 3, epochs=4, schedule='{"9": 2}', keep="global_batch_size", batch_size=32)
+    assert ended.sizes == [3, 2]
+    assert_exact(found, epochs=4)
+    stayed = [peer for peer in found if not peer["left"]]
+    assert len(stayed) == 2
+    assert stayed[0]["weights"] == stayed[1]["weights"]
+    assert len({json.dumps(peer["seeds"]) for peer in found}) == 3, "each peer drops units of its own"
+    assert [row["batch"] for row in ended.metrics] == [32, 32, 32, 4] * 4
+    assert ended.all_of("rescale")[0]["global_batch_size"] == 32
+    finished = {event["peer"]: event["leaving"] for event in ended.all_of("finished")}
+    assert finished == {0: False, 1: False, 2: True}
