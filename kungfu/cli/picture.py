@@ -48,8 +48,11 @@ class _Run:
         return np.array([_known(row.get(name)) for row in self.rows])
 
     def happened(self, kind: str) -> list[Fields]:
-        """The events of a kind that have a step."""
-        return [event for event in self.events if event.get("event") == kind and number(event.get("step")) is not None]
+        """The events of a kind, of the steps that are drawn."""
+        first, last = self.steps[0], self.steps[-1]
+        return [
+            event for event in self.events if event.get("event") == kind and first <= _known(event.get("step")) <= last
+        ]
 
 
 def draw(folder: Path, target: Path) -> Path:
@@ -157,7 +160,8 @@ def _name_rescales(panel: Any, run: _Run, *, height: float) -> None:
     for event in rescales if len(rescales) <= _MOST_NAMES else ():
         side = "left" if _known(event.get("to")) > _known(event.get("from")) else "right"
         text = f" {figure(event.get('from'))}→{figure(event.get('to'))}, stood {duration(event.get('stop_s'))} "
-        panel.text(_known(event["step"]), height, text, rotation=90, va="bottom", ha=side, fontsize=8, color="#555a61")
+        panel.text(_known(event["step"]), height, text, rotation=90, va="bottom", ha=side, fontsize=8, color="#555a61",
+                   clip_on=True, in_layout=False)  # fmt: skip
 
 
 def _fit(panel: Any, values: Series) -> None:

@@ -181,8 +181,11 @@ def _finishers(events: Sequence[Fields]) -> list[str]:
     through = [event for event in events if event.get("event") == "finished" and event.get("leaving") is not True]
     if not through:
         return []
-    steps = max((value for event in through if (value := number(event.get("steps"))) is not None), default=None)
-    traces = max((value for event in through if (value := number(event.get("traces"))) is not None), default=None)
+    steps, traces = _most(through, "steps"), _most(through, "traces")
     return [
-        f"{count(len(through), 'peer')} trained to the end, {count(steps, 'step')}, {count(traces, 'trace')} at most"
+        f"{count(len(through), 'peer')} trained to the end: {count(steps, 'step')}, {count(traces, 'trace')} a peer"
     ]
+
+
+def _most(events: Sequence[Fields], name: str) -> float | None:
+    return max((value for event in events if (value := number(event.get(name))) is not None), default=None)

@@ -1,0 +1,50 @@
+"""How a job's end is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kungfu.cli.console.farewell import farewell
+from kungfu.runtime.deciding.failure import Failure
+from tests.cli.console.test_noise import NOISE
+
+FOLDER = Path("runs/a")
+
+
+def test_a_failure_is_told_from_the_cause_to_the_exit_code_without_the_noise() -> None:
+    failure = Failure(
+        1, "rank 1 (peer 1): exit code 1: ValueError: bad", 1, (*NOISE, "Traceback", "ValueError: bad", "")
+    )
+    assert farewell(1, failure, folder=FOLDER) == [
+        "kungfu-run: failed: rank 1 (peer 1): exit code 1: ValueError: bad",
+        "  its last output:",
+        "  | Traceback",
+        "  | ValueError: bad",
+        "  all it printed: runs/a/peers/peer-1.log; how it came to that: kungfu why runs/a",
+        "  exit code 1: a peer's program failed or was killed",
+    ]
+
+
+def test_a_peer_that_printed_nothing_but_noise_printed_nothing() -> None:
+    assert farewell(1, Failure(0, "rank 0", 1, NOISE), folder=FOLDER)[1] == "  it printed nothing"
+
+
+def test_a_failure_of_no_one_peer_names_the_folder_of_all_logs() -> None:
+    lines = farewell(3, Failure(-1, "waited 60 s for rank 0", 3), folder=FOLDER)
+    assert lines[0] == "kungfu-run: failed: waited 60 s for rank 0"
+    assert "runs/a/peers/;" in lines[1]
+    assert lines[-1].startswith("  exit code 3: a wait ended at its deadline")
+
+
+def test_a_long_last_output_is_cut_at_its_beginning() -> None:
+    lines = farewell(1, Failure(0, "rank 0", 1, tuple(f"line {n}" for n in range(60))), folder=FOLDER)
+    assert lines[2] == "  | line 20"
+    assert lines[-3] == "  | line 59"
+
+
+def test_a_good_end_and_an_ordered_end_are_one_line() -> None:
+    assert farewell(0, None, folder=FOLDER) == [
+        "kungfu-run: training is over; what was decided, and why: kungfu why runs/a"
+    ]
+    assert farewell(130, None, folder=FOLDER) == ["kungfu-run: ended by Ctrl-C; the record so far: kungfu why runs/a"]
+    assert "exit code 129" in farewell(129, None, folder=FOLDER)[0]

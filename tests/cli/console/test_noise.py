@@ -1,0 +1,41 @@
+"""What is hidden from the screen, and above all what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from kungfu.cli.console.noise import is_noise
+
+NOISE = (
+    "2026-11-20 20:33:40.670183: E external/local_xla/xla/stream_executor/cuda/cuda_fft.cc:477] Unable to register "
+    "cuFFT factory: Attempting to register factory for plugin cuFFT when one has already been registered",
+    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+    "E0000 00:00:1795206820.695419   12784 cuda_dnn.cc:8310] Unable to register cuDNN factory: Attempting",
+    "E0000 00:00:1795206820.703781   12784 cuda_blas.cc:1418] Unable to register cuBLAS factory: Attempting",
+    "2026-11-20 20:33:44.887692: E external/local_xla/xla/stream_executor/cuda/cuda_driver.cc:152] failed call to "
+    "cuInit: INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",
+    "2026-11-20 20:33:44.887692: I tensorflow/core/platform/cpu_feature_guard.cc:210] This TensorFlow binary is",
+    "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with the appropriate "
+    "compiler flags.",
+    "I0000 00:00:1795206820.695419   12784 gpu_device.cc:2022] Created device /job:localhost with 131072 MB memory",
+    "W0000 00:00:1795206820.695419   12784 gpu_device.cc:2344] Cannot dlopen some GPU libraries.",
+)
+TOLD = (
+    "",
+    "ValueError: bad luck",
+    "I0131 12:00:00.123456 140704 train.py:12] the user's own log",
+    "F0000 00:00:1795206820.695419   12784 cuda_dnn.cc:99] Check failed: no memory",
+    "2026-11-20 20:33:44.887692: E external/local_xla/xla/stream_executor/cuda/cuda_driver.cc:9] failed to allocate 2G",
+    "kungfu.errors.PeerFailure: in step 20: peer rank=1 died during gradients",
+    "I like cuda_dnn.cc:12] as a name",
+)
+
+
+@pytest.mark.parametrize("line", NOISE)
+def test_start_up_noise_is_known_as_such(line: str) -> None:
+    assert is_noise(line)
+
+
+@pytest.mark.parametrize("line", TOLD)
+def test_what_a_person_may_need_is_no_noise(line: str) -> None:
+    assert not is_noise(line)

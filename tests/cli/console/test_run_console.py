@@ -1,0 +1,144 @@
+"""The console of a job from its first line to its last, through real streams and a real pseudo-terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from kungfu.cli.console import PlainScreen, RunConsole, make_console
+from kungfu.cli.console.board import News
+from kungfu.runtime.agent.agent import Ending
+from kungfu.runtime.deciding.failure import Failure
+from tests.cli.console.test_noise import NOISE
+from tests.cli.recorded import GROWN, measured
+
+PROGRAM = textwrap.dedent(
+    """
+    import os, signal, sys
+    from pathlib import Path
+    from kungfu.cli.console import LiveScreen, make_console
+    from kungfu.runtime.agent.agent import Ending
+
+    with make_console(Path("runs/a")) as console:
+        console.event({"event": "view", "version": 1, "peers": [0, 1]})
+        console.status({"step": 7, "size": 2, "loss": None, "samples_per_s": float("nan")})
+        console.line("rank 1", "hello")
+        if sys.argv[1] == "interrupted":
+            raise KeyboardInterrupt
+        console.ended(Ending(0))
+    """
+)
+
+
+class Gone(io.StringIO):
+    """A stream that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def in_terminal(how: str, *, kind: str = "xterm-256color") -> tuple[str, int]:
+    """What the program above writes to a terminal, and its exit code."""
+    agent_side, program_side = pty.openpty()
+    environment = {**os.environ, "TERM": kind, "COLUMNS": "80", "LINES": "24", "PYTHONPATH": os.getcwd()}
+    child = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, how], stdin=program_side, stdout=program_side, stderr=program_side,
+        env=environment,
+    )  # fmt: skip
+    os.close(program_side)
+    output, deadline = b"", time.monotonic() + 30
+    try:
+        while time.monotonic() < deadline:
+            try:
+                output += os.read(agent_side, 65536)
+            except OSError:  # Linux's way of saying that the other side is closed
+                break
+        return output.decode(), child.wait(timeout=10)
+    finally:
+        child.kill()
+        child.wait()
+        os.close(agent_side)
+
+
+def test_a_job_is_shown_from_its_start_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with make_console(tmp_path) as console:
+        console.event(GROWN[0])
+        for line in (*NOISE, "hello", "10%\r\x1b[2K100%"):
+            console.line("rank 0", line)
+        console.status(measured(1))
+        console.event(GROWN[5])
+        console.ended(Ending(0))
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.splitlines()[:3] == ["kungfu: 2 peers start: python digits.py", "[rank 0] hello", "[rank 0] 100%"]
+    assert "step 50: gns_batch wants 3 peers instead of 2" in out
+    assert out.splitlines()[-1].startswith("kungfu-run: training is over")
+
+
+def test_a_failure_goes_to_the_error_stream_after_all_other_output(capsys: pytest.CaptureFixture[str]) -> None:
+    with make_console(Path("runs/a")) as console:
+        console.line("rank 1", "last words")
+        console.ended(Ending(1, Failure(1, "rank 1 (peer 1): killed by SIGKILL", 1, ("last words",))))
+    out, err = capsys.readouterr()
+    assert out == "[rank 1] last words\n"
+    assert err.splitlines()[0] == "kungfu-run: failed: rank 1 (peer 1): killed by SIGKILL"
+
+
+def test_a_job_goes_on_when_nobody_reads_any_more(tmp_path: Path) -> None:
+    stream = Gone()
+    with RunConsole(tmp_path, PlainScreen(stream), stream=stream) as console:
+        console.line("rank 0", "unheard")
+        console.event(GROWN[3])
+
+
+def test_a_screen_is_closed_once_and_after_the_last_painting(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    class Watched:
+        def open(self) -> None:
+            calls.append("open")
+
+        def show(self, news: News) -> None:
+            calls.extend(said.text for said in news.said)
+
+        def close(self) -> None:
+            calls.append("close")
+
+    with RunConsole(tmp_path, Watched(), stream=io.StringIO()) as console:
+        console.line("rank 0", "hello")
+        console.ended(Ending(0))
+    assert calls == ["open", "hello", "close"]
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_one_live_status_and_its_cursor_back() -> None:
+    output, code = in_terminal("well")
+    assert code == 0
+    assert "rank 1" in output
+    assert "\x1b[?25l" in output
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
+    assert "training is over" in output[output.rindex("\x1b[?25h") :]
+
+
+@pytest.mark.slow
+def test_an_interrupted_job_gives_the_cursor_back_too() -> None:
+    output, code = in_terminal("interrupted")
+    assert code == -signal.SIGINT
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
+
+
+@pytest.mark.slow
+def test_a_dumb_terminal_gets_plain_lines() -> None:
+    output, code = in_terminal("well", kind="dumb")
+    assert code == 0
+    assert "\x1b" not in output
+    assert "[rank 1] hello\r\n" in output

@@ -1,0 +1,47 @@
+"""What the one status shows, after whatever has happened."""
+
+from __future__ import annotations
+
+from kungfu.cli.console.status import Status, after_event, after_step, decision_words, status_words
+from tests.cli.recorded import FAILED, GROWN, measured
+
+
+def test_nothing_is_known_before_the_first_step() -> None:
+    assert [value for _, value in status_words(Status())] == ["-"] * 6
+
+
+def test_a_measured_step_is_shown_with_every_monitor_under_its_name() -> None:
+    status = after_step(Status(), measured(7, loss=0.25, samples_per_s=1234.5, noise_scale=21.0, signal_to_noise=0.5))
+    assert status_words(status) == (
+        ("step", "7"), ("samples/s", "1,234"), ("peers", "2"), ("batch", "32"), ("loss", "0.250"),
+        ("noise scale", "21"), ("signal to noise", "0.500"),
+    )  # fmt: skip
+
+
+def test_a_speed_that_a_step_does_not_know_stays_the_last_known_one() -> None:
+    status = after_step(after_step(Status(), measured(7, samples_per_s=600.0)), measured(8, samples_per_s=None))
+    assert dict(status_words(status))["samples/s"] == "600"
+
+
+def test_figures_that_are_no_numbers_are_shown_as_unknown() -> None:
+    status = after_step(Status(), measured(7, loss=float("nan"), size=None, noise_scale=float("inf"), batch="many"))
+    words = dict(status_words(status))
+    assert [words[name] for name in ("loss", "peers", "noise scale", "batch")] == ["-", "-", "-", "-"]
+
+
+def test_the_last_decision_is_under_way_until_its_rescale_is_done() -> None:
+    status = after_event(Status(), GROWN[5])
+    assert decision_words(status) == "last decision: step 50, gns_batch: 2 -> 3 peers, under way"
+    status = after_event(status, GROWN[7])
+    assert decision_words(status) == "last decision: step 163, gns_batch: 2 -> 3 peers, stood still for 135 ms"
+
+
+def test_the_phase_follows_the_start_and_the_first_view() -> None:
+    started = after_event(Status(), GROWN[0])
+    assert started.phase == "2 peers getting ready"
+    assert after_event(started, GROWN[3]).phase == "training"
+
+
+def test_a_refusal_is_the_last_decision_and_what_says_nothing_of_the_run_changes_nothing() -> None:
+    assert decision_words(after_event(Status(), FAILED[5])) == "last decision: grow: 3 peers refused"
+    assert after_event(Status(), {"event": "regrouped"}) == Status()

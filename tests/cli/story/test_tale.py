@@ -1,0 +1,111 @@
+"""The story of a run: everything that a person asks of it, and nothing that makes it stumble."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kungfu.cli.story import sentence, tell
+from tests.cli.recorded import FAILED, GROWN, Events
+
+
+def told(events: Events) -> str:
+    return "\n".join(line for one in tell(events) for line in (one.headline, *one.details))
+
+
+def test_a_decision_is_told_with_its_step_rule_what_it_saw_and_what_was_done() -> None:
+    decision = tell([GROWN[0], GROWN[5]])[1]
+    assert decision.at_s == 10.0
+    assert decision.headline == "step 50: gns_batch wants 3 peers instead of 2"
+    assert decision.details == (
+        "it saw: noise scale 50.7, local batch size 16",
+        "done: 1 more are being prepared while training goes on",
+    )
+
+
+def test_a_rescale_is_told_with_every_part_in_its_phase() -> None:
+    rescale = next(one for one in tell(GROWN) if "2 -> 3" in one.headline)
+    assert rescale.headline == "step 163: 2 -> 3 peers; peer 2 joined"
+    assert rescale.details == (
+        "as gns_batch decided at step 50, 113 steps before",
+        "made ready while training went on: spawn 4.6 s, ready 680 ms",
+        "training stood still for 135 ms (barrier 34 ms, attach 12 ms, state 24 ms)",
+        "the first step after it took 46 ms; the batch is now 48 samples",
+    )
+
+
+def test_a_combined_rule_says_which_policy_won_and_lists_no_wish_twice() -> None:
+    decision = next(one for one in tell(GROWN) if "step 300" in one.headline)
+    assert decision.details == (
+        "it saw: noise scale 83.1",
+        "gns_batch wanted 4, schedule wanted 2: schedule won (the smallest wish counts)",
+        "done: 1 leave at once",
+    )
+
+
+def test_a_leaver_is_told_once() -> None:
+    assert told(GROWN).count("peer 2 has left the job after 301 steps") == 1
+    assert "peer 2 ended" not in told(GROWN)
+
+
+def test_the_end_sums_up_the_rescales_and_for_how_long_training_stood_still() -> None:
+    end = tell(GROWN)[-1]
+    assert end.headline == "in all 20.0 s of training"
+    assert end.details == (
+        "2 rescales, for which training stood still for 200 ms (1 % of it)",
+        "2 peers trained to the end: 479 steps, 1 trace a peer",
+    )
+
+
+def test_a_failure_comes_first_with_its_peer_its_log_and_the_exit_code() -> None:
+    top = tell(FAILED)[0]
+    assert top.headline == "this run failed: rank 1 (peer 1): killed by SIGKILL"
+    assert top.details == ("what it printed is in peers/peer-1.log", "the job's exit code is 1")
+
+
+def test_refusals_hooks_dissent_and_deaths_are_told_and_an_expected_death_is_not() -> None:
+    story = told(FAILED)
+    assert "peer 2 was dismissed: waited 300 s for peer 2 to get ready" in story
+    assert "refused: grow wanted 3 peers" in story
+    assert "the hook hook was called; it wants no change of size" in story
+    assert "it was given: loss -" in story
+    assert "rank 0 grow asks for 3, rank 1 nothing" in story
+    assert "peer 1 ended: killed by SIGKILL" in story
+    assert "peer 2 ended" not in story
+
+
+def test_a_record_without_an_end_says_so() -> None:
+    assert "still running, or its agent was killed" in told(GROWN[:5])
+    assert "still running" not in told(GROWN)
+    assert "still running" not in told(FAILED)
+
+
+def test_a_run_that_never_trained_says_so() -> None:
+    assert tell(GROWN[:1])[-1].headline == "training never began"
+
+
+def test_an_event_that_nobody_knows_is_told_as_it_stands() -> None:
+    assert tell([{"event": "regrouped", "time": 1.0, "survivors": 3}])[0].headline == "regrouped: survivors 3"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+KINDS = st.sampled_from([*sorted({str(event["event"]) for event in (*GROWN, *FAILED)}), "regrouped"])
+NAMES = st.sampled_from(sorted({str(name) for event in (*GROWN, *FAILED) for name in event} - {"event"}))
+EVENTS = st.builds(lambda kind, fields: {**fields, "event": kind}, KINDS, st.dictionaries(NAMES, JSON, max_size=6))
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=200)
+@given(st.lists(EVENTS, max_size=6))
+def test_no_record_however_odd_makes_the_story_stumble(events: list[dict[str, object]]) -> None:
+    story = told(json.loads(json.dumps(events)))
+    assert story
+    for event in events:
+        assert isinstance(sentence(event), str)

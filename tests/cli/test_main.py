@@ -1,0 +1,64 @@
+"""The ``kungfu`` command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kungfu.cli.main import main
+from tests.cli.recorded import FAILED, GROWN, measured, written
+
+
+def test_why_tells_the_story_within_the_width_of_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = written(tmp_path, GROWN)
+    for width in (40, 100):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert main(["why", str(run)]) == 0
+        story = capsys.readouterr().out.splitlines()
+        assert max(len(line) for line in story[1:]) <= width
+    assert "+10.0 s    step 50: gns_batch wants 3 peers instead of 2" in story
+
+
+def test_why_puts_a_failure_on_top_and_remarks_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (written(tmp_path, FAILED) / "events.jsonl").open("a") as file:
+        file.write('{"half')
+    assert main(["why", str(tmp_path)]) == 0
+    story = capsys.readouterr().out.splitlines()
+    assert "this run failed: rank 1 (peer 1): killed by SIGKILL" in story[2]
+    assert story[-1].startswith("note: line 11 of events.jsonl is half-written")
+
+
+@pytest.mark.parametrize("command", ["why", "draw"])
+def test_a_folder_without_a_record_is_one_message_and_code_2(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"kungfu {command}: {tmp_path}: the folder holds no ")
+    assert "--logdir" in err
+
+
+def test_explain_prints_the_plan_of_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "kungfu.policies:gns_batch(max_peers=4)"]) == 0
+    assert "gns_batch" in capsys.readouterr().out
+
+
+def test_explain_of_no_policy_is_one_message_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "kungfu.policies:none_such"]) == 2
+    assert capsys.readouterr().err.startswith("kungfu explain: ")
+
+
+def test_draw_prints_the_path_of_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = written(tmp_path, GROWN, metrics=[measured(step) for step in range(1, 4)])
+    assert main(["draw", str(run)]) == 0
+    assert capsys.readouterr().out == f"{run / 'run.png'}\n"
+    assert (run / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_a_command_there_is_help_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "explain" in capsys.readouterr().err

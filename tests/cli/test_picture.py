@@ -1,0 +1,79 @@
+"""The picture of a run."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kungfu.cli.picture import draw
+from kungfu.errors import UsageError
+from tests.cli.recorded import GROWN, Events, measured, written
+
+
+def drawn(folder: Path, metrics: Events, *, events: Events = GROWN) -> tuple[int, int]:
+    """Width and height of the picture of a run with these metrics, in pixels, from the PNG itself."""
+    image = draw(written(folder, events, metrics=metrics), folder / "a.png").read_bytes()
+    assert image.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", image[16:24])
+    return width, height
+
+
+def test_a_run_becomes_a_picture_of_a_readable_size(tmp_path: Path) -> None:
+    steps = [measured(step, size=2 if step < 163 else 3) for step in range(1, 480)]
+    width, height = drawn(tmp_path, steps)
+    assert width >= 1000
+    assert height >= 1000
+
+
+UNKNOWN = {"size": None, "batch": None, "loss": None, "samples_per_s": None, "noise_scale": None}
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        [measured(1)],
+        [measured(1, **UNKNOWN), measured(2, **UNKNOWN)],
+        [{"step": 1}, {"step": 2}],
+        [measured(3), measured(1), measured(2, loss="x"), {"no": "step"}],
+        [measured(step, loss=0.0, samples_per_s=0.0) for step in range(1, 30)],
+        [measured(step, loss=-1.0, noise_scale=10.0**step) for step in range(1, 12)],
+    ],
+    ids=["one step", "all unknown", "only steps", "disorder", "zeros", "negative loss and decades"],
+)
+def test_values_that_are_unknown_or_odd_leave_a_picture(tmp_path: Path, metrics: list[dict[str, Any]]) -> None:
+    assert drawn(tmp_path, metrics) == drawn(tmp_path, [measured(1)])
+
+
+def test_events_without_their_fields_leave_a_picture(tmp_path: Path) -> None:
+    events = [{"event": "decision", "step": 2}, {"event": "rescale", "step": 2, "parts": None}, {"event": "rescale"}]
+    assert drawn(tmp_path, [measured(1), measured(2)], events=events)
+
+
+def test_a_run_without_a_step_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no step of the run was measured"):
+        draw(written(tmp_path, GROWN, metrics=[{"loss": 1.0}]), tmp_path / "a.png")
+
+
+def test_a_picture_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+    run = written(tmp_path, GROWN, metrics=[measured(1)])
+    with pytest.raises(UsageError, match=r"none/a\.png: No such file"):
+        draw(run, tmp_path / "none" / "a.png")
+
+
+def test_smoothing_is_the_mean_of_known_values_and_stops_at_a_change_of_size() -> None:
+    from kungfu.cli.picture import _smoothed
+
+    speed = np.array([1.0, np.nan, 3.0, 10.0, 20.0])
+    size = np.array([2.0, 2.0, 2.0, 3.0, 3.0])
+    np.testing.assert_allclose(_smoothed(speed, size), [1.0, 2.0, 3.0, 10.0, 15.0])
+
+
+def test_an_epochs_last_batch_does_not_break_the_line_of_the_batch() -> None:
+    from kungfu.cli.picture import _without_odd_ones
+
+    batch = np.array([32.0] * 6 + [29.0] + [32.0] * 5 + [48.0] * 6 + [5.0])
+    np.testing.assert_array_equal(_without_odd_ones(batch), [32.0] * 12 + [48.0] * 7)
