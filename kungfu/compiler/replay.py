@@ -22,6 +22,7 @@ from kungfu.signal.sources import SOURCES
 __all__ = ["Replay"]
 
 PerPeer = tuple[Any, ...]
+Local = Sequence[Mapping[str, Any]]  # one peer's local sources after the other
 
 
 class Replay:
@@ -40,7 +41,7 @@ class Replay:
         self.size = size
         self.states = {fold: _starts(fold, peers=size) for fold in plan.folds}
 
-    def step(self, local: Sequence[Mapping[str, Any]], agreed: Mapping[str, Any]) -> Outcome:
+    def step(self, local: Local, agreed: Mapping[str, Any]) -> Outcome:
         """The outcome of one step, from each peer's local sources in rank order and the agreed ones.
 
         `size` is known; `mean_grads`, `mean_loss`, `total_samples` and `local_batch_size` are computed where the plan
@@ -48,7 +49,9 @@ class Replay:
         """
         if len(local) != self.size:
             raise UsageError(f"a cluster of {self.size} peers got local sources of {len(local)}; call rescale first")
-        machine = NumpyCluster({name: self._source(name, local, agreed) for name in self.plan.sources}, self.size)
+        machine = NumpyCluster(
+            {name: self._source(name, local, agreed) for name in sorted(self.plan.sources)}, self.size
+        )
         with np.errstate(all="ignore"):
             riders = prepare(self.plan, Evaluation(machine, self.states))
             evaluation = Evaluation(machine, self.states)
@@ -72,7 +75,7 @@ class Replay:
             return tuple((field[0],) * size for field in self.states[fold])
         return tuple((*old, *new[len(old) :])[:size] for old, new in zip(self.states[fold], fresh, strict=True))
 
-    def _source(self, name: str, local: Sequence[Mapping[str, Any]], agreed: Mapping[str, Any]) -> PerPeer:
+    def _source(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer:
         if SOURCES[name].placement == "local":
             own = [{"rank": rank, **one} for rank, one in enumerate(local)]
             if any(name not in one for one in own):
@@ -87,25 +90,43 @@ def _starts(fold: Fold, *, peers: int) -> tuple[PerPeer, ...]:
     return tuple((np.asarray(init, dtype),) * peers for init, dtype in zip(fold.recurrence.init, types, strict=True))
 
 
-def _derived(name: str, local: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> Any:
+def _derived(name: str, local: Local, known: Mapping[str, Any]) -> Any:
     """An agreed source that follows from others."""
+    if name not in _FORMULAS:
+        raise UsageError(f"the plan reads the agreed source {name!r}, and it was not given")
     try:
-        if name == "local_batch_size":
-            return np.float32(known["global_batch_size"]) / np.float32(known["size"])
-        weights = [np.float32(one["samples"]) for one in local]
-        if name == "total_samples":
-            return reduce(np.add, weights)
-        if name == "mean_loss":
-            return _weighted([one["loss"] for one in local], weights)
-        if name == "mean_grads":
-            return [_weighted(leaves, weights) for leaves in zip(*(one["grads"] for one in local), strict=True)]
+        return _FORMULAS[name](local, known)
     except KeyError as error:
         raise UsageError(f"the plan reads {name!r}: give it, or {error.args[0]!r} to compute it from") from error
-    raise UsageError(f"the plan reads the agreed source {name!r}, and it was not given")
 
 
-def _weighted(values: Sequence[Any], weights: Sequence[np.float32]) -> Any:
+def _local_batch_size(_: Local, known: Mapping[str, Any]) -> Any:
+    return np.float32(known["global_batch_size"]) / np.float32(known["size"])
+
+
+def _total_samples(local: Local, _: Mapping[str, Any]) -> Any:
+    return reduce(np.add, [np.float32(one["samples"]) for one in local])
+
+
+def _mean_loss(local: Local, _: Mapping[str, Any]) -> Any:
+    return _weighted([one["loss"] for one in local], local)
+
+
+def _mean_grads(local: Local, _: Mapping[str, Any]) -> Any:
+    return [_weighted(leaves, local) for leaves in zip(*(one["grads"] for one in local), strict=True)]
+
+
+_FORMULAS: Mapping[str, Callable[[Local, Mapping[str, Any]], Any]] = {
+    "local_batch_size": _local_batch_size,
+    "total_samples": _total_samples,
+    "mean_loss": _mean_loss,
+    "mean_grads": _mean_grads,
+}
+
+
+def _weighted(values: Sequence[Any], local: Local) -> Any:
     """The mean over samples, in rank order; a peer without samples has no say, whatever its value."""
+    weights = [np.float32(one["samples"]) for one in local]
     total = reduce(np.add, weights)
     shares = [np.asarray(v, np.float32) * (w / total) for v, w in zip(values, weights, strict=True) if w > 0]
     return reduce(np.add, shares) if shares else np.float32(np.nan)

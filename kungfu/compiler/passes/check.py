@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kungfu.control import Call, Rescale, Rule
 from kungfu.errors import PolicyError
-from kungfu.signal import Collective, Fold, Signal, Source, is_gate, topological
+from kungfu.signal import NEST, Fold, Signal, Source, is_gate, topological
 from kungfu.signal.operation import SCALAR, SignalType
 from kungfu.signal.sources import GATE_SOURCES, SOURCES
 
@@ -56,32 +56,32 @@ def _check_agreed(signal: Signal, *, use: str, type: SignalType | None) -> None:
         raise PolicyError(f"{use} is {signal!r}; it must be {type}")
 
 
-def _local_leaves(signal: Signal) -> list[Source]:
-    """The local sources that make this signal local: those that no collective stands above."""
-    found: dict[Source, None] = {}
-    stack, visited = [signal], set()
+def _local_part(signal: Signal) -> list[Signal]:
+    """What makes this signal local, from itself down: everything local that no collective stands above."""
+    found: dict[Signal, None] = {}
+    stack = [signal]
     while stack:
         node = stack.pop()
-        if node in visited or isinstance(node, Collective) or node.placement == "agreed":
-            continue
-        visited.add(node)
-        if isinstance(node, Source):
+        if node not in found and node.placement == "local":
             found[node] = None
-        stack.extend(reversed(node.inputs))
+            stack.extend(reversed(node.inputs))
     return list(found)
 
 
 def _local_names(signal: Signal) -> str:
-    leaves = _local_leaves(signal)
-    return "the local " + " and ".join(f"signal {one.name or one.source!r} ({one.origin})" for one in leaves)
+    leaves = [one for one in _local_part(signal) if isinstance(one, Source)]
+    return "the local " + " and ".join(f"signal {one.source!r} ({one.origin})" for one in leaves)
 
 
 def _remedy(signal: Signal) -> str:
-    leaf = _local_leaves(signal)[0]
-    label = signal.name or (leaf.source if leaf is signal else "x")
+    """The collective to insert, around what the user gave a name to, else around the source."""
+    part = _local_part(signal)
+    leaf = next(one for one in part if isinstance(one, Source))
     twin = SOURCES[leaf.source].agreed_twin
-    collective = f'write ops.all_reduce({label}, "mean") around it'
-    return collective + (f", or use training.{twin}" if twin else "")
+    if leaf.type.shape == NEST:
+        return f"use training.{twin}, or reduce ops.norm_squared(training.{leaf.source}) with ops.all_reduce"
+    label = next((one.name for one in part if one.name), f"training.{leaf.source}")
+    return f'write ops.all_reduce({label}, "mean")' + (f", or use training.{twin}" if twin else "")
 
 
 def _check_conflicts(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:

@@ -1,0 +1,95 @@
+"""Simplify: equal nodes are one node, and constants are computed once."""
+
+from __future__ import annotations
+
+import math
+
+from kungfu import ops
+from kungfu.compiler.passes import simplify
+from kungfu.monitor import gradient_noise_scale
+from kungfu.signal import Constant, Signal, TrainingSignals, fold, topological
+
+training = TrainingSignals()
+
+
+def same(one: Signal, other: Signal) -> bool:
+    shared = simplify((one, other))
+    return shared[one] is shared[other]
+
+
+def test_nodes_that_compute_the_same_are_one_node() -> None:
+    assert same((training.loss + 1) * training.size, (training.loss + 1) * training.size)
+
+
+def test_nodes_that_differ_stay_apart() -> None:
+    assert not same(training.loss + 1, training.loss + 2)
+    assert not same(training.loss - training.size, training.size - training.loss)
+    assert not same(ops.all_reduce(training.loss, "sum"), ops.all_reduce(training.loss, "mean"))
+    assert not same(training.loss + 1, training.loss + 1.0)
+    assert not same(training.pending & True, training.pending & False)
+
+
+def test_nan_is_one_constant() -> None:
+    assert same(ops.where(training.pending, math.nan, 1), ops.where(training.pending, math.nan, 1))
+
+
+def test_equal_folds_share_their_state() -> None:
+    assert same(training.mean_loss.ema(0.1), training.mean_loss.ema(0.1))
+    assert same(training.mean_loss.previous(), training.mean_loss.previous())
+
+
+def test_folds_that_differ_anywhere_stay_apart() -> None:
+    loss = training.mean_loss
+    folds = [
+        loss.ema(0.1),
+        loss.ema(0.2),
+        loss.ema(0.1, on_rescale="reset"),
+        loss.ema(0.1).sampled(2),
+        (loss + 1).ema(0.1),
+        fold(lambda a, x: a + x, 0.0, loss),
+        fold(lambda a, x: x + a, 0.0, loss),
+        fold(lambda a, x: a + x, 1.0, loss),
+        fold(lambda a, x: a + x, 0.0, loss, output=lambda a: a * 2),
+    ]
+    shared = simplify(folds)
+    assert len({shared[one] for one in folds}) == len(folds)
+
+
+def test_two_noise_scales_are_computed_once() -> None:
+    one, other = gradient_noise_scale(training), gradient_noise_scale(training)
+    shared = simplify((one, other))
+    assert len({shared[node] for node in topological((one, other))}) == len(
+        {shared[node] for node in topological((one,))}
+    )
+
+
+def test_a_name_does_not_keep_equal_nodes_apart() -> None:
+    assert same((training.mean_loss * 2).named("a"), (training.mean_loss * 2).named("b"))
+
+
+def test_a_map_of_constants_is_a_constant_in_float32() -> None:
+    doubled = ops.sqrt(Constant(2.0)) * 2
+    folded = simplify((doubled,))[doubled]
+    assert isinstance(folded, Constant)
+    assert folded.value == 2.8284270763397217
+    assert str(folded.type) == "float32"
+
+
+def test_constants_keep_whole_numbers_and_truth_values() -> None:
+    whole, truth = Constant(7) // 2, Constant(7) > 3
+    shared = simplify((whole, truth))
+    assert [type(shared[one].value) for one in (whole, truth)] == [int, bool]  # type: ignore[attr-defined]
+
+
+def test_an_undefined_constant_is_nan_without_a_warning() -> None:
+    undefined = Constant(0.0) / 0
+    folded = simplify((undefined,))[undefined]
+    assert isinstance(folded, Constant)
+    assert math.isnan(folded.value)
+
+
+def test_true_and_something_is_that_something() -> None:
+    flag = training.mean_loss > 0
+    both = Constant(True) & flag & True
+    shared = simplify((both, flag))
+    assert shared[both] is shared[flag]

@@ -1,0 +1,194 @@
+"""The TensorFlow program: traced once, in loops, with gates, states and messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kungfu import control, monitor, ops
+from kungfu.compiler import compile_policies
+from kungfu.compiler.lower import lower
+from kungfu.compiler.replay import Replay
+from kungfu.errors import InternalError
+from kungfu.policies import gns_batch, schedule
+from kungfu.policy import Policy, at_most
+from tests.compiler.cluster import (
+    as_tensors,
+    assert_same,
+    eager_cluster,
+    invented,
+    replayed_states,
+    states,
+    step,
+    traced_cluster,
+)
+
+
+def ignore(control: Any, *values: float) -> None:
+    """A hook that does nothing."""
+
+
+def late(training: Any) -> Any:
+    """Two levels of messages behind two gates, and a gathered vector."""
+    gap = ops.all_reduce(training.loss - training.mean_loss, "sum")
+    spread = ops.all_reduce(abs(training.loss - training.mean_loss + gap), "mean")
+    wanted = ops.max(ops.all_gather(training.busy_seconds)) * 2
+    return control.every(2).when(spread > 0.5).rescale(wanted), control.every(3).call(ignore, spread)
+
+
+LATE = Policy("late", late)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_an_eager_cluster_decides_and_remembers_what_the_replay_does(size: int) -> None:
+    plan = compile_policies([LATE, Policy("watching", lambda t: control.every(2).call(ignore, monitor.throughput(t)))])
+    cluster, replay, rng = eager_cluster(plan, size=size), Replay(plan, size=size), np.random.default_rng(size)
+    for number in range(1, 8):
+        local, agreed = invented(rng, number=number, size=size)
+        assert_same(step(cluster, local, agreed), replay.step(local, agreed))
+        for rank, program in enumerate(cluster.programs):
+            np.testing.assert_allclose(states(program), replayed_states(replay, rank=rank), rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_traced_cluster_exchanges_its_messages_in_the_same_order_on_all_peers(size: int) -> None:
+    plan = compile_policies([LATE])
+    cluster, replay, rng = traced_cluster(plan, size=size), Replay(plan, size=size), np.random.default_rng(size)
+    for number in range(1, 8):
+        local, agreed = invented(rng, number=number, size=size)
+        assert_same(step(cluster, local, agreed), replay.step(local, agreed))
+    tags = cluster.meeting.tags
+    assert all(one == tags[0] for one in tags)
+    # The gates are on in steps 2, 3, 4, 6: in each of them one message a level, however many gates are on.
+    assert len(tags[0]) == 2 * 4
+    assert len(set(tags[0])) == 2
+
+
+def test_a_program_is_traced_once_whatever_the_size() -> None:
+    plan = compile_policies([at_most(gns_batch(max_peers=8), schedule({3: 4}))])
+    program = lower(plan)
+    riders = tf.function(program.riders)
+    rng = np.random.default_rng(0)
+    for number, size in enumerate([1, 2, 4, 3], start=1):
+        local, agreed = invented(rng, number=number, size=size)
+        riders(as_tensors(local[0], rank=0, agreed=agreed, local=local))
+    assert riders.experimental_get_tracing_count() == 1
+
+
+def test_a_program_runs_on_every_step_of_a_while_loop() -> None:
+    counted = Policy("counted", lambda t: control.every(2).call(ignore, t.mean_loss.ema(0.5), t.step))
+    plan = compile_policies([counted])
+    looped, replay = lower(plan), Replay(plan, size=1)
+
+    @tf.function
+    def steps(count: tf.Tensor) -> tf.Tensor:
+        fired = tf.constant(0)
+        for number in tf.range(1, count + 1):
+            sources = {"step": number, "size": 1, "rank": 0, "pending": False, "mean_loss": tf.cast(number, tf.float32)}
+            outcome = looped.conclude(sources, looped.riders(sources), lambda vectors, tag: vectors)
+            fired += tf.reduce_sum(tf.cast(outcome.fired, tf.int32))
+        return fired
+
+    assert int(steps(tf.constant(6, tf.int64))) == 3
+    for number in range(1, 7):
+        replay.step([{}], {"step": number, "pending": False, "mean_loss": float(number)})
+    np.testing.assert_allclose(states(looped), replayed_states(replay, rank=0), rtol=1e-6)
+
+
+def test_an_empty_plan_is_an_empty_program() -> None:
+    program = lower(compile_policies([]))
+    for run in (program.riders, tf.function(program.riders)):
+        assert run({"size": tf.constant(2), "rank": tf.constant(0)}).shape == (0,)
+    outcome = program.conclude({"size": 2, "rank": 0}, tf.zeros([0]), lambda vectors, tag: vectors)
+    assert [one.shape for one in outcome] == [(0,)] * 4
+    assert [one.dtype for one in outcome] == [tf.bool, tf.float32, tf.float32, tf.float32]
+    assert program.variables == []
+
+
+def test_states_have_stable_distinct_names_and_say_who_shares_them() -> None:
+    def watching(training: Any) -> Any:
+        return control.every(2).call(ignore, monitor.throughput(training), training.mean_loss.ema(0.5))
+
+    plan = compile_policies([Policy("watching", watching)])
+    first, second = lower(plan).variables, lower(plan).variables
+    assert [one.name for one in first] == [one.name for one in second]
+    assert len({one.name for one in first}) == len(first)
+    assert {(one.placement, one.on_rescale) for one in first} == {
+        ("local", "reset"),
+        ("agreed", "reset"),
+        ("agreed", "keep"),
+    }
+
+
+def test_a_rescale_resets_the_folds_that_said_so_and_no_other() -> None:
+    def watching(training: Any) -> Any:
+        kept, reset = training.mean_loss.ema(0.5), training.mean_loss.ema(0.25, on_rescale="reset")
+        return control.always().call(ignore, kept, reset)
+
+    plan = compile_policies([Policy("watching", watching)])
+    cluster, rng = eager_cluster(plan, size=1), np.random.default_rng(0)
+    program = cluster.programs[0]
+    step(cluster, *invented(rng, number=1, size=1))
+    moved = states(program)
+    program.reset_on_rescale()
+    for one, value in zip(program.variables, moved, strict=True):
+        assert one.variable.numpy() == (value if one.on_rescale == "keep" else one.init)
+
+
+def test_a_message_that_fails_leaves_every_state_as_it_was() -> None:
+    def watching(training: Any) -> Any:
+        return control.always().call(ignore, training.mean_loss.ema(0.5), ops.all_reduce(training.mean_loss, "sum"))
+
+    plan = compile_policies([Policy("watching", watching)])
+    program = lower(plan)
+    local, agreed = invented(np.random.default_rng(0), number=1, size=1)
+    sources = as_tensors(local[0], rank=0, agreed=agreed, local=local)
+
+    def broken(vectors: list[Any], tag: str) -> list[Any]:
+        raise ConnectionError(tag)
+
+    before = states(program)
+    with pytest.raises(ConnectionError):
+        program.conclude(sources, program.riders(sources), broken)
+    assert states(program) == before
+
+
+def test_the_nan_of_one_peer_stays_in_its_own_entry_and_its_own_rider() -> None:
+    def watching(training: Any) -> Any:
+        times = ops.all_gather(training.busy_seconds)
+        known = ops.sum(ops.where(ops.is_finite(times), times, 0.0))
+        return control.always().call(
+            ignore, known, ops.all_reduce(training.samples, "sum"), ops.all_reduce(training.busy_seconds, "mean")
+        )
+
+    plan = compile_policies([Policy("watching", watching)])
+    local = [{"busy_seconds": np.float32(one), "samples": np.float32(2)} for one in (1.0, np.nan, 4.0)]
+    cluster = eager_cluster(plan, size=3)
+    offered = [{**one, "grads": [], "loss": np.float32(0)} for one in local]
+    (outcome, *_) = step(cluster, offered, {"step": 1, "pending": False})
+    np.testing.assert_array_equal(outcome.saw, [5, 6, np.nan])
+    assert_same([outcome], Replay(plan, size=3).step(local, {"step": 1, "pending": False}))
+
+
+def test_a_source_that_the_step_does_not_offer_is_named() -> None:
+    program = lower(compile_policies([schedule({1: 2})]))
+    with pytest.raises(InternalError, match="the step did not offer the source 'pending' that its plan reads"):
+        program.conclude({"size": 2, "rank": 0}, tf.zeros([0]), lambda vectors, tag: vectors)
+
+
+def test_vectors_behind_a_gate_have_the_length_of_the_cluster_on_and_off_it() -> None:
+    def watching(training: Any) -> Any:
+        gaps = ops.all_gather(training.busy_seconds) - training.mean_loss
+        return (
+            control.every(2).call(ignore, ops.max(gaps)),
+            control.every(3).call(ignore, ops.min(gaps), ops.median(gaps)),
+        )
+
+    plan = compile_policies([Policy("watching", watching)])
+    cluster, replay, rng = traced_cluster(plan, size=3), Replay(plan, size=3), np.random.default_rng(0)
+    for number in range(1, 8):
+        local, agreed = invented(rng, number=number, size=3)
+        assert_same(step(cluster, local, agreed), replay.step(local, agreed))
