@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kungfu.cli.story import read_events, read_metrics
 from kungfu.cli.story.rescaling import stood_still_s
-from kungfu.cli.story.values import count, duration, figure, number
+from kungfu.cli.story.values import count, duration, number
 from kungfu.errors import UsageError
 
 __all__ = ["draw"]
@@ -30,7 +30,7 @@ _BLUE, _ORANGE, _GREEN, _RED, _GREY = "#1f6fb4", "#d9730d", "#2b8a3e", "#b3261e"
 # A monitor or a loss that spans more than this factor is drawn on a logarithmic axis.
 _DECADES = 30.0
 _SMOOTH_STEPS = 25
-# An epoch's last batch is smaller; it is one step among this many.
+# An epoch's last batch is smaller: one step among these is not typical.
 _ODD_AMONG = 9
 _MOST_NAMES = 12
 
@@ -118,7 +118,7 @@ def _draw_size(panel: Any, run: _Run) -> None:
 
 
 def _draw_noise(panel: Any, run: _Run) -> None:
-    noise, batch = run.series("noise_scale"), _without_odd_ones(run.series("batch"))
+    noise, batch = run.series("noise_scale"), _typical(run.series("batch"), among=_ODD_AMONG)
     panel.plot(run.steps, noise, color=_ORANGE, linewidth=1.8, label="noise scale")
     panel.step(run.steps, batch, where="post", color=_GREY, linewidth=1.3, linestyle="--", label="batch")
     panel.set_ylabel("noise scale (samples)")
@@ -159,7 +159,7 @@ def _name_rescales(panel: Any, run: _Run, *, height: float) -> None:
     rescales = run.happened("rescale")
     for event in rescales if len(rescales) <= _MOST_NAMES else ():
         side = "left" if _known(event.get("to")) > _known(event.get("from")) else "right"
-        text = f" {figure(event.get('from'))}→{figure(event.get('to'))}, stood {duration(event.get('stop_s'))} "
+        text = f" stood {duration(event.get('stop_s'))} "
         panel.text(_known(event["step"]), height, text, rotation=90, va="bottom", ha=side, fontsize=8, color="#555a61",
                    clip_on=True, in_layout=False)  # fmt: skip
 
@@ -175,27 +175,18 @@ def _fit(panel: Any, values: Series) -> None:
 
 
 def _smoothed(values: Series, group: Series) -> Series:
-    """The mean of the known values around each step, never across a change of `group`: a jump stays one."""
-    smooth = np.full_like(values, math.nan)
+    """What is typical around each step, never across a change of `group`: a jump stays one."""
     edges = np.flatnonzero(np.diff(np.nan_to_num(group, nan=-1.0))) + 1
-    for part in np.split(np.arange(len(values)), edges):
-        known = np.isfinite(values[part])
-        width = np.ones(min(_SMOOTH_STEPS, len(part)))
-        total = _around(np.where(known, values[part], 0.0), width)
-        counted = _around(known.astype(float), width)
-        smooth[part] = np.divide(total, counted, out=np.full(len(part), math.nan), where=counted > 0.5)
-    return smooth
+    return np.concatenate([_typical(part, among=_SMOOTH_STEPS) for part in np.split(values, edges)])
 
 
-def _without_odd_ones(values: Series) -> Series:
-    """The median of the steps around each: a change stays where it is, a step that differs from its neighbours goes."""
-    beside = _ODD_AMONG // 2
-    windows = sliding_window_view(np.pad(values, beside, mode="reflect"), _ODD_AMONG)
-    return np.asarray(np.median(windows, axis=1), dtype=np.float64)
-
-
-def _around(values: Series, width: Series) -> Series:
-    return np.asarray(np.convolve(values, width, mode="same"), dtype=np.float64)
+def _typical(values: Series, *, among: int) -> Series:
+    """The median of the known values of the `among` steps around each: single steps that are odd leave no trace."""
+    windows = sliding_window_view(np.pad(values, among // 2, constant_values=math.nan), among)
+    known = np.isfinite(windows).any(axis=1)
+    typical = np.full(len(values), math.nan)
+    typical[known] = np.nanmedian(windows[known], axis=1)
+    return typical
 
 
 def _write(canvas: Any, target: Path) -> Path:

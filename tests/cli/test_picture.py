@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kungfu.cli.picture import draw
+from kungfu.cli.picture import _smoothed, _typical, draw
 from kungfu.errors import UsageError
 from tests.cli.recorded import GROWN, Events, measured, written
 
@@ -64,16 +64,12 @@ def test_a_picture_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Pa
         draw(run, tmp_path / "none" / "a.png")
 
 
-def test_smoothing_is_the_mean_of_known_values_and_stops_at_a_change_of_size() -> None:
-    from kungfu.cli.picture import _smoothed
-
-    speed = np.array([1.0, np.nan, 3.0, 10.0, 20.0])
-    size = np.array([2.0, 2.0, 2.0, 3.0, 3.0])
-    np.testing.assert_allclose(_smoothed(speed, size), [1.0, 2.0, 3.0, 10.0, 15.0])
+def test_smoothing_is_the_median_of_known_values_and_stops_at_a_change_of_size() -> None:
+    speed = np.array([1.0, np.nan, 3.0, 10.0, 20.0, 900.0, np.nan])
+    size = np.array([2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 2.0])
+    np.testing.assert_array_equal(_smoothed(speed, size), [2.0, 2.0, 2.0, 20.0, 20.0, 20.0, np.nan])
 
 
 def test_an_epochs_last_batch_does_not_break_the_line_of_the_batch() -> None:
-    from kungfu.cli.picture import _without_odd_ones
-
     batch = np.array([32.0] * 6 + [29.0] + [32.0] * 5 + [48.0] * 6 + [5.0])
-    np.testing.assert_array_equal(_without_odd_ones(batch), [32.0] * 12 + [48.0] * 7)
+    np.testing.assert_array_equal(_typical(batch, among=9), [32.0] * 12 + [48.0] * 7)
