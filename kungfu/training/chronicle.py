@@ -125,8 +125,10 @@ def _in_words(passage: Passage, wish: Wish) -> str:
     assert passage.before is not None
     size, after = passage.before.view.size, passage.after
     if after.view.size < size:
-        return f"{size - after.view.size} leave at once"
+        gone = size - after.view.size
+        return f"{gone} peer{'s' if gone > 1 else ''} leave{'' if gone > 1 else 's'} at once"
     if after.terms.target_size > size:
-        preparing = f"{after.terms.target_size - size} more are being prepared while training goes on"
+        more = after.terms.target_size - size
+        preparing = f"{more} more {'are' if more > 1 else 'is'} being prepared while training goes on"
         return preparing if after.terms.target_size == wish.size else f"{preparing}; {wish.size} is out of reach"
     return f"nothing: the size stays {size}"

@@ -18,7 +18,7 @@ GROWN: Events = (
     {
         "time": 110.0, "event": "decision", "step": 50, "rule": "gns_batch",
         "saw": {"noise_scale": 50.65517, "local_batch_size": 16.0, "size": 2.0, "target": 3.0},
-        "size": 2, "asked": 3, "done": "1 more are being prepared while training goes on",
+        "size": 2, "asked": 3, "done": "1 more is being prepared while training goes on",
     },
     {"time": 115.3, "event": "view", "version": 2, "peers": [0, 1, 2]},
     {
@@ -32,7 +32,7 @@ GROWN: Events = (
     {
         "time": 120.0, "event": "decision", "step": 300, "rule": "at_most(gns_batch, schedule)",
         "saw": {"noise_scale": 83.1, "gns_batch": 4.0, "schedule": 2.0, "size": 3.0, "target": 2.0},
-        "size": 3, "asked": 2, "done": "1 leave at once",
+        "size": 3, "asked": 2, "done": "1 peer leaves at once",
     },
     {"time": 120.1, "event": "finished", "peer": 2, "leaving": True, "steps": 301, "traces": 1},
     {"time": 120.1, "event": "view", "version": 3, "peers": [0, 1]},

@@ -49,10 +49,9 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         return pb.Ack()
 
     def Finish(self, request: pb.Finished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        fields = {"event": "finished", "peer": request.peer, "leaving": request.leaving, **json.loads(request.summary)}
         with self._lock:
-            self._journal.write(
-                "events",
-                {"event": "finished", "peer": request.peer, "leaving": request.leaving, **json.loads(request.summary)},
-            )
+            self._journal.write("events", fields)
+            self._console.event(fields)
         self._put(decided.Finishing(request.peer, request.leaving))
         return pb.Ack()

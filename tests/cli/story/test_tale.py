@@ -22,7 +22,7 @@ def test_a_decision_is_told_with_its_step_rule_what_it_saw_and_what_was_done() -
     assert decision.headline == "step 50: gns_batch wants 3 peers instead of 2"
     assert decision.details == (
         "it saw: noise scale 50.7, local batch size 16",
-        "done: 1 more are being prepared while training goes on",
+        "done: 1 more is being prepared while training goes on",
     )
 
 
@@ -42,7 +42,7 @@ def test_a_combined_rule_says_which_policy_won_and_lists_no_wish_twice() -> None
     assert decision.details == (
         "it saw: noise scale 83.1",
         "gns_batch wanted 4, schedule wanted 2: schedule won (the smallest wish counts)",
-        "done: 1 leave at once",
+        "done: 1 peer leaves at once",
     )
 
 
