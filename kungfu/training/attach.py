@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -51,6 +52,7 @@ def attach(model: Any, optimizer: Any, *, policies: Sequence[Policy] = (), seed:
     state = _state(model, optimizers, ledger, program)
     plant_seeds(state.classes.own, seed=seed, peer=settings.peer if settings else 0)
     membership = _membership(settings, attachment, ledger)
+    atexit.register(membership.close)
     equipment = Equipment(ledger, plan, state, attachment, membership)
     barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched))
     limits = settings.limits if settings else Limits(1, 1)

@@ -5,26 +5,37 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
+from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.training.barrier import Barrier
 
 __all__ = ["translated"]
 
-_OURS = re.compile(r"kungfu: (.*)")
+_OURS = re.compile(r"kungfu: ([^\n]*)")
+_HOROVOD = re.compile(r"horovod has been shut down|horovod has not been initialized|mismatched", re.IGNORECASE)
 
 
 def translated(error: Any, barrier: Barrier) -> Exception:
-    """Ours for an error of the all-reduce; any other error of the graph is the user's own and stays what it is."""
-    text = str(error.message)
-    match = _OURS.search(text)
-    if match is None:
-        lost = "horovod" in text.lower() or "gloo" in text.lower()
-        return PeerFailure(f"the all-reduce lost a peer: {text.splitlines()[0]}") if lost else error
-    said, kind = match[1].split("\n")[0], _kind(match[1])
-    return kind(f"in step {int(barrier.equipment.ledger.progress.step.numpy()) + 1}: {said}")
+    """Ours for an error of the all-reduce; any other error of the graph is the user's own and stays what it is.
+
+    The attachment is closed first: a failed one may keep its sockets open, and peers behind it waiting.
+    """
+    text, attachment = str(error.message), barrier.equipment.attachment
+    ours, theirs = _OURS.search(text), _HOROVOD.search(text)
+    if ours is None and theirs is None:
+        return error
+    reason = attachment.reason()
+    attachment.close()
+    where = f"in step {int(barrier.equipment.ledger.progress.step.numpy()) + 1}: "
+    if ours is not None:
+        return _named(where, ours[1])
+    if reason:
+        return DeadlineExceeded(where + reason)
+    if theirs is not None and theirs[0].lower() == "mismatched":
+        return InternalError(f"{where}peers differ: {text.splitlines()[0]}")
+    return PeerFailure(f"{where}a peer died or left, and the all-reduce with it ({theirs[0]})")
 
 
-def _kind(said: str) -> type[KungfuError]:
+def _named(where: str, said: str) -> Exception:
     if said.startswith("waited"):
-        return DeadlineExceeded
-    return InternalError if said.startswith("peers differ") else PeerFailure
+        return DeadlineExceeded(where + said)
+    return InternalError(where + said) if said.startswith("peers differ") else PeerFailure(where + said)

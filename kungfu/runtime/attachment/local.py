@@ -107,6 +107,10 @@ class LocalAttachment:
             for connection in mesh.values():
                 connection.close()
 
+    def reason(self) -> str:
+        """Nothing more: the op's own error names the ranks."""
+        return ""
+
     def close(self) -> None:
         """Unplugs the op: the others see this peer leave, and the op is the identity from now on. Idempotent."""
         native.load().functions.kungfu_group_close(self._group)

@@ -38,5 +38,8 @@ class Attachment(Protocol):
     ) -> None:
         """Host: plugs the op into the peers of a view, closing what it was plugged into."""
 
+    def reason(self) -> str:
+        """Host, after a message failed: for whom it waited in vain, where its own error cannot say so; else ''."""
+
     def close(self) -> None:
         """Host: unplugs; idempotent."""

@@ -26,6 +26,9 @@ class SoloAttachment:
     def open(self, *, rank: int, size: int, **_: Any) -> None:
         """There is nothing to plug into."""
 
+    def reason(self) -> str:
+        return ""
+
     def close(self) -> None:
         """There is nothing to unplug."""
 
