@@ -1,0 +1,22 @@
+"""What is planned for: experiments, scaling curves, latencies, clouds."""
+
+from kungfu.tune.model.cloud import Billing, Cloud, Dataset, Delays, Instance, Packing
+from kungfu.tune.model.experiment import Experiment, Stage, hyperband, successive_halving
+from kungfu.tune.model.latency import Latency
+from kungfu.tune.model.scaling import Scaling, scaling
+
+__all__ = [
+    "Billing",
+    "Cloud",
+    "Dataset",
+    "Delays",
+    "Experiment",
+    "Instance",
+    "Latency",
+    "Packing",
+    "Scaling",
+    "Stage",
+    "hyperband",
+    "scaling",
+    "successive_halving",
+]

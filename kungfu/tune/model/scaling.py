@@ -1,0 +1,67 @@
+"""How a trial speeds up with GPUs: measured points, and what is assumed between and beyond them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kungfu.errors import UsageError
+from kungfu.tune.model.latency import Latency
+
+__all__ = ["Scaling", "scaling"]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Seconds per iteration of one trial on p GPUs: build it with `scaling`.
+
+    Throughput 1/t is linear between measured points, flat after the last and proportional to p below the first.
+    ``sigma_s`` is the standard deviation of one iteration (before truncation at 0), the same on any number of GPUs.
+    """
+
+    gpus: tuple[int, ...]
+    seconds: tuple[float, ...]
+    sigma_s: float = 0.0
+
+    @property
+    def widest(self) -> int:
+        """The largest measured number of GPUs; more than so many are never faster."""
+        return self.gpus[-1]
+
+    def iteration(self, gpus: int) -> Latency:
+        """The law of one iteration on ``gpus`` >= 1 GPUs."""
+        if gpus < self.gpus[0]:
+            return Latency(self.seconds[0] * self.gpus[0] / gpus, self.sigma_s)
+        rate = np.interp(gpus, self.gpus, [1.0 / seconds for seconds in self.seconds])
+        return Latency(float(1.0 / rate), self.sigma_s)
+
+
+def scaling(seconds_by_gpus: Mapping[int, float], *, sigma_s: float = 0.0) -> Scaling:
+    """A scaling profile from measured seconds per iteration, ``{GPUs of the trial: seconds}``.
+
+    Args: ``seconds_by_gpus``: GPUs >= 1, seconds > 0 and finite; ``sigma_s`` >= 0 seconds, spread of an iteration.
+    Gives: a Scaling. Raises: UsageError when there is no point, or one is a hole (None, NaN), zero or negative.
+
+    >>> curve = scaling({1: 10.0, 4: 4.0})
+    >>> [round(curve.iteration(gpus).mean_s, 3) for gpus in (1, 2, 4, 9)]
+    [10.0, 6.667, 4.0, 4.0]
+    """
+    if not seconds_by_gpus:
+        raise UsageError("a scaling curve has no point; measure at least seconds per iteration on 1 GPU")
+    for gpus, seconds in seconds_by_gpus.items():
+        _check_point(gpus, seconds)
+    Latency(0.0, sigma_s)
+    gpus = tuple(sorted(seconds_by_gpus))
+    return Scaling(gpus, tuple(float(seconds_by_gpus[count]) for count in gpus), sigma_s)
+
+
+def _check_point(gpus: int, seconds: float | None) -> None:
+    if gpus < 1:
+        raise UsageError(f"a scaling curve has a point at {gpus} GPUs; give whole numbers of at least 1")
+    if seconds is None or math.isnan(seconds):
+        raise UsageError(f"the scaling curve has a hole at {gpus} GPUs; leave the point out, it is interpolated")
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise UsageError(f"the scaling curve says {seconds} s per iteration at {gpus} GPUs; give seconds above 0")

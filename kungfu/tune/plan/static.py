@@ -1,0 +1,54 @@
+"""The baseline with one cluster size from start to end, and the fastest plan there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kungfu.tune.plan.search import Search, cheaper, meets, most_gpus
+from kungfu.tune.simulate import Estimate, Simulator, estimate
+from kungfu.tune.simulate.parts import training
+
+__all__ = ["best_static", "fastest", "static_sizes"]
+
+
+def best_static(simulator: Simulator, *, deadline_s: float, search: Search) -> Estimate | None:
+    """The cheapest plan with the same number of GPUs in every stage that meets the deadline; ties: the faster.
+
+    Gives: None when no size up to the limit does.
+    """
+    met = [found for found in _statics(simulator, search=search) if meets(found, deadline_s=deadline_s)]
+    return min(met, key=cheaper, default=None)
+
+
+def fastest(simulator: Simulator, *, search: Search) -> Estimate:
+    """The fastest plan: each stage at its fastest size, or the fastest static plan where growing costs more time.
+
+    While an iteration never gets slower with GPUs, nothing can be faster, apart from chance in the set-ups.
+    """
+    sizes = static_sizes(simulator, search=search)
+    stages = range(simulator.experiment.num_stages())
+    eager = tuple(min(sizes, key=lambda size, i=i: _mean_s(simulator, stage=i, gpus=size)) for i in stages)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+    return min([estimate(simulator, plan=eager), *_statics(simulator, search=search)], key=lambda found: found.seconds)
+
+
+def static_sizes(simulator: Simulator, *, search: Search) -> list[int]:
+    """The sizes worth judging: all at which some stage's share changes.
+
+    Any other size runs exactly like the next smaller one of these, with GPUs that idle, so it cannot be cheaper: the
+    list stands for all sizes from 1 to the limit.
+    """
+    limit = most_gpus(simulator, search=search)
+    stages = simulator.experiment.stages
+    sizes = set(range(1, min(limit, max(stage.trials for stage in stages)) + 1))
+    for trials in {stage.trials for stage in stages}:
+        sizes.update(range(trials, min(limit, trials * simulator.scaling.widest) + 1, trials))
+    return sorted(sizes)
+
+
+def _statics(simulator: Simulator, *, search: Search) -> Iterator[Estimate]:
+    stages = simulator.experiment.num_stages()
+    return (estimate(simulator, plan=(size,) * stages) for size in static_sizes(simulator, search=search))
+
+
+def _mean_s(simulator: Simulator, *, stage: int, gpus: int) -> float:
+    return float(training(simulator, stage=stage, gpus=gpus).seconds.mean())
