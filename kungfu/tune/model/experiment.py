@@ -107,7 +107,9 @@ def _check_halving(trials: int, *, least: int, most: int, eta: int) -> None:
     if most < least:
         raise UsageError(f"most iterations R is {most}, below least iterations r = {least}; give R >= r")
     if eta < 2:
-        raise UsageError(f"eta is {eta}: nothing would ever be dropped; give an integer of at least 2 (often 2, 3 or 4)")
+        raise UsageError(
+            f"eta is {eta}: nothing would ever be dropped; give an integer of at least 2 (often 2, 3 or 4)"
+        )
 
 
 def _at_least_one(value: int, *, name: str) -> None:

@@ -66,7 +66,7 @@ def total(latency: Latency, *, count: int, samples: int, generator: np.random.Ge
     if latency.sigma_s == 0:
         return np.full(samples, count * latency.mean_s)
     if count <= _EXACT_DRAWS:
-        return quantile(latency, generator.random((samples, count))).sum(axis=1)
+        return np.asarray(quantile(latency, generator.random((samples, count))).sum(axis=1))
     mean_s, deviation_s = _moments(latency)
     return quantile(Latency(count * mean_s, math.sqrt(count) * deviation_s), generator.random(samples))
 

@@ -84,8 +84,7 @@ def descend(simulator: Simulator, *, start: Estimate, deadline_s: float, search:
         saving = [each for each in allowed if each.dollars < best.dollars - search.least_saving]
         if not saving:
             return best
-        now = best
-        best = max(saving, key=lambda each: _benefit(each, than=now))  # noqa: B023 - used at once
+        best = max(saving, key=lambda each: _benefit(each, than=best))
 
 
 def _benefit(found: Estimate, *, than: Estimate) -> tuple[float, float]:

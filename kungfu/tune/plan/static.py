@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kungfu.tune.plan.search import Search, cheaper, meets, most_gpus
 from kungfu.tune.simulate import Estimate, Simulator, estimate
@@ -27,7 +27,7 @@ def fastest(simulator: Simulator, *, search: Search) -> Estimate:
     """
     sizes = static_sizes(simulator, search=search)
     stages = range(simulator.experiment.num_stages())
-    eager = tuple(min(sizes, key=lambda size, i=i: _mean_s(simulator, stage=i, gpus=size)) for i in stages)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+    eager = tuple(_fastest_size(simulator, stage=stage, sizes=sizes) for stage in stages)
     return min([estimate(simulator, plan=eager), *_statics(simulator, search=search)], key=lambda found: found.seconds)
 
 
@@ -50,5 +50,5 @@ def _statics(simulator: Simulator, *, search: Search) -> Iterator[Estimate]:
     return (estimate(simulator, plan=(size,) * stages) for size in static_sizes(simulator, search=search))
 
 
-def _mean_s(simulator: Simulator, *, stage: int, gpus: int) -> float:
-    return float(training(simulator, stage=stage, gpus=gpus).seconds.mean())
+def _fastest_size(simulator: Simulator, *, stage: int, sizes: Iterable[int]) -> int:
+    return min(sizes, key=lambda size: float(training(simulator, stage=stage, gpus=size).seconds.mean()))

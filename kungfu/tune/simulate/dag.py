@@ -12,7 +12,7 @@ from typing import Literal
 
 from kungfu.tune.simulate import parts
 from kungfu.tune.simulate.chains import assign
-from kungfu.tune.simulate.estimate import Plan
+from kungfu.tune.simulate.estimation import Plan
 from kungfu.tune.simulate.layout import share
 from kungfu.tune.simulate.simulator import Simulator
 
@@ -53,7 +53,7 @@ def build(simulator: Simulator, *, plan: Plan, run: int = 0) -> tuple[Node, ...]
     held = 0
     for stage, gpus in enumerate(plan):
         needed = parts.instances(simulator, stage=stage, gpus=gpus)
-        frontier = (len(nodes) - 1,) if nodes else ()
+        frontier: tuple[int, ...] = (len(nodes) - 1,) if nodes else ()
         if needed > held:
             frontier = _grow(nodes, simulator=simulator, stage=stage, count=needed - held, frontier=frontier, run=run)
         trained = _train(nodes, simulator=simulator, stage=stage, gpus=gpus, frontier=frontier, run=run)

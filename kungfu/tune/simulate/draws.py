@@ -41,9 +41,7 @@ def train_seconds(
         return np.full((work.trials, samples), startup.mean_s + work.iterations * iteration.mean_s)
     generator = _generator(seed, kind=_TRAIN, stage=index)
     start = quantile(startup, generator.random((work.trials, samples)))
-    trials = [
-        total(iteration, count=work.iterations, samples=samples, generator=generator) for _ in range(work.trials)
-    ]
+    trials = [total(iteration, count=work.iterations, samples=samples, generator=generator) for _ in range(work.trials)]
     return np.asarray(start + np.stack(trials))
 
 

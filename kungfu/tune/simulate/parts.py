@@ -12,7 +12,7 @@ from kungfu.tune.simulate.chains import slowest_chain
 from kungfu.tune.simulate.layout import instances_for, share
 from kungfu.tune.simulate.simulator import Simulator, remember
 
-__all__ = ["Training", "instances", "setup", "sync", "trials", "training", "wait"]
+__all__ = ["Training", "instances", "setup", "sync", "training", "trials", "wait"]
 
 
 @dataclass(frozen=True)

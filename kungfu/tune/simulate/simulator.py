@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from kungfu.errors import UsageError
 from kungfu.tune.model.cloud import Cloud
 from kungfu.tune.model.experiment import Experiment
-from kungfu.tune.model.scaling import Scaling
+from kungfu.tune.model.scaling_curve import Scaling
 
 __all__ = ["Simulator", "remember"]
 

@@ -54,8 +54,8 @@ def scaling(seconds_by_gpus: Mapping[int, float], *, sigma_s: float = 0.0) -> Sc
     for gpus, seconds in seconds_by_gpus.items():
         _check_point(gpus, seconds)
     Latency(0.0, sigma_s)
-    gpus = tuple(sorted(seconds_by_gpus))
-    return Scaling(gpus, tuple(float(seconds_by_gpus[count]) for count in gpus), sigma_s)
+    measured = tuple(sorted(seconds_by_gpus))
+    return Scaling(measured, tuple(float(seconds_by_gpus[gpus]) for gpus in measured), sigma_s)
 
 
 def _check_point(gpus: int, seconds: float | None) -> None:

@@ -50,7 +50,8 @@ def estimate(simulator: Simulator, *, plan: Plan) -> Estimate:
 
     Per instance, the cost is ``sum max(minimum, release - delivery) * price`` over all instances that ever lived, per
     function ``sum duration * GPUs * price / GPUs of an instance`` over all trials; plus the data of every instance
-    ever provisioned. Cost: some ten microseconds for parts seen before. Raises: UsageError for a plan that does not fit.
+    ever provisioned. Cost: about 50 us for ten stages seen before.
+    Raises: UsageError for a plan that does not fit.
 
     >>> from kungfu.tune import Cloud, Instance, Simulator, scaling, successive_halving
     >>> job = successive_halving(4, least=1, most=7, eta=2)
@@ -104,9 +105,7 @@ def _new(instances: Sequence[int]) -> list[int]:
     return [max(0, needed - held) for held, needed in zip((0, *instances), instances, strict=False)]
 
 
-def _compute(
-    simulator: Simulator, *, plan: Plan, instances: Sequence[int], ready: Seconds, ends: Seconds
-) -> Seconds:
+def _compute(simulator: Simulator, *, plan: Plan, instances: Sequence[int], ready: Seconds, ends: Seconds) -> Seconds:
     if simulator.cloud.billing == "function":
         return _trained(simulator, plan=plan)
     return _held(simulator, instances=instances, ready=ready, ends=ends)

@@ -1,0 +1,80 @@
+"""A plan over time: what each stage holds, and which trial is where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kungfu.tune.simulate import Plan, Simulator, sample
+from kungfu.tune.simulate.chains import assign
+from kungfu.tune.simulate.layout import share
+from kungfu.tune.simulate.parts import training, trials
+
+__all__ = ["Box", "Held", "boxes", "stages_held"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """One stage of a plan; times are means over the drawn runs, in seconds since the start."""
+
+    trials: int
+    gpus: int
+    gpus_per_trial: int
+    instances: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Box:
+    """A trial's training in a stage: ``gpus`` GPUs from number ``first_gpu`` on, in the first drawn run."""
+
+    trial: int
+    first_gpu: int
+    gpus: int
+    start_s: float
+    end_s: float
+
+
+def stages_held(simulator: Simulator, *, plan: Plan) -> tuple[Held, ...]:
+    """What every stage of ``plan`` holds, and when. A stage begins where the one before has met."""
+    drawn = sample(simulator, plan=plan)
+    ends = [0.0, *drawn.ends.mean(axis=1).tolist()]
+    shares = [share(stage, gpus=gpus) for stage, gpus in zip(simulator.experiment.stages, plan, strict=True)]
+    return tuple(
+        Held(stage.trials, gpus, shared.gpus_per_trial, instances, start_s, end_s)
+        for stage, gpus, shared, instances, start_s, end_s in zip(
+            simulator.experiment.stages, plan, shares, drawn.instances, ends, ends[1:], strict=False
+        )
+    )
+
+
+def boxes(simulator: Simulator, *, plan: Plan) -> tuple[Box, ...]:
+    """Every trial's training as a box of GPUs and time, as figure 1 of Misra et al., 2021, draws it.
+
+    Boxes end when their trial does, so what is left to the end of a stage is idle. The trials that survive are not
+    known when planning: the first ones stand for them.
+    """
+    drawn = sample(simulator, plan=plan)
+    found: list[Box] = []
+    for stage, gpus in enumerate(plan):
+        shared = share(simulator.experiment.stages[stage], gpus=gpus)
+        seconds = trials(simulator, stage=stage, gpus_per_trial=shared.gpus_per_trial)[:, 0].tolist()
+        begun = _begin_s(simulator, stage=stage, gpus=gpus, end_s=float(drawn.ends[stage, 0]))
+        found += _stage_boxes(seconds, chains=shared.at_once, width=shared.gpus_per_trial, begin_s=begun)
+    return tuple(found)
+
+
+def _begin_s(simulator: Simulator, *, stage: int, gpus: int, end_s: float) -> float:
+    return end_s - float(training(simulator, stage=stage, gpus=gpus).seconds[0])
+
+
+def _stage_boxes(seconds: list[float], *, chains: int, width: int, begin_s: float) -> list[Box]:
+    found: list[Box] = []
+    free_chain = 0
+    for trial, (duration, before) in enumerate(zip(seconds, assign(seconds, chains=chains), strict=True)):
+        if before < 0:
+            first_gpu, start_s, free_chain = free_chain, begin_s, free_chain + width
+        else:
+            first_gpu, start_s = found[before].first_gpu, found[before].end_s
+        found.append(Box(trial, first_gpu, width, start_s, start_s + duration))
+    return found

@@ -1,0 +1,81 @@
+"""Numbers with units, as people write them: "20m", "$12.24/h", "150 GB", "$0.01/GB"."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kungfu.errors import UsageError
+
+__all__ = ["DURATION", "PER_GB", "RATE", "SIZE", "as_clock", "duration_s", "per_gb", "rate_per_s", "size_gb"]
+
+_NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_GIGABYTES: Final = {"kB": 1e-6, "MB": 1e-3, "GB": 1.0, "TB": 1e3}
+
+DURATION: Final = rf"^\s*(?:{_NUMBER}\s*(?:ms|s|min|m|h|d)\s*)+$"
+RATE: Final = rf"^\s*\$\s*({_NUMBER})\s*/\s*(s|min|m|h|d)\s*$"
+SIZE: Final = rf"^\s*({_NUMBER})\s*(kB|MB|GB|TB)\s*$"
+PER_GB: Final = rf"^\s*\$\s*({_NUMBER})\s*/\s*GB\s*$"
+
+
+def duration_s(text: str) -> float:
+    """Seconds of a duration such as "20m", "90 s", "1h30m" or "1.5 h"; a bare number is refused, it has no unit.
+
+    >>> duration_s("20m"), duration_s("1h 30m"), duration_s("250ms")
+    (1200.0, 5400.0, 0.25)
+    """
+    if not re.match(DURATION, text):
+        raise _refused(text, what="a duration", examples='"20m", "90 s" or "1h30m"')
+    return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(rf"({_NUMBER})\s*(ms|s|min|m|h|d)", text))
+
+
+def rate_per_s(text: str) -> float:
+    """Dollars a second of a price such as "$12.24/h".
+
+    >>> rate_per_s("$7.2/h")
+    0.002
+    """
+    found = re.match(RATE, text)
+    if not found:
+        raise _refused(text, what="a price of an instance", examples='"$12.24/h"')
+    return float(found[1]) / _SECONDS[found[2]]
+
+
+def size_gb(text: str) -> float:
+    """Gigabytes (10^9 bytes) of a size such as "150 GB" or "150 MB".
+
+    >>> size_gb("150 MB")
+    0.15
+    """
+    found = re.match(SIZE, text)
+    if not found:
+        raise _refused(text, what="a size", examples='"150 GB" or "150 MB"')
+    return float(found[1]) * _GIGABYTES[found[2]]
+
+
+def per_gb(text: str) -> float:
+    """Dollars a gigabyte of a price such as "$0.01/GB".
+
+    >>> per_gb("$0.01/GB")
+    0.01
+    """
+    found = re.match(PER_GB, text)
+    if not found:
+        raise _refused(text, what="a price of data", examples='"$0.01/GB"')
+    return float(found[1])
+
+
+def as_clock(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are any.
+
+    >>> as_clock(1164.4), as_clock(3725)
+    ('19:24', '1:02:05')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _refused(text: str, *, what: str, examples: str) -> UsageError:
+    return UsageError(f"{text!r} is not {what}; write {examples}")
