@@ -50,12 +50,18 @@ def _panel(axes: Any, *, simulator: Simulator, estimate: Estimate | None, name: 
         return
     axes.set_title(f"{name}: ${estimate.dollars:.2f} in {estimate.seconds / 60:.1f} min")
     node = simulator.cloud.instance.gpus
+    before = 0
     for held in stages_held(simulator, plan=estimate.gpus):
-        size = ((held.end_s - held.start_s) / 60, held.instances * node)
-        axes.add_patch(Rectangle((held.start_s / 60, 0), *size, facecolor=_IDLE))
+        axes.add_patch(_idle(held.start_s, end_s=held.ready_s, gpus=min(before, held.instances) * node))
+        axes.add_patch(_idle(held.ready_s, end_s=held.end_s, gpus=held.instances * node))
+        before = held.instances
     for box in boxes(simulator, plan=estimate.gpus):
         axes.add_patch(_patch(box))
     axes.autoscale_view()
+
+
+def _idle(start_s: float, *, end_s: float, gpus: int) -> Rectangle:
+    return Rectangle((start_s / 60, 0), (end_s - start_s) / 60, gpus, facecolor=_IDLE)
 
 
 def _patch(box: Box) -> Rectangle:

@@ -14,13 +14,17 @@ __all__ = ["Box", "Held", "boxes", "stages_held"]
 
 @dataclass(frozen=True)
 class Held:
-    """One stage of a plan; times are means over the drawn runs, in seconds since the start."""
+    """One stage of a plan; times are means over the drawn runs, in seconds since the start.
+
+    From ``ready_s`` on the provider has delivered ``instances``; before it, those of the stage before are held.
+    """
 
     trials: int
     gpus: int
     gpus_per_trial: int
     instances: int
     start_s: float
+    ready_s: float
     end_s: float
 
 
@@ -38,13 +42,18 @@ class Box:
 def stages_held(simulator: Simulator, *, plan: Plan) -> tuple[Held, ...]:
     """What every stage of ``plan`` holds, and when. A stage begins where the one before has met."""
     drawn = sample(simulator, plan=plan)
-    ends = [0.0, *drawn.ends.mean(axis=1).tolist()]
-    shares = [share(stage, gpus=gpus) for stage, gpus in zip(simulator.experiment.stages, plan, strict=True)]
+    ready, ends = drawn.ready.mean(axis=1).tolist(), [0.0, *drawn.ends.mean(axis=1).tolist()]
     return tuple(
-        Held(stage.trials, gpus, shared.gpus_per_trial, instances, start_s, end_s)
-        for stage, gpus, shared, instances, start_s, end_s in zip(
-            simulator.experiment.stages, plan, shares, drawn.instances, ends, ends[1:], strict=False
+        Held(
+            trials=work.trials,
+            gpus=gpus,
+            gpus_per_trial=share(work, gpus=gpus).gpus_per_trial,
+            instances=drawn.instances[stage],
+            start_s=ends[stage],
+            ready_s=ready[stage],
+            end_s=ends[stage + 1],
         )
+        for stage, (work, gpus) in enumerate(zip(simulator.experiment.stages, plan, strict=True))
     )
 
 
