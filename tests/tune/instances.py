@@ -16,6 +16,7 @@ from kungfu.tune import (
     scaling,
     successive_halving,
 )
+from kungfu.tune.model import Packing
 
 ROUND = st.integers(0, 30).map(float)
 """Whole seconds, so that sums are exact."""
@@ -38,19 +39,22 @@ def curves(draw: st.DrawFn, *, sigma_s: st.SearchStrategy[float] = st.just(0.0))
 
 
 @st.composite
-def clouds(draw: st.DrawFn, *, latency: st.SearchStrategy[Latency]) -> Cloud:
+def clouds(draw: st.DrawFn, *, latency: st.SearchStrategy[Latency], packing: Packing | None = None) -> Cloud:
     return Cloud(
-        Instance(draw(st.sampled_from((1, 2, 4, 8))), draw(st.integers(1, 50)) / 1000, draw(st.sampled_from((0.0, 60.0)))),
+        Instance(
+            draw(st.sampled_from((1, 2, 4, 8))), draw(st.integers(1, 50)) / 1000, draw(st.sampled_from((0.0, 60.0)))
+        ),
         Delays(*(draw(latency) for _ in range(4))),
         Dataset(draw(st.integers(0, 200)), draw(st.sampled_from((0.0, 0.01, 0.16)))),
         draw(st.sampled_from(("instance", "function"))),
-        draw(st.sampled_from(("counted", "placed"))),
+        packing or draw(st.sampled_from(("counted", "placed"))),
     )
 
 
-def certain(*, trials: int = 16) -> st.SearchStrategy[Simulator]:
+def certain(*, trials: int = 16, packing: Packing | None = None) -> st.SearchStrategy[Simulator]:
     """Simulators in which nothing is random."""
-    return st.builds(Simulator, experiments(trials=trials), curves(), clouds(latency=ROUND.map(Latency)))
+    clouded = clouds(latency=ROUND.map(Latency), packing=packing)
+    return st.builds(Simulator, experiments(trials=trials), curves(), clouded)
 
 
 def uncertain() -> st.SearchStrategy[Simulator]:

@@ -12,7 +12,7 @@ from kungfu.tune.model import Latency
 from kungfu.tune.spec import units
 from kungfu.tune.spec.entries import Entry, items, mapping, refuse, text
 
-__all__ = ["COUNT", "COUNTS", "CURVE", "DATA_PRICE", "LATENCY", "PRICE", "SEED", "SIZE", "SPAN", "Kind", "one_of"]
+__all__ = ["COUNT", "COUNTS", "CURVE", "DATA_PRICE", "LATENCY", "PRICE", "SIZE", "SPAN", "Kind", "at_least", "one_of"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,11 @@ def _whole(entry: Entry, *, least: int) -> int:
     return int(word)
 
 
+def at_least(least: int) -> Kind:
+    """A whole number from ``least`` on."""
+    return Kind(lambda entry: _whole(entry, least=least), {"type": "integer", "minimum": least})
+
+
 def _measured(parse: Callable[[str], float]) -> Callable[[Entry], float]:
     def read(entry: Entry) -> float:
         try:
@@ -50,6 +55,20 @@ def _measured(parse: Callable[[str], float]) -> Callable[[Entry], float]:
             raise error if entry.path in str(error) else refuse(entry, reason=f"is wrong: {error}") from error
 
     return read
+
+
+def _price(entry: Entry) -> float:
+    dollars_per_s = _measured(units.rate_per_s)(entry)
+    if dollars_per_s == 0:
+        raise refuse(entry, reason=f"is {text(entry)!r}: every plan would cost the same; give a price above 0")
+    return dollars_per_s
+
+
+def _counts(entry: Entry) -> tuple[int, ...]:
+    counts = tuple(COUNT.read(each) for each in items(entry))
+    if not counts:
+        raise refuse(entry, reason="is empty; give at least one whole number, as [1, 2, 3]")
+    return counts
 
 
 def _latency(entry: Entry) -> Latency:
@@ -86,14 +105,10 @@ def _pattern(pattern: str, *, example: str) -> dict[str, Any]:
 
 _DURATION: Final = _pattern(units.DURATION, example="20m")
 
-COUNT: Final = Kind(lambda entry: _whole(entry, least=1), {"type": "integer", "minimum": 1})
-COUNTS: Final = Kind(
-    lambda entry: tuple(COUNT.read(each) for each in items(entry)),
-    {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1},
-)
-SEED: Final = Kind(lambda entry: _whole(entry, least=0), {"type": "integer", "minimum": 0})
+COUNT: Final = at_least(1)
+COUNTS: Final = Kind(_counts, {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1})
 SPAN: Final = Kind(_measured(units.duration_s), _DURATION)
-PRICE: Final = Kind(_measured(units.rate_per_s), _pattern(units.RATE, example="$12.24/h"))
+PRICE: Final = Kind(_price, _pattern(units.RATE, example="$12.24/h"))
 SIZE: Final = Kind(_measured(units.size_gb), _pattern(units.SIZE, example="150 GB"))
 DATA_PRICE: Final = Kind(_measured(units.per_gb), _pattern(units.PER_GB, example="$0.01/GB"))
 LATENCY: Final = Kind(

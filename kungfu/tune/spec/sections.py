@@ -14,10 +14,10 @@ from kungfu.tune.spec.kinds import (
     DATA_PRICE,
     LATENCY,
     PRICE,
-    SEED,
     SIZE,
     SPAN,
     Kind,
+    at_least,
     one_of,
 )
 
@@ -44,7 +44,7 @@ _EXPERIMENT: Final = {
     "trials": Key(COUNT, "n, trials of the first stage; only for successive-halving", None),
     "least_iterations": Key(COUNT, "r, iterations of the first stage"),
     "most_iterations": Key(COUNT, "R, iterations of a survivor in the end"),
-    "eta": Key(COUNT, "the best 1/eta of the trials survive a stage; at least 2"),
+    "eta": Key(at_least(2), "the best 1/eta of the trials survive a stage"),
 }
 _SCALING: Final = {
     "seconds_per_iteration": Key(CURVE, "measured time of an iteration by GPUs of the trial, as {1: 90 s, 4: 31 s}"),
@@ -74,7 +74,7 @@ _SEARCH: Final = {
     "warm_starts": Key(COUNTS, "multiples of the best static size to start from", (1, 2, 3), [1, 2, 3]),
     "steps": Key(one_of("instance", "literal"), "how far one greedy step goes", "instance", "instance"),
     "samples": Key(COUNT, "simulated runs per plan when something is random", 20, 20),
-    "seed": Key(SEED, "seed of those runs", 0, 0),
+    "seed": Key(at_least(0), "seed of those runs", 0, 0),
 }
 
 SECTIONS: Final[Mapping[str, Mapping[str, Key]]] = {

@@ -28,9 +28,7 @@ def test_the_stages_are_those_worked_out_by_hand(
     assert [experiment.get_stage(i) for i in range(experiment.num_stages())] == stages
 
 
-@pytest.mark.parametrize(
-    ("job", "work"), [((32, 1, 50, 3), 126), ((64, 4, 508, 2), 1792), ((512, 4, 4096, 2), 20484)]
-)
+@pytest.mark.parametrize(("job", "work"), [((32, 1, 50, 3), 126), ((64, 4, 508, 2), 1792), ((512, 4, 4096, 2), 20484)])
 def test_the_total_work_of_the_papers_jobs_is_as_computed_by_hand(job: tuple[int, int, int, int], work: int) -> None:
     trials, least, most, eta = job
     stages = successive_halving(trials, least=least, most=most, eta=eta).stages

@@ -33,7 +33,9 @@ def test_far_from_zero_the_quantiles_are_those_of_the_normal_law(share: float) -
 
 @settings(max_examples=500, deadline=None)
 @given(st.floats(0, 1, exclude_max=True), st.floats(0, 50), st.floats(0, 50), st.floats(0, 20))
-def test_the_same_luck_takes_no_less_time_under_a_slower_law(share: float, mean: float, more: float, sigma: float) -> None:
+def test_the_same_luck_takes_no_less_time_under_a_slower_law(
+    share: float, mean: float, more: float, sigma: float
+) -> None:
     luck = np.array([share])
     assert quantile(Latency(mean + more, sigma), luck)[0] >= quantile(Latency(mean, sigma), luck)[0] - 1e-9
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -34,7 +35,7 @@ def test_every_task_of_the_plan_is_there_once(case: Case) -> None:
     simulator, plan = case
     nodes = build(simulator, plan=plan)
     instances = (0, *sample(simulator, plan=plan).instances)
-    grown = [now - before for before, now in zip(instances, instances[1:], strict=False) if now > before]
+    grown = [now - before for before, now in pairwise(instances) if now > before]
     counts = Counter(node.kind for node in nodes)
     assert counts["SCALE"] == len(grown)
     assert counts["INIT_INSTANCE"] == sum(grown)

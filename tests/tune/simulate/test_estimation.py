@@ -100,7 +100,10 @@ def test_a_plan_whose_gpus_all_train_all_the_time_costs_the_same_either_way() ->
     simulator = Simulator(_by_hand().experiment, scaling({1: 10, 2: 6}), Cloud(Instance(2, 0.001, 0)))
     by_function = estimate(_with(simulator, billing="function"), plan=(4, 2, 2)).dollars
     assert by_function == pytest.approx(estimate(simulator, plan=(4, 2, 2)).dollars)
-    assert estimate(_with(simulator, billing="function"), plan=(4, 2, 1)).dollars < estimate(simulator, plan=(4, 2, 1)).dollars
+    assert (
+        estimate(_with(simulator, billing="function"), plan=(4, 2, 1)).dollars
+        < estimate(simulator, plan=(4, 2, 1)).dollars
+    )
 
 
 @pytest.mark.slow

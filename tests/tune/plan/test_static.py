@@ -1,0 +1,66 @@
+"""The static baseline against trying every size."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kungfu.errors import UsageError
+from kungfu.tune import Search, Simulator, best_static, estimate, fastest
+from tests.tune.instances import certain, uncertain
+
+LIMITED = Search(max_gpus=48)
+
+
+def _statics(simulator: Simulator, *, most: int) -> list:
+    return [estimate(simulator, plan=(size,) * simulator.experiment.num_stages()) for size in range(1, most + 1)]
+
+
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None)
+@given(st.one_of(certain(), uncertain()), st.floats(0.3, 3))
+def test_the_best_static_size_is_what_trying_every_size_finds(simulator: Simulator, slack: float) -> None:
+    every = _statics(simulator, most=48)
+    deadline_s = slack * sum(found.seconds for found in every) / len(every)
+    met = [found for found in every if found.seconds <= deadline_s]
+    best = best_static(simulator, deadline_s=deadline_s, search=LIMITED)
+    if best is None:
+        assert not met
+    else:
+        assert best.dollars == pytest.approx(min(found.dollars for found in met))
+        assert best.seconds <= deadline_s * (1 + 1e-9)
+
+
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None)
+@given(certain(), st.floats(0.3, 3), st.floats(1, 2))
+def test_a_looser_deadline_never_makes_the_static_cluster_dearer(
+    simulator: Simulator, slack: float, more: float
+) -> None:
+    deadline_s = slack * fastest(simulator, search=LIMITED).seconds
+    tight = best_static(simulator, deadline_s=deadline_s, search=LIMITED)
+    loose = best_static(simulator, deadline_s=deadline_s * more, search=LIMITED)
+    assert tight is None or (loose is not None and loose.dollars <= tight.dollars)
+
+
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None)
+@given(certain(packing="counted"))
+def test_while_gpus_never_slow_a_trial_nothing_beats_the_largest_static_cluster(simulator: Simulator) -> None:
+    largest = estimate(simulator, plan=(48,) * simulator.experiment.num_stages())
+    assert fastest(simulator, search=LIMITED).seconds == pytest.approx(largest.seconds)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"max_gpus": 0}, "at most 0 GPUs"),
+        ({"multiples": ()}, r"warm starts at \(\)"),
+        ({"multiples": (0, 1)}, r"warm starts at \(0, 1\)"),
+        ({"least_saving": 0.0}, "save more than 0.0"),
+    ],
+)
+def test_settings_of_a_search_that_cannot_work_are_refused(changed: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Search(**changed)  # type: ignore[arg-type]  # the table's values differ in type
