@@ -3,7 +3,7 @@
 from kungfu.tune.model.cloud import Billing, Cloud, Dataset, Delays, Instance, Packing
 from kungfu.tune.model.experiment import Experiment, Stage, hyperband, successive_halving
 from kungfu.tune.model.latency import Latency
-from kungfu.tune.model.scaling_curve import Scaling, scaling
+from kungfu.tune.model.scaling_curve import Scaling, amdahl, scaling
 
 __all__ = [
     "Billing",
@@ -16,6 +16,7 @@ __all__ = [
     "Packing",
     "Scaling",
     "Stage",
+    "amdahl",
     "hyperband",
     "scaling",
     "successive_halving",

@@ -11,7 +11,7 @@ import numpy as np
 from kungfu.errors import UsageError
 from kungfu.tune.model.latency import Latency
 
-__all__ = ["Scaling", "scaling"]
+__all__ = ["Scaling", "amdahl", "scaling"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,24 @@ def scaling(seconds_by_gpus: Mapping[int, float], *, sigma_s: float = 0.0) -> Sc
     Latency(0.0, sigma_s)
     measured = tuple(sorted(seconds_by_gpus))
     return Scaling(measured, tuple(float(seconds_by_gpus[gpus]) for gpus in measured), sigma_s)
+
+
+def amdahl(seconds: float, *, serial: float, widest: int, sigma_s: float = 0.0) -> Scaling:
+    """A curve by Amdahl's law, ``t(p) = seconds * (serial + (1 - serial) / p)``, for a first look before measuring.
+
+    Args: ``seconds`` > 0 of an iteration on 1 GPU; ``serial`` share that GPUs do not shorten, from 0 to 1; ``widest``
+    >= 1, GPUs beyond which nothing is gained; ``sigma_s`` >= 0. Gives: a Scaling with a point at every number of GPUs.
+    Raises: UsageError for a value out of range.
+
+    >>> round(amdahl(12.0, serial=0.08, widest=64).iteration(8).mean_s, 3)
+    2.34
+    """
+    if not 0 <= serial <= 1:
+        raise UsageError(f"the serial share is {serial}; give a number from 0 to 1")
+    if widest < 1:
+        raise UsageError(f"the widest trial has {widest} GPUs; give at least 1")
+    points = {gpus: seconds * (serial + (1 - serial) / gpus) for gpus in range(1, widest + 1)}
+    return scaling(points, sigma_s=sigma_s)
 
 
 def _check_point(gpus: int, seconds: float | None) -> None:

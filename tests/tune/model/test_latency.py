@@ -26,9 +26,9 @@ def test_drawn_means_approach_the_expected_one(latency: Latency) -> None:
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.floats(1e-9, 1 - 1e-9))
+@given(st.floats(1e-12, 1 - 1e-12))
 def test_far_from_zero_the_quantiles_are_those_of_the_normal_law(share: float) -> None:
-    assert quantile(Latency(50, 1), np.array([share]))[0] == pytest.approx(50 + NormalDist().inv_cdf(share), abs=2e-5)
+    assert quantile(Latency(50, 1), np.array([share]))[0] == pytest.approx(50 + NormalDist().inv_cdf(share), abs=1e-5)
 
 
 @settings(max_examples=500, deadline=None)
@@ -37,7 +37,7 @@ def test_the_same_luck_takes_no_less_time_under_a_slower_law(
     share: float, mean: float, more: float, sigma: float
 ) -> None:
     luck = np.array([share])
-    assert quantile(Latency(mean + more, sigma), luck)[0] >= quantile(Latency(mean, sigma), luck)[0] - 1e-9
+    assert quantile(Latency(mean + more, sigma), luck)[0] >= quantile(Latency(mean, sigma), luck)[0] - 1e-5 * sigma
 
 
 def test_without_spread_every_draw_is_the_mean() -> None:
@@ -45,13 +45,13 @@ def test_without_spread_every_draw_is_the_mean() -> None:
     assert total(Latency(3.5), count=4, samples=2, generator=np.random.default_rng(0)).tolist() == [14.0, 14.0]
 
 
-@pytest.mark.parametrize("count", [4096, 4097])
+@pytest.mark.parametrize("count", [64, 65])
 def test_sums_drawn_one_by_one_and_at_once_have_the_same_mean_and_spread(count: int) -> None:
     latency = Latency(1, 2)
-    drawn = total(latency, count=count, samples=400, generator=np.random.default_rng(1))
+    drawn = total(latency, count=count, samples=40_000, generator=np.random.default_rng(1))
     single = _draw(latency, samples=200_000)
     assert drawn.mean() == pytest.approx(count * expected_s(latency), rel=0.003)
-    assert drawn.std() == pytest.approx(count**0.5 * single.std(), rel=0.12)
+    assert drawn.std() == pytest.approx(count**0.5 * single.std(), rel=0.02)
 
 
 @pytest.mark.parametrize(("mean", "sigma"), [(-1, 0), (0, -1), (float("nan"), 0), (1, float("inf"))])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.tune import scaling
+from kungfu.tune import amdahl, scaling
 from tests.tune.instances import curves
 
 
@@ -51,3 +51,19 @@ def test_a_point_that_cannot_be_is_named(points: dict[int, Any], message: str) -
 def test_a_negative_spread_is_refused() -> None:
     with pytest.raises(UsageError, match="sigma_s of a latency is -1"):
         scaling({1: 3.0}, sigma_s=-1)
+
+
+def test_amdahls_law_bounds_the_speed_up_by_the_serial_share() -> None:
+    curve = amdahl(12.0, serial=0.08, widest=64)
+    assert [curve.iteration(gpus).mean_s for gpus in (1, 2, 64)] == pytest.approx(
+        [12, 12 * 0.54, 12 * (0.08 + 0.92 / 64)]
+    )
+    assert curve.widest == 64
+
+
+@pytest.mark.parametrize(
+    ("serial", "widest", "message"), [(-0.1, 4, "serial share is -0.1"), (1.1, 4, "is 1.1"), (0.1, 0, "has 0 GPUs")]
+)
+def test_a_law_that_cannot_be_is_refused(serial: float, widest: int, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        amdahl(12.0, serial=serial, widest=widest)

@@ -95,7 +95,7 @@ def test_hyperband_gives_a_simulator_for_each_bracket() -> None:
         (
             "$12.24/h",
             "$0/h",
-            "SPEC.yaml:11: cloud.price is '$0/h': every plan would cost the same; give a price above 0",
+            "SPEC.yaml:11: cloud.price is '$0/h': every plan would cost the same",
         ),
         (
             "$12.24/h",

@@ -1,0 +1,218 @@
+"""What elasticity saves a hyperparameter search: planned, static and naive costs, and the sweeps of four figures.
+
+``python -m benchmarks.tuning`` prints a table, draws figures 9 to 12 of Misra et al. (2021) into runs/benchmarks/, and
+prints one JSON object as its last line. Everything is simulated; the curves are stated here, not the authors' own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from kungfu.tune import (
+    Cloud,
+    Dataset,
+    Delays,
+    Instance,
+    Latency,
+    Scaling,
+    Search,
+    Simulator,
+    amdahl,
+    parse_spec,
+    successive_halving,
+)
+from kungfu.tune.model import Billing, Experiment
+from kungfu.tune.report import Comparison, compare, save
+from kungfu.tune.spec.units import as_clock
+
+FOLDER = Path("runs/benchmarks")
+P3_8XLARGE = Instance(gpus=4, dollars_per_s=12.24 / 3600)
+SERIAL = 0.08
+"""The sweeps' curve: Amdahl's law with this share, close to a ResNet-50 with strong scaling; 11 times at 64 GPUs."""
+
+TABLE_2 = {20: (34.00, 27.50, 15.68), 30: (17.73, 19.83, 14.70), 40: (14.99, 19.83, 14.68)}
+"""Printed in the paper's table 2, in simulation: dollars static, naive elastic, planned, by minutes."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One planned case of a sweep: its panel, its line, where it stands, and what was found in which time."""
+
+    panel: str
+    line: str
+    x: float
+    found: Comparison
+    planning_s: float
+
+
+def _job(trials: int, *, most: int = 508) -> Experiment:
+    return successive_halving(trials, least=4, most=most, eta=2)
+
+
+def _curve(seconds: float, *, sigma_s: float = 0.0) -> Scaling:
+    return amdahl(seconds, serial=SERIAL, widest=64, sigma_s=sigma_s)
+
+
+def _planned(simulator: Simulator, *, minutes: float, panel: str, line: str, x: float) -> Case:
+    begun = time.perf_counter()
+    found = compare(simulator, deadline_s=minutes * 60, search=Search())
+    return Case(panel, line, x, found, time.perf_counter() - begun)
+
+
+def stragglers() -> Iterable[Case]:
+    """Figure 9: iterations of N(4, sigma) seconds. The deadline is not printed: two hours, which all of them meet."""
+    for sigma_s in (1, 2, 4, 6, 8, 10):
+        for billing in ("instance", "function"):
+            simulator = Simulator(_job(64), _curve(4.0, sigma_s=sigma_s), Cloud(P3_8XLARGE, billing=billing))
+            yield _planned(simulator, minutes=120, panel="N(4, sigma)", line=f"per {billing}", x=sigma_s)
+
+
+def data_prices() -> Iterable[Case]:
+    """Figure 10: each instance fetches ImageNet or CIFAR-10 once. The deadline is not printed: 20 min, as figure 11."""
+    for name, gigabytes in (("150 GB", 150.0), ("150 MB", 0.15)):
+        for price in (0.0, 0.01, 0.02, 0.04, 0.08, 0.16):
+            simulator = Simulator(_job(64), _curve(4.0), Cloud(P3_8XLARGE, data=Dataset(gigabytes, price)))
+            yield _planned(simulator, minutes=20, panel=name, line=name, x=price)
+
+
+def job_sizes() -> Iterable[Case]:
+    """Figure 11: more trials within 20 minutes."""
+    billings: tuple[Billing, ...] = ("instance", "function")
+    for billing in billings:
+        for trials in (16, 32, 64, 128, 256, 512):
+            simulator = Simulator(_job(trials), _curve(4.0), Cloud(P3_8XLARGE, billing=billing))
+            yield _planned(simulator, minutes=20, panel=f"per {billing}", line=billing, x=trials)
+
+
+def deadlines() -> Iterable[Case]:
+    """Figure 12: 512 trials, set-ups of 1, 10 and 100 seconds, deadlines from 90 to 160 minutes."""
+    for init_s in (1, 10, 100):
+        for minutes in range(90, 161, 10):
+            cloud = Cloud(P3_8XLARGE, Delays(init=Latency(init_s)))
+            simulator = Simulator(_job(512, most=4096), _curve(12.0), cloud)
+            yield _planned(simulator, minutes=minutes, panel=f"{init_s} s set-up", line="init", x=minutes)
+
+
+SWEEPS: dict[str, tuple[Callable[[], Iterable[Case]], int, str]] = {
+    "09": (stragglers, 12, "standard deviation of an iteration, s"),
+    "10": (data_prices, 12, "price of data, $/GB"),
+    "11": (job_sizes, 12, "trials"),
+    "12": (deadlines, 24, "deadline, min"),
+}
+
+
+def draw(cases: list[Case], *, label: str) -> Figure:
+    """Cost over the swept value, a panel each: dashed static, solid planned."""
+    panels = list(dict.fromkeys(case.panel for case in cases))
+    figure = Figure(figsize=(4.4 * len(panels), 3.4), layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for line in dict.fromkeys(case.line for case in cases if case.panel == panel):
+            shown = [case for case in cases if (case.panel, case.line) == (panel, line)]
+            x = [case.x for case in shown]
+            name = f", {line}" if line not in panel and line != "init" else ""
+            static = [case.found.static.dollars if case.found.static else float("nan") for case in shown]
+            axes.plot(x, static, "--o", markersize=3, label=f"static{name}")
+            axes.plot(x, [case.found.planned.dollars for case in shown], "-o", markersize=3, label=f"planned{name}")
+        axes.set(title=panel, xlabel=label, ylabel="$", ylim=(0, None))
+        axes.legend()
+    return figure
+
+
+def table_2() -> tuple[Table, list[Case]]:
+    """The paper's end-to-end job beside what is printed for it; the curve is examples/tuning.yaml's."""
+    table = Table(
+        title="SHA(32, 1, 50, 3), four GPUs for $12.24/h, 15 s queue and 15 s set-up; printed figures in brackets"
+    )
+    for column in ("deadline", "static", "naive elastic", "planned", "time", "of static", "GPUs"):
+        table.add_column(column, justify="right")
+    spec = parse_spec(Path("examples/tuning.yaml").read_text(encoding="utf-8"))
+    cases = []
+    for minutes, printed in TABLE_2.items():
+        case = _planned(spec.simulators()[0], minutes=minutes, panel="table 2", line="", x=minutes)
+        cases.append(case)
+        three = (case.found.static, case.found.naive, case.found.planned)
+        dollars = [
+            f"${each.dollars:.2f} (${paper:.2f})" if each else "-" for each, paper in zip(three, printed, strict=True)
+        ]
+        planned = case.found.planned
+        table.add_row(
+            f"{minutes} min", *dollars, as_clock(planned.seconds), f"{1 - saving(case):.0%}", str(planned.gpus)
+        )
+    return table, cases
+
+
+def saving(case: Case) -> float:
+    """The share of the best static cost that the plan saves; 0 where no static cluster serves."""
+    static = case.found.static
+    return 1 - case.found.planned.dollars / static.dollars if static else 0.0
+
+
+def summary(swept: dict[str, list[Case]]) -> Table:
+    """Each sweep in one row."""
+    table = Table(title=f"Sweeps (Amdahl's law, serial share {SERIAL})")
+    for column in (
+        "figure",
+        "cases",
+        "saved at most",
+        "in the mean",
+        "at least",
+        "naive dearer than static",
+        "slowest plan",
+    ):
+        table.add_column(column, justify="right")
+    for name, cases in swept.items():
+        saved = [saving(case) for case in cases]
+        naive = sum(_dearer(case.found.naive, than=case.found.static) for case in cases)
+        slowest = max(case.planning_s for case in cases)
+        shares = (f"{each:.0%}" for each in (max(saved), sum(saved) / len(saved), min(saved)))
+        table.add_row(name, str(len(cases)), *shares, f"{naive} of {len(cases)}", f"{slowest:.2f} s")
+    return table
+
+
+def _dearer(found: object, *, than: object) -> bool:
+    dollars, least = getattr(found, "dollars", float("inf")), getattr(than, "dollars", float("inf"))
+    return bool(dollars > least * (1 + 1e-9))
+
+
+def random_512_s() -> float:
+    """Seconds to plan the large job when iterations are random, with 20 runs a plan."""
+    simulator = Simulator(_job(512, most=4096), _curve(12.0, sigma_s=1.0), Cloud(P3_8XLARGE, Delays(init=Latency(10))))
+    return _planned(simulator, minutes=100, panel="", line="", x=0).planning_s
+
+
+def main() -> None:
+    """Run all, print and draw."""
+    console = Console()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    first, cases = table_2()
+    swept = {}
+    for name, (sweep, count, label) in SWEEPS.items():
+        swept[name] = list(track(sweep(), f"figure {int(name)}", count, console=Console(stderr=True), transient=True))
+        save(draw(swept[name], label=label), path=FOLDER / f"tuning-figure-{name}.png")
+    every = [*cases, *(case for each in swept.values() for case in each)]
+    console.print(first)
+    console.print(summary(swept))
+    found = {
+        "plan_512_s": max(case.planning_s for case in swept["12"]),
+        "plan_512_random_s": random_512_s(),
+        "cases": len(every),
+        "dearer_than_static": sum(_dearer(case.found.planned, than=case.found.static) for case in every),
+        "dearer_than_naive": sum(_dearer(case.found.planned, than=case.found.naive) for case in every),
+        "late": sum(case.found.planned.seconds > case.found.deadline_s * (1 + 1e-9) for case in every),
+        "saved_table2": {f"{case.x:.0f}min": round(saving(case), 4) for case in cases},
+        "saved_512_90min_1s": round(saving(swept["12"][0]), 4),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
