@@ -134,7 +134,7 @@ def table_2() -> tuple[Table, list[Case]]:
     )
     for column in ("deadline", "static", "naive elastic", "planned", "time", "of static", "GPUs"):
         table.add_column(column, justify="right")
-    spec = parse_spec(Path("examples/tuning.yaml").read_text(encoding="utf-8"))
+    spec = parse_spec((Path(__file__).parents[1] / "examples" / "tuning.yaml").read_text(encoding="utf-8"))
     cases = []
     for minutes, printed in TABLE_2.items():
         case = _planned(spec.simulators()[0], minutes=minutes, panel="table 2", line="", x=minutes)

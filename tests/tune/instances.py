@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from kungfu.tune import (
@@ -17,6 +18,9 @@ from kungfu.tune import (
     successive_halving,
 )
 from kungfu.tune.model import Packing
+
+MANY = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""Five hundred random instances, on a machine that may be busy."""
 
 ROUND = st.integers(0, 30).map(float)
 """Whole seconds, so that sums are exact."""

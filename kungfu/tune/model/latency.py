@@ -48,7 +48,7 @@ def expected_s(latency: Latency) -> float:
     return _moments(latency)[0]
 
 
-def quantile(latency: Latency, uniform: Seconds) -> Seconds:
+def quantile(latency: Latency, *, uniform: Seconds) -> Seconds:
     """The duration below which a share ``uniform`` (in [0, 1)) of the law lies, in seconds, in uniform's shape.
 
     Drawing by quantiles means that the same random number gives a longer time under a slower law, so two plans are
@@ -69,9 +69,10 @@ def total(latency: Latency, *, count: int, samples: int, generator: np.random.Ge
     if latency.sigma_s == 0:
         return np.full(samples, count * latency.mean_s)
     if count <= _EXACT_DRAWS:
-        return np.asarray(quantile(latency, generator.random((samples, count))).sum(axis=1))
+        return np.asarray(quantile(latency, uniform=generator.random((samples, count))).sum(axis=1))
     mean_s, deviation_s = _moments(latency)
-    return quantile(Latency(count * mean_s, math.sqrt(count) * deviation_s), generator.random(samples))
+    summed = Latency(count * mean_s, math.sqrt(count) * deviation_s)
+    return quantile(summed, uniform=generator.random(samples))
 
 
 def _moments(latency: Latency) -> tuple[float, float]:

@@ -52,7 +52,7 @@ def scaling(seconds_by_gpus: Mapping[int, float], *, sigma_s: float = 0.0) -> Sc
     if not seconds_by_gpus:
         raise UsageError("a scaling curve has no point; measure at least seconds per iteration on 1 GPU")
     for gpus, seconds in seconds_by_gpus.items():
-        _check_point(gpus, seconds)
+        _check_point(gpus, seconds=seconds)
     Latency(0.0, sigma_s)
     measured = tuple(sorted(seconds_by_gpus))
     return Scaling(measured, tuple(float(seconds_by_gpus[gpus]) for gpus in measured), sigma_s)
@@ -76,7 +76,7 @@ def amdahl(seconds: float, *, serial: float, widest: int, sigma_s: float = 0.0) 
     return scaling(points, sigma_s=sigma_s)
 
 
-def _check_point(gpus: int, seconds: float | None) -> None:
+def _check_point(gpus: int, *, seconds: float | None) -> None:
     if gpus < 1:
         raise UsageError(f"a scaling curve has a point at {gpus} GPUs; give whole numbers of at least 1")
     if seconds is None or math.isnan(seconds):

@@ -19,17 +19,17 @@ _SYNC: Final = 3
 
 def scale_seconds(latency: Latency, *, stage: int, samples: int, seed: int) -> Seconds:
     """The provider's queue before stage ``stage``: shape (samples,)."""
-    return quantile(latency, _generator(seed, kind=_SCALE, stage=stage).random(samples))
+    return quantile(latency, uniform=_generator(seed, kind=_SCALE, stage=stage).random(samples))
 
 
 def init_seconds(latency: Latency, *, stage: int, count: int, samples: int, seed: int) -> Seconds:
     """Set-up of each of ``count`` new instances: shape (count, samples); row k is the same for every count."""
-    return quantile(latency, _generator(seed, kind=_INIT, stage=stage).random((count, samples)))
+    return quantile(latency, uniform=_generator(seed, kind=_INIT, stage=stage).random((count, samples)))
 
 
 def sync_seconds(latency: Latency, *, stage: int, samples: int, seed: int) -> Seconds:
     """The meeting at the end of a stage: shape (samples,)."""
-    return quantile(latency, _generator(seed, kind=_SYNC, stage=stage).random(samples))
+    return quantile(latency, uniform=_generator(seed, kind=_SYNC, stage=stage).random(samples))
 
 
 def train_seconds(
@@ -40,7 +40,7 @@ def train_seconds(
     if iteration.sigma_s == 0 and startup.sigma_s == 0:
         return np.full((work.trials, samples), startup.mean_s + work.iterations * iteration.mean_s)
     generator = _generator(seed, kind=_TRAIN, stage=index)
-    start = quantile(startup, generator.random((work.trials, samples)))
+    start = quantile(startup, uniform=generator.random((work.trials, samples)))
     trials = [total(iteration, count=work.iterations, samples=samples, generator=generator) for _ in range(work.trials)]
     return np.asarray(start + np.stack(trials))
 

@@ -73,7 +73,7 @@ def estimate(simulator: Simulator, *, plan: Plan) -> Estimate:
 
 def sample(simulator: Simulator, *, plan: Plan) -> Sampled:
     """Draw the runs of ``plan``: when each stage is delivered and ends, and what each run costs."""
-    _check(simulator, plan)
+    _check(simulator, plan=plan)
     instances = tuple(parts.instances(simulator, stage=stage, gpus=gpus) for stage, gpus in enumerate(plan))
     ready: list[Seconds] = []
     ends: list[Seconds] = []
@@ -92,7 +92,7 @@ def sample(simulator: Simulator, *, plan: Plan) -> Sampled:
     return Sampled(instances, delivered, met, dollars + data)
 
 
-def _check(simulator: Simulator, plan: Plan) -> None:
+def _check(simulator: Simulator, *, plan: Plan) -> None:
     stages = simulator.experiment.num_stages()
     if len(plan) != stages:
         raise UsageError(f"the plan {plan} has {len(plan)} entries; the experiment has {stages} stages, give one each")

@@ -10,7 +10,7 @@ import yaml
 
 from kungfu.errors import UsageError
 
-__all__ = ["Entry", "items", "mapping", "refuse", "root", "text"]
+__all__ = ["Entry", "is_single", "items", "load", "mapping", "refuse", "root", "text"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ def mapping(entry: Entry) -> Mapping[str, Entry]:
     return found
 
 
+def is_single(entry: Entry) -> bool:
+    """Whether the entry is a single value, neither a list nor a mapping."""
+    return isinstance(entry.node, yaml.ScalarNode)
+
+
 def items(entry: Entry) -> tuple[Entry, ...]:
     """The elements of a list. Raises: UsageError when it is none."""
     if not isinstance(entry.node, yaml.SequenceNode):
@@ -71,7 +76,7 @@ def items(entry: Entry) -> tuple[Entry, ...]:
 
 def text(entry: Entry) -> str:
     """The text of a single value, as it stands in the file. Raises: UsageError for a list or a mapping."""
-    if not isinstance(entry.node, yaml.ScalarNode):
+    if not is_single(entry):
         raise refuse(entry, reason=f"is {_shown(entry)}; give a single value")
     return str(entry.node.value)
 
@@ -82,6 +87,6 @@ def refuse(entry: Entry, *, reason: str) -> UsageError:
 
 
 def _shown(entry: Entry) -> str:
-    if isinstance(entry.node, yaml.ScalarNode):
+    if is_single(entry):
         return repr(entry.node.value) if entry.node.value else "empty"
     return "a list" if isinstance(entry.node, yaml.SequenceNode) else "a mapping"

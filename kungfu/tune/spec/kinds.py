@@ -10,7 +10,7 @@ from typing import Any, Final
 from kungfu.errors import UsageError
 from kungfu.tune.model import Latency
 from kungfu.tune.spec import units
-from kungfu.tune.spec.entries import Entry, items, mapping, refuse, text
+from kungfu.tune.spec.entries import Entry, is_single, items, mapping, refuse, text
 
 __all__ = ["COUNT", "COUNTS", "CURVE", "DATA_PRICE", "LATENCY", "PRICE", "SIZE", "SPAN", "Kind", "at_least", "one_of"]
 
@@ -49,10 +49,11 @@ def at_least(least: int) -> Kind:
 
 def _measured(parse: Callable[[str], float]) -> Callable[[Entry], float]:
     def read(entry: Entry) -> float:
+        word = text(entry)
         try:
-            return parse(text(entry))
+            return parse(word)
         except UsageError as error:
-            raise error if entry.path in str(error) else refuse(entry, reason=f"is wrong: {error}") from error
+            raise refuse(entry, reason=f"is wrong: {error}") from error
 
     return read
 
@@ -73,7 +74,7 @@ def _counts(entry: Entry) -> tuple[int, ...]:
 
 def _latency(entry: Entry) -> Latency:
     """A duration, or its mean and spread."""
-    if not hasattr(entry.node, "value") or isinstance(entry.node.value, str):
+    if is_single(entry):
         return Latency(SPAN.read(entry))
     parts = mapping(entry)
     for name, part in parts.items():

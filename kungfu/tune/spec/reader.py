@@ -74,7 +74,7 @@ def _build(top: Entry) -> TuningSpec:
         _located(given["experiment"], build=lambda: _experiments(values["experiment"])),
         _located(given["scaling"], build=lambda: _scaling(values["scaling"])),
         _located(given["cloud"], build=lambda: _cloud(values["cloud"], data=values["data"])),
-        Search(search["max_gpus"], search["warm_starts"], search["steps"]),
+        Search(max_gpus=search["max_gpus"], multiples=search["warm_starts"], steps=search["steps"]),
         search["samples"],
         search["seed"],
     )

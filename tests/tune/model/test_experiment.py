@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
 from kungfu.tune import Experiment, Stage, hyperband, successive_halving
+from tests.tune.instances import MANY
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_the_job_of_512_trials_has_ten_stages_and_a_last_one_that_fills_up() -> 
     assert experiment.get_stage(9) == (1, 2052)
 
 
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(st.integers(1, 2000), st.integers(1, 50), st.integers(0, 5000), st.integers(2, 6))
 def test_survivors_do_exactly_the_most_work_and_each_stage_keeps_its_share(
     trials: int, least: int, more: int, eta: int
@@ -52,7 +53,7 @@ def test_survivors_do_exactly_the_most_work_and_each_stage_keeps_its_share(
     assert all(stage.iterations == least * eta**i for i, stage in enumerate(stages[:-1]))
 
 
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(st.integers(1, 9), st.integers(0, 3000), st.integers(2, 5))
 def test_every_bracket_of_hyperband_ends_at_the_most_work(least: int, more: int, eta: int) -> None:
     brackets = hyperband(least + more, least=least, eta=eta)

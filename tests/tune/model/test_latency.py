@@ -6,16 +6,17 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
 from kungfu.tune import Latency
 from kungfu.tune.model.latency import expected_s, quantile, total
+from tests.tune.instances import MANY
 
 
 def _draw(latency: Latency, *, samples: int) -> np.ndarray:
-    return quantile(latency, np.random.default_rng(0).random(samples))
+    return quantile(latency, uniform=np.random.default_rng(0).random(samples))
 
 
 @pytest.mark.parametrize("latency", [Latency(4, 1), Latency(4, 10), Latency(0, 2), Latency(100, 3)])
@@ -25,19 +26,24 @@ def test_drawn_means_approach_the_expected_one(latency: Latency) -> None:
     assert drawn.mean() == pytest.approx(expected_s(latency), abs=4 * drawn.std() / 200_000**0.5)
 
 
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(st.floats(1e-12, 1 - 1e-12))
 def test_far_from_zero_the_quantiles_are_those_of_the_normal_law(share: float) -> None:
-    assert quantile(Latency(50, 1), np.array([share]))[0] == pytest.approx(50 + NormalDist().inv_cdf(share), abs=1e-5)
+    assert quantile(Latency(50, 1), uniform=np.array([share]))[0] == pytest.approx(
+        50 + NormalDist().inv_cdf(share), abs=1e-5
+    )
 
 
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(st.floats(0, 1, exclude_max=True), st.floats(0, 50), st.floats(0, 50), st.floats(0, 20))
 def test_the_same_luck_takes_no_less_time_under_a_slower_law(
     share: float, mean: float, more: float, sigma: float
 ) -> None:
     luck = np.array([share])
-    assert quantile(Latency(mean + more, sigma), luck)[0] >= quantile(Latency(mean, sigma), luck)[0] - 1e-5 * sigma
+    assert (
+        quantile(Latency(mean + more, sigma), uniform=luck)[0]
+        >= quantile(Latency(mean, sigma), uniform=luck)[0] - 1e-5 * sigma
+    )
 
 
 def test_without_spread_every_draw_is_the_mean() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
 from kungfu.tune import amdahl, scaling
-from tests.tune.instances import curves
+from tests.tune.instances import MANY, curves
 
 
 def test_measured_points_are_kept_and_throughput_is_linear_between_them() -> None:
@@ -25,7 +25,7 @@ def test_beyond_the_last_point_it_is_flat_and_below_the_first_proportional() -> 
     assert [curve.iteration(gpus).mean_s for gpus in (1, 2)] == pytest.approx([20.0, 10.0])
 
 
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(curves(), st.integers(1, 40))
 def test_a_curve_that_never_slows_down_at_its_points_never_does_between_them(curve: Any, gpus: int) -> None:
     assert curve.iteration(gpus + 1).mean_s <= curve.iteration(gpus).mean_s * (1 + 1e-12)

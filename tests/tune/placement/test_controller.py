@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
 from kungfu.tune import Nodes, Placement, Slot, moves, place, unplaced
+from tests.tune.instances import MANY
 
 
 def _on(**places: str) -> Placement:
@@ -133,7 +134,7 @@ def _check_shape(placement: Placement, *, allocation: dict[str, int], nodes: Nod
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(rounds(tidy=False))
 def test_no_gpu_is_given_twice_and_every_trial_is_on_as_few_nodes_as_can_be(
     case: tuple[Nodes, list[dict[str, int]]],
@@ -146,7 +147,7 @@ def test_no_gpu_is_given_twice_and_every_trial_is_on_as_few_nodes_as_can_be(
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(rounds(tidy=True))
 def test_sizes_that_divide_each_other_are_all_placed_when_they_fit_in_sum(
     case: tuple[Nodes, list[dict[str, int]]],
@@ -159,7 +160,7 @@ def test_sizes_that_divide_each_other_are_all_placed_when_they_fit_in_sum(
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(rounds(tidy=True))
 def test_only_a_trial_smaller_than_a_new_one_ever_moves(case: tuple[Nodes, list[dict[str, int]]]) -> None:
     nodes, (first, second) = case
@@ -171,7 +172,7 @@ def test_only_a_trial_smaller_than_a_new_one_ever_moves(case: tuple[Nodes, list[
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(rounds(tidy=True), st.randoms())
 def test_the_order_of_an_allocation_does_not_matter_and_a_second_round_changes_nothing(
     case: tuple[Nodes, list[dict[str, int]]], chance: object

@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
 from kungfu.tune import Nodes, Placement, Slot, moves, place, shrink, unplaced
+from tests.tune.instances import MANY
 from tests.tune.placement.test_controller import _by_node, _on, rounds
 
 THREE = Nodes(("n0", "n1", "n2"), 4)
@@ -57,7 +58,7 @@ def test_among_many_nodes_those_with_the_fewest_trials_are_released() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(rounds(tidy=True), st.integers(0, 6))
 def test_the_released_nodes_are_empty_and_no_other_choice_moves_fewer(
     case: tuple[Nodes, list[dict[str, int]]], spare: int

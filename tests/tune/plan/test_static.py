@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
 from kungfu.tune import Search, Simulator, best_static, estimate, fastest
-from tests.tune.instances import certain, uncertain
+from tests.tune.instances import MANY, certain, uncertain
 
 LIMITED = Search(max_gpus=48)
 
@@ -18,7 +18,7 @@ def _statics(simulator: Simulator, *, most: int) -> list:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(st.one_of(certain(), uncertain()), st.floats(0.3, 3))
 def test_the_best_static_size_is_what_trying_every_size_finds(simulator: Simulator, slack: float) -> None:
     every = _statics(simulator, most=48)
@@ -33,7 +33,7 @@ def test_the_best_static_size_is_what_trying_every_size_finds(simulator: Simulat
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(certain(), st.floats(0.3, 3), st.floats(1, 2))
 def test_a_looser_deadline_never_makes_the_static_cluster_dearer(
     simulator: Simulator, slack: float, more: float
@@ -45,7 +45,7 @@ def test_a_looser_deadline_never_makes_the_static_cluster_dearer(
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(certain(packing="counted"))
 def test_while_gpus_never_slow_a_trial_nothing_beats_the_largest_static_cluster(simulator: Simulator) -> None:
     largest = estimate(simulator, plan=(48,) * simulator.experiment.num_stages())

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.tune import Cloud, Instance, Simulator, scaling, successive_halving
 from kungfu.tune.plan.steps import neighbours, next_fair
 from kungfu.tune.simulate.parts import instances
+from tests.tune.instances import MANY
 
 
 def _ladder(trials: int, *, gpus: int) -> list[int]:
@@ -35,7 +36,7 @@ def test_the_shares_of_a_stage_are_its_multiples_and_divisors(trials: int, gpus:
     assert _ladder(trials, gpus=gpus) == ladder
 
 
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(st.integers(1, 60), st.integers(1, 200))
 def test_a_step_goes_to_the_largest_smaller_share_that_divides(trials: int, gpus: int) -> None:
     fair = [b for b in range(1, gpus) if b % trials == 0 or trials % b == 0]
@@ -58,7 +59,7 @@ def test_literal_steps_take_the_next_share_only() -> None:
     assert found == [(16, 20, 12, 8), (32, 10, 12, 8), (32, 20, 9, 8), (32, 20, 12, 7)]
 
 
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(st.tuples(*[st.integers(1, 80)] * 4), st.integers(1, 8), st.sampled_from(("counted", "placed")))
 def test_every_stage_above_one_instance_has_a_neighbour_with_fewer(
     plan: tuple[int, ...], node: int, packing: str

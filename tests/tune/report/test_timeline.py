@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.tune import Cloud, Delays, Instance, Latency, Simulator, scaling, successive_halving
 from kungfu.tune.report.timeline import Box, Held, boxes, stages_held
 from kungfu.tune.simulate import sample
-from tests.tune.instances import certain, planned, uncertain
+from tests.tune.instances import MANY, certain, planned, uncertain
 
 
 def _simulator() -> Simulator:
@@ -38,7 +38,7 @@ def test_a_queued_trial_follows_on_the_gpu_of_the_one_before() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=st.one_of(certain(), uncertain())))
 def test_no_two_boxes_overlap_and_none_leaves_its_stage(case: tuple[Simulator, tuple[int, ...]]) -> None:
     simulator, plan = case

@@ -7,19 +7,19 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.tune import Simulator
 from kungfu.tune.simulate import sample
 from kungfu.tune.simulate.dag import Node, build, longest_path_s
-from tests.tune.instances import certain, planned, uncertain
+from tests.tune.instances import MANY, certain, planned, uncertain
 
 Case = tuple[Simulator, tuple[int, ...]]
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=st.one_of(certain(), uncertain())))
 def test_the_longest_path_is_the_end_of_the_last_stage_in_every_run(case: Case) -> None:
     simulator, plan = case
@@ -29,7 +29,7 @@ def test_the_longest_path_is_the_end_of_the_last_stage_in_every_run(case: Case) 
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=certain()))
 def test_every_task_of_the_plan_is_there_once(case: Case) -> None:
     simulator, plan = case
@@ -44,7 +44,7 @@ def test_every_task_of_the_plan_is_there_once(case: Case) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=certain()))
 def test_the_last_meeting_is_the_only_task_that_nothing_waits_for(case: Case) -> None:
     nodes = build(case[0], plan=case[1])
@@ -54,7 +54,7 @@ def test_the_last_meeting_is_the_only_task_that_nothing_waits_for(case: Case) ->
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=uncertain()), st.integers(0, 2**32))
 def test_the_order_in_which_tasks_are_listed_does_not_matter(case: Case, seed: int) -> None:
     nodes = build(case[0], plan=case[1])

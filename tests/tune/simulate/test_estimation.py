@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
@@ -22,7 +22,7 @@ from kungfu.tune import (
     successive_halving,
 )
 from kungfu.tune.simulate import sample
-from tests.tune.instances import certain, planned, uncertain
+from tests.tune.instances import MANY, certain, planned, uncertain
 from tests.tune.twin import tell
 
 Case = tuple[Simulator, tuple[int, ...]]
@@ -57,7 +57,7 @@ def test_the_plans_worked_out_by_hand_take_and_cost_exactly_that(
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=certain()))
 def test_without_chance_time_and_cost_are_those_of_the_slow_twin(case: Case) -> None:
     found, told = estimate(case[0], plan=case[1]), tell(case[0], plan=case[1])
@@ -65,7 +65,7 @@ def test_without_chance_time_and_cost_are_those_of_the_slow_twin(case: Case) -> 
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=uncertain()))
 def test_the_same_seed_gives_the_same_answer_whatever_was_asked_before(case: Case) -> None:
     simulator, plan = case
@@ -75,7 +75,7 @@ def test_the_same_seed_gives_the_same_answer_whatever_was_asked_before(case: Cas
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=st.one_of(certain(), uncertain())))
 def test_paying_by_function_is_never_dearer_in_any_run(case: Case) -> None:
     by_function = sample(_with(case[0], billing="function"), plan=case[1]).dollars
@@ -84,7 +84,7 @@ def test_paying_by_function_is_never_dearer_in_any_run(case: Case) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=certain()))
 def test_both_ways_of_paying_agree_exactly_when_nothing_idles(case: Case) -> None:
     simulator = _with(case[0], instance=replace(case[0].cloud.instance, minimum_s=0.0))
@@ -107,7 +107,7 @@ def test_a_plan_whose_gpus_all_train_all_the_time_costs_the_same_either_way() ->
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=uncertain()), st.sampled_from((0.5, 2.0, 10.0)))
 def test_the_bill_is_linear_in_the_price(case: Case, factor: float) -> None:
     free = _with(case[0], data=Dataset())
@@ -117,7 +117,7 @@ def test_the_bill_is_linear_in_the_price(case: Case, factor: float) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=uncertain()), st.integers(0, 300), st.integers(0, 300))
 def test_a_longer_least_billed_time_never_lowers_the_bill(case: Case, minimum_s: int, more_s: int) -> None:
     instance = case[0].cloud.instance
@@ -129,7 +129,7 @@ def test_a_longer_least_billed_time_never_lowers_the_bill(case: Case, minimum_s:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=certain()))
 def test_data_is_paid_once_for_every_instance_ever_provisioned(case: Case) -> None:
     simulator, plan = case
@@ -141,7 +141,7 @@ def test_data_is_paid_once_for_every_instance_ever_provisioned(case: Case) -> No
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=uncertain()), st.sampled_from(("scale", "init", "startup", "sync")), st.integers(0, 99))
 def test_more_delay_never_ends_a_run_earlier(case: Case, name: str, more_s: int) -> None:
     # Queued trials are left out: with chance, a list schedule may gain from a delay (Graham's anomaly).
@@ -155,7 +155,7 @@ def test_more_delay_never_ends_a_run_earlier(case: Case, name: str, more_s: int)
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(planned(simulators=certain()), st.floats(1, 5))
 def test_slower_training_never_ends_a_search_earlier(case: Case, factor: float) -> None:
     simulator, plan = case

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.tune import Stage
 from kungfu.tune.simulate.layout import Share, instances_for, share
+from tests.tune.instances import MANY
 
 
 @pytest.mark.parametrize("packing", ["counted", "placed"])
@@ -27,7 +28,7 @@ def test_what_does_not_divide_among_ten_trials_stays_idle(gpus: int, expected: S
     assert share(Stage(10, 1), gpus=gpus) == expected
 
 
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(st.integers(1, 40), st.integers(1, 200), st.integers(1, 8))
 def test_keeping_trials_whole_takes_as_many_nodes_as_a_first_fit_does(trials: int, gpus: int, node: int) -> None:
     shared = share(Stage(trials, 1), gpus=gpus)

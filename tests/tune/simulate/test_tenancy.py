@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.tune.simulate.tenancy import Tenancy, tenancies
+from tests.tune.instances import MANY
 
 
 def test_the_oldest_instances_go_first() -> None:
     assert tenancies([2, 5, 3, 0, 1]) == (Tenancy(0, 1, 2), Tenancy(1, 2, 3), Tenancy(4, 4, 1))
 
 
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=8))
 def test_every_stage_holds_as_many_instances_as_it_needs(instances: list[int]) -> None:
     groups = tenancies(instances)
@@ -20,7 +21,7 @@ def test_every_stage_holds_as_many_instances_as_it_needs(instances: list[int]) -
         assert sum(group.count for group in groups if group.first <= stage <= group.last) == needed
 
 
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 90)), min_size=1, max_size=8), st.randoms())
 def test_no_other_order_of_release_has_a_smaller_bill(stages: list[tuple[int, int]], chance: object) -> None:
     ends = [sum(seconds for _, seconds in stages[: index + 1]) for index in range(len(stages))]

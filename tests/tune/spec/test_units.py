@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
 from kungfu.tune.spec import units
 from kungfu.tune.spec.units import as_clock, duration_s, per_gb, rate_per_s, size_gb
+from tests.tune.instances import MANY
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_a_price_or_size_without_its_units_is_refused(read: object, text: str) -
         read(text)  # type: ignore[operator]  # a parameter
 
 
-@settings(max_examples=500, deadline=None)
+@MANY
 @given(st.text("0123456789.hms in$/GBd-", max_size=10))
 def test_the_exported_pattern_of_a_duration_accepts_what_the_reader_accepts(text: str) -> None:
     try:
