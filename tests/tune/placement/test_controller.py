@@ -82,6 +82,12 @@ def test_a_trial_that_nothing_can_make_room_for_waits() -> None:
     assert unplaced({"A": 3, "B": 3, "C": 2}, placement=after) == ("C",)
 
 
+def test_a_trial_of_the_same_size_is_not_displaced() -> None:
+    before = _on(A="n0:0 n0:1 n0:2", B="n1:0 n1:1 n1:2")
+    after = place({"A": 3, "B": 3, "C": 3}, last=before, nodes=TWO)
+    assert after.slots == before.slots
+
+
 def test_a_reserved_trial_is_not_displaced() -> None:
     before = _on(A="n0:0 n0:1", B="n1:0 n1:1")
     wanted = {"A": 2, "B": 2, "C": 4}

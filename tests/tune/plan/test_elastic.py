@@ -172,3 +172,12 @@ def test_a_search_whose_trials_slow_down_on_too_many_gpus_is_planned_where_no_st
     deadline_s = 4 * 100.0 - 1
     assert best_static(simulator, deadline_s=deadline_s, search=Search()) is None
     assert plan_elastic(simulator, deadline_s=deadline_s).gpus == (4, 1)
+
+
+def test_a_looser_deadline_that_misleads_the_descent_is_saved_by_the_plan_for_a_tighter_one() -> None:
+    job = successive_halving(9, least=1, most=8, eta=3)
+    cloud = Cloud(Instance(2, 0.001, 0), Delays(init=Latency(15)))
+    simulator = Simulator(job, amdahl(20.0, serial=0.2, widest=8), cloud)
+    tight, misled = (plan_elastic(simulator, deadline_s=deadline_s) for deadline_s in (140, 179))
+    assert misled.dollars > tight.dollars
+    assert plan_deadlines(simulator, deadlines_s=[179, 140])[179].dollars <= tight.dollars
