@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ class Journal:
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.folder, self._clock = folder, clock
+        self._lock = threading.Lock()
         if (folder / "events.jsonl").exists():
             raise UsageError(f"--logdir {folder} holds the record of a run already; delete it or give another folder")
         try:
@@ -38,8 +40,9 @@ class Journal:
 
     def write(self, stream: str, fields: Mapping[str, Any]) -> None:
         """One more line of a stream, stamped with the time (seconds since 1970)."""
-        self._files[stream].write(json.dumps({"time": round(self._clock(), 6), **fields}) + "\n")
-        self._files[stream].flush()
+        with self._lock:  # the agent and the threads that serve the peers all write
+            self._files[stream].write(json.dumps({"time": round(self._clock(), 6), **fields}) + "\n")
+            self._files[stream].flush()
 
     def close(self) -> None:
         """Closes the files; idempotent."""
