@@ -30,7 +30,7 @@ class Agency:
         self._channel = rpc.connect(settings.agent, secret=settings.secret)
         self._stub = AgentServiceStub(self._channel)
         self._records: queue.SimpleQueue[pb.Record] = queue.SimpleQueue()
-        self._closing = threading.Event()
+        self._closing, self._flushing = threading.Event(), threading.Lock()
         self._reporter = threading.Thread(target=self._report, name="kungfu-report", daemon=True)
         self._call(self._stub.Attached, pb.Hello(peer=from_peer(peer)))
         self._reporter.start()
@@ -54,7 +54,8 @@ class Agency:
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
         """This peer's training is over; everything it recorded is with the agent when this returns."""
         self._flush()
-        message = pb.Finished(peer=self._peer.id, summary=json.dumps(summary), leaving=leaving)
+        text = json.dumps(_finite(summary), allow_nan=False)
+        message = pb.Finished(peer=self._peer.id, summary=text, leaving=leaving)
         self._call(self._stub.Finish, message)
 
     def close(self) -> None:
@@ -67,18 +68,20 @@ class Agency:
         rpc.call(method, message, deadline_s=self._deadline_s, what="the agent")
 
     def _report(self) -> None:
-        while not self._closing.wait(_REPORT_EVERY_S):
-            try:
+        try:
+            while not self._closing.wait(_REPORT_EVERY_S):
                 self._flush()
-            except (PeerFailure, DeadlineExceeded):
-                return  # the agent is gone, and with it this process in a moment
+            self._flush()
+        except (PeerFailure, DeadlineExceeded):
+            return  # the agent is gone, and with it this process in a moment
 
     def _flush(self) -> None:
-        records = []
-        while not self._records.empty():
-            records.append(self._records.get())
-        if records:
-            self._call(self._stub.Report, pb.Records(peer=self._peer.id, records=records))
+        with self._flushing:  # nobody may overtake records that are on their way
+            records = []
+            while not self._records.empty():
+                records.append(self._records.get())
+            if records:
+                self._call(self._stub.Report, pb.Records(peer=self._peer.id, records=records))
 
 
 def _finite(value: Any) -> Any:

@@ -1,0 +1,150 @@
+"""A peer's line to its agent: what is recorded arrives, in order and before the end."""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kungfu.errors import PeerFailure
+from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.peer.agency import Agency
+from kungfu.runtime.settings import Deadlines, Limits, Settings
+from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.wire import rpc
+from kungfu.runtime.wire.convert import to_view
+from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceServicer, add_AgentServiceServicer_to_server
+
+ME = Peer(3, "127.0.0.1:9")
+
+
+@dataclass
+class Agent(AgentServiceServicer):
+    """Keeps what it hears, in the order in which it has heard it whole; ``gate`` holds up the first report."""
+
+    heard: queue.SimpleQueue[tuple[str, Any]] = field(default_factory=queue.SimpleQueue)
+    reporting: threading.Event = field(default_factory=threading.Event)
+    gate: threading.Event = field(default_factory=threading.Event)
+
+    def Attached(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._hear("attached", request.peer.id)
+
+    def Ready(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._hear("ready", request.peer.address)
+
+    def Prepare(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._hear("prepare", request.size)
+
+    def InForce(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._hear("in force", to_view(request))
+
+    def Report(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        if not self.reporting.is_set():
+            self.reporting.set()
+            self.gate.wait(10.0)
+        for record in request.records:
+            self._hear(record.stream, record.line)
+        return pb.Ack()
+
+    def Finish(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._hear("leaving" if request.leaving else "finished", request.summary)
+
+    def _hear(self, what: str, value: Any) -> pb.Ack:
+        self.heard.put((what, value))
+        return pb.Ack()
+
+    def next(self) -> tuple[str, Any]:
+        return self.heard.get(timeout=10.0)
+
+
+@contextmanager
+def attached() -> Iterator[tuple[Agency, Agent]]:
+    """A peer's line, and the agent at the other end."""
+    agent = Agent()
+    server = rpc.serve(
+        lambda grpc_server: add_AgentServiceServicer_to_server(agent, grpc_server),
+        host="127.0.0.1",
+        secret="ab",
+        threads=4,
+    )
+    agency = Agency(settings(server.address), ME)
+    assert agent.next() == ("attached", 3)
+    try:
+        yield agency, agent
+    finally:
+        agent.gate.set()
+        agency.close()
+        server.stop()
+
+
+def settings(agent: str) -> Settings:
+    return Settings("job", 3, agent, "ab", "local", Limits(1, 4), Deadlines(wait_s=10.0))
+
+
+def test_the_agent_hears_what_a_peer_goes_through() -> None:
+    view = View(2, (ME, Peer(4, "127.0.0.1:10")))
+    with attached() as (agency, agent):
+        agency.ready()
+        agency.prepare(5)
+        agency.in_force(view)
+        agency.finish({"steps": 12}, leaving=True)
+        heard = [agent.next() for _ in range(4)]
+    assert heard == [("ready", ME.address), ("prepare", 5), ("in force", view), ("leaving", '{"steps": 12}')]
+
+
+def test_records_arrive_in_order_whatever_their_stream() -> None:
+    with attached() as (agency, agent):
+        agent.gate.set()
+        for step in range(500):
+            agency.record("metrics" if step % 3 else "events", {"step": step})
+        heard = [agent.next() for _ in range(500)]
+    assert [json.loads(line)["step"] for _, line in heard] == list(range(500))
+    assert {stream for stream, _ in heard} == {"metrics", "events"}
+
+
+def test_what_is_not_finite_becomes_null_however_deep_it_lies() -> None:
+    fields = {"loss": math.nan, "saw": {"noise": math.inf, "sizes": (1.5, -math.inf)}, "step": 3, "rule": "nan"}
+    nulls = {"loss": None, "saw": {"noise": None, "sizes": [1.5, None]}, "step": 3, "rule": "nan"}
+    with attached() as (agency, agent):
+        agent.gate.set()
+        agency.record("metrics", fields)
+        assert json.loads(agent.next()[1]) == nulls
+        agency.finish(fields, leaving=False)
+        assert json.loads(agent.next()[1]) == nulls
+
+
+def test_the_end_comes_after_everything_that_was_recorded_even_if_reports_are_slow() -> None:
+    with attached() as (agency, agent):
+        agency.record("events", {"number": 1})
+        assert agent.reporting.wait(10.0)  # the first record is on its way, and held up
+        agency.record("events", {"number": 2})
+        finishing = threading.Thread(target=agency.finish, args=({},), kwargs={"leaving": False})
+        finishing.start()
+        with pytest.raises(queue.Empty):
+            agent.heard.get(timeout=0.1)
+        agent.gate.set()
+        finishing.join(10.0)
+        heard = [agent.next() for _ in range(3)]
+    assert heard == [("events", '{"number": 1}'), ("events", '{"number": 2}'), ("finished", "{}")]
+
+
+def test_closing_sends_what_is_left() -> None:
+    with attached() as (agency, agent):
+        agent.gate.set()
+        agency.record("events", {"event": "last words"})
+        agency.close()
+        assert agent.heard.get(block=False) == ("events", '{"event": "last words"}')
+
+
+def test_an_agent_that_is_gone_is_named() -> None:
+    server = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret="ab", threads=1)
+    server.stop()
+    with pytest.raises(PeerFailure, match=r"^lost the agent: "):
+        Agency(settings(server.address), ME)
