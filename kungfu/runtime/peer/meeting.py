@@ -35,10 +35,13 @@ class Meeting(Generic[Arrival, Result]):
     def everyone(self, size: int, *, deadline_s: float, what: str) -> dict[int, Arrival]:
         """The arrivals of all ranks below ``size``; ``DeadlineExceeded`` names those who are missing."""
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self._arrivals) == size, timeout=deadline_s):
-                missing = ", ".join(f"rank {rank}" for rank in range(size) if rank not in self._arrivals)
+            if not self._changed.wait_for(lambda: not self._missing(size), timeout=deadline_s):
+                missing = ", ".join(f"rank {rank}" for rank in self._missing(size))
                 raise DeadlineExceeded(f"waited {deadline_s:.1f} s at {what} for {missing}")
-            return dict(self._arrivals)
+            return {rank: self._arrivals[rank] for rank in range(size)}
+
+    def _missing(self, size: int) -> list[int]:
+        return [rank for rank in range(size) if rank not in self._arrivals]
 
     def conclude(self, result: Result) -> None:
         """Lets everybody leave with ``result``."""
