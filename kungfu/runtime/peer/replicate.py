@@ -70,8 +70,10 @@ def _fetch_slice(
         offset = 0
         try:
             for chunk in PeerServiceStub(channel).Fetch(part, timeout=deadline_s):
-                target[offset : offset + len(chunk.data)] = chunk.data
-                offset += len(chunk.data)
+                start, offset = offset, offset + len(chunk.data)
+                if offset > len(target):
+                    break
+                target[start:offset] = chunk.data
         except rpc.RpcError as error:
             raise rpc.named(error, what=what, deadline_s=deadline_s) from error
     if offset != len(target):
