@@ -1,0 +1,400 @@
+"""Peers of one process, each in a thread, with a stub for their agent: join, barriers, growth, shrinkage, failures."""
+
+from __future__ import annotations
+
+import queue
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
+from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
+from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.peer.membership import Membership, Passage
+from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.settings import Deadlines, Limits, Settings
+from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.wire import rpc
+from kungfu.runtime.wire.convert import from_prepared, from_terms, from_view, to_peer, to_view
+from kungfu.runtime.wire.messages_pb2_grpc import (
+    AgentServiceServicer,
+    PeerServiceStub,
+    add_AgentServiceServicer_to_server,
+    add_PeerServiceServicer_to_server,
+)
+
+SECRET = "ab" * 32
+TERMS = Terms(64, 32.0)
+SHORT_S = 0.6  # for a wait that is to expire, after others of the same deadline that are not
+
+
+@dataclass
+class State:
+    """One variable of bytes, and how often the view changed under it."""
+
+    content: bytes
+    rescales: int = 0
+
+    def total_bytes(self) -> int:
+        return len(self.content)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self.content[start:stop]
+
+    def fill(self, content: memoryview) -> None:
+        self.content = bytes(content)
+
+    def digest(self) -> dict[str, int]:
+        return {"w": zlib.crc32(self.content)}
+
+    def rescaled(self) -> None:
+        self.rescales += 1
+
+
+@dataclass
+class Socket:
+    """An attachment that only remembers what it was plugged into."""
+
+    name: str = "memory"
+    opened: list[dict[str, Any]] = field(default_factory=list)
+    plugged: bool = False
+
+    def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
+        return list(values)
+
+    def prepare(self, size: int) -> str:
+        return f"store for {size}"
+
+    def open(self, **to: Any) -> None:
+        self.opened.append(to)
+        self.plugged = True
+
+    def close(self) -> None:
+        self.plugged = False
+
+
+@dataclass
+class Agent(AgentServiceServicer):
+    """Keeps what the peers say."""
+
+    ready: queue.SimpleQueue[Peer] = field(default_factory=queue.SimpleQueue)
+    wanted: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
+    in_force: list[View] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
+
+    def Attached(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return pb.Ack()
+
+    def Ready(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        self.ready.put(to_peer(request.peer))
+        return pb.Ack()
+
+    def Prepare(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        self.wanted.put(request.size)
+        return pb.Ack()
+
+    def InForce(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        self.in_force.append(to_view(request))
+        return pb.Ack()
+
+    def Report(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        self.reports += [record.line for record in request.records]
+        return pb.Ack()
+
+    def Finish(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return pb.Ack()
+
+
+@dataclass
+class Member:
+    """One peer of the job."""
+
+    membership: Membership
+    state: State
+    socket: Socket
+    posts: list[str]
+
+
+@dataclass
+class Job:
+    """The agent, the threads in which the peers run, and the peers."""
+
+    agent: Agent
+    address: str
+    wait_s: float
+    threads: ThreadPoolExecutor
+    members: list[Member] = field(default_factory=list)
+    servers: list[rpc.Server] = field(default_factory=list)
+
+    def add(self, content: bytes) -> Member:
+        settings = Settings(
+            "job", len(self.members), self.address, SECRET, "local", Limits(1, 4), Deadlines(wait_s=self.wait_s)
+        )
+        socket, posts = Socket(), list[str]()
+        membership = Membership(settings, attachment=socket, on_offer=lambda: posts.append("offer"))
+        self.members.append(Member(membership, State(content), socket, posts))
+        return self.members[-1]
+
+    def serve_silence(self) -> str:
+        """Where a peer listens that takes in every message and does nothing about it."""
+        service = PeerService(deadline_s=self.wait_s, on_offer=lambda: None, rendezvous=str)
+        server = rpc.serve(
+            lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
+            host="127.0.0.1",
+            secret=SECRET,
+            threads=2,
+        )
+        self.servers.append(server)
+        return server.address
+
+    def begin(self, member: Member) -> tuple[Future[Passage], Peer]:
+        """Lets a peer join in its thread; returns when the agent has heard that it is ready."""
+        joining = self.threads.submit(member.membership.join, member.state)
+        return joining, self.agent.ready.get(timeout=10.0)
+
+    def all_do(self, what: Callable[[Member], Any], members: Sequence[Member] | None = None) -> list[Any]:
+        """Every member's result, or the error of its own."""
+        doing = [self.threads.submit(what, member) for member in (self.members if members is None else members)]
+        return [error if (error := one.exception(20.0)) else one.result() for one in doing]
+
+
+@contextmanager
+def job(*contents: bytes, wait_s: float = 10.0) -> Iterator[Job]:
+    """A job whose first view, of peers that hold ``contents``, is in force."""
+    agent = Agent()
+    server = rpc.serve(
+        lambda grpc_server: add_AgentServiceServicer_to_server(agent, grpc_server),
+        host="127.0.0.1",
+        secret=SECRET,
+        threads=8,
+    )
+    with ThreadPoolExecutor(8) as threads:
+        running = Job(agent, server.address, wait_s, threads)
+        try:
+            begun = [running.begin(running.add(content)) for content in contents]
+            view = View(1, tuple(peer for _, peer in begun))
+            for peer in view.peers:
+                message = pb.Admission(view=from_view(view), terms=from_terms(TERMS), rendezvous="r", sources=[0])
+                tell(peer, "Admit", message)
+            for joining, _ in begun:
+                joining.result(10.0)
+            yield running
+        finally:
+            for member in running.members:
+                member.membership.close()
+            for one in (server, *running.servers):
+                one.stop()
+
+
+def tell(peer: Peer, method: str, message: Any) -> None:
+    with rpc.connect(peer.address, secret=SECRET) as channel:
+        rpc.call(getattr(PeerServiceStub(channel), method), message, deadline_s=10.0, what=f"peer {peer.id}")
+
+
+def barrier(*wishes: int, terms: Terms = TERMS) -> Callable[[Member], Passage]:
+    """A barrier at which the rules of every peer ask for the same."""
+    wish = Wish(wishes[0], "local_batch_size", "rule", 7) if wishes else None
+    return lambda member: member.membership.meet(member.state, terms, wish=wish)
+
+
+def errors_of(outcomes: list[Any]) -> list[str]:
+    return [f"{type(outcome).__name__}: {outcome}" for outcome in outcomes]
+
+
+# ---- joining --------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_view_takes_its_state_from_rank_0_and_is_told_to_the_agent() -> None:
+    with job(b"first", b"other", b"third") as running:
+        assert [member.state.content for member in running.members] == [b"first"] * 3
+        assert [view.version for view in running.agent.in_force] == [1]
+        assert running.agent.in_force[0].ids == (0, 1, 2)
+        opened = [member.socket.opened[0] for member in running.members]
+        assert [to["rank"] for to in opened] == [0, 1, 2]
+        assert {(to["size"], to["view"], to["rendezvous"], to["secret"]) for to in opened} == {
+            (3, 1, "r", bytes.fromhex(SECRET))
+        }
+        assert opened[0]["addresses"] == [peer.address for peer in running.agent.in_force[0].peers]
+
+
+def test_a_peer_that_was_admitted_to_a_view_without_it_says_so() -> None:
+    with job(b"state") as running:
+        late = running.add(b"late")
+        joining, peer = running.begin(late)
+        tell(peer, "Admit", pb.Admission(view=pb.ViewInfo(version=2, peers=[pb.PeerInfo(id=0, address="a:1")])))
+        with pytest.raises(InternalError, match="peer 1 was admitted to view 2, which lacks it"):
+            joining.result(10.0)
+
+
+# ---- barriers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_barrier_without_a_wish_leaves_all_as_it_was() -> None:
+    with job(b"state", b"state") as running:
+        for _ in range(3):
+            passages = running.all_do(barrier())
+            assert [passage.after for passage in passages] == [passage.before for passage in passages]
+            assert [passage.after.rank for passage in passages] == [0, 1]
+        assert [len(member.socket.opened) for member in running.members] == [1, 1]
+        assert [member.socket.plugged for member in running.members] == [True, True]
+
+
+def test_the_terms_after_a_barrier_are_the_leaders() -> None:
+    with job(b"state", b"state") as running:
+        given = [Terms(100, 50.0), Terms(99, 49.5)]
+        passages = running.all_do(lambda member: member.membership.meet(
+            member.state, given[running.members.index(member)], wish=None
+        ))  # fmt: skip
+        assert [passage.after.terms for passage in passages] == [given[0]] * 2
+
+
+def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() -> None:
+    with job(b"state", b"state") as running:
+        passages = running.all_do(barrier(3))
+        assert [passage.after.view.version for passage in passages] == [1, 1]
+        assert running.agent.wanted.get(timeout=1.0) == 3
+        waiting = passages[0].after.terms
+        assert waiting.target_size == 3
+
+        joining, peer = running.begin(running.add(b"blank"))
+        leader = running.agent.in_force[0].peers[0]
+        tell(leader, "Offer", from_prepared(Prepared((peer,), parts={"spawn": 0.5})))
+        assert running.members[0].posts == ["offer"]
+        passages = running.all_do(barrier(terms=waiting), running.members[:2])
+
+        after = joining.result(10.0).after
+        assert [passage.after.view for passage in passages] == [after.view] * 2
+        assert (after.view.version, after.view.ids, after.rank) == (2, (0, 1, 2), 2)
+        assert after.terms == Terms(96, 32.0)
+        assert passages[0].prepared == Prepared((peer,), parts={"spawn": 0.5})
+        assert set(passages[0].parts) == {"barrier", "attach", "state"}
+        assert running.members[2].state.content == b"state"
+        assert [member.state.rescales for member in running.members] == [1, 2, 1]
+        assert [member.socket.opened[-1]["rendezvous"] for member in running.members] == ["store for 3"] * 3
+        assert running.agent.in_force[-1] == after.view
+        assert [passage.after.rank for passage in running.all_do(barrier(terms=after.terms))] == [0, 1, 2]
+
+
+def test_a_shrink_unplugs_the_newest_and_the_others_go_on() -> None:
+    with job(b"state", b"state", b"state") as running:
+        passages = running.all_do(barrier(2))
+        assert [passage.after.rank for passage in passages] == [0, 1, None]
+        assert {passage.after.view.ids for passage in passages} == {(0, 1)}
+        assert [member.socket.plugged for member in running.members] == [True, True, False]
+        assert running.agent.in_force[-1] == passages[0].after.view
+        stayers = running.members[:2]
+        assert [passage.after.rank for passage in running.all_do(barrier(1, terms=TERMS), stayers)] == [0, None]
+        assert running.members[0].membership.meet(running.members[0].state, TERMS, wish=None).after.rank == 0
+        with pytest.raises(InternalError, match="held by a peer that is in no view"):
+            running.members[2].membership.meet(running.members[2].state, TERMS, wish=None)
+
+
+def test_the_leaders_wish_counts_and_a_dissent_is_recorded() -> None:
+    with job(b"state", b"state") as running:
+        wishes = {0: Wish(1, "local_batch_size", "rule", 7), 1: None}
+        passages = running.all_do(lambda member: member.membership.meet(
+            member.state, TERMS, wish=wishes[running.members.index(member)]
+        ))  # fmt: skip
+        assert [passage.after.rank for passage in passages] == [0, None]
+        running.members[0].membership.finish({}, leaving=False)
+        assert running.agent.reports == ['{"event": "dissent", "view": 1, "wishes": {"0": "rule asks for 1", "1": ""}}']
+
+
+def test_the_last_barrier_only_compares() -> None:
+    with job(b"state", b"state") as running:
+        part = lambda member: member.membership.part(member.state, TERMS)  # noqa: E731 - the one deed of this test
+        assert running.all_do(part) == [None, None]
+        running.members[1].state.content = b"drift"
+        assert all(isinstance(outcome, KungfuError) for outcome in running.all_do(part))
+
+
+# ---- failures -------------------------------------------------------------------------------------------------------
+
+
+def test_a_state_that_differs_is_named_on_every_peer() -> None:
+    with job(b"state", b"state", b"state") as running:
+        running.members[2].state.content = b"drift"
+        outcomes = running.all_do(barrier())
+        text = "the peers of view 1 do not hold the same state: w of rank 2 is not that of rank 0"
+        assert errors_of(outcomes) == [f"InternalError: {text}", f"PeerFailure: {text}", f"PeerFailure: {text}"]
+
+
+def test_a_peer_that_does_not_come_is_named_with_the_seconds_on_all_who_did() -> None:
+    with job(b"state", b"state", b"state", wait_s=SHORT_S) as running:
+        outcomes = running.all_do(barrier(), running.members[:2])
+        text = "waited 0.6 s at barrier 0 of view 1 for rank 2"
+        assert errors_of(outcomes) == [f"DeadlineExceeded: {text}", f"PeerFailure: {text}"]
+
+
+def test_who_comes_when_the_others_have_given_up_hears_why() -> None:
+    with job(b"state", b"state", wait_s=SHORT_S) as running:
+        with pytest.raises(DeadlineExceeded, match="for rank 1"):
+            barrier()(running.members[0])
+        with pytest.raises(PeerFailure, match=r"waited 0\.6 s at barrier 0 of view 1 for rank 1"):
+            barrier()(running.members[1])
+
+
+def test_a_leader_that_is_gone_is_named() -> None:
+    with job(b"state", b"state") as running:
+        running.members[0].membership.close()
+        with pytest.raises(PeerFailure, match=r"lost rank 0 \(peer 0\), leading barrier 0 of view 1"):
+            barrier()(running.members[1])
+
+
+@pytest.mark.slow  # twice the deadline, so that a leader's own error comes first
+def test_a_leader_that_never_decides_is_an_error_at_the_deadline() -> None:
+    with (
+        job(b"state", b"state", wait_s=SHORT_S) as running,
+        pytest.raises(PeerFailure, match="the leader never decided"),
+    ):
+        barrier()(running.members[1])
+
+
+def test_a_joiner_that_is_gone_when_it_is_admitted_reaches_every_peer_as_an_error() -> None:
+    with job(b"state", b"state") as running:
+        waiting = running.all_do(barrier(3))[0].after.terms
+        gone = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret=SECRET, threads=1)
+        gone.stop()
+        tell(running.agent.in_force[0].peers[0], "Offer", from_prepared(Prepared((Peer(2, gone.address),))))
+        outcomes = running.all_do(barrier(terms=waiting))
+        assert [type(outcome) for outcome in outcomes] == [PeerFailure, PeerFailure]
+        assert all("lost peer 2, about to join" in str(outcome) for outcome in outcomes)
+
+
+def test_a_joiner_that_never_installs_the_view_is_named_on_all_who_did() -> None:
+    with job(b"state", b"state", wait_s=SHORT_S) as running:
+        waiting = running.all_do(barrier(3))[0].after.terms
+        peer = Peer(2, running.serve_silence())
+        tell(running.agent.in_force[0].peers[0], "Offer", from_prepared(Prepared((peer,))))
+        outcomes = running.all_do(barrier(terms=waiting), running.members[:2])
+        text = "waited 0.6 s at the start of view 2 for rank 2"
+        assert errors_of(outcomes) == [f"DeadlineExceeded: {text}", f"PeerFailure: {text}"]
+
+
+def test_a_state_that_arrives_wrong_starts_no_view() -> None:
+    with job(b"state", b"state") as running:
+        waiting = running.all_do(barrier(3))[0].after.terms
+        broken = running.add(b"blank")
+        broken.state = _Deaf(b"blank")
+        joining, peer = running.begin(broken)
+        tell(running.agent.in_force[0].peers[0], "Offer", from_prepared(Prepared((peer,))))
+        outcomes = running.all_do(barrier(terms=waiting), running.members[:2])
+        text = "the peers of view 2 do not hold the same state: w of rank 2 is not that of rank 0"
+        assert errors_of([*outcomes, joining.exception(10.0)]) == [
+            f"InternalError: {text}",
+            f"PeerFailure: {text}",
+            f"PeerFailure: {text}",
+        ]
+        assert [view.version for view in running.agent.in_force] == [1]
+
+
+class _Deaf(State):
+    """Takes nothing in."""
+
+    def fill(self, content: memoryview) -> None:
+        assert bytes(content) == b"state"

@@ -1,0 +1,84 @@
+"""What a peer's service takes in and lets wait, called without a network."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kungfu.errors import DeadlineExceeded
+from kungfu.runtime.deciding.decide import Prepared
+from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.wire.convert import from_prepared, from_view
+
+
+def service(*, deadline_s: float = 10.0, offered: threading.Event | None = None) -> PeerService:
+    return PeerService(
+        deadline_s=deadline_s,
+        on_offer=(offered or threading.Event()).set,
+        rendezvous=lambda size: f"store for {size}",
+    )
+
+
+def test_an_arrival_waits_for_the_leaders_verdict() -> None:
+    leader = service()
+    with ThreadPoolExecutor(1) as threads:
+        follower = threads.submit(leader.Arrive, pb.Arrival(version=2, number=5, rank=1, wish="more"), None)
+        meeting = leader.barriers.at((2, 5))
+        meeting.arrive(0, pb.Arrival(rank=0))
+        arrivals = meeting.everyone(2, deadline_s=10.0, what="barrier 5")
+        meeting.conclude(pb.Verdict(rendezvous="there"))
+        assert arrivals[1].wish == "more"
+        assert follower.result(10.0).rendezvous == "there"
+
+
+def test_an_arrival_at_another_barrier_or_view_is_not_counted_here() -> None:
+    leader = service(deadline_s=0.05)
+    meeting = leader.barriers.at((2, 5))
+    for version, number in ((1, 5), (2, 4)):
+        verdict = leader.Arrive(pb.Arrival(version=version, number=number, rank=1), None)
+        assert verdict.error == "the leader never decided"
+    meeting.arrive(0, pb.Arrival(rank=0))
+    with pytest.raises(DeadlineExceeded, match="rank 1"):
+        meeting.everyone(2, deadline_s=0.0, what="barrier 5")
+
+
+def test_whoever_installs_a_view_waits_for_its_confirmation() -> None:
+    leader = service()
+    meeting = leader.installations.at(3)
+    meeting.conclude(pb.Confirmation(error="w of rank 1 is not that of rank 0"))
+    assert leader.Install(pb.Installed(version=3, rank=1), None).error == "w of rank 1 is not that of rank 0"
+
+
+def test_a_leader_that_never_confirms_is_an_error_not_a_hang() -> None:
+    confirmation = service(deadline_s=0.05).Install(pb.Installed(version=3, rank=1), None)
+    assert confirmation.error == "the leader never confirmed"
+
+
+def test_an_admission_is_given_once() -> None:
+    peer = service()
+    peer.Admit(pb.Admission(view=pb.ViewInfo(version=4), sources=[0, 1]), None)
+    admission = peer.admission(deadline_s=0.0, what="the job")
+    assert (admission.view.version, list(admission.sources)) == (4, [0, 1])
+    with pytest.raises(DeadlineExceeded, match=r"^waited 0 s for the job to admit this peer$"):
+        peer.admission(deadline_s=0.0, what="the job to admit this peer")
+
+
+def test_an_offer_is_posted_kept_until_it_is_taken_and_replaced_by_a_newer_one() -> None:
+    offered = threading.Event()
+    leader = service(offered=offered)
+    assert leader.take_offer() is None
+    older, newer = Prepared((Peer(2, "a:2"),)), Prepared((Peer(3, "a:3"),), (2,), "it ended", {"spawn": 0.5})
+    leader.Offer(from_prepared(older), None)
+    assert offered.is_set()
+    leader.Offer(from_prepared(newer), None)
+    assert leader.take_offer() == newer
+    assert leader.take_offer() is None
+
+
+def test_the_rendezvous_is_prepared_for_the_size_of_the_view() -> None:
+    view = View(7, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
+    assert service().PrepareAttachment(from_view(view), None).address == "store for 3"
