@@ -1,0 +1,109 @@
+"""A peer without TensorFlow: holds barriers with a state of one number and an all-reduce that nobody calls.
+
+The job grows from 2 to 3 peers and shrinks to 2 again. The argument says what goes wrong on the way: ``nothing``,
+``member dies``, ``joiner fails``, ``script fails``, ``waits``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from kungfu.runtime.deciding.decide import Terms, Wish
+from kungfu.runtime.peer.membership import Membership, Passage
+from kungfu.runtime.settings import Settings, read_settings
+
+
+@dataclass
+class State:
+    """How many barriers this job has held."""
+
+    barriers: int = 0
+
+    def total_bytes(self) -> int:
+        return 8
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self.barriers.to_bytes(8, "big")[start:stop]
+
+    def fill(self, content: memoryview) -> None:
+        self.barriers = int.from_bytes(content, "big")
+
+    def digest(self) -> dict[str, int]:
+        return {"barriers": self.barriers}
+
+    def rescaled(self) -> None:
+        """The count is the job's, whatever its size."""
+
+
+class Socket:
+    """An attachment that is never used."""
+
+    name = "none"
+
+    def all_reduce(self, values: Any, *, prescale: Any, order: Any, tag: str) -> list[Any]:
+        return list(values)
+
+    def prepare(self, size: int) -> str:
+        return ""
+
+    def open(self, **to: Any) -> None:
+        """There is nothing to plug into."""
+
+    def close(self) -> None:
+        """There is nothing to unplug."""
+
+
+def main(mishap: str) -> None:
+    settings = read_settings()
+    assert settings is not None
+    offered = threading.Event()
+    membership = Membership(settings, attachment=Socket(), on_offer=offered.set)
+    if mishap == "joiner fails" and settings.peer > 1:
+        sys.exit(5)
+    state = State()
+    passage = membership.join(state)
+    terms = passage.after.terms if passage.after.terms.batch_per_peer else Terms(64, 32.0)
+    print(f"joined a view of {passage.after.view.size}", flush=True)
+    if mishap == "waits":
+        signal.pause()
+    train(membership, state, terms, offered, mishap=mishap, settings=settings)
+    if mishap == "script fails" and settings.peer == 0:
+        raise ValueError("cannot save the model")
+
+
+def train(
+    membership: Membership, state: State, terms: Terms, offered: threading.Event, *, mishap: str, settings: Settings
+) -> None:
+    """Barriers until the job has grown and shrunk again, or its growth was refused."""
+    size = 3 if state.barriers else 2
+    while True:
+        state.barriers += 1
+        if mishap == "member dies" and settings.peer == 1 and state.barriers == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if terms.target_size and settings.peer == 0:
+            assert offered.wait(20.0)  # the followers wait in the barrier
+        passage = membership.meet(state, terms, wish=wish(state, size))
+        terms, before, size = passage.after.terms, size, passage.after.view.size
+        if passage.after.rank is None:
+            return membership.finish({"barriers": state.barriers}, leaving=True)
+        if is_over(passage, before):
+            membership.part(state, terms)
+            return membership.finish({"barriers": state.barriers}, leaving=False)
+
+
+def wish(state: State, size: int) -> Wish | None:
+    target = 3 if state.barriers == 1 else 2 if size == 3 else None
+    return None if target is None else Wish(target, "local_batch_size", "there and back", state.barriers)
+
+
+def is_over(passage: Passage, before: int) -> bool:
+    return passage.after.view.size < before or passage.after.terms.refused_size > 0
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,136 @@
+"""Whole jobs of real processes, small ones: an agent in this process, and peers that need no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kungfu.runtime.agent.agent import Agent, Ending, Job
+from kungfu.runtime.agent.journal import Journal
+from kungfu.runtime.settings import Deadlines, Limits, Settings
+
+pytestmark = pytest.mark.slow  # each starts two or three Python processes that load gRPC
+PEER = str(Path(__file__).with_name("peer.py"))
+
+
+@dataclass
+class Console:
+    """Keeps what a person would see; ``on_line`` is called with every line of a peer."""
+
+    on_line: Callable[[str], None] = lambda text: None
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+
+    def line(self, who: str, text: str) -> None:
+        self.lines.append((who, text))
+        self.on_line(text)
+
+    def event(self, fields: Mapping[str, Any]) -> None:
+        self.events.append(fields["event"])
+
+    def status(self, fields: Mapping[str, Any]) -> None:
+        raise AssertionError(f"these peers measure nothing: {fields}")
+
+
+@dataclass
+class Run:
+    """A job that has ended."""
+
+    ending: Ending
+    console: Console
+    events: list[dict[str, Any]]
+    folder: Path
+
+    def all(self, event: str) -> list[dict[str, Any]]:
+        return [fields for fields in self.events if fields["event"] == event]
+
+
+def run(folder: Path, *command: str, console: Console | None = None, deadlines: Deadlines | None = None) -> Run:
+    """Runs a job of two peers to its end, and sees to it that none of its processes is left."""
+    settings = Settings(
+        "job", -1, "127.0.0.1", "ab" * 32, "local", Limits(1, 3), deadlines or Deadlines(ready_s=60.0, wait_s=20.0)
+    )
+    journal, console = Journal(folder), console or Console()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    job = Job((sys.executable, *command), 2, settings, dict(os.environ))
+    ending = Agent(job, journal=journal, console=console).run()
+    journal.close()
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    ended = Run(ending, console, events, folder)
+    assert not [spawned["pid"] for spawned in ended.all("spawned") if psutil.pid_exists(spawned["pid"])]
+    return ended
+
+
+def test_a_job_grows_and_shrinks_and_every_decision_is_in_its_journal(tmp_path: Path) -> None:
+    job = run(tmp_path, PEER, "nothing")
+    assert job.ending == Ending(0)
+    assert [(view["version"], view["peers"]) for view in job.all("view")] == [(1, [0, 1]), (2, [0, 1, 2]), (3, [0, 1])]
+    assert [spawned["peer"] for spawned in job.all("spawned")] == [0, 1, 2]
+    finished = {fields["peer"]: (fields["leaving"], fields["barriers"]) for fields in job.all("finished")}
+    assert set(finished) == {0, 1, 2}
+    assert [leaving for _, (leaving, _) in sorted(finished.items())] == [False, False, True]
+    assert len({barriers for _, barriers in finished.values()}) == 1
+    assert {ended["how"] for ended in job.all("peer ended")} == {"exit code 0"}
+    assert sorted(text for _, text in job.console.lines) == ["joined a view of 2"] * 2 + ["joined a view of 3"]
+    assert (tmp_path / "peers" / "peer-2.log").read_text() == "joined a view of 3\n"
+
+
+def test_a_joiner_that_fails_is_told_and_the_job_goes_on(tmp_path: Path) -> None:
+    job = run(tmp_path, PEER, "joiner fails")
+    assert job.ending == Ending(0)
+    (missing,) = job.all("missing")
+    assert missing["peers"] == [2]
+    assert missing["reason"].startswith("peer 2: ended (exit code 5) ")
+    assert [view["peers"] for view in job.all("view")] == [[0, 1]]
+
+
+def test_a_member_that_dies_ends_the_job_and_is_named_though_others_report_their_loss_first(tmp_path: Path) -> None:
+    job = run(tmp_path, PEER, "member dies", deadlines=Deadlines(ready_s=60.0, wait_s=20.0))
+    assert job.ending.code == 1
+    assert job.ending.failure is not None
+    assert (job.ending.failure.peer, job.ending.failure.text) == (1, "rank 1 (peer 1): killed by SIGKILL")
+    assert [failed["peer"] for failed in job.all("failed")] == [1]
+
+
+def test_a_script_that_fails_after_its_training_fails_the_job_with_its_output(tmp_path: Path) -> None:
+    job = run(tmp_path, PEER, "script fails")
+    assert job.ending.code == 1
+    assert job.ending.failure is not None
+    assert job.ending.failure.text == "rank 0 (peer 0): exit code 1: ValueError: cannot save the model"
+    assert job.ending.failure.output[-1] == "ValueError: cannot save the model"
+
+
+def test_a_script_that_trains_nothing_is_a_usage_error(tmp_path: Path) -> None:
+    job = run(tmp_path, "-c", "print('hello')")
+    assert job.ending.code == 2
+    assert job.ending.failure is not None
+    assert "ended without calling kf.attach()" in job.ending.failure.text
+
+
+def test_a_peer_that_is_never_ready_ends_the_job_at_the_deadline(tmp_path: Path) -> None:
+    deadlines = Deadlines(ready_s=1.0, wait_s=20.0)
+    job = run(tmp_path, "-c", "import signal; signal.pause()", deadlines=deadlines)
+    assert job.ending.code == 3
+    assert job.ending.failure is not None
+    assert "waited 1 s for peer 0 to get ready; it has started" in job.ending.failure.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_all_peers_even_those_that_do_not_listen(tmp_path: Path, number: signal.Signals) -> None:
+    both = threading.Barrier(2, action=lambda: os.kill(os.getpid(), number))
+    program = "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+    console = Console(on_line=lambda text: print(both.wait(20.0)))
+    job = run(tmp_path, "-c", program, console=console)
+    assert job.ending == Ending(128 + number)
+    assert job.events[-1]["reason"] == number.name

@@ -1,0 +1,195 @@
+"""Processes of a host: their share of it, their output, their end. Each test ends what it started, by its id."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kungfu.runtime.agent.launch import TAIL_LINES, Process, end, share_of_host, start
+
+DEADLINE_S = 20.0
+PYTHON = (sys.executable, "-c")
+
+
+@contextmanager
+def started(log: Path, *command: str, environment: Mapping[str, str] = os.environ) -> Iterator[Process]:
+    """A peer; whatever happens it is gone afterwards, with all that it started."""
+    process = start(list(command), environment=environment, log=log)
+    try:
+        yield process
+    finally:
+        end(process, signal.SIGKILL)
+        process.child.wait(DEADLINE_S)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process ends within the deadline, ours or not."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    readable, _, _ = select.select([descriptor], [], [], DEADLINE_S)
+    os.close(descriptor)
+    return bool(readable)
+
+
+# ---- share of the host ----------------------------------------------------------------------------------------------
+
+
+def test_peers_share_the_cores_and_always_have_two_threads_between_ops() -> None:
+    cores = len(psutil.Process().cpu_affinity())
+    alone = share_of_host({}, place=0, peers=1, gpus=0)
+    crowded = share_of_host({}, place=0, peers=1000, gpus=0)
+    assert alone["OMP_NUM_THREADS"] == alone["TF_NUM_INTRAOP_THREADS"] == str(cores)
+    assert (crowded["OMP_NUM_THREADS"], crowded["TF_NUM_INTEROP_THREADS"]) == ("1", "2")
+
+
+def test_gpus_go_round_and_are_not_mentioned_where_there_are_none() -> None:
+    given = [share_of_host({}, place=place, peers=5, gpus=2)["CUDA_VISIBLE_DEVICES"] for place in range(5)]
+    assert given == ["0", "1", "0", "1", "0"]
+    assert "CUDA_VISIBLE_DEVICES" not in share_of_host({}, place=0, peers=1, gpus=0)
+
+
+def test_what_the_user_set_stays() -> None:
+    own = {"OMP_NUM_THREADS": "9", "TF_NUM_INTEROP_THREADS": "3", "CUDA_VISIBLE_DEVICES": "", "HOME": "/tmp"}
+    share = share_of_host(own, place=1, peers=2, gpus=4)
+    assert own.items() <= share.items()
+    assert share["TF_NUM_INTRAOP_THREADS"] == share_of_host({}, place=1, peers=2, gpus=4)["TF_NUM_INTRAOP_THREADS"]
+
+
+# ---- output and ends ------------------------------------------------------------------------------------------------
+
+
+def test_output_goes_to_the_log_the_listener_and_the_tail_and_the_end_comes_after_it(tmp_path: Path) -> None:
+    program = "import sys; print('one'); print('two', file=sys.stderr, flush=True); print('\\xff-ü'); sys.exit(7)"
+    lines, ends = list[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "peers" / "peer-0.log", *PYTHON, program) as process:
+        process.listen(lines.append, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 7
+    assert sorted(lines) == ["one", "two", "ÿ-ü"]
+    assert list(process.tail) == lines
+    assert (tmp_path / "peers" / "peer-0.log").read_text().splitlines() == lines
+
+
+def test_bytes_that_are_no_text_do_not_stop_the_listener(tmp_path: Path) -> None:
+    program = "import sys; sys.stdout.buffer.write(b'\\xff\\xfe\\nafter\\n')"
+    lines, ends = list[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, program) as process:
+        process.listen(lines.append, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 0
+    assert lines == ["\N{REPLACEMENT CHARACTER}" * 2, "after"]
+    assert (tmp_path / "log").read_bytes() == b"\xff\xfe\nafter\n"
+
+
+def test_the_tail_holds_the_last_lines_and_the_log_all_of_them(tmp_path: Path) -> None:
+    ends = queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, "for number in range(500): print(number)") as process:
+        process.listen(lambda line: None, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 0
+    assert list(process.tail) == [str(number) for number in range(500 - TAIL_LINES, 500)]
+    assert len((tmp_path / "log").read_text().splitlines()) == 500
+
+
+def test_the_environment_is_the_one_that_was_given_and_there_is_no_input(tmp_path: Path) -> None:
+    program = "import os, sys; print(sorted(set(os.environ) - {'LC_CTYPE'}), repr(sys.stdin.read()))"
+    lines, ends = list[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, program, environment={"KEY": "value"}) as process:
+        process.listen(lines.append, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 0
+    assert lines == ["['KEY'] ''"]
+
+
+def test_a_peer_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    program = """if True:
+        import subprocess, sys
+        child = subprocess.Popen([sys.executable, "-c", "print('up', flush=True); input()"], stdin=subprocess.PIPE)
+        print(child.pid, flush=True)
+        child.wait()
+    """
+    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, program) as process:
+        process.listen(lines.put, ends.put)
+        said = {lines.get(timeout=DEADLINE_S), lines.get(timeout=DEADLINE_S)}
+        (grandchild,) = said - {"up"}
+        end(process, signal.SIGKILL)
+        assert ends.get(timeout=DEADLINE_S) == -signal.SIGKILL
+        assert ended(int(grandchild))
+
+
+@pytest.mark.slow  # the agent gives the output a second to end by itself
+def test_the_end_of_a_peer_is_seen_though_a_child_of_it_holds_the_output_open(tmp_path: Path) -> None:
+    program = """if True:
+        import subprocess, sys
+        child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        print(child.pid, flush=True)
+    """
+    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, program) as process:
+        process.listen(lines.put, ends.put)
+        left_behind = int(lines.get(timeout=DEADLINE_S))
+        try:
+            assert ends.get(timeout=DEADLINE_S) == 0
+            assert psutil.pid_exists(left_behind)
+        finally:
+            os.kill(left_behind, signal.SIGKILL)
+        assert ended(left_behind)
+
+
+def test_to_end_what_has_ended_already_does_nothing(tmp_path: Path) -> None:
+    ends = queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, "pass") as process:
+        process.listen(lambda line: None, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 0
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            end(process, how)
+        assert process.child.wait(DEADLINE_S) == 0
+        end(process, signal.SIGKILL)
+
+
+def test_peers_die_with_their_agent(tmp_path: Path) -> None:
+    agent = """if True:
+        import os, sys
+        from pathlib import Path
+        from kungfu.runtime.agent.launch import start
+
+        peer = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
+        process = start(peer, environment=dict(os.environ), log=Path(sys.argv[1]))
+        assert process.child.stdout.readline() == b"up\\n"
+        print(process.child.pid, flush=True)
+        process.child.wait()
+    """
+    with subprocess.Popen([sys.executable, "-c", agent, str(tmp_path / "log")], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        peer = int(parent.stdout.readline())
+        assert psutil.pid_exists(peer)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(DEADLINE_S)
+    assert ended(peer)
+
+
+def test_a_peer_whose_agent_died_before_it_came_up_gives_up(tmp_path: Path) -> None:
+    from kungfu.runtime.agent import shim
+
+    not_our_parent = "1"
+    command = [sys.executable, "-S", "-E", shim.__file__, not_our_parent, sys.executable, "-c", "print('ran')"]
+    finished = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False)
+    assert (finished.returncode, finished.stdout) == (1, b"")
+
+
+@pytest.mark.parametrize("command", ["no-such-program", "/no/such/program"])
+def test_a_command_that_cannot_be_run_is_an_end_with_an_error(command: str, tmp_path: Path) -> None:
+    ends = queue.SimpleQueue[int]()
+    with started(tmp_path / "log", command) as process:
+        process.listen(lambda line: None, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 1
+    assert process.tail[-1].startswith("FileNotFoundError")
