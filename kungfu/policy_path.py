@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -80,19 +81,19 @@ def _made(found: Any, *, arguments: ast.Call | None, spec: str) -> Policy:
     if arguments is not None or not isinstance(found, Policy):
         if not callable(found):
             raise PolicyError(f"{spec!r} is {found!r}, and neither a policy nor a function that makes one")
-        policy = found(*_positional(arguments, spec=spec), **_keywords(arguments, spec=spec))
+        policy = _called(found, arguments=arguments, spec=spec)
     if not isinstance(policy, Policy):
         raise PolicyError(f"{spec!r} gives {policy!r}, not a policy; decorate its function with @kf.policy")
     return policy
 
 
-def _positional(call: ast.Call | None, *, spec: str) -> list[Any]:
-    return [_literal(one, spec=spec) for one in call.args] if call else []
-
-
-def _keywords(call: ast.Call | None, *, spec: str) -> dict[str, Any]:
-    given = call.keywords if call else []
-    return {str(one.arg): _literal(one.value, spec=spec) for one in given}
+def _called(function: Callable[..., Any], *, arguments: ast.Call | None, spec: str) -> Any:
+    values = [_literal(one, spec=spec) for one in arguments.args] if arguments else []
+    settings = {str(one.arg): _literal(one.value, spec=spec) for one in arguments.keywords} if arguments else {}
+    try:
+        return function(*values, **settings)
+    except TypeError as error:
+        raise PolicyError(f"{spec!r} cannot be called so: {error}") from error
 
 
 def _literal(node: ast.expr, *, spec: str) -> Any:

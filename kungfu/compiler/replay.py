@@ -49,14 +49,13 @@ class Replay:
         """
         if len(local) != self.size:
             raise UsageError(f"a cluster of {self.size} peers got local sources of {len(local)}; call rescale first")
-        machine = NumpyCluster(
-            {name: self._source(name, local, agreed) for name in sorted(self.plan.sources)}, self.size
-        )
+        sources = {name: self._source(name, local, agreed) for name in sorted(self.plan.sources)}
+        machine = NumpyCluster(sources, self.size)
         with np.errstate(all="ignore"):
             riders = prepare(self.plan, Evaluation(machine, self.states))
             evaluation = Evaluation(machine, self.states)
             outcome = conclude(self.plan, evaluation, summed=machine.exchanged(riders, "riders"))
-        self.states = dict(evaluation.renewed)
+        self.states = {fold: evaluation.renewed[fold] for fold in self.states}
         return outcome
 
     def rescale(self, size: int) -> None:

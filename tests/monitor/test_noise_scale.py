@@ -1,0 +1,133 @@
+"""The gradient noise scale: by hand, without bias, and undefined where it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kungfu import control, ops
+from kungfu.compiler import Outcome, compile_policies
+from kungfu.compiler.replay import Replay
+from kungfu.errors import PolicyError
+from kungfu.monitor import gradient_noise_scale
+from kungfu.policy import Policy
+from kungfu.signal import Fold, Map, Signal, TrainingSignals, topological
+
+CALM = {"step": 1, "pending": False}
+
+
+def ignore(control: Any, *values: float) -> None:
+    """A hook that does nothing."""
+
+
+def parts(noise_scale: Signal) -> tuple[Fold, ...]:
+    """The smoothed |G|² and S that the noise scale is made of."""
+    return tuple(one for one in topological((noise_scale,)) if isinstance(one, Fold))
+
+
+def watching(decay: float = 0.01) -> Policy:
+    def body(training: Any) -> Any:
+        noise = gradient_noise_scale(training, decay=decay)
+        signal, spread = parts(noise)
+        return control.always().call(ignore, noise, spread, signal)
+
+    return Policy("watching", body)
+
+
+def peers(*grads: Sequence[float], samples: Sequence[float] | None = None) -> list[dict[str, Any]]:
+    given = samples or [1.0] * len(grads)
+    return [{"grads": [np.array(g, np.float32)], "samples": np.float32(b)} for g, b in zip(grads, given, strict=True)]
+
+
+def seen(local: list[dict[str, Any]], *, decay: float = 0.01) -> Outcome:
+    return Replay(compile_policies([watching(decay)]), size=len(local)).step(local, CALM)
+
+
+def test_the_hand_computed_case_is_exact() -> None:
+    noise, spread, signal = seen(peers([3, 0], [1, 0])).saw
+    assert (spread, signal) == (2, 3)
+    assert noise == np.float32(2) / np.float32(3)
+
+
+def test_equal_slices_agree_with_the_formula_of_two_batch_sizes() -> None:
+    rng = np.random.default_rng(0)
+    b, size = 4, 3
+    grads = rng.normal(size=(size, 5))
+    mean = grads.mean(axis=0)
+    small, large = (grads**2).sum(axis=1).mean(), (mean**2).sum()
+    B = b * size
+    signal = (B * large - b * small) / (B - b)
+    spread = (small - large) / (1 / b - 1 / B)
+    outcome = seen(peers(*grads.tolist(), samples=[b] * size))
+    np.testing.assert_allclose(outcome.saw[1:], [spread, signal], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_uneven_slices_and_an_empty_one_are_estimated_without_bias() -> None:
+    """Averaged over many steps, S and |G|² are those that the gradients were drawn with."""
+    rng = np.random.default_rng(1)
+    samples, true, spread, dimensions = np.array([5.0, 2.0, 0.0, 1.0]), 3.0, 2.0, 40
+    direction = np.zeros(dimensions)
+    direction[0] = true
+    replay = Replay(compile_policies([watching(decay=0.002)]), size=4)
+    for number in range(1, 3001):
+        own = [
+            direction + rng.normal(size=dimensions) * spread / math.sqrt(b * dimensions)
+            if b
+            else np.full(dimensions, np.nan)
+            for b in samples
+        ]
+        outcome = replay.step(peers(*own, samples=samples.tolist()), {**CALM, "step": number})
+    np.testing.assert_allclose(outcome.saw[1:], [spread**2, true**2], rtol=0.05)
+
+
+def test_alone_it_is_undefined_and_says_so() -> None:
+    outcome = seen(peers([3, 0]))
+    assert np.isnan(outcome.saw).all()
+    assert np.isnan(outcome.watched).all()
+
+
+def test_with_samples_on_one_peer_only_it_is_undefined() -> None:
+    assert np.isnan(seen(peers([3, 0], [1, 0], samples=[4, 0])).watched).all()
+
+
+def test_gradients_that_point_apart_leave_no_signal_and_no_number() -> None:
+    noise, spread, signal = seen(peers([1, 0], [-1, 0])).saw
+    assert (spread, signal) == (2, -1)
+    assert math.isnan(noise)
+
+
+def test_a_negative_estimate_counts_in_the_averages() -> None:
+    replay = Replay(compile_policies([watching(decay=0.5)]), size=2)
+    replay.step(peers([3, 0], [1, 0]), CALM)  # S = 2, |G|² = 3
+    outcome = replay.step(peers([1, 0], [-1, 0]), CALM)  # S = 2, |G|² = -1
+    np.testing.assert_allclose(outcome.saw[1:], [2, (3 * 0.5 - 1) / 1.5], rtol=1e-6)
+    np.testing.assert_allclose(outcome.watched, [2 / ((3 * 0.5 - 1) / 1.5)], rtol=1e-6)
+
+
+def test_a_step_whose_gradients_overflowed_is_skipped() -> None:
+    replay = Replay(compile_policies([watching(decay=0.5)]), size=2)
+    first = replay.step(peers([3, 0], [1, 0]), CALM)
+    for broken in (np.nan, np.inf):
+        assert replay.step(peers([3, 0], [broken, 0]), CALM).watched == first.watched
+
+
+def test_it_costs_three_floats_and_no_message() -> None:
+    plan = compile_policies([watching()])
+    assert (plan.riders.floats(7), plan.messages_per_step) == (3, 0)
+
+
+def test_a_decay_out_of_range_is_refused() -> None:
+    with pytest.raises(PolicyError, match=r"ema\(decay=2\): the weight of the newest value must lie in \(0, 1\]"):
+        gradient_noise_scale(TrainingSignals(), decay=2)
+
+
+def test_it_takes_each_norm_once() -> None:
+    nodes = topological((gradient_noise_scale(TrainingSignals()),))
+    norms = [one for one in nodes if isinstance(one, Map) and one.operation.name == "norm_squared"]
+    assert len(norms) == 2
+    assert ops.norm_squared(TrainingSignals().grads).operation == norms[0].operation

@@ -1,0 +1,64 @@
+"""The batch follows the gradient noise scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kungfu.compiler import compile_policies
+from kungfu.compiler.replay import Replay
+from kungfu.errors import PolicyError
+from kungfu.policies import gns_batch
+
+LIMITS = {"min_size": 1, "max_size": 16, "refused_size": 0, "pending": False}
+
+
+def hand_case() -> list[dict[str, Any]]:
+    """S = 2 and |G|² = 3, as in the monitor's own documentation."""
+    return [{"grads": [np.array(one, np.float32)], "samples": 1.0} for one in ([3, 0], [1, 0])]
+
+
+@pytest.mark.parametrize(
+    ("scale", "local_batch", "expected"),
+    [(6.0, 1.0, 6), (7.4, 1.0, 7), (3.0, 0.5, 6), (30.0, 1.0, 8), (1.0, 1.0, 2), (1e-3, 1.0, 2)],
+)
+def test_it_asks_for_the_peers_that_make_up_one_noise_scale(scale: float, local_batch: float, expected: float) -> None:
+    # Gradients c + 1 and c - 1 of one sample each have S = 2 whatever c is, and |G|² = c² - 1; the third peer is idle.
+    replay = Replay(compile_policies([gns_batch(max_peers=8, every=1, min_peers=2)]), size=3)
+    centre = np.sqrt(2.0 / scale + 1)
+    local = [
+        {"grads": [np.array([centre + 1, 0], np.float32)], "samples": 1.0},
+        {"grads": [np.array([centre - 1, 0], np.float32)], "samples": 1.0},
+        {"grads": [np.zeros(2, np.float32)], "samples": 0.0},
+    ]
+    outcome = replay.step(local, {**LIMITS, "step": 1, "local_batch_size": np.float32(local_batch)})
+    assert outcome.targets.tolist() == [expected]
+
+
+def test_it_looks_every_so_many_steps_only() -> None:
+    replay = Replay(compile_policies([gns_batch(max_peers=8, every=3, min_peers=3)]), size=2)
+    agreed = {**LIMITS, "local_batch_size": 1.0}
+    fired = [bool(replay.step(hand_case(), {**agreed, "step": number}).fired[0]) for number in range(1, 7)]
+    assert fired == [False, False, True, False, False, True]
+
+
+def test_alone_it_never_asks_for_anything() -> None:
+    replay = Replay(compile_policies([gns_batch(max_peers=8, every=1)]), size=1)
+    agreed = {**LIMITS, "local_batch_size": 1.0}
+    assert not any(replay.step(hand_case()[:1], {**agreed, "step": number}).fired[0] for number in range(1, 5))
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"max_peers": 1}, {"max_peers": 4, "min_peers": 5}, {"max_peers": 4, "min_peers": 0}]
+)
+def test_bounds_that_cross_are_refused(bounds: dict[str, int]) -> None:
+    with pytest.raises(PolicyError, match="takes 1 <= min_peers <= max_peers"):
+        compile_policies([gns_batch(**bounds)])
+
+
+@pytest.mark.parametrize(("setting", "message"), [({"every": 0}, "every 0 steps"), ({"decay": 0}, "decay=0")])
+def test_settings_out_of_range_are_refused(setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        compile_policies([gns_batch(max_peers=4, **setting)])

@@ -1,0 +1,63 @@
+"""A fixed schedule of cluster sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kungfu.compiler import compile_policies
+from kungfu.compiler.replay import Replay
+from kungfu.control import Rescale
+from kungfu.errors import PolicyError
+from kungfu.policies import schedule
+
+CALM = {"min_size": 1, "max_size": 8, "refused_size": 0, "pending": False}
+
+
+def test_each_size_is_asked_for_from_its_step_on_until_it_is_reached() -> None:
+    replay = Replay(compile_policies([schedule({5: 2, 3: 4})]), size=2)
+    targets = []
+    for number in range(1, 8):
+        outcome = replay.step([{}] * replay.size, {**CALM, "step": number})
+        targets.append(float(outcome.targets[0]))
+        if outcome.fired[0] and number != 3:  # the first request is not served at once
+            replay.rescale(int(outcome.targets[0]))
+    np.testing.assert_array_equal(targets, [np.nan, np.nan, 4, 4, 2, np.nan, np.nan])
+
+
+def test_a_moment_missed_while_another_change_was_pending_is_made_up_for() -> None:
+    replay = Replay(compile_policies([schedule({2: 4})]), size=2)
+    fired = [
+        bool(replay.step([{}] * 2, {**CALM, "step": number, "pending": number < 4}).fired[0]) for number in range(1, 6)
+    ]
+    assert fired == [False, False, False, True, True]
+
+
+def test_step_zero_holds_from_the_start() -> None:
+    replay = Replay(compile_policies([schedule({0: 3})]), size=2)
+    assert replay.step([{}] * 2, {**CALM, "step": 1}).targets.tolist() == [3]
+
+
+def test_it_keeps_the_batch_size_that_it_was_told_to() -> None:
+    action = compile_policies([schedule({1: 2}, keep="global_batch_size")]).rules[0].action
+    assert isinstance(action, Rescale)
+    assert action.keep == "global_batch_size"
+
+
+def test_it_needs_no_message_no_rider_and_no_state() -> None:
+    plan = compile_policies([schedule({1: 2, 10: 4, 20: 1})])
+    assert (plan.messages_per_step, plan.riders.floats(9), plan.folds) == (0, 0, ())
+
+
+@pytest.mark.parametrize("sizes", [{}, [(1, 2)], None])
+def test_what_is_no_table_is_refused(sizes: Any) -> None:
+    with pytest.raises(PolicyError, match=r"takes at least one step: size, e.g. schedule\(\{100: 4, 300: 2\}\)"):
+        compile_policies([schedule(sizes)])
+
+
+@pytest.mark.parametrize("entry", [{-1: 2}, {1: 0}, {1.5: 2}, {1: 2.0}, {True: 2}, {1: "2"}])
+def test_what_is_no_step_or_size_is_refused(entry: Any) -> None:
+    with pytest.raises(PolicyError, match=r"is no step and size; write whole numbers, step >= 0 and size >= 1"):
+        compile_policies([schedule(entry)])
