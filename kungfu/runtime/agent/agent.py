@@ -217,7 +217,7 @@ class Agent:
                 event = self._events.get(timeout=left)
             except queue.Empty:
                 break
-            if isinstance(event, decided.Ended) and event.code != 0:
+            if isinstance(event, decided.Ended) and event.code != 0 and event.peer not in self._cluster.parting:
                 ended[event.peer] = decided.ending(event.code)
             if set(ended) >= self._cluster.alive | {command.peer}:
                 break

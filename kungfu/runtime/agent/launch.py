@@ -44,8 +44,8 @@ class Process:
 
     def _read(self, on_line: Callable[[str], None]) -> None:
         assert self.child.stdout is not None
-        with self.log.open("wb") as log:
-            for raw in self.child.stdout:
+        with self.child.stdout as output, self.log.open("wb") as log:
+            for raw in output:
                 log.write(raw)
                 log.flush()
                 line = raw.decode(errors="replace").rstrip("\r\n")
