@@ -30,9 +30,10 @@ def translated(error: Any, barrier: Barrier) -> Exception:
         return _named(where, ours[1])
     if reason:
         return DeadlineExceeded(where + reason)
-    if theirs is not None and theirs[0].lower() == "mismatched":
+    said = theirs[0] if theirs is not None else ""
+    if said.lower() == "mismatched":
         return InternalError(f"{where}peers differ: {text.splitlines()[0]}")
-    return PeerFailure(f"{where}a peer died or left, and the all-reduce with it ({theirs[0]})")
+    return PeerFailure(f"{where}a peer died or left, and the all-reduce with it ({said})")
 
 
 def _named(where: str, said: str) -> Exception:
