@@ -52,7 +52,7 @@ def attach(model: Any, optimizer: Any, *, policies: Sequence[Policy] = (), seed:
     state = _state(model, optimizers, ledger, program)
     plant_seeds(state.classes.own, seed=seed, peer=settings.peer if settings else 0)
     membership = _membership(settings, attachment, ledger)
-    atexit.register(membership.close)
+    atexit.register(membership.close)  # however the program ends, what it recorded reaches the agent first
     equipment = Equipment(ledger, plan, state, attachment, membership)
     barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched))
     limits = settings.limits if settings else Limits(1, 1)
@@ -88,7 +88,7 @@ def _build(model: Any, optimizers: Sequence[Any]) -> None:
 
 def _state(model: Any, optimizers: Sequence[Any], ledger: Ledger, program: Program) -> TrainingState:
     progress = ledger.progress
-    agreed = {f"progress/{name}": getattr(progress, name) for name in ("step", "epoch", "offset")}
+    agreed = {f"progress/{name}": getattr(progress, name) for name in ("step", "epoch", "offset", "batch")}
     folds = {f"policy/{fold.name}": fold.variable for fold in program.variables if fold.placement == "agreed"}
     return TrainingState(classify(model, optimizers, {**agreed, **folds}), on_rescaled=program.reset_on_rescale)
 

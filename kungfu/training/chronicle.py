@@ -74,6 +74,14 @@ class Chronicle:
             monitors = dict(zip(self._watched, (float(value) for value in watched), strict=True))
             self._record("metrics", {"time": round(time.time(), 6), **figures, **monitors})
 
+    def ended(self) -> None:
+        """Training is over. A rescale behind the last step has no first step, and is told without it."""
+        rescale, self._rescale = self._rescale, None
+        if rescale is not None and self._leading:
+            rescale["parts"].pop("_since", None)
+            rescale.pop("_began", None)
+            self._record("events", rescale)
+
     def _told_rescale(self, rescale: dict[str, Any]) -> None:
         """The barrier ended the step that held it: the first step of the new view is the one after that."""
         since = rescale["parts"].pop("_since", None)

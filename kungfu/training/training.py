@@ -146,6 +146,7 @@ class Training:
             return
         if not self.left:
             self._barrier.part()
+        self._barrier.chronicle.ended()
         summary = {"steps": int(self._equipment.ledger.progress.step.numpy()), "traces": self.traces()}
         self._equipment.membership.finish(summary, leaving=self.left)
 
@@ -203,15 +204,21 @@ class Training:
                 "do so exactly once, with all gradients"
             )
         warmed_up(compiled, equipment.attachment, tensors)
-        self._barrier.join(lambda size: self._first_terms(size, tensors))
+        equipment.ledger.progress.batch.assign(self._first_batch(tensors))
+        self._barrier.join(self._first_terms)
         return compiled
 
-    def _first_terms(self, size: int, tensors: list[Any]) -> Terms:
-        """The batch of the first view: as the loader says, or what this peer was given, times the peers."""
-        source = self._progress.source
+    def _first_batch(self, tensors: list[Any]) -> int:
+        """The samples of a step as the loader says, else those that this peer was given."""
+        if self._progress.source is not None:
+            return self._progress.source.batch_size
         batch = batched(tensors)
-        own = 1 if batch is None else int(batch.shape[0])
-        whole = own * size if source is None else source.batch_size
+        return 1 if batch is None else int(batch.shape[0])
+
+    def _first_terms(self, size: int) -> Terms:
+        """The batch of the first view: it follows from rank 0's, which came with the state, so all peers agree on it."""
+        batch = int(self._equipment.ledger.progress.batch.numpy())
+        whole = batch * size if self._progress.source is None else batch
         if whole < size:
             raise UsageError(f"batch_size={whole} is smaller than the cluster of {size} peers: each needs a sample")
         return Terms(global_batch_size=whole, batch_per_peer=whole / size)

@@ -67,3 +67,21 @@ def test_uneven_slices_of_a_batch_that_stays_whole_leave_the_same_weights_everyw
     assert ended.all_of("rescale")[0]["global_batch_size"] == 32
     finished = {event["peer"]: event["leaving"] for event in ended.all_of("finished")}
     assert finished == {0: False, 1: False, 2: True}
+
+
+def test_peers_that_bring_batches_of_their_own_are_weighted_by_their_samples(tmp_path):
+    ended = ran(tmp_path, "-np", 2, "--deadline", 10, program="own_batches.py", arguments=[4, tmp_path])
+    assert ended.code == 0, ended.output
+    found = [json.loads((tmp_path / f"peer-{peer}.json").read_text()) for peer in (0, 1)]
+    # Three of four samples have the gradient [4, 0] and one has [0, 4]: each of the four steps takes [3, 1] off.
+    assert found == [{"weights": [-12.0, -4.0], "traces": 1}] * 2
+    assert [row["batch"] for row in ended.metrics] == [4] * 4
+
+
+def test_a_peer_that_leaves_behind_the_last_step_is_in_the_record(tmp_path):
+    ended, found = trained(tmp_path, "-np", 2, epochs=2, samples=24, schedule='{"3": 1}')
+    assert ended.sizes == [2, 1]
+    assert_exact(found, epochs=2)
+    (rescale,) = ended.all_of("rescale")
+    assert (rescale["step"], rescale["from"], rescale["to"]) == (4, 2, 1)
+    assert "first_step_s" not in rescale["parts"]

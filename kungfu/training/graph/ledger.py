@@ -19,12 +19,16 @@ def _integer(name: str, value: int = 0) -> tf.Variable:
 
 @dataclass(frozen=True)
 class Progress:
-    """Agreed and replicated: steps done, and the position in the data; ``samples`` an epoch has, 0 without loader."""
+    """Agreed and replicated: steps done, and the position in the data; ``samples`` an epoch has, 0 without loader.
+
+    ``batch`` is what rank 0 began with, in samples: those of a step with a loader, its own without.
+    """
 
     step: tf.Variable
     epoch: tf.Variable
     offset: tf.Variable
     samples: tf.Variable
+    batch: tf.Variable
 
     def position(self) -> Position:
         return Position(int(self.epoch.numpy()), int(self.offset.numpy()))
@@ -112,7 +116,9 @@ class Ledger:
 
         return cls(
             order=_integer("kungfu/order"),
-            progress=Progress(*(_integer(f"kungfu/{name}") for name in ("step", "epoch", "offset", "samples"))),
+            progress=Progress(
+                *(_integer(f"kungfu/{name}") for name in ("step", "epoch", "offset", "samples", "batch"))
+            ),
             place=Place(
                 *(_integer(f"kungfu/{name}", value) for name, value in (("version", 0), ("size", 1), ("rank", 0))),
                 *(_integer(f"kungfu/{name}") for name in ("view_steps", "global_batch", "target", "refused")),
