@@ -1,4 +1,4 @@
-"""Whole jobs through kungfu-run: started, awaited with a deadline, ended by their ids, and looked at for what is left."""
+"""Whole jobs through kungfu-run: started, awaited with a deadline, ended by their ids, and nothing may be left."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ class Agent:
             end(process, signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_S
         for process in self._processes.values():
-            while process.child.poll() is None and time.monotonic() < deadline:
+            while not process.ended() and time.monotonic() < deadline:
                 time.sleep(0.02)
             end(process, signal.SIGKILL)
             process.child.wait()

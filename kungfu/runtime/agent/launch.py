@@ -36,11 +36,28 @@ class Process:
         reader.start()
 
         def wait() -> None:
-            code = self.child.wait()
+            code = self._exit_code()
             reader.join(timeout=1.0)
             on_end(code)
 
         threading.Thread(target=wait, daemon=True, name="kungfu-wait").start()
+
+    def ended(self) -> bool:
+        """Whether the peer has ended, seen without reaping it: until then nobody else can get its number."""
+        if self.child.returncode is not None:
+            return True
+        try:
+            return os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True  # another thread has just reaped it
+
+    def _exit_code(self) -> int:
+        try:
+            result = os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            return self.child.wait()  # reaped meanwhile: its code is known
+        assert result is not None
+        return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
     def _read(self, on_line: Callable[[str], None]) -> None:
         assert self.child.stdout is not None
@@ -71,12 +88,12 @@ def start(command: list[str], *, environment: Mapping[str, str], log: Path) -> P
 
 
 def end(process: Process, how: signal.Signals) -> None:
-    """Sends a signal to the peer and to what it started."""
-    if process.child.poll() is None:
+    """Sends a signal to the peer and to what it started, also when the peer itself has ended but is not reaped yet."""
+    if process.child.returncode is None:
         try:
             os.killpg(process.child.pid, how)
         except ProcessLookupError:
-            return  # it ended in between
+            return  # nobody is left
 
 
 def share_of_host(environment: Mapping[str, str], *, place: int, peers: int, gpus: int) -> dict[str, str]:

@@ -1,6 +1,7 @@
-"""A program that fails in the way that it is told: failing.py HOW [SIZE].
+"""A program that fails in the way that it is told: failing.py HOW [SIZE FILE].
 
-With a size it first asks for so many peers, and only those that join later fail.
+With a size it first asks for so many peers, and only those that join later fail; the others train slowly until the
+file is there.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 HOW = sys.argv[1]
-SIZE = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+SIZE, FILE = (int(sys.argv[2]), Path(sys.argv[3])) if len(sys.argv) > 3 else (0, Path())
 PEER = json.loads(os.environ["KUNGFU_SETTINGS"])["peer"]
 FAILS = PEER >= 2 if SIZE else True
 
@@ -26,6 +28,8 @@ if HOW == "never-ready" and FAILS:
     time.sleep(600)
 if HOW == "no-attach":
     sys.exit()
+if HOW == "one-thread":
+    os.environ["TF_NUM_INTEROP_THREADS"] = "1"
 
 import keras  # noqa: E402 - the ways to fail above need no TensorFlow
 import numpy as np  # noqa: E402
@@ -44,6 +48,8 @@ def local_target(training):
 def policies() -> list:
     if HOW == "local-target":
         return [local_target()]
+    if HOW == "killed-in-step":
+        return [schedule({5: 3})]  # fires in the fifth step: the barrier is in the sixth
     if HOW == "two-targets":
         return [schedule({10: 1}), schedule({20: 2})]
     return [schedule({5: SIZE})] if SIZE else []
@@ -56,8 +62,8 @@ def main() -> None:
     if HOW == "no-step":
         return
 
-    def die() -> None:
-        if training.rank == 1 and int(steps) >= 5:
+    def die(done) -> None:
+        if training.rank == 1 and int(done) == 5:
             os.kill(os.getpid(), 9)
 
     steps = tf.Variable(0)
@@ -68,22 +74,25 @@ def main() -> None:
             loss = tf.reduce_mean(model(x, training=True))
         gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
         if HOW == "killed-in-step":
-            with tf.control_dependencies(gradients), tf.control_dependencies([tf.py_function(die, [], [])]):
+            with (
+                tf.control_dependencies(gradients),
+                tf.control_dependencies([tf.py_function(die, [steps.read_value()], [])]),
+            ):
                 gradients = [tf.identity(one) for one in gradients]
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         steps.assign_add(1)
 
     x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
     batch_size = 1 if HOW == "small-batch" else 10
-    epochs = 10**6 if HOW in ("endless", "raise", "break", "killed-in-step") else 300
+    epochs = 10**6 if HOW in ("endless", "raise", "break", "killed-in-step") else 500
     for batch in training.batches(x, batch_size=batch_size, epochs=epochs, seed=0):
         step(batch)
         if training.rank == 1 and int(steps) == 5 and HOW == "raise":
             raise ValueError("the fifth step was wrong, on purpose")
         if training.rank == 1 and int(steps) == 5 and HOW == "break":
             break
-        if HOW in ("endless", "never-ready", "import"):
-            time.sleep(0.01)
+        if HOW == "endless" or (SIZE and not FILE.exists()):
+            time.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,124 @@
+"""Jobs in which a peer's program fails: the exit code, the first cause, and nothing left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.jobs.harness import Ended, ran, started
+
+pytestmark = pytest.mark.slow
+
+
+def failed(ended: Ended) -> str:
+    """The error that the record names, which must be on the console too."""
+    (event,) = ended.all_of("failed")
+    assert event["error"] in ended.output, ended.output
+    assert ended.code == event["code"], ended.output
+    return event["error"]
+
+
+def test_a_script_that_raises_at_import_ends_the_job_with_its_error(tmp_path):
+    ended = ran(tmp_path, "-np", 2, program="failing.py", arguments=["import"])
+    assert ended.code == 1
+    assert "ImportError: no module of that name, on purpose" in failed(ended)
+
+
+def test_a_child_of_a_peer_that_failed_is_ended_with_the_job(tmp_path):
+    ended = ran(tmp_path, "-np", 2, program="failing.py", arguments=["child"])
+    assert ended.code == 1
+    assert "left a child behind" in failed(ended)
+
+
+def test_an_error_in_one_rank_is_the_root_and_not_what_the_other_lost_by_it(tmp_path):
+    ended = ran(tmp_path, "-np", 2, program="failing.py", arguments=["raise"])
+    assert ended.code == 1
+    assert failed(ended).startswith("rank 1 (peer 1)")
+    assert "ValueError: the fifth step was wrong, on purpose" in failed(ended)
+
+
+def test_a_rank_that_leaves_its_loop_alone_is_an_error_and_no_hang(tmp_path):
+    ended = ran(tmp_path, "-np", 2, "--deadline", 10, program="failing.py", arguments=["break"])
+    assert ended.code == 1
+    assert "rank=1" in failed(ended) or "rank 1" in failed(ended)
+    assert [row["step"] for row in ended.metrics] == [1, 2, 3, 4, 5], "the record has all that came before"
+
+
+def test_a_peer_that_is_killed_ends_the_job_within_ten_seconds_under_its_name(tmp_path):
+    with started(tmp_path, "-np", 2, program="failing.py", arguments=["endless"]) as job:
+        job.steps(5)
+        os.kill(job.event("spawned", peer=1)["pid"], signal.SIGKILL)
+        killed = time.monotonic()
+        ended = job.end(deadline_s=10)
+        assert time.monotonic() - killed < 10
+    assert ended.code == 1
+    assert "rank 1 (peer 1): killed by SIGKILL" in failed(ended)
+
+
+def test_a_peer_that_dies_between_update_and_barrier_is_named_by_the_survivor(tmp_path):
+    ended = ran(tmp_path, "-np", 2, "--max", 3, program="failing.py", arguments=["killed-in-step"])
+    assert ended.code == 1
+    assert "rank 1 (peer 1): killed by SIGKILL" in failed(ended)
+    survivor = (ended.folder / "peers" / "peer-0.log").read_text()
+    assert "PeerFailure" in survivor or not survivor, survivor
+
+
+def test_a_peer_that_stands_still_is_named_when_the_deadline_is_over(tmp_path):
+    with started(tmp_path, "-np", 2, "--deadline", 3, program="failing.py", arguments=["endless"]) as job:
+        job.steps(3)
+        os.kill(job.event("spawned", peer=1)["pid"], signal.SIGSTOP)
+        ended = job.end(deadline_s=15)
+    assert ended.code == 3
+    assert "DeadlineExceeded" in failed(ended)
+    assert "rank=1" in failed(ended)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["terminated", "interrupted"]
+)
+def test_a_signal_to_the_agent_ends_everything_within_five_seconds(tmp_path, number, code):
+    with started(tmp_path, "-np", 2, program="failing.py", arguments=["endless"]) as job:
+        job.steps(3)
+        job.signal(number)
+        sent = time.monotonic()
+        ended = job.end(deadline_s=6)
+        assert time.monotonic() - sent < 5
+    assert ended.code == code
+    assert ended.events[-1]["event"] == "ended"
+
+
+def test_a_job_that_has_not_yet_begun_to_train_ends_as_quickly(tmp_path):
+    with started(tmp_path, "-np", 2, program="failing.py", arguments=["endless"]) as job:
+        job.event("spawned", peer=1)
+        job.signal(signal.SIGTERM)
+        assert job.end(deadline_s=5).code == 143
+
+
+def test_peers_do_not_outlive_an_agent_that_is_killed(tmp_path):
+    with started(tmp_path, "-np", 2, program="failing.py", arguments=["endless"]) as job:
+        job.steps(1)
+        job.signal(signal.SIGKILL)
+        ended = job.end(deadline_s=2)
+    assert ended.code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("how", "message", "event"),
+    [("never-ready", "waited 12 s for peer 2 to get ready", "dismissed"), ("import", "exit code 1", "peer ended")],
+)
+def test_the_run_goes_on_without_a_joiner_that_does_not_get_ready(tmp_path, how, message, event):
+    options, arguments = ("-np", 2, "--max", 3, "--ready-deadline", 12), (how, 3, tmp_path / "hurry")
+    with started(tmp_path, *options, program="failing.py", arguments=arguments) as job:
+        job.event("refused", asked=3, size=2)
+        (tmp_path / "hurry").touch()
+        ended = job.end(deadline_s=60)
+    assert ended.code == 0, ended.output
+    assert ended.sizes == [2]
+    (missing,) = ended.all_of("missing")
+    assert missing["peers"] == [2]
+    assert message in missing["reason"]
+    assert ended.all_of(event)[0]["peer"] == 2
+    assert [row["step"] for row in ended.metrics] == list(range(1, 1001)), "no step was lost over it"

@@ -1,0 +1,78 @@
+"""Command lines, programs and policies that cannot work: exit code 2, one screen that says what to do, nothing left."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.jobs.harness import Ended, ran
+
+pytestmark = pytest.mark.slow
+
+SCREEN_LINES = 40
+
+
+def refused(ended: Ended, *words: str) -> None:
+    """Exit code 2, and an error of one screen with these words."""
+    assert ended.code == 2, ended.output
+    told = ended.output[ended.output.rindex("kungfu-run: ") :]  # what the peers printed by themselves stands above
+    for word in words:
+        assert word in told, ended.output
+    assert len(told.splitlines()) <= SCREEN_LINES, told
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("-np", 0), ("-np 0", "1 <= min <= np <= max")),
+        (("-np", 5, "--max", 4), ("-np 5", "--max 4")),
+        (("-np", 1, "--policy", "nowhere.py:rule"), ("nowhere.py", "no such file")),
+        (("-np", 1, "--policy", "kungfu.policies:gsn_batch"), ("gsn_batch", "gns_batch")),
+        (("-np", 1, "--policy", "kungfu.policies:gns_batch"), ("max_peers",)),
+        (("-np", 1, "--ready-deadline", 0), ("--ready-deadline", "86400")),
+    ],
+    ids=["no-peers", "more-than-max", "no-file", "no-policy", "no-argument", "no-deadline"],
+)
+def test_a_command_line_that_cannot_work_is_refused_before_anything_starts(tmp_path, options, words):
+    ended = ran(tmp_path, *options, program="network.py")
+    refused(ended, *words)
+    assert not ended.folder.exists(), "nothing was started, so there is no record"
+
+
+def test_a_script_that_does_not_exist_is_refused_before_anything_starts(tmp_path):
+    ended = ran(tmp_path, "-np", 2, program=tmp_path / "missing.py")
+    refused(ended, "missing.py", "no such script")
+    assert not ended.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "size", "words"),
+    [
+        ("no-attach", 2, ("kf.attach()", "without calling")),
+        ("no-step", 1, ("@training.step", "never called")),
+        ("local-target", 1, ("PolicyError", "all_reduce")),
+        ("two-targets", 1, ("PolicyError", "at_most")),
+        ("one-thread", 1, ("UsageError", "inter_op_parallelism_threads")),
+        ("small-batch", 2, ("batch_size=1", "2 peers")),
+    ],
+)
+def test_a_program_that_cannot_work_ends_the_job_with_the_message(tmp_path, how, size, words):
+    ended = ran(tmp_path, "-np", size, "--deadline", 10, program="failing.py", arguments=[how])
+    refused(ended, *words)
+    assert ended.all_of("failed")[0]["code"] == 2
+
+
+def test_a_policy_of_the_command_line_joins_those_of_the_program(tmp_path):
+    policy = tmp_path / "shrinking.py"
+    policy.write_text(
+        "import kungfu as kf\n\n\n"
+        "@kf.policy\n"
+        "def from_step(training, first, *, peers):\n"
+        "    return kf.control.always().when(training.step >= first).rescale(peers)\n"
+    )
+    spec = f"{policy}:from_step(3, peers=1)"
+    arguments = ["--results", tmp_path / "results", "--epochs", 2]
+    ended = ran(tmp_path, "-np", 2, "--policy", spec, program="network.py", arguments=arguments)
+    assert ended.code == 0, ended.output
+    assert ended.sizes == [2, 1]
+    assert ended.all_of("decision")[0]["rule"] == "from_step"
+    assert ended.all_of("decision")[0]["step"] == 3
