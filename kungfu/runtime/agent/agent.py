@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kungfu.errors import KungfuError
+from kungfu.errors import DeadlineExceeded, KungfuError
 from kungfu.runtime.agent.console import Console
 from kungfu.runtime.agent.journal import Journal
 from kungfu.runtime.agent.launch import Process, count_gpus, end, share_of_host, start
@@ -62,7 +62,7 @@ class _Signalled:
 
 @dataclass(frozen=True)
 class _Lost:
-    error: str
+    error: KungfuError
 
 
 class Agent:
@@ -116,7 +116,7 @@ class Agent:
             self._write({"event": "ended", "reason": signal.Signals(event.number).name})
             return Ending(128 + event.number)
         if isinstance(event, _Lost):
-            return self._failed(decided.Fail(-1, event.error))
+            return self._failed(decided.Fail(-1, str(event.error), late=isinstance(event.error, DeadlineExceeded)))
         self._note(event)
         return self._perform_all(decided.step(self._cluster, event, self._clock()))
 
@@ -193,13 +193,15 @@ class Agent:
                 )
                 self._ask(view, rank, "Admit", message)
         except KungfuError as error:
-            self._events.put(_Lost(str(error)))
+            self._events.put(_Lost(error))
 
     def _offer(self, view: View, message: pb.Prepared) -> None:
         try:
             self._ask(view, 0, "Offer", message)
         except KungfuError as error:
-            self._events.put(_Lost(str(error)))
+            leader = self._processes[view.peers[0].id]
+            if leader.child.poll() is None:  # a leader that has ended speaks for itself: failed, or done training
+                self._events.put(_Lost(error))
 
     def _ask(self, view: View, rank: int, method: str, message: Any) -> Any:
         peer = view.peers[rank]
