@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from kungfu.runtime.deciding.ramp import Ramp
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Limits
 
@@ -35,6 +36,8 @@ class Terms:
     target_size: int = 0
     refused_size: int = 0
     keep: Keep = "local_batch_size"
+    ramp: Ramp | None = None
+    stopped: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kungfu.runtime.deciding.decide import Terms, Wish
+from kungfu.runtime.deciding.decide import Decision, Terms, Wish
 from kungfu.runtime.deciding.view import Peer, View
-from kungfu.runtime.peer.membership import Passage, Standing
+from kungfu.runtime.peer.membership import Adjust, Passage, Standing, as_decided
 from kungfu.runtime.peer.replicate import ReplicatedState
 
 __all__ = ["Alone"]
@@ -25,8 +25,9 @@ class Alone:
     def join(self, state: ReplicatedState) -> Passage:
         return Passage(None, self._standing)
 
-    def meet(self, state: ReplicatedState, terms: Terms, *, wish: Wish | None) -> Passage:
-        after = Standing(self._standing.view, 0, terms)
+    def meet(self, state: ReplicatedState, terms: Terms, *, wish: Wish | None, adjust: Adjust = as_decided) -> Passage:
+        view = self._standing.view
+        after = Standing(view, 0, adjust(view, Decision(view, terms)))
         return Passage(self._standing, after, wish)
 
     def part(self, state: ReplicatedState, terms: Terms) -> None:

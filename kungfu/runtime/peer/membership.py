@@ -26,7 +26,14 @@ from kungfu.runtime.wire import rpc
 from kungfu.runtime.wire.convert import from_terms, from_view, to_terms, to_view
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 
-__all__ = ["Membership", "Passage", "Standing"]
+__all__ = ["Adjust", "Membership", "Passage", "Standing"]
+
+Adjust = Callable[[View, Decision], Terms]
+
+
+def as_decided(before: View, decision: Decision) -> Terms:
+    """The terms that come with the decision, as they are."""
+    return decision.terms
 
 
 @dataclass(frozen=True)
@@ -82,10 +89,10 @@ class Membership:
         self._install(standing, state, admission.rendezvous, sources=list(admission.sources), parts=parts)
         return Passage(None, standing, parts=parts)
 
-    def meet(self, state: ReplicatedState, terms: Terms, *, wish: Wish | None) -> Passage:
+    def meet(self, state: ReplicatedState, terms: Terms, *, wish: Wish | None, adjust: Adjust = as_decided) -> Passage:
         """Holds the barrier that the peers of this view agreed on.
 
-        ``terms`` are those in force at this peer. Raises ``DeadlineExceeded`` naming who did not come,
+        ``terms`` are those in force at this peer; the leader lets ``adjust`` make the terms of what is decided. Raises ``DeadlineExceeded`` naming who did not come,
         ``PeerFailure`` for a peer that is gone, ``InternalError`` when the shared state differs.
         """
         before = self._member()
@@ -93,7 +100,10 @@ class Membership:
         started, parts = self._clock(), dict[str, float]()
         arrival = self._arrival(before, state, wish)
         prepared = self._service.take_offer() if before.rank == 0 else None
-        verdict = self._lead(before, arrival, wish, prepared) if before.rank == 0 else self._follow(before, arrival)
+        if before.rank == 0:
+            verdict = self._lead(before, arrival, lambda: self._decide(before, wish, prepared, adjust))
+        else:
+            verdict = self._follow(before, arrival)
         parts["barrier"] = self._clock() - started
         view = to_view(verdict.view)
         after = Standing(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
@@ -105,7 +115,7 @@ class Membership:
         before = replace(self._member(), terms=terms)
         arrival = self._arrival(before, state, None)
         if before.rank == 0:
-            self._lead(before, arrival, None, None)
+            self._lead(before, arrival, lambda: Decision(before.view, before.terms))
         else:
             self._follow(before, arrival)
 
@@ -159,7 +169,11 @@ class Membership:
             raise PeerFailure(verdict.error)
         return verdict
 
-    def _lead(self, before: Standing, arrival: pb.Arrival, wish: Wish | None, prepared: Prepared | None) -> pb.Verdict:
+    def _decide(self, before: Standing, wish: Wish | None, prepared: Prepared | None, adjust: Adjust) -> Decision:
+        decision = decide(before.view, before.terms, self._settings.limits, wish=wish, prepared=prepared)
+        return replace(decision, terms=adjust(before.view, decision))
+
+    def _lead(self, before: Standing, arrival: pb.Arrival, decision: Callable[[], Decision]) -> pb.Verdict:
         meeting = self._service.barriers.at((arrival.version, arrival.number))
         meeting.arrive(0, arrival)
         try:
@@ -170,8 +184,7 @@ class Membership:
             )
             _same_everywhere({rank: dict(message.digest) for rank, message in arrivals.items()}, before.view)
             self._log_dissent({rank: message.wish for rank, message in arrivals.items()}, before.view)
-            decision = decide(before.view, before.terms, self._settings.limits, wish=wish, prepared=prepared)
-            verdict = self._announce(before.view, decision)
+            verdict = self._announce(before.view, decision())
         except KungfuError as error:
             meeting.conclude(pb.Verdict(error=str(error)))
             raise

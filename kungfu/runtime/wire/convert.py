@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import cast
 
 from kungfu.runtime.deciding.decide import Keep, Prepared, Terms
+from kungfu.runtime.deciding.ramp import Ramp, RampUnit
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.wire import messages_pb2 as pb
 
@@ -43,6 +45,8 @@ def from_terms(terms: Terms) -> pb.Terms:
         target_size=terms.target_size,
         refused_size=terms.refused_size,
         keep=terms.keep,
+        ramp=None if terms.ramp is None else pb.Ramp(**asdict(terms.ramp)),
+        stopped=terms.stopped,
     )
 
 
@@ -53,7 +57,13 @@ def to_terms(message: pb.Terms) -> Terms:
         message.target_size,
         message.refused_size,
         cast(Keep, message.keep or "local_batch_size"),
+        _to_ramp(message.ramp) if message.HasField("ramp") else None,
+        message.stopped,
     )
+
+
+def _to_ramp(message: pb.Ramp) -> Ramp:
+    return Ramp(message.start, message.target, message.since, message.over, cast(RampUnit, message.unit))
 
 
 def from_prepared(prepared: Prepared) -> pb.Prepared:
