@@ -82,6 +82,10 @@ def at_most(*policies: Policy) -> Policy:
     stands for the size that is: it holds the cluster where it is, and a cap alone never makes it grow. Rules that do
     not rescale pass through. Raises `PolicyError` at `attach` where the policies keep different batch sizes. Cost: one
     float of state a policy, no message.
+
+    >>> from kungfu.policies import gns_batch, schedule
+    >>> at_most(gns_batch(max_peers=8), schedule({300: 2})).name
+    'at_most(gns_batch, schedule)'
     """
     return _combined("at_most", policies, choose=_smaller)
 
@@ -89,7 +93,13 @@ def at_most(*policies: Policy) -> Policy:
 def first(*policies: Policy) -> Policy:
     """The size wanted by the first of these policies that wants any: the earlier one has priority.
 
-    Wishes stand as for `at_most`.
+    Wishes stand as for `at_most`; a policy that has not asked yet leaves the word to the next one. Rules that do not
+    rescale pass through. Raises `PolicyError` at `attach` where the policies keep different batch sizes. Cost: one
+    float of state a policy, no message.
+
+    >>> from kungfu.policies import gns_batch, schedule
+    >>> first(schedule({300: 2}), gns_batch(max_peers=8)).name
+    'first(schedule, gns_batch)'
     """
     return _combined("first", policies, choose=lambda one, other: where(is_finite(one), one, other))
 

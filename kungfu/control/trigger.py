@@ -37,7 +37,11 @@ class Trigger:
         """Ask for `peers` peers (agreed; rounded; held between the job's limits; NaN asks for nothing).
 
         `keep` says which batch size stays as it is. Fires only while no change is pending and for a size that is
-        neither the present nor the last refused one. Cost: no message.
+        neither the present nor the last refused one. Cost: no message. Raises `PolicyError` for another `keep`, and at
+        `attach` for a local `peers`.
+
+        >>> every(50).rescale(4).action.keep
+        'local_batch_size'
         """
         return rescale_rule(peers, gate=self.gate, when=self.predicate, keep=keep)
 
@@ -46,7 +50,11 @@ class Trigger:
 
         The escape hatch for what the vocabulary cannot say: listing 1 of Mai et al., *Adaptive Distributed Training
         of Deep Learning Models*. The values are floats; `control` is a `kungfu.control.hook.Control`, by which the
-        function may ask for another size. Fires only while no change is pending. Cost: no message.
+        function may ask for another size. Fires only while no change is pending. Cost: no message. Raises
+        `PolicyError` for what cannot be called so, and at `attach` for a local signal or a vector.
+
+        >>> list(every(50).call(lambda control, step: control.rescale(step), 3).saw)
+        ['step']
         """
         return call_rule(fn, signals, gate=self.gate, when=self.predicate)
 
