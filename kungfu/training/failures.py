@@ -10,13 +10,14 @@ from kungfu.training.barrier import Barrier
 
 __all__ = ["translated"]
 
-_OURS = re.compile(r"kungfu: ([^\n]*)")
+_OURS = re.compile(r"kungfu: ([^\n]*?)(?: \[Op:.*)?$", re.MULTILINE)  # an eager op adds its name
 _HOROVOD = re.compile(r"horovod has been shut down|horovod has not been initialized|mismatched", re.IGNORECASE)
 
 
-def translated(error: Any, barrier: Barrier) -> Exception:
+def translated(error: Any, barrier: Barrier, *, where: str) -> Exception:
     """Ours for an error of the all-reduce; any other error of the graph is the user's own and stays what it is.
 
+    ``where`` is what the peers were doing: "step 7", "the barrier behind step 7".
     The attachment is closed first: a failed one may keep its sockets open, and peers behind it waiting.
     """
     text, attachment = str(error.message), barrier.equipment.attachment
@@ -25,7 +26,7 @@ def translated(error: Any, barrier: Barrier) -> Exception:
         return error
     reason = attachment.reason()
     attachment.close()
-    where = f"in step {int(barrier.equipment.ledger.progress.step.numpy()) + 1}: "
+    where = f"in {where}: "
     if ours is not None:
         return _named(where, ours[1])
     if reason:

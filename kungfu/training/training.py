@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import update_wrapper
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import tensorflow as tf
 
@@ -147,7 +147,7 @@ class Training:
         if not self.left:
             self._barrier.part()
         self._barrier.chronicle.ended()
-        summary = {"steps": int(self._equipment.ledger.progress.step.numpy()), "traces": self.traces()}
+        summary = {"steps": self._steps(), "traces": self.traces()}
         self._equipment.membership.finish(summary, leaving=self.left)
 
     def traces(self) -> int:
@@ -184,7 +184,7 @@ class Training:
         try:
             returned, code = progress.compiled(stamp, tensors)
         except tf.errors.OpError as error:
-            raise translated(error, self._barrier) from error
+            raise translated(error, self._barrier, where=f"step {self._steps() + 1}") from error
         return self._concluded(returned, code, size=size)
 
     def _begin(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
@@ -216,7 +216,7 @@ class Training:
         return 1 if batch is None else int(batch.shape[0])
 
     def _first_terms(self, size: int) -> Terms:
-        """The batch of the first view: it follows from rank 0's, which came with the state, so all peers agree on it."""
+        """The batch of the first view; it follows from rank 0's, which came with the state: all peers agree on it."""
         batch = int(self._equipment.ledger.progress.batch.numpy())
         whole = batch * size if self._progress.source is None else batch
         if whole < size:
@@ -229,9 +229,6 @@ class Training:
 
         try:
             self._barrier.meet()
-        except tf.errors.OpError as error:  # statistics are averaged there, and a peer may be lost over it
-            self._progress.failure = translated(error, self._barrier)
-            return BARRIER_FAILED
         except BaseException as error:  # noqa: BLE001 - raised again outside the graph, where it keeps its type
             self._progress.failure = error
             return BARRIER_FAILED
@@ -240,8 +237,7 @@ class Training:
     def _concluded(self, returned: Any, code: int, *, size: int) -> Any:
         progress = self._progress
         if code == BARRIER_FAILED:
-            assert progress.failure is not None
-            raise progress.failure
+            self._raise_failure(progress.failure)
         if code == STALE_BATCH:
             progress.stale += 1
             if progress.stale > _STALE_IN_A_ROW:
@@ -251,6 +247,17 @@ class Training:
         self._chronicle_step(size)
         return returned
 
+    def _raise_failure(self, failure: BaseException | None) -> NoReturn:
+        """Statistics are averaged in a barrier, and a peer may be lost over that too."""
+        assert failure is not None
+        if isinstance(failure, tf.errors.OpError):
+            where = f"the barrier behind step {self._steps()}"
+            raise translated(failure, self._barrier, where=where) from failure
+        raise failure
+
+    def _steps(self) -> int:
+        return int(self._equipment.ledger.progress.step.numpy())
+
     def _chronicle_step(self, size: int) -> None:
         """Records the step as it was: ``size`` is that of its view, which the barrier behind it may have ended."""
         ledger = self._equipment.ledger
@@ -259,7 +266,7 @@ class Training:
         seconds = float(ledger.timing.step_seconds.numpy())
         samples = float(ledger.outcomes.total_samples.numpy())
         figures = {
-            "step": int(ledger.progress.step.numpy()),
+            "step": self._steps(),
             "epoch": int(ledger.progress.epoch.numpy()),
             "size": size,
             "batch": int(samples),

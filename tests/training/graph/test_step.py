@@ -71,6 +71,25 @@ def test_the_barrier_runs_after_the_update_of_its_step():
     assert weights == [[-4.0, -4.0], [-7.0, -7.0]]
 
 
+def test_the_barrier_sees_what_its_step_did_to_a_variable_of_the_program():
+    model, own, seen = linear_model(), tf.Variable(0), []
+
+    @kf.policy
+    def looking(training):
+        return kf.control.every(2).call(lambda control: seen.append(int(own)))
+
+    training = kf.attach(model, keras.optimizers.SGD(1.0), policies=[looking()])
+
+    @training.step
+    def step(x):
+        training.average([tf.reduce_mean(x)], loss=0.0)
+        own.assign_add(1)
+
+    for _ in range(9):
+        step(points(2))
+    assert seen == [3, 5, 7, 9]
+
+
 @pytest.mark.parametrize("given", [None, 7, "tensors"])
 def test_a_step_gives_what_its_function_returns(given):
     model = linear_model()

@@ -1,0 +1,110 @@
+"""What a peer tells the journal, by hand: no graph, no peers, a clock that is set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
+from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.peer.membership import Passage, Standing
+from kungfu.training.chronicle import Chronicle
+
+PEERS = tuple(Peer(number, f"host:{number}") for number in range(4))
+TWO = Standing(View(1, PEERS[:2]), 0, Terms(global_batch_size=64, batch_per_peer=32.0))
+FOUR = Standing(View(2, PEERS), 0, Terms(global_batch_size=128, batch_per_peer=32.0))
+WISH = Wish(4, "local_batch_size", "gns_batch", 50, {"noise_scale": 130.0})
+FIGURES = {"step": 61, "loss": 0.5}
+
+
+def chronicle(*, rank=0, watched=()):
+    """A chronicle, what it recorded, and its clock's hands."""
+    recorded, hands = [], [100.0]
+    made = Chronicle(lambda stream, fields: recorded.append((stream, fields)), watched=watched, clock=lambda: hands[0])
+    made.joined(Passage(None, replace(TWO, rank=rank)))
+    return made, recorded, hands
+
+
+def events(recorded):
+    return [fields for stream, fields in recorded if stream == "events"]
+
+
+def grown():
+    """The barrier at which two prepared peers come in."""
+    prepared = Prepared(PEERS[2:], parts={"spawn": 2.0, "ready": 1.0})
+    return Passage(TWO, FOUR, prepared=prepared, parts={"barrier": 0.01, "attach": 0.02, "state": 0.03})
+
+
+def test_a_decision_is_told_with_what_it_saw_and_what_was_done():
+    told, recorded, _ = chronicle()
+    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
+    told.passed(Passage(TWO, preparing, WISH), step=51, stop_s=0.1)
+    (event,) = events(recorded)
+    assert event == {
+        "event": "decision",
+        "step": 50,
+        "rule": "gns_batch",
+        "saw": {"noise_scale": 130.0},
+        "size": 2,
+        "asked": 4,
+        "done": "2 more are being prepared while training goes on",
+    }
+
+
+def test_a_rescale_is_told_behind_the_first_step_of_the_new_view_with_all_its_parts():
+    told, recorded, hands = chronicle()
+    told.passed(Passage(TWO, TWO, WISH), step=51, stop_s=0.1)
+    told.passed(grown(), step=60, stop_s=0.25)
+    told.stepped(FIGURES, ())
+    assert [event["event"] for event in events(recorded)] == ["decision"], "that step held the barrier"
+    hands[0] += 0.5
+    told.stepped(FIGURES, ())
+    event = events(recorded)[1]
+    assert (event["rule"], event["decided_at"], event["step"]) == ("gns_batch", 50, 60)
+    assert (event["from"], event["to"], event["joined"], event["left"]) == (2, 4, [2, 3], [])
+    assert (event["stop_s"], event["global_batch_size"]) == (0.25, 128)
+    parts = {"spawn_s": 2.0, "ready_s": 1.0, "barrier_s": 0.01, "attach_s": 0.02, "state_s": 0.03}
+    assert event["parts"] == {**parts, "first_step_s": 0.5}
+    told.stepped(FIGURES, ())
+    assert len(events(recorded)) == 2, "it is told once"
+
+
+def test_a_rescale_behind_the_last_step_is_told_without_a_first_one():
+    told, recorded, _ = chronicle()
+    told.passed(grown(), step=60, stop_s=0.25)
+    told.stepped(FIGURES, ())
+    told.ended()
+    told.ended()
+    (event,) = events(recorded)
+    assert (event["event"], event["to"], "first_step_s" in event["parts"]) == ("rescale", 4, False)
+    assert not [name for name in (*event, *event["parts"]) if name.startswith("_")]
+
+
+def test_peers_that_did_not_come_are_told_with_the_reason():
+    told, recorded, _ = chronicle()
+    refused = replace(TWO, terms=replace(TWO.terms, refused_size=4))
+    prepared = Prepared(missing=(2, 3), reason="peer 2: killed by SIGKILL")
+    told.passed(Passage(TWO, refused, prepared=prepared), step=60, stop_s=0.1)
+    (event,) = events(recorded)
+    assert (event["event"], event["asked"], event["size"]) == ("refused", 4, 2)
+    assert event["reason"] == "peer 2: killed by SIGKILL"
+
+
+def test_only_rank_0_tells_and_a_peer_that_becomes_rank_0_goes_on_from_there():
+    told, recorded, _ = chronicle(rank=1)
+    told.passed(Passage(replace(TWO, rank=1), replace(TWO, rank=1), WISH), step=51, stop_s=0.1)
+    told.called("hook", step=51, saw={}, asked=None)
+    told.stepped(FIGURES, ())
+    assert recorded == []
+    first = replace(FOUR, rank=0)
+    told.passed(replace(grown(), before=replace(TWO, rank=1), after=first), step=60, stop_s=0.1)
+    told.stepped(FIGURES, ())
+    told.stepped(FIGURES, ())
+    assert events(recorded)[0]["rule"] == "gns_batch"
+
+
+def test_a_step_is_told_with_what_the_monitors_showed():
+    told, recorded, _ = chronicle(watched=("noise_scale",))
+    told.stepped(FIGURES, [12.5])
+    ((stream, fields),) = recorded
+    assert stream == "metrics"
+    assert {name: fields[name] for name in ("step", "loss", "noise_scale")} == {**FIGURES, "noise_scale": 12.5}
