@@ -88,7 +88,7 @@ def _build(model: Any, optimizers: Sequence[Any]) -> None:
 
 def _state(model: Any, optimizers: Sequence[Any], ledger: Ledger, program: Program) -> TrainingState:
     progress = ledger.progress
-    agreed = {f"progress/{name}": getattr(progress, name) for name in ("step", "epoch", "offset", "batch")}
+    agreed = {f"progress/{name}": getattr(progress, name) for name in ("step", "epoch", "offset", "batch", "trained")}
     folds = {f"policy/{fold.name}": fold.variable for fold in program.variables if fold.placement == "agreed"}
     return TrainingState(classify(model, optimizers, {**agreed, **folds}), on_rescaled=program.reset_on_rescale)
 

@@ -92,8 +92,9 @@ class Membership:
     def meet(self, state: ReplicatedState, terms: Terms, *, wish: Wish | None, adjust: Adjust = as_decided) -> Passage:
         """Holds the barrier that the peers of this view agreed on.
 
-        ``terms`` are those in force at this peer; the leader lets ``adjust`` make the terms of what is decided. Raises ``DeadlineExceeded`` naming who did not come,
-        ``PeerFailure`` for a peer that is gone, ``InternalError`` when the shared state differs.
+        ``terms`` are those in force at this peer; the leader lets ``adjust`` make the terms of what is decided.
+        Raises ``DeadlineExceeded`` naming who did not come, ``PeerFailure`` for a peer that is gone,
+        ``InternalError`` when the shared state differs.
         """
         before = self._member()
         before = replace(before, terms=terms)

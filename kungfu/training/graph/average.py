@@ -107,7 +107,8 @@ def _known_before(
 ) -> dict[str, Any]:
     ledger, limits = averaging.ledger, averaging.limits
     with tf.control_dependencies(list(gradients)):
-        busy = tf.timestamp() - ledger.timing.synchronised.read_value()
+        now = tf.timestamp()
+    busy, began = now - ledger.timing.synchronised.read_value(), ledger.timing.began.read_value()
     return {
         "grads": _unscaled(averaging, gradients),
         "loss": loss,
@@ -115,7 +116,10 @@ def _known_before(
         "rank": ledger.place.rank.read_value(),
         "busy_seconds": _float(busy),
         "step_seconds": ledger.timing.step_seconds.read_value(),
+        "rescale_seconds": ledger.timing.rescale_seconds.read_value(),
+        "clock_seconds": _float(tf.where(tf.math.is_nan(began), tf.zeros_like(began), now - began)),
         "step": ledger.progress.step.read_value() + 1,
+        "samples_done": ledger.progress.trained.read_value(),
         "size": size,
         "local_batch_size": expected / _float(size),
         "global_batch_size": tf.cast(tf.round(expected), tf.int64),
@@ -154,8 +158,10 @@ def _stamp_synchronisation(ledger: Ledger, extras: Any) -> list[Any]:
         now = tf.timestamp()
     previous = ledger.timing.synchronised.read_value()
     seconds = ledger.timing.step_seconds.assign(_float(now - previous))
+    began = ledger.timing.began.read_value()
     with tf.control_dependencies([seconds]):
-        return [seconds, ledger.timing.synchronised.assign(now)]
+        synchronised = ledger.timing.synchronised.assign(now)
+    return [seconds, synchronised, ledger.timing.began.assign(tf.where(tf.math.is_nan(began), now, began))]
 
 
 def _known_after(averaging: Averaging, means: Sequence[Any], extras: Any) -> dict[str, Any]:

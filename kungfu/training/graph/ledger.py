@@ -17,11 +17,16 @@ def _integer(name: str, value: int = 0) -> tf.Variable:
     return tf.Variable(value, dtype=tf.int64, trainable=False, name=name)
 
 
+def _moment(name: str) -> tf.Variable:
+    return tf.Variable(float("nan"), dtype=tf.float64, trainable=False, name=name)
+
+
 @dataclass(frozen=True)
 class Progress:
     """Agreed and replicated: steps done, and the position in the data; ``samples`` an epoch has, 0 without loader.
 
-    ``batch`` is what rank 0 began with, in samples: those of a step with a loader, its own without.
+    ``batch`` is what rank 0 began with, in samples: those of a step with a loader, its own without; ``trained`` counts
+    the samples of all steps so far.
     """
 
     step: tf.Variable
@@ -29,6 +34,7 @@ class Progress:
     offset: tf.Variable
     samples: tf.Variable
     batch: tf.Variable
+    trained: tf.Variable
 
     def position(self) -> Position:
         return Position(int(self.epoch.numpy()), int(self.offset.numpy()))
@@ -77,10 +83,15 @@ class Posts:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds. ``synchronised`` is the moment of the last all-reduce; NaN where it must not be used."""
+    """Seconds of this peer. ``synchronised`` is the moment of the last all-reduce, NaN where it must not be used.
+
+    ``began`` is the moment of its first step, ``rescale_seconds`` how long the last rescale stopped it.
+    """
 
     synchronised: tf.Variable
     step_seconds: tf.Variable
+    began: tf.Variable
+    rescale_seconds: tf.Variable
 
 
 @dataclass(frozen=True)
@@ -117,7 +128,7 @@ class Ledger:
         return cls(
             order=_integer("kungfu/order"),
             progress=Progress(
-                *(_integer(f"kungfu/{name}") for name in ("step", "epoch", "offset", "samples", "batch"))
+                *(_integer(f"kungfu/{name}") for name in ("step", "epoch", "offset", "samples", "batch", "trained"))
             ),
             place=Place(
                 *(_integer(f"kungfu/{name}", value) for name, value in (("version", 0), ("size", 1), ("rank", 0))),
@@ -125,8 +136,10 @@ class Ledger:
             ),
             posts=Posts(*(_integer(f"kungfu/{name}") for name in ("asked", "carried", "served", "everywhere"))),
             timing=Timing(
-                tf.Variable(float("nan"), dtype=tf.float64, trainable=False, name="kungfu/synchronised"),
+                _moment("kungfu/synchronised"),
                 number("kungfu/step_seconds"),
+                _moment("kungfu/began"),
+                number("kungfu/rescale_seconds"),
             ),
             outcomes=Outcomes(
                 tf.Variable([False] * rules, dtype=tf.bool, shape=(rules,), trainable=False, name="kungfu/fired"),

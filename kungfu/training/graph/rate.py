@@ -16,7 +16,7 @@ from kungfu.training.graph.ledger import Progress
 __all__ = ["Rate", "make_rate"]
 
 
-class _Factored(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]  # Keras has no types
+class _Factored(keras.optimizers.schedules.LearningRateSchedule):
     """A user's schedule times a factor: Keras refuses to overwrite the rate of an optimizer that has a schedule."""
 
     def __init__(self, schedule: Any, factor: tf.Variable) -> None:
@@ -115,6 +115,10 @@ def make_rate(optimizers: Sequence[Any]) -> Rate:
     def number(name: str) -> tf.Variable:
         return tf.Variable(0.0, dtype=tf.float64, trainable=False, name=f"kungfu/rate_{name}")
 
-    flags = [tf.Variable(False, trainable=False, name=f"kungfu/rate_{name}") for name in ("moving", "by_samples")]
-    numbers = [number(name) for name in ("start", "target", "since", "over")]
-    return Rate(optimizer, factored, _RampVariables(flags[0], *numbers, flags[1]))
+    def flag(name: str) -> tf.Variable:
+        return tf.Variable(False, trainable=False, name=f"kungfu/rate_{name}")
+
+    variables = _RampVariables(
+        flag("moving"), number("start"), number("target"), number("since"), number("over"), flag("by_samples")
+    )
+    return Rate(optimizer, factored, variables)

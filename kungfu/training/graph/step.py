@@ -139,7 +139,9 @@ def _advance(ledger: Ledger) -> None:
     progress.step.assign_add(1)
     ledger.place.steps.assign_add(1)
     samples = progress.samples.read_value()
-    offset = progress.offset + tf.cast(tf.round(ledger.outcomes.total_samples.read_value()), tf.int64)
+    taken = tf.cast(tf.round(ledger.outcomes.total_samples.read_value()), tf.int64)
+    progress.trained.assign_add(taken)
+    offset = progress.offset + taken
     over = tf.logical_and(samples > 0, offset >= samples)
     progress.epoch.assign_add(tf.cast(over, tf.int64))
     progress.offset.assign(tf.where(over, tf.zeros_like(offset), offset))
