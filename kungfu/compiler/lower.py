@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout
-from kungfu.compiler.walk import Evaluation, conclude, prepare
+from kungfu.compiler.walk import Evaluation, conclude, prepare, reduced
 from kungfu.errors import InternalError
 from kungfu.signal import Fold, OnRescale, Source
 from kungfu.signal.operation import NEST, SCALAR, DType, Operation, SignalType
@@ -55,6 +55,17 @@ class Program:
         for one in self.variables:
             if one.on_rescale == "reset":
                 one.variable.assign(one.init)
+
+    @tf.autograph.experimental.do_not_convert
+    def frontier(self, sources: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """What the plan makes of the gradients that `sources` hold, so that it is computed once; minus infinity in a
+        step that does not need it. Beside the sources, `riders` and `conclude` take it for given."""
+        machine = TensorFlowMachine(sources, _no_messages)
+        return {
+            name: reduced(one, Evaluation(machine, self._held()))
+            for name, one in self.plan.frontier.items()
+            if name not in sources and all(nest in sources for nest in one.sources)
+        }
 
     @tf.autograph.experimental.do_not_convert
     def riders(self, sources: Mapping[str, Any]) -> tf.Tensor:
@@ -107,6 +118,9 @@ class TensorFlowMachine:
             raise InternalError(f"the step did not offer the source {source.source!r} that its plan reads")
         value = self.sources[source.source]
         return list(value) if source.type.shape == NEST else self.cast(value, source.type.dtype)
+
+    def given(self, name: str) -> Any | None:
+        return self.sources.get(name)
 
     def constant(self, value: bool | int | float, dtype: DType) -> tf.Tensor:
         return tf.constant(value, _DTYPES[dtype])

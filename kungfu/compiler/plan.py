@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
+from kungfu.compiler.frontier import Reduction, frontier_of
 from kungfu.control import Rule
 from kungfu.signal import Collective, Fold, Signal, Source, topological
 
@@ -76,6 +78,11 @@ class Plan:
     def sources(self) -> frozenset[str]:
         """The names of the sources that a step must offer."""
         return frozenset(one.source for one in self.nodes if isinstance(one, Source))
+
+    @cached_property
+    def frontier(self) -> Mapping[str, Reduction]:
+        """What the plan makes of the gradients, by name: with the other sources, all that a replay needs."""
+        return frontier_of((*self.before, *self.after))
 
     @property
     def watched(self) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ class Replay:
         if len(local) != self.size:
             raise UsageError(f"a cluster of {self.size} peers got local sources of {len(local)}; call rescale first")
         sources = {name: self._source(name, local, agreed) for name in sorted(self.plan.sources)}
+        sources |= {name: one for name in self.plan.frontier if (one := self._reduction(name, local, agreed))}
         machine = NumpyCluster(sources, self.size)
         with np.errstate(all="ignore"):
             riders = prepare(self.plan, Evaluation(machine, self.states))
@@ -78,10 +79,32 @@ class Replay:
         if SOURCES[name].placement == "local":
             own = [{"rank": rank, **one} for rank, one in enumerate(local)]
             if any(name not in one for one in own):
-                raise UsageError(f"the plan reads the local source {name!r}, and it was not given for every peer")
+                return _absent(name, "the local source {!r}, and it was not given for every peer", peers=self.size)
             return tuple(one[name] for one in own)
+        if name == "mean_grads" and name not in agreed and any("grads" not in one for one in local):
+            return _absent(name, "{!r}: give it, or 'grads' to compute it from", peers=self.size)
         known = {"size": self.size, **agreed}
         return ((known[name] if name in known else _derived(name, local, known)),) * self.size
+
+    def _reduction(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer | None:
+        """A number on the frontier that is given in place of the gradients."""
+        if self.plan.frontier[name].placement == "agreed":
+            return (np.float32(agreed[name]),) * self.size if name in agreed else None
+        return tuple(np.float32(one[name]) for one in local) if all(name in one for one in local) else None
+
+
+@dataclass(frozen=True)
+class _Absent:
+    """In place of gradients that were not given: an error only where the plan does need them."""
+
+    message: str
+
+
+def _absent(name: str, message: str, *, peers: int) -> PerPeer:
+    text = f"the plan reads {message.format(name)}"
+    if SOURCES[name].type.shape != ("nest",):
+        raise UsageError(text)
+    return (_Absent(text),) * peers
 
 
 def _starts(fold: Fold, *, peers: int) -> tuple[PerPeer, ...]:
@@ -142,6 +165,9 @@ class NumpyCluster:
         values = self.sources[source.source]
         return values if source.type.shape == ("nest",) else self.cast(values, source.type.dtype)
 
+    def given(self, name: str) -> PerPeer | None:
+        return self.sources.get(name)
+
     def constant(self, value: bool | int | float, dtype: DType) -> PerPeer:
         return (np.asarray(value, dtype),) * self.size
 
@@ -190,6 +216,8 @@ class NumpyCluster:
 
 
 def _operand(value: Any, dtype: DType) -> Any:
+    if isinstance(value, _Absent):
+        raise UsageError(value.message)
     return value if isinstance(value, list) else np.asarray(value).astype(dtype)
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from math import nan
+from math import inf, nan
 from typing import Any, Protocol
 
+from kungfu.compiler.frontier import Reduction, frontier_name
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment
 from kungfu.control import Rescale
 from kungfu.errors import InternalError
 from kungfu.signal import Constant, Fold, Map, Placeholder, Signal, Source, topological
 from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
 
-__all__ = ["Evaluation", "Machine", "conclude", "prepare"]
+__all__ = ["Evaluation", "Machine", "conclude", "prepare", "reduced"]
 
 Value = Any  # a tensor, or one array a peer
 Branch = Callable[[], list[Value]]
@@ -28,6 +29,8 @@ class Machine(Protocol):
     """What computes: TensorFlow in a step, or NumPy for a whole cluster at once."""
 
     def source(self, source: Source) -> Value: ...
+
+    def given(self, name: str) -> Value | None: ...
 
     def constant(self, value: bool | int | float, dtype: DType) -> Value: ...
 
@@ -62,6 +65,22 @@ class Evaluation:
     states: Mapping[Fold, tuple[Value, ...]]
     values: dict[Signal, Value] = field(default_factory=dict)
     renewed: dict[Fold, tuple[Value, ...]] = field(default_factory=dict)
+
+
+def reduced(one: Reduction, evaluation: Evaluation) -> Value:
+    """A number on the frontier, minus infinity in the steps that do not compute it (no reduction comes to that)."""
+    machine = evaluation.machine
+
+    def then() -> list[Value]:
+        values = [evaluation.values[operand] for operand in one.node.operands]
+        return [_mapped(one.node, values, machine=machine)]
+
+    for node in topological((*one.gates, *one.node.operands)):
+        evaluation.values[node] = _value(node, evaluation)
+    if not one.gates:
+        return then()[0]
+    on = reduce(lambda some, other: _apply("or", some, other, machine), [evaluation.values[g] for g in one.gates])
+    return machine.branch(on, then, lambda: [machine.constant(-inf, "float32")])[0]
 
 
 def prepare(plan: Plan, evaluation: Evaluation) -> Value:
@@ -126,6 +145,10 @@ def _value(node: Signal, evaluation: Evaluation) -> Value:
     if isinstance(node, Constant):
         return machine.constant(node.value, node.type.dtype)
     if isinstance(node, Map):
+        name = frontier_name(node)
+        given = machine.given(name) if name else None
+        if given is not None:
+            return given
         return _mapped(node, [evaluation.values[one] for one in node.operands], machine=machine)
     if isinstance(node, Fold):
         return _folded(node, evaluation)

@@ -1,0 +1,71 @@
+"""The frontier: all that a plan sees of the gradients, as numbers, so that a record of a run needs no gradient.
+
+A map that reduces a nest of tensors to a number stands on the frontier: whoever knows its value can compute the rest
+of the plan. In a step the program computes each of them once and hands it on as if it were a source; a replay takes
+the recorded number in the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kungfu.signal import NEST, Map, Signal, Source
+
+if TYPE_CHECKING:
+    from kungfu.compiler.plan import Segment
+
+__all__ = ["Reduction", "frontier_name", "frontier_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """A number that a plan makes of a nest; it is known in the steps of one of the gates, without gates in all."""
+
+    name: str
+    node: Map
+    gates: tuple[Signal, ...]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The nests that it reduces."""
+        return tuple(one.source for one in self.node.operands if isinstance(one, Source) and one.type.shape == NEST)
+
+    @property
+    def placement(self) -> str:
+        """Whether each peer has its own value, or all the same."""
+        return self.node.placement
+
+
+def frontier_name(node: Signal) -> str:
+    """The name of a reduction of a nest, as in ``norm_squared(grads)``; empty for every other node.
+
+    >>> from kungfu import ops
+    >>> from kungfu.signal import TrainingSignals
+    >>> frontier_name(ops.norm_squared(TrainingSignals().mean_grads))
+    'norm_squared(mean_grads)'
+    """
+    if not isinstance(node, Map):
+        return ""
+    nests = [one for one in node.operands if one.type.shape == NEST]
+    if not nests or node.type.shape == NEST or not all(isinstance(one, Source) for one in node.operands):
+        return ""
+    return f"{node.operation.name}({', '.join(one.source for one in node.operands if isinstance(one, Source))})"
+
+
+def frontier_of(segments: Iterable[Segment]) -> Mapping[str, Reduction]:
+    """The frontier of these segments, by name."""
+    found: dict[str, Reduction] = {}
+    always: set[str] = set()
+    for segment in segments:
+        for node in segment.nodes:
+            name = frontier_name(node)
+            if not name or not isinstance(node, Map):
+                continue
+            if not segment.gates:
+                always.add(name)
+            known = found[name].gates if name in found else ()
+            gates = dict.fromkeys((*known, *segment.gates))
+            found[name] = Reduction(name, node, () if name in always else tuple(gates))
+    return found
