@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kungfu import control, monitor, ops
-from kungfu.errors import KungfuError
+from kungfu.errors import KungfuError, PolicyError
+from kungfu.ops import clip, log, maximum, minimum, round, sqrt, where
 from kungfu.policy import Policy, at_most, first, policy
+from kungfu.signal import Signal, fold
 
 if TYPE_CHECKING:
     from kungfu.training import SKIPPED, Training, attach
@@ -15,14 +17,24 @@ __all__ = [
     "SKIPPED",
     "KungfuError",
     "Policy",
+    "PolicyError",
+    "Signal",
     "Training",
     "at_most",
     "attach",
+    "clip",
     "control",
     "first",
+    "fold",
+    "log",
+    "maximum",
+    "minimum",
     "monitor",
     "ops",
     "policy",
+    "round",
+    "sqrt",
+    "where",
 ]
 
 
