@@ -1,0 +1,42 @@
+"""Cluster schedulers that use elasticity: traces, policies as pure functions, and one simulator for all of them.
+
+Nothing here imports TensorFlow. Policies decide; the simulator performs. See ``docs/scheduling.md``.
+"""
+
+from kungfu.schedule.curves import LINEAR, Curve, hybrid_batch, hybrid_curve, read_throughputs
+from kungfu.schedule.elan import elastic_backfill, elastic_fifo
+from kungfu.schedule.engine import simulate
+from kungfu.schedule.job import Job, inelastic, with_limits
+from kungfu.schedule.ledger import Result
+from kungfu.schedule.metrics import reduction, summary
+from kungfu.schedule.performing import Pauses
+from kungfu.schedule.rigid import conservative_backfill, easy_backfill, fifo, first_fit
+from kungfu.schedule.state import Plan, Policy, State
+from kungfu.schedule.tiresias import elastic_tiresias, tiresias
+
+__all__ = [
+    "LINEAR",
+    "Curve",
+    "Job",
+    "Pauses",
+    "Plan",
+    "Policy",
+    "Result",
+    "State",
+    "conservative_backfill",
+    "easy_backfill",
+    "elastic_backfill",
+    "elastic_fifo",
+    "elastic_tiresias",
+    "fifo",
+    "first_fit",
+    "hybrid_batch",
+    "hybrid_curve",
+    "inelastic",
+    "read_throughputs",
+    "reduction",
+    "simulate",
+    "summary",
+    "tiresias",
+    "with_limits",
+]

@@ -1,0 +1,141 @@
+"""What a policy sees and what it answers: the border between deciding and performing.
+
+A policy is a pure function of (state, its own memory) to (plan, new memory). The simulator performs plans on an
+imagined cluster; anything that carries plans out on running jobs can take the simulator's place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from kungfu.schedule.curves.curve import rates_up_to
+from kungfu.schedule.job import Job
+
+__all__ = [
+    "Floats",
+    "Ints",
+    "Plan",
+    "Policy",
+    "Progress",
+    "State",
+    "Workload",
+    "read_only",
+    "remaining_s",
+    "stateless",
+    "tabulated",
+]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Memory = TypeVar("Memory")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The jobs as vectors, one entry a job in order of arrival; a job is known by its index.
+
+    ``rates[kind[j], p]`` is the throughput of job j on p GPUs, in the units of its curve.
+    """
+
+    gpus: Ints
+    min_gpus: Ints
+    max_gpus: Ints
+    submit_s: Floats
+    duration_s: Floats
+    kind: Ints
+    rates: Floats
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where each job stands. Only the engine writes it; policies get read-only views.
+
+    ``remaining_s`` is work left at ``since_s``, in seconds at the size the user asked for. A job makes no progress
+    before ``since_s``, which lies in the future while it is paused. ``end_s`` is infinite for a job that does not
+    run; ``finished`` tells what has ended.
+    """
+
+    gpus: Ints
+    remaining_s: Floats
+    since_s: Floats
+    speed: Floats
+    end_s: Floats
+    finished: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class State:
+    """The cluster at one instant, before the policy has decided.
+
+    ``running`` and ``pending`` are indices in order of arrival; ``arrived`` are those of the pending that came now.
+    """
+
+    now_s: float
+    gpus: int
+    workload: Workload
+    progress: Progress
+    running: Ints
+    pending: Ints
+    arrived: Ints
+
+
+@dataclass(frozen=True)
+class Plan:
+    """GPUs for some jobs (0 preempts); a job that is not named keeps what it has.
+
+    ``wake_s`` is when to ask again though nothing arrives or ends.
+    """
+
+    jobs: Ints
+    gpus: Ints
+    wake_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Policy(Generic[Memory]):
+    """A name, the memory to begin with, and the decision itself."""
+
+    name: str
+    begin: Callable[[Workload, int], Memory]
+    decide: Callable[[State, Memory], tuple[Plan, Memory]]
+
+
+def stateless(name: str, *, decide: Callable[[State], Plan]) -> Policy[None]:
+    """A policy that needs no memory: a function from what is to what shall be."""
+    return Policy(name, lambda _workload, _gpus: None, lambda state, memory: (decide(state), memory))
+
+
+def tabulated(jobs: tuple[Job, ...], *, gpus: int) -> Workload:
+    """The jobs as vectors. Cost: 8 bytes for each different curve and each GPU of the cluster."""
+    kinds = {curve: index for index, curve in enumerate(dict.fromkeys(job.curve for job in jobs))}
+    return Workload(
+        gpus=np.array([job.gpus for job in jobs], dtype=np.int64),
+        min_gpus=np.array([job.min_gpus for job in jobs], dtype=np.int64),
+        max_gpus=np.array([min(gpus, job.max_gpus or gpus) for job in jobs], dtype=np.int64),
+        submit_s=np.array([job.submit_s for job in jobs], dtype=np.float64),
+        duration_s=np.array([job.duration_s for job in jobs], dtype=np.float64),
+        kind=np.array([kinds[job.curve] for job in jobs], dtype=np.int64),
+        rates=np.stack([rates_up_to(curve, gpus) for curve in kinds]),
+    )
+
+
+def remaining_s(state: State, jobs: Ints) -> Floats:
+    """Work left now, in seconds at the size the user asked for."""
+    progress = state.progress
+    elapsed = np.maximum(state.now_s - progress.since_s[jobs], 0.0)
+    left: Floats = np.maximum(progress.remaining_s[jobs] - progress.speed[jobs] * elapsed, 0.0)
+    return left
+
+
+def read_only(progress: Progress) -> Progress:
+    """Views of the same arrays through which nothing can be written."""
+    views: dict[str, Any] = {field.name: getattr(progress, field.name).view() for field in fields(progress)}
+    for view in views.values():
+        view.flags.writeable = False
+    return Progress(**views)
