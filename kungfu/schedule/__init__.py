@@ -13,9 +13,13 @@ from kungfu.schedule.performing import Pauses
 from kungfu.schedule.rigid import conservative_backfill, easy_backfill, fifo, first_fit
 from kungfu.schedule.state import Plan, Policy, State
 from kungfu.schedule.tiresias import elastic_tiresias, tiresias
+from kungfu.schedule.traces import FORMATS, SHAPES, Columns, generated, read_trace
 
 __all__ = [
+    "FORMATS",
     "LINEAR",
+    "SHAPES",
+    "Columns",
     "Curve",
     "Job",
     "Pauses",
@@ -30,10 +34,12 @@ __all__ = [
     "elastic_tiresias",
     "fifo",
     "first_fit",
+    "generated",
     "hybrid_batch",
     "hybrid_curve",
     "inelastic",
     "read_throughputs",
+    "read_trace",
     "reduction",
     "simulate",
     "summary",
