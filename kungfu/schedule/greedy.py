@@ -75,6 +75,51 @@ def build_ladders(rates: Floats, *, kind: Ints, fewest: Ints, most: Ints, gain: 
     return Ladders(steps, row.reshape(-1))
 
 
+@dataclass
+class _Hand:
+    """The GPUs handed out so far, and for each job what its next step (up) and its last one (down) is worth."""
+
+    climbers: Climbers
+    held: Ints
+
+    def __post_init__(self) -> None:
+        weight, row, steps = self.climbers.weight, self.climbers.row, self.climbers.steps
+        self.up: Floats = weight * steps[row, self.held]
+        self.down: Floats = weight * steps[row, self.held - 1]
+        self._backwards = self.down[::-1]
+
+    def best(self) -> int:
+        return int(self.up.argmax())
+
+    def worst(self) -> int:
+        return len(self.down) - 1 - int(self._backwards.argmin())  # of equals the last
+
+    def goes_before(self, best: int, worst: int) -> bool:
+        up, down = self.up.item(best), self.down.item(worst)
+        return up > down or (up == down and best < worst)
+
+    def give(self, index: int) -> None:
+        self.held[index] += 1
+        self.down[index] = self.up[index]
+        self.up[index] = self._step(index, self.held.item(index))
+
+    def take(self, index: int) -> None:
+        self.held[index] -= 1
+        self.up[index] = self.down[index]
+        self.down[index] = self._step(index, self.held.item(index) - 1)
+
+    def give_back_useless(self) -> int:
+        """Take away GPUs that gain nothing; how many."""
+        count = 0
+        while self.down.item(worst := self.worst()) < 0:
+            self.take(worst)
+            count += 1
+        return count
+
+    def _step(self, index: int, gpus: int) -> float:
+        return self.climbers.weight.item(index) * self.climbers.steps.item(self.climbers.row.item(index), gpus)
+
+
 def fill(climbers: Climbers, *, start: Ints, total: int) -> Ints:
     """The greedy allocation of ``total`` GPUs, at least the fewest to each; any ``start`` gives the same.
 
@@ -85,25 +130,18 @@ def fill(climbers: Climbers, *, start: Ints, total: int) -> Ints:
 
     Cost: one pass over the jobs for each GPU by which the guess is wrong.
     """
-    steps, row, weight = climbers.steps, climbers.row, climbers.weight
-    held = start.copy()
-    up, down = weight * steps[row, held], weight * steps[row, held - 1]
-    free = total - int(held.sum())
-    while len(held):
-        best, worst = int(up.argmax()), len(down) - 1 - int(down[::-1].argmin())
-        if free < 0 or down[worst] < 0 or (free == 0 and _goes_before(up, best=best, down=down, worst=worst)):
-            index, change = worst, -1
-        elif free > 0 and up[best] > 0:
-            index, change = best, 1
-        else:
-            break
-        held[index] += change
-        free -= change
-        up[index] = weight[index] * steps[row[index], held[index]]
-        down[index] = weight[index] * steps[row[index], held[index] - 1]
-    return held
-
-
-def _goes_before(up: Floats, *, best: int, down: Floats, worst: int) -> bool:
-    """Whether the best step not taken precedes the worst one taken."""
-    return bool(up[best] > down[worst] or (up[best] == down[worst] and best < worst))
+    if not len(start):
+        return start
+    hand = _Hand(climbers, start.copy())
+    free = total - int(start.sum())
+    free += hand.give_back_useless()
+    while free < 0:
+        hand.take(hand.worst())
+        free += 1
+    while free > 0 and hand.up.item(best := hand.best()) > 0:
+        hand.give(best)
+        free -= 1
+    while free == 0 and hand.goes_before(best := hand.best(), worst := hand.worst()):
+        hand.take(worst)
+        hand.give(best)
+    return hand.held

@@ -9,10 +9,8 @@ fewest GPUs are free.
 
 from __future__ import annotations
 
-import math
-
-from kungfu.schedule.elan.crew import Crew, Setting, joined
-from kungfu.schedule.elan.forecast import estimated_opening_s, opening, sum_of_ends_s
+from kungfu.schedule.elan.crew import Crew, Setting, allocated, joined, left_s
+from kungfu.schedule.elan.forecast import estimated_opening, estimated_sum_of_ends_s, opening, sum_of_ends_s
 
 __all__ = ["admissible", "does_not_delay", "spare_gpus"]
 
@@ -29,33 +27,38 @@ def admissible(crew: Crew, *, job: int, setting: Setting, exact_up_to: int) -> b
         crew: who runs, with the GPUs they hold.
         job: who asks.
         setting: curves and size of the cluster.
-        exact_up_to: crews up to this many jobs are forecast to the last end, larger ones exactly up to the completion
-            that the job would wait for and with fixed GPUs from there.
+        exact_up_to: futures of crews of up to this many jobs are played exactly, those of larger ones estimated.
     """
     fewest = int(setting.workload.min_gpus[job])
     if fewest > spare_gpus(crew, setting=setting):
         return False
     if fewest <= setting.gpus - int(crew.held.sum()):
         return True
-    return _pays(crew, job=job, fewest=fewest, setting=setting, exact=len(crew.jobs) < exact_up_to)
+    if len(crew.jobs) < exact_up_to:
+        return _pays(crew, job=job, fewest=fewest, setting=setting)
+    return _seems_to_pay(crew, job=job, fewest=fewest, setting=setting)
 
 
-def _pays(crew: Crew, *, job: int, fewest: int, setting: Setting, exact: bool) -> bool:
+def _pays(crew: Crew, *, job: int, fewest: int, setting: Setting) -> bool:
     """Whether the sum of completion times is no larger if ``job`` starts now than if it waits."""
     wait = opening(crew, wanted=fewest, setting=setting)
     later = joined(wait.crew, job=job, setting=setting)
-    waiting_s = wait.ends_s + len(later.jobs) * wait.time_s
-    waiting_s += sum_of_ends_s(later, setting=setting, until_s=math.inf if exact else 0.0)
+    waiting_s = wait.ends_s + wait.time_s * len(later.jobs) + sum_of_ends_s(later, setting=setting)
+    return sum_of_ends_s(joined(crew, job=job, setting=setting), setting=setting) <= waiting_s
+
+
+def _seems_to_pay(crew: Crew, *, job: int, fewest: int, setting: Setting) -> bool:
+    """The same by estimate: both futures share the GPUs now and at the opening, and not again."""
+    wait = estimated_opening(crew, wanted=fewest, setting=setting)
+    later = allocated(joined(wait.crew, job=job, setting=setting), setting=setting)
+    waiting_s = wait.ends_s + wait.time_s * len(later.jobs) + float(left_s(later, setting=setting).sum())
     sooner = joined(crew, job=job, setting=setting)
-    return sum_of_ends_s(sooner, setting=setting, until_s=math.inf if exact else wait.time_s) <= waiting_s
+    return estimated_sum_of_ends_s(sooner, again_s=wait.time_s, setting=setting) <= waiting_s
 
 
 def does_not_delay(crew: Crew, *, job: int, head: int, setting: Setting, exact_up_to: int) -> bool:
     """Whether ``head`` finds its fewest GPUs free no later if ``job`` joins the crew now."""
     wanted = int(setting.workload.min_gpus[head])
-    sooner = joined(crew, job=job, setting=setting)
-    if len(crew.jobs) < exact_up_to:
-        limit_s = opening(crew, wanted=wanted, setting=setting).time_s
-        return opening(sooner, wanted=wanted, setting=setting).time_s <= limit_s
-    limit_s = estimated_opening_s(crew, wanted=wanted, setting=setting)
-    return estimated_opening_s(sooner, wanted=wanted, setting=setting) <= limit_s
+    opens = opening if len(crew.jobs) < exact_up_to else estimated_opening
+    limit_s = opens(crew, wanted=wanted, setting=setting).time_s
+    return opens(joined(crew, job=job, setting=setting), wanted=wanted, setting=setting).time_s <= limit_s

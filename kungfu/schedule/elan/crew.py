@@ -7,15 +7,18 @@ gain is above zero. It stops at a local dip of a curve even if two more GPUs wou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from kungfu.schedule.greedy import Climbers, Ladders, build_ladders, fill, saved_time
 from kungfu.schedule.state import Floats, Ints, State, Workload, remaining_s
 
 __all__ = ["Crew", "Setting", "after", "allocated", "crew_now", "joined", "left_s", "prepared"]
 
+Number = TypeVar("Number", np.int64, np.float64)
 _NO_WORK = 1e-300  # a weight must stay above zero, or an infinite step times it would not be a number
 
 
@@ -55,17 +58,16 @@ def joined(crew: Crew, *, job: int, setting: Setting) -> Crew:
     """The crew with ``job``, which has not run yet, on its fewest GPUs: they may be taken from others later."""
     work = setting.workload
     at = int(np.searchsorted(crew.jobs, job))
-    units = work.duration_s[job] * _asked_rate(work, np.array([job]))[0]
-    return Crew(
-        np.insert(crew.jobs, at, job), np.insert(crew.work, at, units), np.insert(crew.held, at, work.min_gpus[job])
-    )
+    units = float(work.duration_s[job] * work.rates[work.kind[job], work.gpus[job]])
+    fewest = int(work.min_gpus[job])
+    return Crew(_with(crew.jobs, job, at=at), _with(crew.work, units, at=at), _with(crew.held, fewest, at=at))
 
 
 def allocated(crew: Crew, *, setting: Setting) -> Crew:
     """The crew with all GPUs shared anew."""
     row = setting.ladders.row[crew.jobs]
     climbers = Climbers(setting.ladders.steps, row, np.maximum(crew.work, _NO_WORK))
-    return replace(crew, held=fill(climbers, start=crew.held, total=setting.gpus))
+    return Crew(crew.jobs, crew.work, fill(climbers, start=crew.held, total=setting.gpus))
 
 
 def left_s(crew: Crew, *, setting: Setting) -> Floats:
@@ -78,6 +80,11 @@ def after(crew: Crew, *, seconds: float, left: Floats, setting: Setting) -> Crew
     stay = left > seconds
     work = crew.work - _rate(crew, setting=setting) * seconds
     return Crew(crew.jobs[stay], np.maximum(work[stay], 0.0), crew.held[stay])
+
+
+def _with(vector: npt.NDArray[Number], value: float, *, at: int) -> npt.NDArray[Number]:
+    """``np.insert`` of one value, at a fraction of its cost."""
+    return np.concatenate((vector[:at], np.array([value], dtype=vector.dtype), vector[at:]))
 
 
 def _rate(crew: Crew, *, setting: Setting) -> Floats:
