@@ -7,8 +7,8 @@ from kungfu.schedule.curves import LINEAR, Curve, hybrid_batch, hybrid_curve, re
 from kungfu.schedule.elan import elastic_backfill, elastic_fifo
 from kungfu.schedule.engine import simulate
 from kungfu.schedule.job import Job, inelastic, with_limits
-from kungfu.schedule.ledger import Result
-from kungfu.schedule.metrics import reduction, summary
+from kungfu.schedule.outcome.ledger import Result
+from kungfu.schedule.outcome.metrics import reduction, summary
 from kungfu.schedule.performing import Pauses
 from kungfu.schedule.rigid import conservative_backfill, easy_backfill, fifo, first_fit
 from kungfu.schedule.state import Plan, Policy, State

@@ -16,7 +16,7 @@ import numpy as np
 
 from kungfu.errors import InternalError, UsageError
 from kungfu.schedule.job import Job, arranged
-from kungfu.schedule.ledger import Result, close_books, note_event, open_books
+from kungfu.schedule.outcome.ledger import Result, close_books, note_event, open_books
 from kungfu.schedule.performing import Books, Pauses, carry_out, end_jobs, nothing_done
 from kungfu.schedule.state import Ints, Policy, State, read_only, tabulated
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kungfu.errors import UsageError
-from kungfu.schedule.ledger import Ledger, note_change
+from kungfu.schedule.outcome.ledger import Ledger, note_change
 from kungfu.schedule.state import Floats, Ints, Plan, Progress, State, Workload, remaining_s
 
 __all__ = ["Books", "Pauses", "carry_out", "end_jobs", "nothing_done"]

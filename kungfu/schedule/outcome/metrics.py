@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kungfu.schedule.ledger import Result
+from kungfu.schedule.outcome.ledger import Result
 from kungfu.schedule.state import Floats
 
 __all__ = ["SIZE_CLASSES", "Figures", "Summary", "reduction", "summary", "summary_as_dict"]
