@@ -87,7 +87,7 @@ def carry_out(plan: Plan, *, state: State, books: Books) -> Ints:
     progress = books.progress
     if after.min() < 0 or progress.finished[jobs].any():
         raise UsageError(
-            f"the policy gave {after.tolist()} GPUs to the jobs {jobs.tolist()}: must be >= 0 and they alive"
+            f"the policy gave {after.tolist()} GPUs to jobs {jobs.tolist()}: give 0 or more, to living jobs"
         )
     before = progress.gpus[jobs]
     note_change(books.ledger, jobs=jobs, before=before, after=after, now_s=state.now_s)

@@ -61,18 +61,18 @@ def _read_table(path: Path) -> dict[int, Curve]:
     family: dict[int, Curve] = {}
     for line, row in enumerate(rows[1:], start=2):
         if row:
-            family[int(_number(row[0], where=f"{path}:{line}: column global_batch_size"))] = _row_curve(
-                row[1:], counts=[int(count) for count in counts], where=f"{path}:{line}"
-            )
+            where = f"{path}:{line}"
+            batch = int(_number(row[0], where=f"{where}: column global_batch_size"))
+            if batch in family:
+                raise UsageError(f"{where}: expected a new batch, got {batch} again: leave one of the two rows")
+            family[batch] = _row_curve(row[1:], counts=[int(count) for count in counts], where=where)
     return family
 
 
 def _row_curve(cells: list[str], *, counts: list[int], where: str) -> Curve:
     filled = [index for index, cell in enumerate(cells) if cell.strip()]
     if not filled or len(cells) > len(counts):
-        raise UsageError(
-            f"{where}: expected up to {len(counts)} rates and at least one, got {len(filled)} of {len(cells)}"
-        )
+        raise UsageError(f"{where}: expected 1 to {len(counts)} rates, got {len(filled)}")
     for index in range(filled[0], filled[-1] + 1):
         if index not in filled:
             raise UsageError(f"{where}: column {counts[index]}: a hole between two measured rates; measure it")

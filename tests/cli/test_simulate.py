@@ -1,0 +1,94 @@
+"""``kungfu simulate`` from its arguments to what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kungfu.cli.simulate import add_arguments, run
+from kungfu.schedule.catalogue import CATALOGUE
+
+
+def _run(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return run(parser.parse_args(words))
+
+
+@pytest.mark.parametrize("policy", CATALOGUE)
+def test_every_policy_runs_by_name_and_reports_in_json(policy: str, capsys) -> None:
+    assert _run("generated:elan:40", "--gpus", "32", "--policy", policy, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["policies"][policy]["overall"]["jobs"] == 40
+    assert 0 < report["policies"][policy]["utilisation"] <= 1
+
+
+def test_two_policies_are_compared(capsys) -> None:
+    words = (
+        "generated:itp:60:1:1.2",
+        "--gpus",
+        "64",
+        "--policy",
+        "elastic-tiresias",
+        "--against",
+        "tiresias",
+        "--json",
+    )
+    assert _run(*words) == 0
+    report = json.loads(capsys.readouterr().out)
+    ours, theirs = (report["policies"][name]["overall"]["jct_s"] for name in ("elastic-tiresias", "tiresias"))
+    assert report["reduction"]["jct"] == pytest.approx(1 - ours / theirs)
+
+
+def test_the_table_names_every_class(capsys) -> None:
+    assert _run("generated:elan:20", "--gpus", "16", "--policy", "ebf", "--against", "easy") == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("ebf", "easy", "small", "median", "large", "ebf against easy: jct"))
+
+
+def test_a_longer_pause_costs_time(capsys) -> None:
+    means = []
+    for pause in ("0", "500"):
+        words = ("generated:elan:60:2:1.2", "--gpus", "32", "--policy", "efifo", "--pause", pause, "--json")
+        assert _run(*words) == 0
+        means.append(json.loads(capsys.readouterr().out)["policies"]["efifo"]["overall"]["jct_s"])
+    assert means[1] > means[0] + 100
+
+
+@pytest.mark.slow
+def test_a_plot_is_drawn_beside_the_figures(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "both.png"
+    words = ("generated:elan:20", "--gpus", "16", "--policy", "efifo", "--against", "fifo", "--plot", str(path))
+    assert _run(*words) == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert f"plot: {path}" in capsys.readouterr().out.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("nowhere.csv", "--gpus", "4", "--policy", "fifo"), "nowhere.csv: expected a readable CSV file"),
+        (("generated:elan:5", "--gpus", "0", "--policy", "fifo"), "0 GPUs"),
+        (("generated:elan:many", "--gpus", "4", "--policy", "fifo"), "expected generated:SHAPE:JOBS"),
+        (("generated:cube:5", "--gpus", "4", "--policy", "fifo"), "no shape 'cube'"),
+        (("generated:elan:5", "--gpus", "4", "--policy", "efifo", "--pause", "-1"), "pauses must be finite"),
+        (("generated:elan:5", "--gpus", "4", "--policy", "efifo", "--min-share", "2"), "shares 2.0 and 4.0"),
+        (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--plot", "/nowhere/a.png"), "cannot write the plot"),
+    ],
+)
+def test_what_cannot_work_is_said_on_standard_error_and_nothing_is_printed(words, says, capsys) -> None:
+    assert _run(*words) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert shown.out == ""
+
+
+@pytest.mark.slow
+def test_scheduling_needs_no_tensorflow() -> None:
+    script = "import sys, kungfu.schedule, kungfu.cli.simulate; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0

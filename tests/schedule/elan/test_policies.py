@@ -1,0 +1,103 @@
+"""E-FIFO and E-BF: what holds at every event, and a case that separates the two."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from kungfu.errors import UsageError
+from kungfu.schedule import Job, Pauses, elastic_backfill, elastic_fifo, fifo, simulate, with_limits
+from kungfu.schedule.elan.admission import admissible
+from kungfu.schedule.elan.crew import crew_now, prepared
+from kungfu.schedule.greedy import saved_time
+from kungfu.schedule.state import remaining_s
+from tests.schedule.auditor import seen
+from tests.schedule.instances import Instance, instances, rows, thorough
+
+POLICIES = {"efifo": elastic_fifo, "ebf": elastic_backfill}
+
+
+def _assert_within_limits(state) -> None:
+    held = state.progress.gpus[state.running]
+    assert (held >= state.workload.min_gpus[state.running]).all()
+    assert (held <= state.workload.max_gpus[state.running]).all()
+    assert held.sum() <= state.gpus
+
+
+def _assert_no_useful_gpu_idle(state) -> None:
+    if state.progress.gpus.sum() < state.gpus:
+        gains = saved_time(state.workload.rates)
+        for job in state.running:
+            held = state.progress.gpus[job]
+            assert held == state.workload.max_gpus[job] or gains[state.workload.kind[job], held] <= 0
+        if len(state.pending):  # the head was refused although GPUs idle, so it cannot fit
+            assert state.workload.min_gpus[state.pending[0]] > state.gpus - state.progress.gpus.sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("exact_up_to", [0, 99])
+@thorough
+@given(instance=instances())
+def test_limits_and_work_conservation_hold_at_every_event(name: str, exact_up_to: int, instance: Instance) -> None:
+    policy = POLICIES[name](exact_up_to=exact_up_to)
+    for state in seen(instance.jobs, gpus=instance.gpus, policy=policy, pauses=Pauses(1.0, 1.0, 0.03)):
+        _assert_within_limits(state)
+        _assert_no_useful_gpu_idle(state)
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances())
+def test_efifo_starts_jobs_in_order_and_refuses_only_by_its_rule(instance: Instance) -> None:
+    for state in seen(instance.jobs, gpus=instance.gpus, policy=elastic_fifo(exact_up_to=99)):
+        if len(state.pending):
+            assert state.running.max(initial=-1) < state.pending[0]
+            setting = prepared(state.workload, state.gpus)
+            head = int(state.pending[0])
+            assert not admissible(crew_now(state), job=head, setting=setting, exact_up_to=99)
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances(most_jobs=4))
+def test_gpus_are_shared_as_the_plain_loop_shares_them(instance: Instance) -> None:
+    for state in seen(instance.jobs, gpus=instance.gpus, policy=elastic_fifo()):
+        jobs, work = state.running, state.workload
+        gains, held = saved_time(work.rates), work.min_gpus[state.running].copy()
+        left = remaining_s(state, jobs) * work.rates[work.kind[jobs], work.gpus[jobs]]
+        for _ in range(state.gpus - int(held.sum())):
+            able = held < work.max_gpus[jobs]
+            gain = np.where(able, left * gains[work.kind[jobs], np.minimum(held, state.gpus - 1)], 0.0)
+            if not len(jobs) or gain.max() <= 0:
+                break
+            held[gain.argmax()] += 1
+        assert state.progress.gpus[jobs].tolist() == held.tolist()
+
+
+def test_rigid_jobs_make_efifo_plain_fifo() -> None:
+    jobs = with_limits(rows((0, 3, 10), (1, 4, 5), (2, 1, 8), (3, 1, 20)), min_share=1, max_share=1)
+    starts = [simulate(jobs, gpus=4, policy=policy).start_s.tolist() for policy in (fifo(), elastic_fifo())]
+    assert starts[0] == starts[1] == [0, 10, 15, 15]
+
+
+def test_ebf_lets_a_job_pass_a_refused_head_and_efifo_does_not() -> None:
+    jobs = with_limits(rows((0, 3, 10), (1, 4, 5), (2, 1, 8)), min_share=1, max_share=1)
+    assert simulate(jobs, gpus=4, policy=elastic_fifo()).start_s.tolist() == [0, 10, 15]
+    assert simulate(jobs, gpus=4, policy=elastic_backfill()).start_s.tolist() == [0, 10, 2]
+    assert simulate(jobs, gpus=4, policy=elastic_backfill(depth=0)).start_s.tolist() == [0, 10, 15]
+
+
+def test_every_changed_job_pauses() -> None:
+    # The first job runs alone on both GPUs; from 1 it shares them, pausing for 1 s; each has its own GPU then.
+    jobs = (Job("a", 0, 1, 10.0, max_gpus=2), Job("b", 1, 1, 3.0, max_gpus=1))
+    result = simulate(jobs, gpus=2, policy=elastic_fifo(), pauses=Pauses(1.0, 1.0))
+    # a: 2 done by 1, paused to 2, 2 more by 4 when b ends, paused to 5, the last 6 on two GPUs.
+    assert result.finish_s.tolist() == [8.0, 4.0]
+
+
+@pytest.mark.parametrize("make", POLICIES.values())
+def test_a_negative_effort_is_refused(make) -> None:
+    with pytest.raises(UsageError, match="exact_up_to is -1"):
+        make(exact_up_to=-1)

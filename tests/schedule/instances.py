@@ -1,0 +1,55 @@
+"""Small random traces for the invariants: whole seconds, a handful of jobs, curves of every temper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from kungfu.schedule import LINEAR, Curve, Job
+
+CURVES = (
+    LINEAR,
+    Curve((1, 2, 4, 8), (1.0, 1.75, 2.5, 3.0)),
+    Curve((1, 2, 4, 8), (6.8, 11.8, 18.2, 17.5)),
+    Curve((2, 3, 6), (2.0, 2.0, 4.5)),
+    Curve((1,), (3.0,)),
+)
+"""Perfect, concave, with a peak, with a dip in its gains and no point at 1, flat."""
+
+thorough = settings(max_examples=500, deadline=None)
+"""For every invariant: at least 500 random instances."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A cluster and a trace for it."""
+
+    gpus: int
+    jobs: tuple[Job, ...]
+
+
+@st.composite
+def instances(draw: st.DrawFn, *, curves: tuple[Curve, ...] = CURVES, most_jobs: int = 6) -> Instance:
+    """A cluster of up to 8 GPUs and up to ``most_jobs`` jobs with any limits, sorted by arrival."""
+    gpus = draw(st.integers(1, 8))
+    row = st.tuples(
+        st.integers(0, 20),
+        st.integers(1, gpus),
+        st.integers(1, 20),
+        st.sampled_from(curves),
+        st.integers(1, 4),
+        st.integers(0, 8),
+    )
+    rows = sorted(draw(st.lists(row, min_size=1, max_size=most_jobs)), key=lambda cells: cells[0])
+    return Instance(gpus, tuple(_job(index, *cells) for index, cells in enumerate(rows)))
+
+
+def _job(index: int, submit: int, gpus: int, runs: int, curve: Curve, fewest: int, more: int) -> Job:
+    return Job(str(index), submit, gpus, float(runs), curve, min(fewest, gpus), gpus + more)
+
+
+def rows(*cells: tuple[float, int, float]) -> tuple[Job, ...]:
+    """Jobs 0, 1, ... from (submit, gpus, duration) triples."""
+    return tuple(Job(str(index), *cell) for index, cell in enumerate(cells))

@@ -1,0 +1,149 @@
+"""What holds for every policy, and what the simulator refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.errors import InternalError, UsageError
+from kungfu.schedule import Job, Pauses, Plan, fifo, simulate, summary
+from kungfu.schedule.catalogue import CATALOGUE, Tuning
+from kungfu.schedule.curves import rate_at, rates_up_to
+from kungfu.schedule.state import stateless
+from tests.schedule.auditor import audited
+from tests.schedule.instances import LINEAR, Instance, instances, rows, thorough
+
+POLICIES = sorted(CATALOGUE)
+TUNING = Tuning(quanta=(12.0, 40.0), starvation=2.0)
+
+
+def _pauses(name: str) -> Pauses:
+    return Pauses(1.5, 0.25, 0.02) if CATALOGUE[name].pauses else Pauses()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POLICIES)
+@thorough
+@given(instance=instances())
+def test_every_job_does_exactly_its_work_and_all_books_agree(name: str, instance: Instance) -> None:
+    pauses = _pauses(name)
+    result, audit = audited(instance.jobs, gpus=instance.gpus, policy=CATALOGUE[name].make(TUNING), pauses=pauses)
+    for index, job in enumerate(instance.jobs):
+        asked = job.duration_s * rate_at(job.curve, job.gpus)
+        assert audit.work[index] == pytest.approx(asked, rel=1e-6)
+        fastest = rates_up_to(job.curve, instance.gpus).max()
+        assert result.finish_s[index] - job.submit_s >= asked / fastest * (1 - 1e-9)
+    assert result.usage.gpu_seconds == pytest.approx(audit.gpu_seconds)
+    assert result.usage.adjustments.tolist() == audit.changes
+    busy = result.timeline.busy[:-1] * np.diff(result.timeline.time_s)
+    assert busy.sum() == pytest.approx(sum(audit.gpu_seconds))
+    assert result.timeline.busy.max() <= instance.gpus
+    assert result.timeline.busy[-1] == 0
+    assert result.timeline.pending[-1] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["elastic-tiresias", "ebf"])
+@thorough
+@given(instance=instances(), order=st.randoms(use_true_random=False))
+def test_the_order_of_simultaneous_rows_changes_nothing(name: str, instance: Instance, order) -> None:
+    shuffled = list(instance.jobs)
+    order.shuffle(shuffled)
+    shuffled.sort(key=lambda job: job.submit_s)
+    ends = []
+    for jobs in (instance.jobs, shuffled):
+        result = simulate(jobs, gpus=instance.gpus, policy=CATALOGUE[name].make(TUNING), pauses=Pauses(1.0, 1.0))
+        ends.append({job.name: float(end) for job, end in zip(result.jobs, result.finish_s, strict=True)})
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POLICIES)
+@thorough
+@given(instance=instances(curves=(LINEAR,)))
+def test_no_cluster_beats_its_total_work_under_perfect_scaling(name: str, instance: Instance) -> None:
+    result = simulate(instance.jobs, gpus=instance.gpus, policy=CATALOGUE[name].make(TUNING))
+    work = sum(job.gpus * job.duration_s for job in instance.jobs)
+    assert summary(result).makespan_s >= work / instance.gpus * (1 - 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fifo", "first-fit", "easy", "conservative", "efifo", "ebf"])
+@thorough
+@given(instance=instances(most_jobs=5))
+def test_a_schedule_without_pauses_has_no_unit_of_time(name: str, instance: Instance) -> None:
+    slower = [replace(job, submit_s=job.submit_s * 4, duration_s=job.duration_s * 4) for job in instance.jobs]
+    starts, ends = [], []
+    for jobs in (instance.jobs, slower):
+        result = simulate(jobs, gpus=instance.gpus, policy=CATALOGUE[name].make(TUNING))
+        starts.append(result.start_s)
+        ends.append(result.finish_s)
+    assert (starts[0] * 4).tolist() == starts[1].tolist()
+    assert (ends[0] * 4).tolist() == ends[1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "gpus", "says"),
+    [
+        ((), 4, "the trace is empty"),
+        (rows((0, 1, 1.0)), 0, "a cluster of 0 GPUs"),
+        (rows((0, 8, 1.0)), 4, "job 0 asks for 8 GPUs and the cluster has 4"),
+        (rows((5, 1, 1.0), (3, 1, 1.0)), 4, "job 1 at 3 s stands after job 0 at 5 s"),
+        ((Job("a", 0, 1, 1.0), Job("a", 1, 1, 1.0)), 4, "two jobs are called 'a'"),
+    ],
+)
+def test_a_trace_that_cannot_be_simulated_is_refused_with_its_reason(jobs, gpus, says) -> None:
+    with pytest.raises(UsageError, match=says):
+        simulate(jobs, gpus=gpus, policy=fifo())
+
+
+def test_a_plan_that_exceeds_the_cluster_is_refused() -> None:
+    greedy = stateless("greedy", decide=lambda state: Plan(state.pending, state.workload.gpus[state.pending]))
+    with pytest.raises(UsageError, match="gave away 4 GPUs of 2"):
+        simulate(rows((0, 2, 1.0), (0, 2, 1.0)), gpus=2, policy=greedy)
+
+
+def test_a_plan_for_a_job_that_has_ended_is_refused() -> None:
+    stubborn = stateless("stubborn", decide=lambda state: Plan(np.array([0]), np.array([1])))
+    with pytest.raises(UsageError, match="to living jobs"):
+        simulate(rows((0, 1, 1.0), (5, 1, 1.0)), gpus=2, policy=stubborn)
+
+
+def test_a_policy_that_starts_nothing_is_found_out() -> None:
+    idle = stateless("idle", decide=lambda state: Plan(state.pending[:0], state.pending[:0]))
+    with pytest.raises(InternalError, match="idle leaves 1 jobs waiting"):
+        simulate(rows((0, 1, 1.0)), gpus=2, policy=idle)
+
+
+def test_a_policy_that_never_lets_time_pass_is_stopped() -> None:
+    restless = stateless("restless", decide=lambda state: Plan(state.pending[:0], state.pending[:0], state.now_s))
+    with pytest.raises(InternalError, match="time stands still"):
+        simulate(rows((0, 1, 1.0)), gpus=2, policy=restless)
+
+
+def test_policies_cannot_write_what_they_see() -> None:
+    def meddle(state):
+        state.progress.gpus[0] = 7
+
+    with pytest.raises(ValueError, match="read-only"):
+        simulate(rows((0, 1, 1.0)), gpus=2, policy=stateless("meddler", decide=meddle))
+
+
+def test_a_pause_delays_and_a_second_one_during_it_does_not_add_up() -> None:
+    sizes = {0.0: 1, 1.0: 2, 2.0: 4}
+
+    def grow(state):
+        return Plan(np.array([0]), np.array([sizes[state.now_s]]), state.now_s + 1 if state.now_s < 2 else np.inf)
+
+    policy = stateless(
+        "growing", decide=lambda s: grow(s) if len(s.running) or len(s.pending) else Plan(s.running, s.running)
+    )
+    result = simulate(rows((0, 4, 10.25)), gpus=4, policy=policy, pauses=Pauses(3.0))
+    # 1 GPU second of 41 in the first second; paused from 1 to 4, then from 2 to 5; the other 40 on 4 GPUs from 5.
+    assert result.finish_s.tolist() == [15.0]
+    assert result.usage.gpu_seconds.tolist() == [1 + 2 + 4 * 13]
+    assert result.usage.adjustments.tolist() == [2]

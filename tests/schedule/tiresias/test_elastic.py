@@ -1,0 +1,129 @@
+"""Elastic-Tiresias: rules R1 and R2 by hand, and what they promise at every event of random traces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.errors import UsageError
+from kungfu.schedule import Curve, Job, Pauses, elastic_tiresias, inelastic, simulate, summary, tiresias
+from kungfu.schedule.curves import rates_up_to
+from tests.schedule.auditor import audited, seen
+from tests.schedule.instances import Instance, instances, rows, thorough
+
+CROWDED = rows((0, 4, 40), (20, 2, 10))
+
+
+def test_r1_shrinks_the_old_job_instead_of_preempting_it() -> None:
+    rigid = simulate(CROWDED, gpus=4, policy=tiresias(quanta=(40,)))
+    elastic = simulate(CROWDED, gpus=4, policy=elastic_tiresias(quanta=(40,)))
+    assert summary(rigid).overall.jct_s == 30
+    # The old job does 20 of its 160 from 20 to 30 on two GPUs, and the last 60 on four.
+    assert elastic.finish_s.tolist() == [45, 30]
+    assert summary(elastic).overall.jct_s == 27.5
+    assert elastic.usage.adjustments.tolist() == [2, 0]
+
+
+def test_growing_back_costs_its_pause_and_shrinking_costs_none() -> None:
+    result = simulate(CROWDED, gpus=4, policy=elastic_tiresias(quanta=(40,)), pauses=Pauses(1.1))
+    assert result.finish_s.tolist() == pytest.approx([46.1, 30])
+
+
+def test_r1_waits_until_more_than_n_jobs_are_pending() -> None:
+    result = simulate(CROWDED, gpus=4, policy=elastic_tiresias(quanta=(40,), pending_over=1))
+    assert result.finish_s.tolist() == [50, 30]
+
+
+def test_an_inelastic_job_is_neither_shrunk_nor_grown() -> None:
+    jobs = (inelastic(CROWDED[0]), replace(CROWDED[1], min_gpus=2, max_gpus=2))
+    result = simulate(jobs, gpus=5, policy=elastic_tiresias(quanta=(40,)))
+    assert result.finish_s.tolist() == [50, 30]
+    assert result.usage.adjustments.tolist() == [0, 0]
+
+
+def test_r2_gives_each_idle_gpu_to_the_largest_relative_gain() -> None:
+    # Gains from 1 GPU: 0.8 then 0.333 for the first, 0.5 then 0.467 for the second: two go to the first, then one on.
+    first, second = Curve((1, 2, 3, 4), (1.0, 1.8, 2.4, 2.5)), Curve((1, 2, 3), (1.0, 1.5, 2.2))
+    jobs = (Job("a", 0, 1, 100.0, first), Job("b", 0, 1, 100.0, second))
+    for gpus, shares in ((3, [2, 1]), (4, [2, 2]), (5, [2, 3]), (6, [3, 3]), (7, [4, 3]), (9, [4, 3])):
+        states = seen(jobs, gpus=gpus, policy=elastic_tiresias())
+        assert states[0].progress.gpus.tolist() == shares
+
+
+def test_equal_gains_go_to_the_higher_queue_and_then_to_the_earlier_arrival() -> None:
+    jobs = rows((0, 1, 300), (11, 1, 30), (12, 1, 30))
+    states = {s.now_s: s.progress.gpus.tolist() for s in seen(jobs, gpus=4, policy=elastic_tiresias(quanta=(40,)))}
+    assert states[12.0] == [1, 2, 1]  # job 0 has had 40 GPU seconds by 10 and stands in queue 1
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances(), pending_over=st.integers(0, 3))
+def test_rules_hold_at_every_event(instance: Instance, pending_over: int) -> None:
+    quantum = 12.0
+    policy = elastic_tiresias(quanta=(quantum,), pending_over=pending_over)
+    attained, held, now = np.zeros(len(instance.jobs)), np.zeros(len(instance.jobs)), 0.0
+    for state in seen(instance.jobs, gpus=instance.gpus, policy=policy, pauses=Pauses(1.5, 0.5)):
+        attained, now = attained + held * (state.now_s - now), state.now_s
+        held = state.progress.gpus
+        asked, jobs = state.workload.gpus, state.running
+        shrunk = np.maximum(asked // 2, state.workload.min_gpus)
+        fresh = jobs[attained[jobs] < quantum]
+        assert (held[fresh] >= asked[fresh]).all()  # R1 never touches queue 0
+        if len(state.pending):
+            assert ((held[jobs] == asked[jobs]) | (held[jobs] == shrunk[jobs])).all()  # R2 only when nobody waits
+            _assert_first_fit(state, shrunk=shrunk, attained=attained, quantum=quantum, pending_over=pending_over)
+        else:
+            _assert_no_useful_gpu_idle(state)
+
+
+def _assert_first_fit(state, *, shrunk, attained, quantum, pending_over) -> None:
+    """No waiting job could start in the idle GPUs at the size that the rules give it."""
+    free = state.gpus - state.progress.gpus.sum()
+    asked = state.workload.gpus
+    crowded = any(state.progress.gpus[state.running] < asked[state.running]) or len(state.pending) > pending_over
+    sizes = np.where((attained >= quantum) & crowded, shrunk, asked)
+    assert (sizes[state.pending] > free).all()
+
+
+def _assert_no_useful_gpu_idle(state) -> None:
+    if state.progress.gpus.sum() < state.gpus:
+        for job in state.running:
+            rates, held = state.workload.rates[state.workload.kind[job]], state.progress.gpus[job]
+            assert held == state.workload.max_gpus[job] or rates[held + 1] <= rates[held]
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances(), pending_over=st.integers(0, 2))
+def test_shrinking_and_growing_in_one_plan_is_one_adjustment(instance: Instance, pending_over: int) -> None:
+    policy = elastic_tiresias(quanta=(12.0,), pending_over=pending_over)
+    result, audit = audited(instance.jobs, gpus=instance.gpus, policy=policy, pauses=Pauses(1.0))
+    assert result.usage.adjustments.tolist() == audit.changes
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances())
+def test_elastic_tiresias_on_inelastic_jobs_is_tiresias(instance: Instance) -> None:
+    jobs = tuple(inelastic(job) for job in instance.jobs)
+    ends = [
+        simulate(jobs, gpus=instance.gpus, policy=make(quanta=(12.0, 40.0), starvation=2.0)).finish_s.tolist()
+        for make in (tiresias, elastic_tiresias)
+    ]
+    assert ends[0] == ends[1]
+
+
+def test_a_negative_threshold_is_refused() -> None:
+    with pytest.raises(UsageError, match="pending_over is -1"):
+        elastic_tiresias(pending_over=-1)
+
+
+def test_rates_beyond_the_cluster_are_never_looked_up() -> None:
+    result = simulate((Job("a", 0, 1, 10.0),), gpus=1, policy=elastic_tiresias())
+    assert result.finish_s.tolist() == [10.0]
+    assert len(rates_up_to(result.jobs[0].curve, 1)) == 2
