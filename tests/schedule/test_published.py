@@ -9,6 +9,7 @@ import pytest
 from kungfu.schedule import Job, Pauses, read_throughputs, read_trace, reduction, simulate, summary
 from kungfu.schedule.catalogue import CATALOGUE, Tuning, limited
 from tests.schedule.published import DATA, needs_data
+from tests.schedule.tiresias.reference import reference
 
 
 @cache
@@ -45,14 +46,8 @@ def test_elan_cuts_waiting_completion_and_makespan_on_a_crowded_cluster(rigid: s
 
 @needs_data
 def test_the_sixty_jobs_end_as_the_published_simulator_would_end_them() -> None:
-    from tests.schedule.tiresias.reference import reference
-
-    jobs = _trace_without_curves("tiresias/60_job.csv")
+    jobs = read_trace(DATA / "tiresias" / "60_job.csv")
     for gpus in (12, 16, 32):
         result = simulate(jobs, gpus=gpus, policy=CATALOGUE["tiresias"].make(Tuning(quanta=(500.0, 2000.0))))
         expected = reference(result.jobs, gpus=gpus, quanta=(500, 2000), starvation=None)
         assert {job.name: end for job, end in zip(result.jobs, result.finish_s, strict=True)} == expected
-
-
-def _trace_without_curves(name: str) -> tuple[Job, ...]:
-    return read_trace(DATA / name)

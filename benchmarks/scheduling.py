@@ -1,0 +1,226 @@
+"""What elasticity does to published and generated traces, and how fast the simulator is.
+
+``python -m benchmarks.scheduling [--data DIR] [--jobs N]`` prints tables with the papers' figures beside ours and, as
+its last line, one JSON object. Published traces are looked for beside the repository and left out where absent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from kungfu.schedule import Job, Pauses, generated, read_throughputs, read_trace, reduction, simulate, summary
+from kungfu.schedule.catalogue import CATALOGUE, Tuning, limited
+from kungfu.schedule.outcome import Summary
+from kungfu.schedule.traces import Scaling
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+RIGID = ("fifo", "first-fit", "easy", "conservative", "tiresias")
+CLASSES = ("small", "median", "large")
+Figures = dict[str, float | dict[str, float] | None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One simulation to make."""
+
+    jobs: tuple[Job, ...]
+    gpus: int
+    policy: str
+    pauses: Pauses | None = None
+    pending_over: int = 0
+
+
+def made(run: Run) -> Summary:
+    """The figures of one simulation, with the limits and pauses of the policy's paper."""
+    entry = CATALOGUE[run.policy]
+    pauses = run.pauses or entry.pauses or Pauses()
+    jobs = limited(run.jobs, shares=entry.shares)
+    return summary(
+        simulate(jobs, gpus=run.gpus, policy=entry.make(Tuning(pending_over=run.pending_over)), pauses=pauses)
+    )
+
+
+def tiresias_table(traces: Iterable[tuple[str, tuple[Job, ...], int]]) -> tuple[Table, Figures]:
+    """Tiresias against Elastic-Tiresias: reduction of the mean JCT, all and by size class."""
+    table = Table(
+        title="Elastic-Tiresias: reduction of mean JCT against Tiresias (quanta 10,000 and 200,000 GPU s)",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+        collapse_padding=True,
+    )
+    for heading in ("trace", "GPUs", "N", "all", *CLASSES, "pending", "after"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_row("paper", "?", "?", "29.8%", "46.7%", "-8.2%", "24.2%", "", "")
+    figures: Figures = {}
+    for name, jobs, gpus in track(list(traces), description="Tiresias"):
+        rigid = made(Run(jobs, gpus, "tiresias"))
+        for waiting in (0, 5, 20):
+            elastic = made(Run(jobs, gpus, "elastic-tiresias", pending_over=waiting))
+            table.add_row(name, str(gpus), str(waiting), *_reductions(rigid, after=elastic), *_pending(rigid, elastic))
+            if waiting == 0:
+                figures[f"etiresias_jct_reduction_{name}"] = reduction(rigid.overall.jct_s, after=elastic.overall.jct_s)
+    return table, figures
+
+
+def _table(title: str, *, headings: tuple[str, ...]) -> Table:
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _reductions(before: Summary, *, after: Summary) -> list[str]:
+    pairs = [(before.overall, after.overall), *((before.by_size[name], after.by_size[name]) for name in CLASSES)]
+    return ["-" if math.isnan(old.jct_s) else f"{reduction(old.jct_s, after=new.jct_s):.1%}" for old, new in pairs]
+
+
+def _pending(*summaries: Summary) -> list[str]:
+    return [f"{each.overall.pending_s:,.0f} s" for each in summaries]
+
+
+def load_table() -> tuple[Table, Figures]:
+    """Where elasticity pays and where not: the same jobs, arriving faster and faster."""
+    table = Table(
+        title="Generated ITP-like trace, 128 GPUs: where elasticity pays (reduction of mean JCT)",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+        collapse_padding=True,
+    )
+    for heading in ("load", "pending under Tiresias", "elastic", "GPU hours", "only shrinking", "GPU hours "):
+        table.add_column(heading, justify="right", no_wrap=True)
+    figures: Figures = {}
+    for load in track((0.1, 0.3, 0.6, 0.9, 1.2), description="loads"):
+        jobs = generated("itp", jobs=1500, gpus=128, load=load, seed=1)
+        rigid, elastic = made(Run(jobs, 128, "tiresias")), made(Run(jobs, 128, "elastic-tiresias"))
+        shrinking = made(Run(tuple(replace(job, max_gpus=job.gpus) for job in jobs), 128, "elastic-tiresias"))
+        row = [f"{load}", f"{rigid.overall.pending_s:,.0f} s"]
+        for other in (elastic, shrinking):
+            saved = reduction(rigid.overall.jct_s, after=other.overall.jct_s)
+            row += [f"{saved:.1%}", f"{_hours(other) / _hours(rigid):.2f}x"]
+        table.add_row(*row)
+        figures[f"shrinking_jct_reduction_load_{load}"] = reduction(rigid.overall.jct_s, after=shrinking.overall.jct_s)
+        figures[f"elastic_gpu_hours_ratio_load_{load}"] = _hours(elastic) / _hours(rigid)
+    return table, figures
+
+
+def _hours(figures: Summary) -> float:
+    return figures.utilisation * figures.gpus * figures.makespan_s / 3600
+
+
+def elan_table(trace_in: Callable[[Scaling], tuple[Job, ...]], *, gpus: int) -> tuple[Table, Figures]:
+    """FIFO and backfilling against E-FIFO and E-BF, with the pauses of several systems."""
+    table = Table(
+        title=f"Elan on 195 ITP jobs, {gpus} GPUs, min a quarter and max four times the request (reductions)",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+        collapse_padding=True,
+    )
+    for heading in ("policy", "against", "batch", "pause", "JPT", "JCT", "makespan", "busy"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_row("paper", "FIFO, BF", "hybrid", "1 s", "43%+", "25%+", "21%+", "")
+    jobs = trace_in("strong")
+    rigid = {name: made(Run(jobs, gpus, name)) for name in track(("fifo", "easy", "conservative"), description="rigid")}
+    cases = [(policy, scaling, pause) for policy in ("efifo", "ebf") for scaling, pause in _SYSTEMS]
+    figures: Figures = {}
+    for policy, scaling, pause in track(cases, description="Elan"):
+        after = made(Run(trace_in(scaling), gpus, policy, Pauses(pause, pause)))
+        for against in ("fifo",) if policy == "efifo" else ("easy", "conservative"):
+            shares = _elan_shares(rigid[against], after=after)
+            busy = f"{after.utilisation:.0%}"
+            table.add_row(policy, against, scaling, f"{pause:g} s", *(f"{share:.1%}" for share in shares), busy)
+            if (scaling, pause) == ("strong", 1.0):
+                suffix = "_conservative" if against == "conservative" else ""
+                figures[f"{policy}_jct_reduction_195job{suffix}"] = shares[1]
+    return table, figures
+
+
+_SYSTEMS: tuple[tuple[Scaling, float], ...] = (("strong", 0.0), ("strong", 1.0), ("strong", 80.0), ("hybrid", 1.0))
+
+
+def _elan_shares(before: Summary, *, after: Summary) -> tuple[float, float, float]:
+    return (
+        reduction(before.overall.wait_s, after=after.overall.wait_s),
+        reduction(before.overall.jct_s, after=after.overall.jct_s),
+        reduction(before.makespan_s, after=after.makespan_s),
+    )
+
+
+def speed_table(count: int, *, gpus: int = 1024, load: float = 0.9) -> tuple[Table, Figures]:
+    """Seconds to simulate a long trace under each policy, and how they grow for the rigid ones."""
+    table = Table(
+        title=f"Speed: {count:,} jobs on {gpus:,} GPUs (ITP-like, load {load}), processor seconds",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+        collapse_padding=True,
+    )
+    for heading in ("policy", "seconds", "a quarter of the jobs", "growth over n log n"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    seconds, growth = {}, {}
+    for policy in track(list(CATALOGUE), description="speed"):
+        seconds[policy], quarter = (_timed(policy, count=jobs, gpus=gpus, load=load) for jobs in (count, count // 4))
+        ideal = 4 * math.log(count) / math.log(count // 4)
+        growth[policy] = seconds[policy] / quarter / ideal
+        table.add_row(policy, f"{seconds[policy]:.1f}", f"{quarter:.1f}", f"{growth[policy]:.2f}")
+    rigid = max(growth[policy] for policy in RIGID)
+    return table, {"seconds_by_policy": seconds, "slowest_s": max(seconds.values()), "rigid_growth_over_n_log_n": rigid}
+
+
+def _timed(policy: str, *, count: int, gpus: int, load: float) -> float:
+    run = Run(generated("itp", jobs=count, gpus=gpus, load=load, seed=1), gpus, policy)
+    start = time.process_time()
+    made(run)
+    return time.process_time() - start
+
+
+def published(data: Path) -> list[tuple[Table, Figures]]:
+    """The tables that need the published traces."""
+    measured = read_throughputs(data / "throughputs_A100")
+
+    def trace(name: str, scaling: Scaling = "strong") -> tuple[Job, ...]:
+        return read_trace(data / name, measured=measured, scaling=scaling)
+
+    clusters = [(f"itp{number}", trace(f"itp/cluster{number}.csv"), 128) for number in ("01", "03", "06", "10")]
+    philly = ("philly103959", trace("philly/philly_103959.csv"), 32)
+    return [
+        tiresias_table([*clusters, philly]),
+        elan_table(lambda scaling: trace("itp/195job.csv", scaling), gpus=64),
+    ]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run everything; the last line is one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of published traces")
+    parser.add_argument("--jobs", type=int, default=60_000, help="length of the trace of the speed test")
+    arguments = parser.parse_args(words)
+    console, figures = Console(), dict.fromkeys(_PROMISED)
+    parts = published(arguments.data) if arguments.data.is_dir() else []
+    for table, more in (*parts, load_table(), speed_table(arguments.jobs)):
+        console.print(table)
+        figures |= more
+    if not parts:
+        console.print(f"no published traces in {arguments.data}: their tables are left out, their figures are null")
+    print(json.dumps(figures))
+    return 0
+
+
+_PROMISED = (
+    "etiresias_jct_reduction_itp06",
+    "etiresias_jct_reduction_philly103959",
+    "efifo_jct_reduction_195job",
+    "ebf_jct_reduction_195job",
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,14 @@
+"""Every example of the page on scheduling gives what the page says."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "scheduling.md"
+
+
+def test_the_page_on_scheduling_tells_the_truth() -> None:
+    failed, tried = doctest.testfile(str(PAGE), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert tried > 30
+    assert failed == 0
