@@ -20,7 +20,7 @@ def ring_curve(communication: float, *, up_to: int = 64) -> Curve:
         up_to: the largest number of GPUs for which the curve is stated, at least 1.
 
     >>> [round(rate, 2) for rate in ring_curve(0.05, up_to=4).rates]
-    [1.0, 1.9, 3.36]
+    [1.0, 1.89, 3.37]
     """
     if communication < 0 or up_to < 1:
         raise UsageError(f"communication {communication} must be at least 0 and up_to {up_to} at least 1")

@@ -29,6 +29,7 @@ def test_four_jobs_in_line_start_one_after_the_other() -> None:
     assert (figures.overall.wait_s, figures.overall.jct_s, figures.makespan_s) == (8.5, 19.25, 35)
 
 
+@pytest.mark.slow
 @thorough
 @given(instance=instances())
 def test_fifo_starts_jobs_in_order_and_only_the_head_may_be_too_large(instance: Instance) -> None:
@@ -39,6 +40,7 @@ def test_fifo_starts_jobs_in_order_and_only_the_head_may_be_too_large(instance: 
         assert not len(state.pending) or state.running.max(initial=-1) < state.pending[0]
 
 
+@pytest.mark.slow
 @thorough
 @given(instance=instances())
 def test_first_fit_leaves_no_gpus_idle_that_a_waiting_job_could_use(instance: Instance) -> None:
