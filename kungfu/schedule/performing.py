@@ -91,7 +91,7 @@ def carry_out(plan: Plan, *, state: State, books: Books) -> Ints:
         )
     before = progress.gpus[jobs]
     note_change(books.ledger, jobs=jobs, before=before, after=after, now_s=state.now_s)
-    progress.remaining_s[jobs] = remaining_s(state, jobs)
+    progress.remaining_s[jobs] = remaining_s(state, jobs=jobs)
     progress.since_s[jobs] = _resume_s(before, after=after, state=state, jobs=jobs, pauses=books.pauses)
     progress.gpus[jobs] = after
     progress.speed[jobs] = _speed(state.workload, jobs=jobs, gpus=after) * (1.0 - books.pauses.overhead)

@@ -121,11 +121,11 @@ def tabulated(jobs: tuple[Job, ...], *, gpus: int) -> Workload:
         submit_s=np.array([job.submit_s for job in jobs], dtype=np.float64),
         duration_s=np.array([job.duration_s for job in jobs], dtype=np.float64),
         kind=np.array([kinds[job.curve] for job in jobs], dtype=np.int64),
-        rates=np.stack([rates_up_to(curve, gpus) for curve in kinds]),
+        rates=np.stack([rates_up_to(curve, gpus=gpus) for curve in kinds]),
     )
 
 
-def remaining_s(state: State, jobs: Ints) -> Floats:
+def remaining_s(state: State, *, jobs: Ints) -> Floats:
     """Work left now, in seconds at the size the user asked for."""
     progress = state.progress
     elapsed = np.maximum(state.now_s - progress.since_s[jobs], 0.0)

@@ -32,7 +32,7 @@ class Audit:
             elapsed = state.now_s - self.now
             trained = max(0.0, state.now_s - max(self.now, self.paused_until[index]))
             self.gpu_seconds[index] += self.held[index] * elapsed
-            self.work[index] += rate_at(job.curve, self.held[index]) * trained * (1 - self.pauses.overhead)
+            self.work[index] += rate_at(job.curve, gpus=self.held[index]) * trained * (1 - self.pauses.overhead)
             self._note(index, int(state.progress.gpus[index]), now=state.now_s)
         self.now = state.now_s
 

@@ -33,9 +33,9 @@ def test_every_job_does_exactly_its_work_and_all_books_agree(name: str, instance
     pauses = _pauses(name)
     result, audit = audited(instance.jobs, gpus=instance.gpus, policy=CATALOGUE[name].make(TUNING), pauses=pauses)
     for index, job in enumerate(instance.jobs):
-        asked = job.duration_s * rate_at(job.curve, job.gpus)
+        asked = job.duration_s * rate_at(job.curve, gpus=job.gpus)
         assert audit.work[index] == pytest.approx(asked, rel=1e-6)
-        fastest = rates_up_to(job.curve, instance.gpus).max()
+        fastest = rates_up_to(job.curve, gpus=instance.gpus).max()
         assert result.finish_s[index] - job.submit_s >= asked / fastest * (1 - 1e-9)
     assert result.usage.gpu_seconds == pytest.approx(audit.gpu_seconds)
     assert result.usage.adjustments.tolist() == audit.changes

@@ -32,7 +32,7 @@ class Curve:
     Raises:
         UsageError: for an empty curve, a hole (a missing or non-finite rate), a zero, or counts that do not rise.
 
-    >>> rate_at(Curve((2, 4), (10.0, 16.0)), 3)
+    >>> rate_at(Curve((2, 4), (10.0, 16.0)), gpus=3)
     13.0
     """
 
@@ -66,10 +66,10 @@ LINEAR = Curve((1, 2**20), (1.0, float(2**20)))
 """Perfect scaling, one unit of work a second on each GPU: what a job without a measured curve is taken to have."""
 
 
-def rate_at(curve: Curve, gpus: int) -> float:
+def rate_at(curve: Curve, *, gpus: int) -> float:
     """The rate of ``curve`` on ``gpus`` GPUs; 0 on none.
 
-    >>> rate_at(Curve((2, 4), (10.0, 16.0)), 1), rate_at(Curve((2, 4), (10.0, 16.0)), 9)
+    >>> rate_at(Curve((2, 4), (10.0, 16.0)), gpus=1), rate_at(Curve((2, 4), (10.0, 16.0)), gpus=9)
     (5.0, 16.0)
     """
     if gpus < curve.gpus[0]:
@@ -78,7 +78,7 @@ def rate_at(curve: Curve, gpus: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def rates_up_to(curve: Curve, gpus: int) -> npt.NDArray[np.float64]:
+def rates_up_to(curve: Curve, *, gpus: int) -> npt.NDArray[np.float64]:
     """The rates on 0, 1, ..., ``gpus`` GPUs as one read-only float64 vector of length ``gpus + 1``."""
     counts = np.arange(gpus + 1, dtype=np.float64)
     rates = np.interp(counts, curve.gpus, curve.rates)

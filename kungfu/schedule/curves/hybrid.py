@@ -76,7 +76,7 @@ def hybrid_curve(family: Mapping[int, Curve], *, batch: int, workers: int, scale
     last = max(curve.gpus[-1] for curve in family.values())
     counts = tuple(range(1, last + 1))
     chosen = [_measured_batch(family, batch=batch, workers=workers, target=n, scale_in=scale_in) for n in counts]
-    return Curve(counts, tuple(size * rate_at(family[size], n) for n, size in zip(counts, chosen, strict=True)))
+    return Curve(counts, tuple(size * rate_at(family[size], gpus=n) for n, size in zip(counts, chosen, strict=True)))
 
 
 def _measured_batch(family: Mapping[int, Curve], *, batch: int, workers: int, target: int, scale_in: ScaleIn) -> int:

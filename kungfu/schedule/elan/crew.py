@@ -51,7 +51,7 @@ def prepared(workload: Workload, gpus: int) -> Setting:
 def crew_now(state: State) -> Crew:
     """The running jobs of a state."""
     jobs = state.running
-    return Crew(jobs, remaining_s(state, jobs) * _asked_rate(state.workload, jobs), state.progress.gpus[jobs])
+    return Crew(jobs, remaining_s(state, jobs=jobs) * _asked_rate(state.workload, jobs), state.progress.gpus[jobs])
 
 
 def joined(crew: Crew, *, job: int, setting: Setting) -> Crew:

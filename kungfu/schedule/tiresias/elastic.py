@@ -43,14 +43,14 @@ def elastic_tiresias(
     return queued("elastic-tiresias", levels=Levels(quanta, starvation), prepare=_ladders, placing=placing)
 
 
-def halved(workload: Workload, jobs: Ints) -> Ints:
+def halved(workload: Workload, *, jobs: Ints) -> Ints:
     """What R1 leaves a job: half of what its user asked for, at least 1 and at least its fewest."""
     return np.maximum(workload.gpus[jobs] // 2, workload.min_gpus[jobs])
 
 
 def _ladders(workload: Workload) -> Ladders:
     """For n jobs 2n ladders: job j grows from the user's size on ladder j, from half of it on ladder n + j."""
-    half = halved(workload, np.arange(len(workload.gpus)))
+    half = halved(workload, jobs=np.arange(len(workload.gpus)))
     return build_ladders(
         workload.rates,
         kind=np.tile(workload.kind, 2),
@@ -66,7 +66,7 @@ def _placed(state: State, *, queues: Queues, ladders: Ladders, pending_over: int
     shrinks = np.zeros(len(held), dtype=np.bool_)
     if int((held == 0).sum()) > pending_over:
         shrinks = queues.level > 0
-        held = placed_first_fit(np.where(shrinks, halved(state.workload, queues.job), asked), gpus=state.gpus)
+        held = placed_first_fit(np.where(shrinks, halved(state.workload, jobs=queues.job), asked), gpus=state.gpus)
     if len(held) and held.min() > 0 and int(held.sum()) < state.gpus:
         return _grown(state, queues=queues, held=held, ladders=ladders, shrinks=shrinks)
     return held

@@ -17,17 +17,17 @@ from tests.schedule.instances import CURVES, thorough
 
 def test_rates_are_proportional_below_linear_between_and_flat_beyond() -> None:
     curve = Curve((2, 4, 8), (10.0, 16.0, 12.0))
-    assert [rate_at(curve, p) for p in (0, 1, 2, 3, 4, 6, 8, 100)] == [0, 5, 10, 13, 16, 14, 12, 12]
+    assert [rate_at(curve, gpus=p) for p in (0, 1, 2, 3, 4, 6, 8, 100)] == [0, 5, 10, 13, 16, 14, 12, 12]
 
 
 def test_perfect_scaling_is_exact() -> None:
-    assert rates_up_to(LINEAR, 1024).tolist() == list(range(1025))
+    assert rates_up_to(LINEAR, gpus=1024).tolist() == list(range(1025))
 
 
 @thorough
 @given(curve=st.sampled_from(CURVES), gpus=st.integers(0, 40))
 def test_the_table_of_rates_holds_the_same_numbers(curve: Curve, gpus: int) -> None:
-    assert rates_up_to(curve, 40)[gpus] == pytest.approx(rate_at(curve, gpus), rel=1e-12)
+    assert rates_up_to(curve, gpus=40)[gpus] == pytest.approx(rate_at(curve, gpus=gpus), rel=1e-12)
 
 
 def test_the_best_size_is_the_smallest_of_the_fastest() -> None:

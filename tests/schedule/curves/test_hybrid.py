@@ -57,5 +57,5 @@ def test_the_measured_resnet_keeps_64_samples_up_to_32_gpus_and_doubles_at_64() 
     family = read_throughputs(DATA / "throughputs_A100").family("resnet50")
     assert {batch: best_gpus(family[batch]) for batch in (64, 128)} == OPTIMUM
     curve = hybrid_curve(family, batch=64, workers=8)
-    assert rate_at(curve, 32) == pytest.approx(64 * rate_at(family[64], 32))
-    assert rate_at(curve, 64) == pytest.approx(128 * rate_at(family[128], 64))
+    assert rate_at(curve, gpus=32) == pytest.approx(64 * rate_at(family[64], gpus=32))
+    assert rate_at(curve, gpus=64) == pytest.approx(128 * rate_at(family[128], gpus=64))

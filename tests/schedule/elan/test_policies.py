@@ -66,7 +66,7 @@ def test_gpus_are_shared_as_the_plain_loop_shares_them(instance: Instance) -> No
     for state in seen(instance.jobs, gpus=instance.gpus, policy=elastic_fifo()):
         jobs, work = state.running, state.workload
         gains, held = saved_time(work.rates), work.min_gpus[state.running].copy()
-        left = remaining_s(state, jobs) * work.rates[work.kind[jobs], work.gpus[jobs]]
+        left = remaining_s(state, jobs=jobs) * work.rates[work.kind[jobs], work.gpus[jobs]]
         for _ in range(state.gpus - int(held.sum())):
             able = held < work.max_gpus[jobs]
             gain = np.where(able, left * gains[work.kind[jobs], np.minimum(held, state.gpus - 1)], 0.0)

@@ -126,4 +126,4 @@ def test_a_negative_threshold_is_refused() -> None:
 def test_rates_beyond_the_cluster_are_never_looked_up() -> None:
     result = simulate((Job("a", 0, 1, 10.0),), gpus=1, policy=elastic_tiresias())
     assert result.finish_s.tolist() == [10.0]
-    assert len(rates_up_to(result.jobs[0].curve, 1)) == 2
+    assert len(rates_up_to(result.jobs[0].curve, gpus=1)) == 2

@@ -139,4 +139,4 @@ def test_all_of_philly_is_read_and_sorted() -> None:
 def test_published_iterations_agree_with_duration_and_measured_rate() -> None:
     measured = read_throughputs(DATA / "throughputs_A100")
     jobs = read_trace(DATA / "itp" / "195job.csv", measured=measured)
-    assert jobs[1].duration_s * rate_at(jobs[1].curve, jobs[1].gpus) == pytest.approx(48_266, rel=1e-4)
+    assert jobs[1].duration_s * rate_at(jobs[1].curve, gpus=jobs[1].gpus) == pytest.approx(48_266, rel=1e-4)
