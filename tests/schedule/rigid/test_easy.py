@@ -31,6 +31,12 @@ def test_a_job_on_spare_gpus_overtakes_though_it_delays_the_second_in_line() -> 
     assert (figures.overall.wait_s, figures.overall.jct_s, figures.makespan_s) == (10, 23.75, 38)
 
 
+def test_gpus_that_are_spare_at_the_shadow_time_are_given_away_once() -> None:
+    # Two GPUs are spare when the head starts at 10; job 2 takes both, so job 3 may not start on the last free one.
+    jobs = rows((0, 3, 10), (1, 4, 10), (2, 2, 30), (2, 1, 30))
+    assert simulate(jobs, gpus=6, policy=easy_backfill()).start_s.tolist() == [0, 10, 2, 20]
+
+
 def test_the_shadow_counts_all_who_end_at_that_time() -> None:
     ends = np.array([5.0, 7.0, 7.0])
     assert shadow(ends, sizes=np.array([1, 2, 3]), free=1, wanted=3) == Shadow(7.0, 4)
