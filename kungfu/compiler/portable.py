@@ -1,0 +1,162 @@
+"""A plan as JSON, so that a record of a run holds the very plan that ran, wherever its policies were written.
+
+A plan is pure data: nodes, types, constants. Every node is written once, after its inputs, and known by its number
+elsewhere. Operations are written by their name in the vocabulary; of a function (a hook, say) only the name is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kungfu.compiler.plan import Plan
+from kungfu.errors import InternalError, UsageError
+from kungfu.ops.vocabulary import VOCABULARY
+from kungfu.signal import Fold, Signal, topological
+from kungfu.signal.operation import Operation
+
+__all__ = ["plan_from_json", "plan_to_json"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """A function of which only the name is known here."""
+
+    __name__: str
+
+    def __call__(self, *_: object) -> None:
+        raise UsageError(f"{self.__name__} belongs to the program that was recorded; a replay knows only its name")
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as values that JSON knows; raises `InternalError` for one that holds anything else."""
+    numbers: dict[Signal, int] = {}
+    nodes: list[Any] = []
+    for node in _nodes(topological(_signals_in(plan))):
+        if node not in numbers:
+            nodes.append(_fields(node, numbers))
+            numbers[node] = len(nodes) - 1
+    return {"schema": SCHEMA, "nodes": nodes, "plan": _fields(plan, numbers)}
+
+
+def plan_from_json(content: Mapping[str, Any]) -> Plan:
+    """The plan that `plan_to_json` gave; raises `UsageError` for anything else.
+
+    >>> from kungfu.compiler import compile_policies
+    >>> from kungfu.policies import schedule
+    >>> plan = compile_policies([schedule({100: 4})])
+    >>> plan_from_json(plan_to_json(plan)).explain() == plan.explain()
+    True
+    """
+    if not isinstance(content, Mapping) or content.get("schema") != SCHEMA:
+        raise UsageError(f"this is no plan of schema {SCHEMA}: was the run recorded by another version of kungfu?")
+    nodes: list[Any] = []
+    try:
+        for one in content["nodes"]:
+            nodes.append(_decoded(one, nodes))
+        plan = _decoded(content["plan"], nodes)
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise UsageError(f"this plan cannot be read ({type(error).__name__}: {error}); record the run again") from error
+    if not isinstance(plan, Plan):
+        raise UsageError(f"this is a {type(plan).__name__}, and no plan; record the run again")
+    return plan
+
+
+def _nodes(order: Iterable[Signal]) -> Iterator[Signal]:
+    """Every node after its inputs, and after the inside of a fold that it is."""
+    for node in order:
+        if isinstance(node, Fold):
+            yield from topological(tuple(_signals_in(node.recurrence)))
+        yield node
+
+
+def _signals_in(value: object) -> Iterator[Signal]:
+    """The signals that a value holds at its surface: not those below other signals."""
+    if isinstance(value, Signal):
+        yield value
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _signals_in(entry)
+    elif isinstance(value, tuple | list):
+        for entry in value:
+            yield from _signals_in(entry)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, Operation | type):
+        for field in dataclasses.fields(value):
+            yield from _signals_in(getattr(value, field.name))
+
+
+# ---- writing -------------------------------------------------------------------------------------------------------
+
+
+def _fields(value: Any, numbers: Mapping[Signal, int]) -> dict[str, Any]:
+    name = type(value).__name__
+    if name not in _classes():
+        raise InternalError(f"a plan holds a {name}, and nothing says how it is written")
+    written = {
+        field.name: _encoded(getattr(value, field.name), numbers) for field in dataclasses.fields(value) if field.init
+    }
+    return {"is": name, **written}
+
+
+def _encoded(value: Any, numbers: Mapping[Signal, int]) -> Any:
+    if isinstance(value, Signal):
+        return {"node": numbers[value]}
+    if isinstance(value, Operation):
+        return _operation(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Mapping):
+        return {"entries": [[key, _encoded(entry, numbers)] for key, entry in value.items()]}
+    if isinstance(value, tuple | list):
+        return [_encoded(entry, numbers) for entry in value]
+    if dataclasses.is_dataclass(value):
+        return _fields(value, numbers)
+    if callable(value):
+        return {"function": getattr(value, "__name__", type(value).__name__)}
+    raise InternalError(f"a plan holds {value!r}, and nothing says how it is written")
+
+
+def _operation(operation: Operation) -> dict[str, str]:
+    if VOCABULARY.get(operation.name) != operation:
+        raise InternalError(f"the operation {operation.name!r} is not in the vocabulary, so its name does not say it")
+    return {"operation": operation.name}
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+
+def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
+    if isinstance(value, list):
+        return tuple(_decoded(entry, nodes) for entry in value)
+    if not isinstance(value, dict):
+        return value
+    match value:
+        case {"is": kind}:
+            return _classes()[kind](**{name: _decoded(one, nodes) for name, one in value.items() if name != "is"})
+        case {"node": number}:
+            return nodes[number]
+        case {"operation": name}:
+            return VOCABULARY[name]
+        case {"float": text}:
+            return float(text)
+        case {"function": name}:
+            return _Elsewhere(name)
+        case {"entries": entries}:
+            return {key: _decoded(entry, nodes) for key, entry in entries}
+    raise ValueError(f"{sorted(value)} is no part of a plan")
+
+
+def _classes() -> dict[str, type]:
+    """What a plan is made of, by name: the frozen records of the calculus, of control and of the plan itself."""
+    packages = ("kungfu.signal", "kungfu.control", "kungfu.compiler.plan")
+    modules = [module for name, module in sys.modules.items() if name.startswith(packages)]
+    found = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
+    return {one.__name__: one for one in found if dataclasses.is_dataclass(one)}

@@ -1,0 +1,105 @@
+"""A plan as JSON: what comes back is the same plan."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from kungfu import control, ops
+from kungfu.compiler import compile_policies
+from kungfu.compiler.portable import plan_from_json, plan_to_json
+from kungfu.compiler.replay import Replay
+from kungfu.control import Call
+from kungfu.errors import InternalError, UsageError
+from kungfu.policies import gns_batch, schedule
+from kungfu.policy import Policy, at_most
+from kungfu.signal import Map, Operation
+from kungfu.signal.operation import arithmetic
+from tests.compiler.cluster import invented
+from tests.compiler.random_policy import Instruction, instructions, random_policy
+
+
+def hook(control: Any, *values: float) -> None:
+    """A hook that does nothing."""
+
+
+def sent(plan: Any) -> Any:
+    """The plan after a journey as text."""
+    return plan_from_json(json.loads(json.dumps(plan_to_json(plan), allow_nan=False)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(instructions(at_least=3, at_most=20))
+def test_any_plan_comes_back_and_decides_alike(program: list[Instruction]) -> None:
+    plan = compile_policies([random_policy(program)])
+    again, rng = sent(plan), np.random.default_rng(2)
+    assert again.explain() == plan.explain()
+    first, second = Replay(plan, size=2), Replay(again, size=2)
+    for number in range(1, 7):
+        local, agreed = invented(rng, number=number, size=2)
+        for one, other in zip(first.step(local, agreed), second.step(local, agreed), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_nodes_that_were_shared_are_shared_again() -> None:
+    both = at_most(gns_batch(max_peers=8), schedule({3: 2}))
+    plan = compile_policies([both])
+    again = sent(plan)
+    assert len(again.nodes) == len(plan.nodes)
+    assert [one.origin for one in again.nodes] == [one.origin for one in plan.nodes]
+    assert again.rules[0].saw.keys() == plan.rules[0].saw.keys()
+
+
+def test_a_chain_of_nodes_may_be_long() -> None:
+    def long(training: Any) -> Any:
+        value = training.mean_loss
+        for _ in range(3000):
+            value = value + training.learning_rate
+        return control.always().call(hook, value)
+
+    plan = compile_policies([Policy("long", long)])
+    assert len(sent(plan).nodes) == len(plan.nodes)
+
+
+def test_a_hook_is_known_by_its_name_only() -> None:
+    policy = Policy("calls", lambda training: control.every(2).call(hook, training.mean_loss))
+    action = sent(compile_policies([policy])).rules[0].action
+    assert isinstance(action, Call)
+    assert action.fn.__name__ == "hook"
+    with pytest.raises(UsageError, match=r"hook belongs to the program that was recorded"):
+        action.fn(None, 1.0)
+
+
+def test_an_operation_outside_the_vocabulary_is_not_written_under_a_name_that_means_another() -> None:
+    other = Operation("exp", arithmetic, np.square, "tf.square")
+    policy = Policy("odd", lambda training: control.every(2).call(hook, Map(other, (training.mean_loss,))))
+    with pytest.raises(InternalError, match=r"'exp' is not in the vocabulary"):
+        plan_to_json(compile_policies([policy]))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"schema": 7}, r"no plan of schema 1"),
+        ([], r"no plan of schema 1"),
+        ({"schema": 1, "nodes": [{"is": "Riddle"}], "plan": []}, r"KeyError: 'Riddle'"),
+        ({"schema": 1, "nodes": [], "plan": {}}, r"ValueError: \[\] is no part of a plan"),
+        ({"schema": 1, "nodes": [], "plan": {"node": 4}}, r"IndexError"),
+        ({"schema": 1, "nodes": [], "plan": {"is": "SignalType", "dtype": "bool"}}, r"a SignalType, and no plan"),
+    ],
+)
+def test_what_is_no_plan_is_refused(content: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        plan_from_json(content)
+
+
+def test_a_constant_keeps_its_kind() -> None:
+    body = lambda training: control.always().call(hook, ops.where(training.mean_loss > 1.0, 1, 2), True)  # noqa: E731
+    assert [str(one.type) for one in sent(compile_policies([Policy("kinds", body)])).rules[0].action.signals] == [
+        "int64",
+        "bool",
+    ]
