@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kungfu.control import Action, Call, Rescale, Rule, Trigger
-from kungfu.control.rule import distinct_name, rescale_rule
+from kungfu.control import Action, Budget, Call, Rescale, Rule, Trigger
+from kungfu.control.ask import rescale_rule
+from kungfu.control.rule import distinct_name
 from kungfu.errors import PolicyError
 from kungfu.ops import is_finite, minimum, where
 from kungfu.signal import Constant, Signal, Source, TrainingSignals
 
-__all__ = ["Action", "Call", "Policy", "Rescale", "Rule", "at_most", "first", "policy"]
+__all__ = ["Action", "Budget", "Call", "Policy", "Rescale", "Rule", "at_most", "first", "policy"]
 
 Rules = Rule | tuple[Rule, ...]
 
@@ -135,9 +136,9 @@ def _merged(name: str, rules: tuple[Rule, ...], *, choose: Callable[[Signal, Sig
         asked = ", ".join(f"{policy} keeps {keep}" for keep, policy in keeps.items())
         raise PolicyError(f"{name}: {asked}; policies that share a cluster must keep the same batch size")
     wishes = _wishes(rescaling)
-    always = Constant(True)
+    always = Trigger(Constant(True), Constant(True))
     chosen = functools.reduce(choose, wishes.values())
-    merged = rescale_rule(chosen, gate=always, when=always, keep=next(iter(keeps)), name=name)
+    merged = rescale_rule(chosen, trigger=always, keep=next(iter(keeps)), name=name)
     last = {label: merged.saw[label] for label in ("size", "target")}
     seen = {label: signal for one in rescaling for label, signal in one.saw.items() if label not in last}
     return (replace(merged, saw={**seen, **wishes, **last}), *others)

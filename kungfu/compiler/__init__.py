@@ -3,5 +3,6 @@
 from kungfu.compiler.compile import compile_policies
 from kungfu.compiler.explain import explain
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment
+from kungfu.compiler.settle import Settled, settle
 
-__all__ = ["Outcome", "Plan", "RiderLayout", "Segment", "compile_policies", "explain"]
+__all__ = ["Outcome", "Plan", "RiderLayout", "Segment", "Settled", "compile_policies", "explain", "settle"]

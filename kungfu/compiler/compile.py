@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from kungfu.compiler.passes import check, schedule, simplify
 from kungfu.compiler.plan import Plan
-from kungfu.control import Call, Rescale, Rule
-from kungfu.control.rule import distinct_name
+from kungfu.control import Budget, Rescale, Rule
+from kungfu.control.action import operands, rewired
+from kungfu.control.budget import rescales_left
+from kungfu.control.rule import distinct_name, paced
 from kungfu.policy import Policy
 from kungfu.signal import Signal, Source, TrainingSignals, topological
 from kungfu.signal.operation import SCALAR
@@ -16,12 +18,12 @@ from kungfu.signal.operation import SCALAR
 __all__ = ["compile_policies"]
 
 
-def compile_policies(policies: Sequence[Policy]) -> Plan:
+def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None) -> Plan:
     """The plan of these policies together: checked, equal nodes shared, staged, collectives fused.
 
-    Pure and the same on every peer. Raises `PolicyError` where a policy is wrong: an action or trigger on a local
-    signal, a collective under a gate that peers could see differently, two policies that rescale without a rule
-    between them.
+    `budget` bounds how often the policies together may change the size. Pure and the same on every peer. Raises
+    `PolicyError` where a policy is wrong: an action or trigger on a local signal, a collective under a gate that peers
+    could see differently, two policies that set the same thing without a rule between them.
 
     >>> from kungfu.policies import gns_batch
     >>> compile_policies([gns_batch(max_peers=8)]).messages_per_step
@@ -30,12 +32,31 @@ def compile_policies(policies: Sequence[Policy]) -> Plan:
     training = TrainingSignals()
     built = [(policy.name, policy.build(training)) for policy in policies]
     check(built)
-    rules = _distinct(rule for _, group in built for rule in group)
+    every = _distinct(paced(rule) for _, group in built for rule in group)
+    rules = _budgeted((one for one in every if one.trigger.occasion == "step"), budget=budget)
+    on_rescale = tuple(one for one in every if one.trigger.occasion == "rescale")
     signals = tuple(signal for rule in rules for signal in _signals(rule))
-    shared = simplify(signals)
+    shared = simplify((*signals, *(signal for rule in on_rescale for signal in _signals(rule))))
     planned = tuple(_rewired(rule, shared=shared) for rule in rules)
     watched = _watched(signals, shared=shared)
-    return schedule(planned, watched=watched)
+    plan = schedule(planned, watched=watched)
+    return replace(plan, on_rescale=tuple(_rewired(rule, shared=shared) for rule in on_rescale))
+
+
+def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> tuple[Rule, ...]:
+    """The rules, with those that change the size held back while the job's budget of rescales is used up."""
+    if budget is None:
+        return tuple(rules)
+    left = rescales_left(budget)
+    return tuple(_held(one, left=left) if _acts_on_size(one) else one for one in rules)
+
+
+def _acts_on_size(rule: Rule) -> bool:
+    return isinstance(rule.action, Rescale) and rule.standing == "acting"
+
+
+def _held(rule: Rule, *, left: Signal) -> Rule:
+    return replace(rule, fires=rule.fires & (left >= 1), saw={**rule.saw, "rescales_left": left})
 
 
 def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
@@ -49,22 +70,19 @@ def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 def _signals(rule: Rule) -> Iterator[Signal]:
     yield from (rule.gate, rule.when, rule.fires)
-    if isinstance(rule.action, Rescale):
-        yield rule.action.target
-    else:
-        yield from rule.action.signals
+    yield from operands(rule.action)
     yield from rule.saw.values()
 
 
 def _rewired(rule: Rule, *, shared: Mapping[Signal, Signal]) -> Rule:
     """The rule over the shared nodes."""
-    action = rule.action
-    if isinstance(action, Rescale):
-        action = replace(action, target=shared[action.target])
-    else:
-        action = Call(action.fn, tuple(shared[one] for one in action.signals))
-    saw = {name: shared[one] for name, one in rule.saw.items() if _is_loggable(one)}
-    return Rule(rule.name, shared[rule.gate], shared[rule.when], shared[rule.fires], action, saw)
+    return replace(
+        rule,
+        trigger=replace(rule.trigger, gate=shared[rule.gate], predicate=shared[rule.when]),
+        fires=shared[rule.fires],
+        action=rewired(rule.action, shared=shared),
+        saw={name: shared[one] for name, one in rule.saw.items() if _is_loggable(one)},
+    )
 
 
 def _watched(signals: Iterable[Signal], *, shared: Mapping[Signal, Signal]) -> dict[str, Signal]:

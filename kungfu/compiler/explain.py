@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 
 from kungfu.compiler.plan import Plan, RiderLayout, Segment
-from kungfu.control import Rescale, Rule
+from kungfu.control import Action, Call, Rescale, Rule, SetGlobalBatchSize, SetLearningRate
+from kungfu.control.action import operands
 from kungfu.errors import InternalError
 from kungfu.signal import SOURCES, Collective, Constant, Fold, Map, Signal, Source, is_exact
 
@@ -60,16 +61,25 @@ def _lines(plan: Plan, labels: Labels) -> Iterator[str]:
 
 
 def _rule(rule: Rule, labels: Labels) -> Iterator[str]:
-    if isinstance(rule.action, Rescale):
-        does = f"rescale to {labels[rule.action.target]} peers, keep {rule.action.keep}"
-    else:
-        arguments = ", ".join(labels[one] for one in rule.action.signals)
-        does = f"call {getattr(rule.action.fn, '__name__', 'a function')}({arguments})"
+    does = _does(rule.action, labels)
     seen = ", ".join(name if labels[one] == name else f"{name} {labels[one]}" for name, one in rule.saw.items())
     yield f"rule {rule.name}"
     yield f"  looks {_steps((rule.gate,), labels)}"
     yield f"  fires where {labels[rule.fires]}: {does}"
     yield f"  logs {seen or 'nothing'}"
+
+
+def _does(action: Action, labels: Labels) -> str:
+    arguments = ", ".join(labels[one] for one in operands(action))
+    if isinstance(action, Rescale):
+        return f"rescale to {arguments} peers, keep {action.keep}"
+    if isinstance(action, SetGlobalBatchSize):
+        return f"set the global batch size to {arguments} samples"
+    if isinstance(action, SetLearningRate):
+        return f"set the learning rate to {arguments}" + (f" over {action.over:g} {action.unit}" if action.over else "")
+    if isinstance(action, Call):
+        return f"call {getattr(action.fn, '__name__', 'a function')}({arguments})"
+    return f"{type(action).__name__.lower()} {arguments}".rstrip()
 
 
 def _reads(plan: Plan) -> Iterator[str]:

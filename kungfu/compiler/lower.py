@@ -165,6 +165,9 @@ class TensorFlowMachine:
     def stacked(self, values: Sequence[tf.Tensor], dtype: DType) -> tf.Tensor:
         return tf.stack(values) if values else tf.zeros([0], _DTYPES[dtype])
 
+    def rows(self, vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.stack(vectors) if vectors else tf.zeros([0, self.size], tf.bool)
+
     @property
     def size(self) -> tf.Tensor:
         """Peers in the view, as int64."""

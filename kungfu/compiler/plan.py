@@ -55,7 +55,7 @@ class Plan:
     """What a step computes for its policies.
 
     `before` is evaluated before the gradient all-reduce and ends in the values that ride on it; `after` is evaluated
-    when it is done.
+    when it is done. The rules `on_rescale` are no part of a step: a barrier settles them (`kungfu.compiler.settle`).
     """
 
     rules: tuple[Rule, ...]
@@ -63,6 +63,7 @@ class Plan:
     before: tuple[Segment, ...]
     riders: RiderLayout
     after: tuple[Segment, ...]
+    on_rescale: tuple[Rule, ...] = ()
 
     @property
     def nodes(self) -> tuple[Signal, ...]:
@@ -114,12 +115,14 @@ class Plan:
 class Outcome(NamedTuple):
     """What a step's rules decided; TensorFlow tensors or NumPy arrays.
 
-    `fired`: bool, one a rule. `targets`: float32, one a rule, NaN where it did not fire or does not rescale. `saw`:
-    float32, the values of `Plan.saw` one rule after the other, NaN off the rule's gate. `watched`: float32, the values
-    of `Plan.watched`.
+    `fired`: bool, one a rule. `targets`: float32, one a rule, NaN where it did not fire or asks for no number.
+    `masks`: bool, a row with one entry a peer for each rule that asks for some peers, in the order of the rules, false
+    where it did not fire. `saw`: float32, the values of `Plan.saw` one rule after the other, NaN off the rule's gate.
+    `watched`: float32, the values of `Plan.watched`.
     """
 
     fired: Any
     targets: Any
+    masks: Any
     saw: Any
     watched: Any

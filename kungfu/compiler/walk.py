@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 from kungfu.compiler.frontier import Reduction, frontier_name
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment
-from kungfu.control import Rescale
+from kungfu.control.action import mask_of, target_of
 from kungfu.errors import InternalError
 from kungfu.signal import Constant, Fold, Map, Placeholder, Signal, Source, topological
 from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
 
-__all__ = ["Evaluation", "Machine", "conclude", "prepare", "reduced"]
+__all__ = ["Evaluation", "Machine", "conclude", "evaluated", "prepare", "reduced"]
 
 Value = Any  # a tensor, or one array a peer
 Branch = Callable[[], list[Value]]
@@ -55,6 +55,8 @@ class Machine(Protocol):
     def exchanged(self, message: Value, tag: str) -> Value: ...
 
     def stacked(self, values: Sequence[Value], dtype: DType) -> Value: ...
+
+    def rows(self, vectors: Sequence[Value]) -> Value: ...
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,13 @@ def conclude(plan: Plan, evaluation: Evaluation, *, summed: Value) -> Outcome:
     _unpack(plan.riders, summed, evaluation)
     _run(plan.after, evaluation)
     return _outcome(plan, evaluation)
+
+
+def evaluated(nodes: Iterable[Signal], evaluation: Evaluation) -> Mapping[Signal, Value]:
+    """The values of these nodes, each after its inputs."""
+    for node in nodes:
+        evaluation.values[node] = _value(node, evaluation)
+    return evaluation.values
 
 
 def _run(segments: Iterable[Segment], evaluation: Evaluation) -> None:
@@ -220,17 +229,20 @@ def _as_float(node: Signal, evaluation: Evaluation) -> Value:
 
 def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
     machine, values = evaluation.machine, evaluation.values
-    targets, saw = [], []
+    targets, masks, saw = [], [], []
     nothing = machine.constant(nan, "float32")
     for rule in plan.rules:
-        wanted = values[rule.action.target] if isinstance(rule.action, Rescale) else nothing
+        target, mask = target_of(rule.action), mask_of(rule.action)
+        wanted = nothing if target is None else values[target]
         targets.append(_where(values[rule.fires], wanted, nothing, machine))
+        masks += [] if mask is None else [_apply("and", values[rule.fires], values[mask], machine)]
         saw += [_where(values[rule.gate], _as_float(one, evaluation), nothing, machine) for one in rule.saw.values()]
     watched = [_as_float(one, evaluation) for one in plan.watched_signals.values()]
     fired = [values[rule.fires] for rule in plan.rules]
     return Outcome(
         machine.stacked(fired, "bool"),
         machine.stacked(targets, "float32"),
+        machine.rows(masks),
         machine.stacked(saw, "float32"),
         machine.stacked(watched, "float32"),
     )

@@ -1,6 +1,40 @@
 """Triggers, and the actions that they release."""
 
-from kungfu.control.rule import Action, Call, Keep, Rescale, Rule
+from kungfu.control.action import (
+    Action,
+    Call,
+    Checkpoint,
+    Evict,
+    Keep,
+    Replace,
+    Rescale,
+    SetGlobalBatchSize,
+    SetLearningRate,
+    Stop,
+)
+from kungfu.control.budget import Budget
+from kungfu.control.cooldown import Cooldown
+from kungfu.control.on_rescale import AtRescale, on_rescale
+from kungfu.control.rule import Rule
 from kungfu.control.trigger import Trigger, always, every
 
-__all__ = ["Action", "Call", "Keep", "Rescale", "Rule", "Trigger", "always", "every"]
+__all__ = [
+    "Action",
+    "AtRescale",
+    "Budget",
+    "Call",
+    "Checkpoint",
+    "Cooldown",
+    "Evict",
+    "Keep",
+    "Replace",
+    "Rescale",
+    "Rule",
+    "SetGlobalBatchSize",
+    "SetLearningRate",
+    "Stop",
+    "Trigger",
+    "always",
+    "every",
+    "on_rescale",
+]

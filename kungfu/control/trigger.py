@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from kungfu.control.rule import Keep, Rule, call_rule, rescale_rule
+from kungfu.control import ask
+from kungfu.control.action import Keep, ramp
+from kungfu.control.budget import rescale_cost
+from kungfu.control.cooldown import NO_COOLDOWN, Cooldown
+from kungfu.control.rule import Rule
 from kungfu.errors import PolicyError
-from kungfu.signal import Constant, Signal, every_steps, is_gate
+from kungfu.signal import Constant, Signal, Source, every_steps, fold, is_gate
 from kungfu.signal.operation import SignalType
 
-__all__ = ["Trigger", "always", "every"]
+__all__ = ["Occasion", "Trigger", "always", "every"]
+
+Occasion = Literal["step", "rescale"]
 
 
 @dataclass(frozen=True, eq=False)
 class Trigger:
-    """When a rule may fire: in the steps of `gate` (a function of step and size), where `predicate` holds."""
+    """When a rule may fire: in the steps of `gate` (a function of step and size), where `predicate` holds.
+
+    `pause` is the cooldown after it fired; the `occasion` of all triggers made here is a step.
+    """
 
     gate: Signal
     predicate: Signal
+    pause: Cooldown = NO_COOLDOWN
+    occasion: Occasion = "step"
+
+    # ---- when ------------------------------------------------------------------------------------------------------
 
     def when(self, predicate: Signal) -> Trigger:
         """This trigger, and only where an agreed bool signal is true.
@@ -27,36 +40,113 @@ class Trigger:
         A predicate of step and size alone narrows the gate, so that nothing is computed off its steps; any other one
         is looked at in the steps of the gate.
         """
-        if not isinstance(predicate, Signal) or predicate.type != SignalType("bool"):
-            raise PolicyError(f".when({predicate!r}): takes a bool signal; compare first, as in .when(noise > 100)")
-        if is_gate(predicate):
-            return replace(self, gate=_both(self.gate, predicate))
-        return replace(self, predicate=_both(self.predicate, predicate))
+        if is_gate(_checked(predicate, method="when")):
+            return replace(self, gate=both(self.gate, predicate))
+        return replace(self, predicate=both(self.predicate, predicate))
+
+    def after(self, step: int) -> Trigger:
+        """This trigger, and only in the steps behind this one: the first has the number ``step + 1``.
+
+        >>> every(10).after(100).gate.placement
+        'agreed'
+        """
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise PolicyError(f".after({step!r}): takes the number of a step, a whole number of at least 0")
+        return self.when(Source("step") > step)
+
+    def until(self, predicate: Signal) -> Trigger:
+        """This trigger up to the first of its steps in which an agreed bool signal is true, and never again.
+
+        It is looked at in the steps of the gate as written so far. A rescale keeps what was seen. Cost: one truth
+        value of state, no message.
+        """
+        _checked(predicate, method="until")
+        over = fold(lambda seen, now: seen | now, False, predicate)
+        return replace(self, predicate=both(self.predicate, ~replace(over, gate=self.gate)))
+
+    def cooldown(self, *, steps: int = 0, seconds: float = 0.0) -> Trigger:
+        """This trigger, and not within so many steps, nor so many seconds, after its rule last fired.
+
+        A rescale keeps the count. Cost: two numbers of state; with `seconds` a number more, and one float on the
+        gradient all-reduce, by which all peers take the time of rank 0. Raises `PolicyError` for a negative number.
+        """
+        return replace(self, pause=Cooldown(steps, seconds))
+
+    def payback(self, gain_s: Signal | float, *, horizon: Signal | float, at_first_s: float = 0.0) -> Trigger:
+        """This trigger, and only where ``gain_s * horizon`` exceeds what a rescale has been measured to cost.
+
+        `gain_s`: seconds that each step is predicted to become shorter (agreed). `horizon`: steps over which that has
+        to pay. The cost is how long the last rescale stopped the peers, on average over those that know; before the
+        first one, `at_first_s` seconds. A gain that is NaN does not pay. Cost: two floats on the gradient all-reduce.
+
+        >>> from kungfu.signal import TrainingSignals
+        >>> training = TrainingSignals()
+        >>> str(every(50).payback(0.01, horizon=1000 - training.step).predicate.type)
+        'bool'
+        """
+        cost_s = rescale_cost(at_first_s=at_first_s).named("rescale_cost_s")
+        return replace(self, predicate=both(self.predicate, gain_s * (horizon * 1.0) > cost_s))
+
+    # ---- what ------------------------------------------------------------------------------------------------------
 
     def rescale(self, peers: Signal | float, *, keep: Keep = "local_batch_size") -> Rule:
         """Ask for `peers` peers (agreed; rounded; held between the job's limits; NaN asks for nothing).
 
         `keep` says which batch size stays as it is. Fires only while no change is pending and for a size that is
-        neither the present nor the last refused one. Cost: no message. Raises `PolicyError` for another `keep`, and at
-        `attach` for a local `peers`.
-
-        >>> every(50).rescale(4).action.keep
-        'local_batch_size'
+        neither the present nor the last refused one. Cost: no message.
         """
-        return rescale_rule(peers, gate=self.gate, when=self.predicate, keep=keep)
+        return ask.rescale_rule(peers, trigger=self, keep=keep)
+
+    def set_global_batch_size(self, samples: Signal | float) -> Rule:
+        """Ask for steps of `samples` samples over all peers (agreed; rounded; at least 1; NaN asks for nothing).
+
+        Fires only while no change is pending and for another number than the present one. Cost: no message.
+        """
+        return ask.batch_rule(samples, trigger=self)
+
+    def set_learning_rate(
+        self, rate: Signal | float, *, over_steps: float | None = None, over_samples: float | None = None
+    ) -> Rule:
+        """Ask for the learning rate `rate` (agreed; NaN, and what is not above 0, ask for nothing).
+
+        With `over_steps` or `over_samples` it is reached on a straight line over so many steps, or samples over all
+        peers; see `control.SetLearningRate` for the formula. Fires only while no change is pending, for another rate
+        than the present one and than the one that this rule asked for last. An optimizer's own schedule stays in
+        force, multiplied. Cost: no message.
+        """
+        over, unit = ramp(over_steps=over_steps, over_samples=over_samples)
+        return ask.rate_rule(rate, trigger=self, over=over, unit=unit)
+
+    def stop(self) -> Rule:
+        """End the training on all peers. Fires only while no change is pending. Cost: no message."""
+        return ask.stop_rule(trigger=self)
+
+    def checkpoint(self) -> Rule:
+        """Write the shared state down; in a step in which a change is pending, when that is done. Cost: no message."""
+        return ask.checkpoint_rule(trigger=self)
+
+    def evict(self, mask: Signal) -> Rule:
+        """Let the peers go where `mask` (agreed, bool, one entry a peer) holds, and go on with the others.
+
+        Fires only while no change is pending, and where somebody is marked and the job's fewest peers would remain.
+        """
+        return ask.mask_rule(mask, trigger=self, kind="evict")
+
+    def replace(self, mask: Signal) -> Rule:
+        """Let each peer go where `mask` (agreed, bool, one entry a peer) holds, when a new one can take its place.
+
+        Fires only while no change is pending, and where somebody is marked but not everybody.
+        """
+        return ask.mask_rule(mask, trigger=self, kind="replace")
 
     def call(self, fn: Callable[..., Any], *signals: Signal | float) -> Rule:
         """Call ``fn(control, *values)`` in Python on every peer, between two steps, with the values of agreed scalars.
 
         The escape hatch for what the vocabulary cannot say: listing 1 of Mai et al., *Adaptive Distributed Training
         of Deep Learning Models*. The values are floats; `control` is a `kungfu.control.hook.Control`, by which the
-        function may ask for another size. Fires only while no change is pending. Cost: no message. Raises
-        `PolicyError` for what cannot be called so, and at `attach` for a local signal or a vector.
-
-        >>> list(every(50).call(lambda control, step: control.rescale(step), 3).saw)
-        ['step']
+        function may ask for another size. Fires only while no change is pending. Cost: no message.
         """
-        return call_rule(fn, signals, gate=self.gate, when=self.predicate)
+        return ask.call_rule(fn, signals, trigger=self)
 
 
 def always() -> Trigger:
@@ -73,5 +163,12 @@ def every(steps: int) -> Trigger:
     return Trigger(every_steps(steps), Constant(True))
 
 
-def _both(one: Signal, other: Signal) -> Signal:
+def both(one: Signal, other: Signal) -> Signal:
+    """Where both hold; a constant truth is left away."""
     return other if isinstance(one, Constant) and one.value is True else one & other
+
+
+def _checked(predicate: object, *, method: str) -> Signal:
+    if not isinstance(predicate, Signal) or predicate.type != SignalType("bool"):
+        raise PolicyError(f".{method}({predicate!r}): takes a bool signal; compare first, as in .{method}(noise > 100)")
+    return predicate

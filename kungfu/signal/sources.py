@@ -12,7 +12,7 @@ from typing import Literal
 
 from kungfu.signal.operation import NEST, SignalType
 
-__all__ = ["GATE_SOURCES", "SOURCES", "Known", "Placement", "SourceKind"]
+__all__ = ["GATE_SOURCES", "ONLY_AT_RESCALE", "RESCALE_SOURCES", "SOURCES", "Known", "Placement", "SourceKind"]
 
 Placement = Literal["local", "agreed"]
 Known = Literal["before", "after"]
@@ -58,7 +58,31 @@ SOURCES = {
     "min_size": SourceKind(_INT, "agreed", "before", "peers", "fewest peers this job may have"),
     "max_size": SourceKind(_INT, "agreed", "before", "peers", "most peers this job may have"),
     "refused_size": SourceKind(_INT, "agreed", "before", "peers", "last size that could not be reached, 0 if none"),
+    "samples_done": SourceKind(_INT, "agreed", "before", "samples", "samples trained on before this step"),
+    "clock_seconds": SourceKind(_FLOAT, "local", "before", "s", "time since this peer's first step"),
+    "rescale_seconds": SourceKind(
+        _FLOAT, "local", "before", "s", "how long the last rescale stopped this peer; NaN before its first"
+    ),
+    "previous_size": SourceKind(_INT, "agreed", "before", "peers", "peers before the rescale; in control.on_rescale()"),
+    "previous_global_batch_size": SourceKind(
+        _INT, "agreed", "before", "samples", "samples of a step before the rescale; in control.on_rescale()"
+    ),
 }
 
 # What a gate may be a function of: whole numbers that are equal on every peer whatever its arithmetic.
 GATE_SOURCES = frozenset({"step", "size", "min_size", "max_size"})
+
+# What a barrier knows when it changes the size, and a rule of control.on_rescale() may use; the last two only there.
+RESCALE_SOURCES = frozenset(
+    {
+        "size",
+        "step",
+        "global_batch_size",
+        "learning_rate",
+        "min_size",
+        "max_size",
+        "previous_size",
+        "previous_global_batch_size",
+    }
+)
+ONLY_AT_RESCALE = frozenset({"previous_size", "previous_global_batch_size"})

@@ -11,10 +11,11 @@ import pytest
 from kungfu import control, ops
 from kungfu.compiler import Outcome, compile_policies
 from kungfu.compiler.replay import Replay
-from kungfu.control.rule import call_rule, distinct_name, seen_under
+from kungfu.control.ask import call_rule
+from kungfu.control.rule import distinct_name, seen_under
 from kungfu.errors import PolicyError
 from kungfu.policy import Policy
-from kungfu.signal import Constant, TrainingSignals
+from kungfu.signal import TrainingSignals
 
 training = TrainingSignals()
 CALM = {"step": 1, "size": 2, "min_size": 1, "max_size": 4, "refused_size": 0, "pending": False, "mean_loss": 3.0}
@@ -89,9 +90,8 @@ def test_a_function_that_cannot_be_called_so_is_refused() -> None:
 
 
 def test_what_is_no_function_cannot_be_called() -> None:
-    always = Constant(True)
     with pytest.raises(PolicyError, match=r"call\(3\): the first argument must be a function"):
-        call_rule(3, (), gate=always, when=always)  # type: ignore[arg-type]  # what a user might write
+        call_rule(3, (), trigger=control.always())  # type: ignore[arg-type]  # what a user might write
 
 
 def test_a_log_sees_names_and_the_sources_that_stand_under_no_name() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kungfu.control import Call, Rescale, Rule
+from kungfu.control import Call, Rule
+from kungfu.control.action import mask_of, operands, setting_of, target_of
 from kungfu.errors import PolicyError
-from kungfu.signal import NEST, Fold, Signal, Source, is_gate, topological
+from kungfu.signal import NEST, Collective, Fold, Signal, Source, is_gate, topological
 from kungfu.signal.operation import SCALAR, SignalType
-from kungfu.signal.sources import GATE_SOURCES, SOURCES
+from kungfu.signal.sources import GATE_SOURCES, ONLY_AT_RESCALE, RESCALE_SOURCES, SOURCES
 
 __all__ = ["check"]
 
@@ -24,8 +25,13 @@ def check(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
 def _check_rule(rule: Rule, *, policy: str) -> None:
     _check_gate(rule.gate, of=f"the trigger of policy {policy!r}")
     _check_agreed(rule.when, use=f"the .when(...) of policy {policy!r}", type=SignalType("bool"))
-    if isinstance(rule.action, Rescale):
-        _check_agreed(rule.action.target, use=f"the size that policy {policy!r} asks for", type=SignalType("float32"))
+    _check_sources(rule, policy=policy)
+    target, mask = target_of(rule.action), mask_of(rule.action)
+    if target is not None:
+        use = f"the {setting_of(rule.action)} that policy {policy!r} asks for"
+        _check_agreed(target, use=use, type=SignalType("float32"))
+    if mask is not None:
+        _check_placement(mask, use=f"the choice of peers in policy {policy!r}")
     if isinstance(rule.action, Call):
         for position, signal in enumerate(rule.action.signals, start=1):
             _check_agreed(signal, use=f"argument {position} of the call in policy {policy!r}", type=None)
@@ -44,16 +50,38 @@ def _check_gate(gate: Signal, *, of: str) -> None:
         )
 
 
+def _check_sources(rule: Rule, *, policy: str) -> None:
+    """What a barrier knows and what a step offers are not the same."""
+    for node in topological((rule.fires, *operands(rule.action))):
+        at_rescale = rule.trigger.occasion == "rescale"
+        source = node.source if isinstance(node, Source) else ""
+        if at_rescale and (isinstance(node, (Fold, Collective)) or (source and source not in RESCALE_SOURCES)):
+            what = f"training.{source}" if source else f"{node!r}"
+            raise PolicyError(
+                f"policy {policy!r} uses {what} ({node.origin}) in a rule on a rescale, which is settled inside the "
+                f"barrier from {', '.join(sorted(RESCALE_SOURCES))} and constants only; use those"
+            )
+        if not at_rescale and source in ONLY_AT_RESCALE:
+            raise PolicyError(
+                f"policy {policy!r} uses training.{source} ({node.origin}), which only a barrier that changes the size "
+                "knows; use it in a rule of control.on_rescale(), or training.size.previous()"
+            )
+
+
 def _check_agreed(signal: Signal, *, use: str, type: SignalType | None) -> None:
+    _check_placement(signal, use=use)
+    if signal.type.shape != SCALAR:
+        raise PolicyError(f"{use} is {signal!r}, not one number; reduce it, as in ops.mean(x) or ops.norm_squared(x)")
+    if type and signal.type != type:
+        raise PolicyError(f"{use} is {signal!r}; it must be {type}")
+
+
+def _check_placement(signal: Signal, *, use: str) -> None:
     if signal.placement == "local":
         raise PolicyError(
             f"{use} is made of {_local_names(signal)}: each peer has its own value, so peers would decide differently; "
             f"{_remedy(signal)}"
         )
-    if signal.type.shape != SCALAR:
-        raise PolicyError(f"{use} is {signal!r}, not one number; reduce it, as in ops.mean(x) or ops.norm_squared(x)")
-    if type and signal.type != type:
-        raise PolicyError(f"{use} is {signal!r}; it must be {type}")
 
 
 def _local_part(signal: Signal) -> list[Signal]:
@@ -85,10 +113,23 @@ def _remedy(signal: Signal) -> str:
 
 
 def _check_conflicts(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
-    rescaling = [name for name, rules in built for rule in rules if isinstance(rule.action, Rescale)]
-    if len(rescaling) > 1:
-        names = ", ".join(repr(name) for name in rescaling)
-        raise PolicyError(
-            f"policies {names} all rescale the cluster and nothing says which one wins; write "
-            f"kf.at_most({', '.join(rescaling)}) for the smallest wish, or kf.first(...) for the first one that has any"
-        )
+    """At most one acting rule for each setting on each occasion."""
+    setters: dict[tuple[str, str], list[str]] = {}
+    for name, rules in built:
+        for rule in rules:
+            setting = setting_of(rule.action)
+            if setting and rule.standing == "acting":
+                setters.setdefault((setting, rule.trigger.occasion), []).append(rule.name or name)
+    for (contested, _), names in setters.items():
+        if len(names) > 1:
+            raise PolicyError(_conflict(contested, names))
+
+
+def _conflict(setting: str, names: Sequence[str]) -> str:
+    does = "rescale the cluster" if setting == "size" else f"set the {setting}"
+    together = ", ".join(names)
+    return (
+        f"policies {', '.join(map(repr, names))} all {does} and nothing says which one wins; write "
+        f"kf.at_most({together}) for the smallest wish, kf.at_least({together}) for the largest, or "
+        f"kf.first({together}) for the first one that has any"
+    )

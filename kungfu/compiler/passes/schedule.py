@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from kungfu.compiler.passes.fuse import fuse
 from kungfu.compiler.plan import Plan, Segment
-from kungfu.control import Rescale, Rule
+from kungfu.control import Rule
+from kungfu.control.action import operands
 from kungfu.signal import Collective, Constant, Fold, Signal, Source, topological
 
 __all__ = ["schedule"]
@@ -49,8 +50,7 @@ def _results(rules: Iterable[Rule]) -> Iterator[Signal]:
 
 def _wanted(rule: Rule) -> tuple[Signal, ...]:
     """What a rule needs in the steps of its gate."""
-    target = (rule.action.target,) if isinstance(rule.action, Rescale) else rule.action.signals
-    return (rule.fires, *target, *rule.saw.values())
+    return (rule.fires, *operands(rule.action), *rule.saw.values())
 
 
 def _rides(collective: Collective) -> bool:

@@ -1,0 +1,157 @@
+"""Actions: what a rule asks for when it fires. Values only; the training layer and the runtime carry them out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from kungfu.errors import PolicyError
+from kungfu.signal import Signal
+
+__all__ = [
+    "Action",
+    "Call",
+    "Checkpoint",
+    "Evict",
+    "Keep",
+    "Replace",
+    "Rescale",
+    "SetGlobalBatchSize",
+    "SetLearningRate",
+    "Setting",
+    "Stop",
+    "Unit",
+    "mask_of",
+    "operands",
+    "ramp",
+    "rewired",
+    "setting_of",
+    "target_of",
+]
+
+Keep = Literal["local_batch_size", "global_batch_size"]
+Unit = Literal["steps", "samples"]
+Setting = Literal["size", "global batch size", "learning rate"]
+
+
+@dataclass(frozen=True, eq=False)
+class Rescale:
+    """Ask for a cluster of `target` peers (float32, agreed, whole, within the job's limits, NaN: nothing).
+
+    `keep` says which batch size stays: the share of each peer, or the whole of a step.
+    """
+
+    target: Signal
+    keep: Keep
+
+
+@dataclass(frozen=True, eq=False)
+class SetGlobalBatchSize:
+    """Ask for steps of `target` samples over all peers (float32, agreed, whole, at least 1, NaN: nothing)."""
+
+    target: Signal
+
+
+@dataclass(frozen=True, eq=False)
+class SetLearningRate:
+    """Ask for the learning rate `target` (float32, agreed, above 0, NaN: nothing), at the end of a ramp.
+
+    With the rate ``lr_0`` of the step ``T_0`` before the decision is carried out, and T = `over` in the given unit,
+    ``lr_t = lr_0 + (t - T_0) / T * (target - lr_0)`` until ``t = T_0 + T``, and `target` from there on: the
+    progressive linear rule of Wu et al., *Elastic Deep Learning in Multi-Tenant GPU Clusters* (2021). Its equation 3
+    and algorithm 1 bound the ramp by T, which is a slip: it ends at ``T_0 + T``. With ``over=0`` the rate holds at
+    once. Where the optimizer follows a schedule, the schedule is multiplied by ``lr_t / lr_0`` instead.
+    """
+
+    target: Signal
+    over: float
+    unit: Unit
+
+
+@dataclass(frozen=True, eq=False)
+class Stop:
+    """End the training on all peers, after the step in which all know."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """Call a Python function with the values of these signals: they are what the rule saw, in this order."""
+
+    fn: Callable[..., Any]
+    signals: tuple[Signal, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Evict:
+    """Let those peers go where `mask` holds (bool, one entry a peer in rank order, agreed), and take none instead."""
+
+    mask: Signal
+
+
+@dataclass(frozen=True, eq=False)
+class Replace:
+    """Let those peers go where `mask` holds (as for `Evict`), each when a new one is ready to take its place."""
+
+    mask: Signal
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Write the shared state down, as it stands after the step in which all know."""
+
+
+Action = Rescale | SetGlobalBatchSize | SetLearningRate | Stop | Call | Evict | Replace | Checkpoint
+
+
+def target_of(action: Action) -> Signal | None:
+    """The number that an action asks for, where it asks for one."""
+    return action.target if isinstance(action, (Rescale, SetGlobalBatchSize, SetLearningRate)) else None
+
+
+def mask_of(action: Action) -> Signal | None:
+    """The peers that an action is about, where it is about some."""
+    return action.mask if isinstance(action, (Evict, Replace)) else None
+
+
+def setting_of(action: Action) -> Setting | None:
+    """What an action sets, where it sets something of which a job has only one."""
+    if isinstance(action, Rescale):
+        return "size"
+    if isinstance(action, SetGlobalBatchSize):
+        return "global batch size"
+    return "learning rate" if isinstance(action, SetLearningRate) else None
+
+
+def operands(action: Action) -> tuple[Signal, ...]:
+    """Every signal that an action needs."""
+    if isinstance(action, Call):
+        return action.signals
+    return tuple(one for one in (target_of(action), mask_of(action)) if one is not None)
+
+
+def rewired(action: Action, *, shared: Mapping[Signal, Signal]) -> Action:
+    """The same action over other nodes."""
+    if isinstance(action, (Rescale, SetGlobalBatchSize, SetLearningRate)):
+        return replace(action, target=shared[action.target])
+    if isinstance(action, (Evict, Replace)):
+        return replace(action, mask=shared[action.mask])
+    if isinstance(action, Call):
+        return replace(action, signals=tuple(shared[one] for one in action.signals))
+    return action
+
+
+def ramp(*, over_steps: float | None, over_samples: float | None) -> tuple[float, Unit]:
+    """The length and its unit; no length at all is 0 steps."""
+    if over_steps is not None and over_samples is not None:
+        raise PolicyError(
+            f"set_learning_rate(over_steps={over_steps!r}, over_samples={over_samples!r}): a ramp has one length; give "
+            "one of them"
+        )
+    unit: Unit = "steps" if over_samples is None else "samples"
+    length = over_steps if over_samples is None else over_samples
+    length = 0.0 if length is None else length
+    if isinstance(length, bool) or not isinstance(length, (int, float)) or not 0 <= length < math.inf:
+        raise PolicyError(f"set_learning_rate(over_{unit}={length!r}): takes a finite number of {unit}, at least 0")
+    return float(length), unit

@@ -1,0 +1,35 @@
+"""Let the learning rate follow the batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import kungfu as kf
+
+if TYPE_CHECKING:
+    from kungfu.control import Rule
+    from kungfu.signal import TrainingSignals
+
+__all__ = ["linear_scaling"]
+
+
+@kf.policy
+def linear_scaling(training: TrainingSignals, *, over_steps: float = 0) -> Rule:
+    """Multiply the learning rate by what a rescale multiplies the global batch by, at once or on a straight line.
+
+    A batch k times as large averages k times as many gradients, so that a step of k times the length has the same
+    noise per sample: ``rate * global_batch_size / previous_global_batch_size``, reached after `over_steps` steps. A
+    sharp rise may make training diverge; a line over some hundred steps does not. A rescale that keeps the global
+    batch changes nothing. Where several rescales follow each other, each starts from where the ramp before would have
+    led, so that the product is exact.
+
+    `over_steps`: length of the ramp, steps, at least 0. Cost: nothing on any step; it is settled inside the barrier.
+
+    Goyal et al., *Accurate, Large Minibatch SGD*, 2017; Wu et al., *Elastic Deep Learning in Multi-Tenant GPU
+    Clusters*, 2021, equations 1 to 3.
+
+    >>> linear_scaling(over_steps=200).name
+    'linear_scaling'
+    """
+    factor = training.global_batch_size / training.previous_global_batch_size
+    return kf.control.on_rescale().set_learning_rate(training.learning_rate * factor, over_steps=over_steps)
