@@ -34,6 +34,7 @@ class _Line:
     settings: Settings
     folder: Path
     command: tuple[str, ...]
+    trace_limit_bytes: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--logdir", type=Path, metavar="DIR", help="a new folder for the run's record (runs/DATE-TIME)")
     parser.add_argument(
+        "--trace-limit", type=float, default=256.0, metavar="MB", help="for DIR/trace.jsonl, 0 for no trace (256)"
+    )
+    parser.add_argument(
         "--ready-deadline", type=float, default=300.0, metavar="S", help="for a peer to get ready (300)"
     )
     parser.add_argument("--deadline", type=float, default=60.0, metavar="S", help="for a peer while it trains (60)")
@@ -79,6 +83,8 @@ def _checked(given: argparse.Namespace) -> _Line:
     for name, seconds in (("--ready-deadline", given.ready_deadline), ("--deadline", given.deadline)):
         if not 1 <= seconds <= 86400:
             raise UsageError(f"{name} {seconds:g}: must be from 1 to 86400 seconds")
+    if not 0 <= given.trace_limit <= 1e6:
+        raise UsageError(f"--trace-limit {given.trace_limit:g}: must be from 0 (no trace) to 1000000 MB")
     _check_policy(given.policy)
     settings = Settings(
         job=secrets.token_hex(4),
@@ -89,9 +95,10 @@ def _checked(given: argparse.Namespace) -> _Line:
         limits=Limits(given.min, maximum),
         deadlines=Deadlines(given.ready_deadline, given.deadline),
         policy=given.policy,
+        recording="steps" if given.trace_limit else "nothing",
     )
     folder = given.logdir or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
-    return _Line(given.peers, settings, folder, _command(given.command))
+    return _Line(given.peers, settings, folder, _command(given.command), round(given.trace_limit * 1e6))
 
 
 def _check_policy(spec: str) -> None:
@@ -121,7 +128,7 @@ def _run(line: _Line) -> int:
     from kungfu.runtime.agent.agent import Agent, Job
     from kungfu.runtime.agent.journal import Journal
 
-    journal = Journal(line.folder)
+    journal = Journal(line.folder, trace_limit_bytes=line.trace_limit_bytes)
     job = Job(line.command, line.size, line.settings, dict(os.environ))
     with make_console(journal.folder) as console:
         ending = Agent(job, journal=journal, console=console).run()

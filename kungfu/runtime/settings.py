@@ -41,7 +41,7 @@ class Deadlines:
 
 @dataclass(frozen=True)
 class Settings:
-    """One peer's place in a job. ``secret`` is hexadecimal, made anew for every job."""
+    """One peer's place in a job. ``secret`` is hexadecimal, made anew for every job; ``recording`` is of the trace."""
 
     job: str
     peer: int
@@ -51,6 +51,7 @@ class Settings:
     limits: Limits
     deadlines: Deadlines
     policy: str = ""
+    recording: Literal["steps", "nothing"] = "steps"
 
     def to_environment(self) -> dict[str, str]:
         """The variables that carry these settings to a child process."""

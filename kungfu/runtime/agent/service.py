@@ -42,7 +42,10 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
 
     def Report(self, request: pb.Records, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._lock:
+            self._journal.append("trace", [one.line for one in request.records if one.stream == "trace"])
             for record in request.records:
+                if record.stream == "trace":
+                    continue
                 fields = json.loads(record.line)
                 self._journal.write(record.stream, fields)
                 (self._console.event if record.stream == "events" else self._console.status)(fields)

@@ -6,7 +6,7 @@ import json
 import math
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
@@ -21,6 +21,11 @@ __all__ = ["Agency"]
 
 _REPORT_EVERY_S = 0.25
 
+# A trace has a line for every step of every peer; the other streams are read by people.
+_SEPARATORS = {"trace": (",", ":"), "metrics": None, "events": None}
+
+Fields = Callable[[], Mapping[str, Any]]
+
 
 class Agency:
     """Calls to the agent of this host, on behalf of one peer."""
@@ -29,7 +34,7 @@ class Agency:
         self._peer, self._deadline_s = peer, settings.deadlines.wait_s
         self._channel = rpc.connect(settings.agent, secret=settings.secret)
         self._stub = AgentServiceStub(self._channel)
-        self._records: queue.SimpleQueue[pb.Record] = queue.SimpleQueue()
+        self._records: queue.SimpleQueue[pb.Record | tuple[str, Fields]] = queue.SimpleQueue()
         self._closing, self._flushing = threading.Event(), threading.Lock()
         self._reporter = threading.Thread(target=self._report, name="kungfu-report", daemon=True)
         self._call(self._stub.Attached, pb.Hello(peer=from_peer(peer)))
@@ -47,9 +52,12 @@ class Agency:
         """All peers of ``view`` hold the same state and train."""
         self._call(self._stub.InForce, from_view(view))
 
-    def record(self, stream: str, fields: Mapping[str, Any]) -> None:
-        """Queues one JSON object for the agent's ``events`` or ``metrics`` stream."""
-        self._records.put(pb.Record(stream=stream, line=json.dumps(_finite(fields), allow_nan=False)))
+    def record(self, stream: str, fields: Mapping[str, Any] | Fields) -> None:
+        """Queues one JSON object for a stream of the agent's journal.
+
+        A function that gives the object is called off the training thread, and so is the writing of its text.
+        """
+        self._records.put((stream, fields) if callable(fields) else _record(stream, fields))
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
         """This peer's training is over; everything it recorded is with the agent when this returns."""
@@ -79,9 +87,14 @@ class Agency:
         with self._flushing:  # nobody may overtake records that are on their way
             records = []
             while not self._records.empty():
-                records.append(self._records.get())
+                record = self._records.get()
+                records.append(record if isinstance(record, pb.Record) else _record(record[0], record[1]()))
             if records:
                 self._call(self._stub.Report, pb.Records(peer=self._peer.id, records=records))
+
+
+def _record(stream: str, fields: Mapping[str, Any]) -> pb.Record:
+    return pb.Record(stream=stream, line=json.dumps(_finite(fields), allow_nan=False, separators=_SEPARATORS[stream]))
 
 
 def _finite(value: Any) -> Any:

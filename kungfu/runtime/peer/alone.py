@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kungfu.runtime.deciding.decide import Decision, Terms, Wish
@@ -33,7 +33,7 @@ class Alone:
     def part(self, state: ReplicatedState, terms: Terms) -> None:
         """Nobody else has to agree that training is over."""
 
-    def record(self, stream: str, fields: Mapping[str, Any]) -> None:
+    def record(self, stream: str, fields: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
         """Nobody keeps a journal of a program that runs alone."""
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:

@@ -120,8 +120,8 @@ class Membership:
         else:
             self._follow(before, arrival)
 
-    def record(self, stream: str, fields: Mapping[str, Any]) -> None:
-        """One more line of a stream of the job's journal."""
+    def record(self, stream: str, fields: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
+        """One more line of a stream of the job's journal; see ``Agency.record``."""
         self._agency.record(stream, fields)
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:

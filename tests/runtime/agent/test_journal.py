@@ -65,3 +65,22 @@ def test_each_peer_has_a_log_of_its_own(tmp_path: Path) -> None:
     assert journal.log_of(3) == tmp_path / "peers" / "peer-3.log"
     assert journal.log_of(3).parent.is_dir()
     journal.close()
+
+
+def test_a_trace_ends_before_it_grows_beyond_its_limit_and_says_so(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, trace_limit_bytes=25)
+    journal.append("trace", ['{"step":1}', '{"step":2}', '{"step":3}'])
+    journal.append("trace", ["{}"])
+    journal.close()
+    assert (tmp_path / "trace.jsonl").read_text().splitlines() == [
+        '{"step":1}',
+        '{"step":2}',
+        '{"cut": true, "limit_bytes": 25}',
+    ]
+
+
+def test_without_a_limit_to_fill_there_is_no_trace(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, trace_limit_bytes=0)
+    journal.append("trace", ['{"step":1}'])
+    journal.close()
+    assert not (tmp_path / "trace.jsonl").exists()

@@ -148,3 +148,17 @@ def test_an_agent_that_is_gone_is_named() -> None:
     server.stop()
     with pytest.raises(PeerFailure, match=r"^lost the agent: "):
         Agency(settings(server.address), ME)
+
+
+def test_what_a_function_gives_is_made_off_the_training_thread() -> None:
+    with attached() as (agency, agent):
+        agent.gate.set()
+        makers: list[int] = []
+
+        def made() -> dict[str, Any]:
+            makers.append(threading.get_ident())
+            return {"step": 1, "loss": math.nan}
+
+        agency.record("trace", made)
+        assert agent.next() == ("trace", '{"step":1,"loss":null}')
+        assert makers != [threading.get_ident()]
