@@ -12,6 +12,7 @@ from kungfu.compiler.replay import NumpyCluster
 from kungfu.compiler.walk import Evaluation, evaluated
 from kungfu.control import Rule, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import target_of
+from kungfu.control.rule import Standing
 from kungfu.errors import InternalError
 from kungfu.signal import Signal, Source, topological
 
@@ -30,8 +31,8 @@ class Settled:
     saw: Mapping[str, float]
 
 
-def settle(plan: Plan, sources: Mapping[str, float]) -> tuple[Settled, ...]:
-    """What the acting rules of `plan.on_rescale` set, from the numbers of the barrier; the batch before the rate.
+def settle(plan: Plan, sources: Mapping[str, float], *, standing: Standing = "acting") -> tuple[Settled, ...]:
+    """What the rules on a rescale that so stand set, from the numbers of the barrier; the batch before the rate.
 
     `sources` holds `kungfu.signal.sources.RESCALE_SOURCES`: `size` is the new one, `global_batch_size` has the
     rescale's `keep` carried out, `learning_rate` is where a ramp under way would lead. A rule for the learning rate
@@ -48,7 +49,7 @@ def settle(plan: Plan, sources: Mapping[str, float]) -> tuple[Settled, ...]:
     known = dict(sources)
     settled: list[Settled] = []
     for rule in sorted(plan.on_rescale, key=lambda one: isinstance(one.action, SetLearningRate)):
-        one = _settled(rule, known) if rule.standing == "acting" else None
+        one = _settled(rule, known) if rule.standing == standing else None
         if one is not None:
             settled.append(one)
             known |= {_BATCH: one.value} if isinstance(one.action, SetGlobalBatchSize) else {}

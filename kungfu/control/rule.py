@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from kungfu.control.action import Action, SetLearningRate
+from kungfu.control.action import Action, SetLearningRate, target_of
 from kungfu.control.cooldown import NO_COOLDOWN, once_each, with_cooldown
 from kungfu.signal import Fold, Signal, Source
 
 if TYPE_CHECKING:
     from kungfu.control.trigger import Trigger
 
-__all__ = ["Rule", "Standing", "distinct_name", "label_of", "paced", "seen_under"]
+__all__ = ["Rule", "Standing", "distinct_name", "label_of", "paced", "seen_under", "verdict"]
 
 Standing = Literal["acting", "shadow"]
 
@@ -23,7 +24,8 @@ class Rule:
     """Trigger and action: in the steps of its `gate`, the rule `fires` where its `when` holds and it has news to ask.
 
     In a plan, `fires` is the whole truth; as a policy makes it, the trigger's cooldown comes on top. A rule that
-    stands in the `shadow` is evaluated and logged, and nobody acts on it.
+    stands in the `shadow` is evaluated and logged, and nobody acts on it. `contenders` are the names, among what it
+    saw, under which the wishes stand that it chose from, where it stands for several rules.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Rule:
     action: Action
     saw: Mapping[str, Signal]
     standing: Standing = "acting"
+    contenders: tuple[str, ...] = ()
 
     @property
     def gate(self) -> Signal:
@@ -49,11 +52,23 @@ def paced(rule: Rule) -> Rule:
     trigger, action = rule.trigger, rule.action
     if trigger.occasion == "rescale":
         return rule
-    if isinstance(action, SetLearningRate):  # the rate moves under way, so it cannot tell what was asked for
-        fires = once_each(rule.fires, target=action.target, gate=trigger.gate, cooldown=trigger.pause)
+    target = target_of(action)
+    # What a shadow asks for does not come about, and a rate is on its way for long: neither shows what was asked for.
+    if target is not None and (isinstance(action, SetLearningRate) or rule.standing == "shadow"):
+        fires = once_each(rule.fires, target=target, gate=trigger.gate, cooldown=trigger.pause)
     else:
         fires = with_cooldown(rule.fires, gate=trigger.gate, cooldown=trigger.pause)
     return replace(rule, trigger=replace(trigger, pause=NO_COOLDOWN), fires=fires)
+
+
+def verdict(rule: Rule, saw: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Whose wish won and whose lost, by name, where a rule that stands for several fired and saw these values.
+
+    A contender that had no wish yet (NaN) is in neither.
+    """
+    wishes = {name: saw[name] for name in rule.contenders if not math.isnan(saw[name])}
+    won = tuple(name for name, wish in wishes.items() if wish == saw["target"])
+    return won, tuple(name for name in wishes if name not in won)
 
 
 def seen_under(signal: Signal) -> dict[str, Signal]:

@@ -1,0 +1,88 @@
+"""Merge: rules that set the same thing become one, which follows the wish that a choice prefers."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from kungfu.control import Rescale, Rule, SetGlobalBatchSize, SetLearningRate, Trigger
+from kungfu.control.ask import batch_rule, rate_rule, rescale_rule
+from kungfu.control.cooldown import last_wish
+from kungfu.control.rule import distinct_name
+from kungfu.errors import InternalError, PolicyError
+from kungfu.ops import where
+from kungfu.signal import Constant, Signal, Source
+
+__all__ = ["Choice", "merged"]
+
+Setter = Rescale | SetGlobalBatchSize | SetLearningRate
+Choice = Callable[[Signal, Signal, Signal], Signal]  # of two wishes and what is; a wish that is NaN is none
+
+
+def merged(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
+    """One rule, looked at in every step (or on every rescale), for all these, which set the same thing."""
+    setters = [_setter(one) for one in rules]
+    _check_terms(name, rules)
+    wishes = _wishes(rules)
+    present = Source(_PRESENT[type(setters[0])]) * 1.0
+    chosen = functools.reduce(lambda one, other: choose(one, other, present), wishes.values())
+    trigger = Trigger(Constant(True), Constant(True), occasion=rules[0].trigger.occasion)
+    made = _asking(chosen, like=setters[0], trigger=trigger, name=name)
+    last = {label: signal for label, signal in made.saw.items() if label in (_PRESENT[type(setters[0])], "target")}
+    seen = {label: signal for one in rules for label, signal in one.saw.items() if label not in last}
+    return replace(made, saw={**seen, **wishes, **last}, contenders=tuple(wishes))
+
+
+_PRESENT: Mapping[type, str] = {
+    Rescale: "size",
+    SetGlobalBatchSize: "global_batch_size",
+    SetLearningRate: "learning_rate",
+}
+
+
+def _setter(rule: Rule) -> Setter:
+    if not isinstance(rule.action, Setter):
+        raise InternalError(f"rule {rule.name!r} does {rule.action!r}, which sets nothing")
+    return rule.action
+
+
+def _asking(target: Signal, *, like: Setter, trigger: Trigger, name: str) -> Rule:
+    if isinstance(like, Rescale):
+        return rescale_rule(target, trigger=trigger, keep=like.keep, name=name)
+    if isinstance(like, SetGlobalBatchSize):
+        return batch_rule(target, trigger=trigger, name=name)
+    return rate_rule(target, trigger=trigger, over=like.over, unit=like.unit, name=name)
+
+
+def _check_terms(name: str, rules: tuple[Rule, ...]) -> None:
+    """The number is chosen; what else belongs to the action has to be the same for all."""
+    terms = {_terms(one): one.name for one in reversed(rules)}
+    if len(terms) > 1:
+        asked = ", ".join(f"{rule} {term}" for term, rule in reversed(terms.items()))
+        raise PolicyError(f"{name}: {asked}; policies that share a setting must set it on the same terms")
+
+
+def _terms(rule: Rule) -> str:
+    action = rule.action
+    if isinstance(action, Rescale):
+        return f"keeps {action.keep}"
+    if isinstance(action, SetLearningRate):
+        return f"moves the rate over {action.over:g} {action.unit}"
+    return ""
+
+
+def _wishes(rules: tuple[Rule, ...]) -> dict[str, Signal]:
+    """By policy, what each rule last asked for, whether or not it could be served."""
+    wishes: dict[str, Signal] = {}
+    for one in rules:
+        wishes[distinct_name(one.name, taken=wishes)] = _wish(one)
+    return wishes
+
+
+def _wish(rule: Rule) -> Signal:
+    target, trigger = _setter(rule).target, rule.trigger
+    if trigger.occasion == "rescale":  # asked anew in every barrier: nothing stands
+        return where(trigger.predicate, target, math.nan)
+    return last_wish(target, asked=trigger.predicate, gate=trigger.gate, cooldown=trigger.pause)
