@@ -76,6 +76,17 @@ class Plan:
         return tuple(one for one in self.nodes if isinstance(one, Fold))
 
     @property
+    def state_names(self) -> Mapping[Fold, tuple[str, ...]]:
+        """For each fold, a name for each field of its state, the same on every peer and in every interpreter."""
+        labels = {
+            fold: f"fold_{index}" + (f"_{fold.name}" if fold.name else "") for index, fold in enumerate(self.folds)
+        }
+        return {
+            fold: tuple(f"kungfu/{label}/{field}" for field in range(len(fold.recurrence.init)))
+            for fold, label in labels.items()
+        }
+
+    @property
     def sources(self) -> frozenset[str]:
         """The names of the sources that a step must offer."""
         return frozenset(one.source for one in self.nodes if isinstance(one, Source))
