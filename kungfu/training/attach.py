@@ -9,8 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.compiler import compile_policies
+from kungfu.compiler import Plan, compile_policies
 from kungfu.compiler.lower import Program, lower
+from kungfu.control import Budget, SetLearningRate
+from kungfu.control.action import mask_of
 from kungfu.errors import UsageError
 from kungfu.policy import Policy
 from kungfu.policy_path import load_policy
@@ -22,18 +24,22 @@ from kungfu.training.barrier import Barrier, Equipment
 from kungfu.training.chronicle import Chronicle
 from kungfu.training.graph.average import Averaging
 from kungfu.training.graph.ledger import Ledger
+from kungfu.training.graph.rate import make_rate
 from kungfu.training.graph.state import TrainingState, classify, plant_seeds
 from kungfu.training.training import Training
 
 __all__ = ["attach"]
 
 
-def attach(model: Any, optimizer: Any, *, policies: Sequence[Policy] = (), seed: int = 0) -> Training:
+def attach(
+    model: Any, optimizer: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget: Budget | None = None
+) -> Training:
     """Attaches policies to a Keras model and its optimizer (or a list of optimizers).
 
     Under ``kungfu-run`` this process becomes a peer of the job; alone it trains by itself, with the same program.
     ``policies`` are checked and compiled here, together with the one that ``kungfu-run --policy`` names. ``seed`` is
-    the job's seed, from which each peer's dropout masks follow.
+    the job's seed, from which each peer's dropout masks follow. ``budget`` bounds how often the policies together may
+    change the size.
 
     Raises ``UsageError`` for a model or optimizer that has no variables yet and for a TensorFlow with one thread
     between ops, ``PolicyError`` for a policy that is wrong.
@@ -42,22 +48,36 @@ def attach(model: Any, optimizer: Any, *, policies: Sequence[Policy] = (), seed:
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     _check_threads()
     _build(model, optimizers)
-    plan = compile_policies([*policies, *([load_policy(settings.policy)] if settings and settings.policy else [])])
+    named = [load_policy(settings.policy)] if settings and settings.policy else []
+    plan = compile_policies([*policies, *named], budget=budget)
     with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by
         program = lower(plan)
-        ledger = Ledger.create(
-            rules=len(plan.rules), saw=sum(len(names) for names in plan.saw), watched=len(plan.watched)
-        )
+        ledger = _ledger(plan)
+        rate = make_rate(optimizers) if _sets_rate(plan) else None
     attachment = make_attachment(settings.attachment if settings else "solo")
     state = _state(model, optimizers, ledger, program)
     plant_seeds(state.classes.own, seed=seed, peer=settings.peer if settings else 0)
     membership = _membership(settings, attachment, ledger)
     atexit.register(membership.close)  # however the program ends, what it recorded reaches the agent first
-    equipment = Equipment(ledger, plan, state, attachment, membership)
+    equipment = Equipment(ledger, plan, state, attachment, membership, rate)
     barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched))
     limits = settings.limits if settings else Limits(1, 1)
     peer = settings.peer if settings else 0
     return Training(Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers)), barrier)
+
+
+def _ledger(plan: Plan) -> Ledger:
+    return Ledger.create(
+        rules=len(plan.rules),
+        masks=sum(mask_of(rule.action) is not None for rule in plan.rules),
+        saw=sum(len(names) for names in plan.saw),
+        watched=len(plan.watched),
+    )
+
+
+def _sets_rate(plan: Plan) -> bool:
+    acting = (rule for rule in (*plan.rules, *plan.on_rescale) if rule.standing == "acting")
+    return any(isinstance(rule.action, SetLearningRate) for rule in acting)
 
 
 def _check_threads() -> None:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
 from kungfu.compiler import Plan
-from kungfu.control import Call, Rescale
+from kungfu.compiler.settle import settle
+from kungfu.control import Call
 from kungfu.control.hook import Control
 from kungfu.runtime.attachment.protocol import Attachment
-from kungfu.runtime.deciding.decide import Terms, Wish
+from kungfu.runtime.deciding.decide import Decision, Terms
+from kungfu.runtime.deciding.setting import Moment, Setting, settled
+from kungfu.runtime.deciding.view import View
 from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.membership import Membership, Passage
 from kungfu.training.chronicle import Chronicle
 from kungfu.training.graph.ledger import Ledger
+from kungfu.training.graph.rate import Rate
 from kungfu.training.graph.state import TrainingState
+from kungfu.training.requests import Fired, Requests, fired_rules, gathered, setting_of
 
 __all__ = ["Barrier", "Equipment"]
 
@@ -32,6 +37,7 @@ class Equipment:
     state: TrainingState
     attachment: Attachment
     membership: Membership | Alone
+    rate: Rate | None = None
 
 
 @dataclass
@@ -60,19 +66,25 @@ class Barrier:
         equipment, ledger = self.equipment, self.equipment.ledger
         ledger.posts.serve()
         self.average_statistics()
-        wish = self._wish()
-        passage = equipment.membership.meet(equipment.state, self.terms, wish=wish)
+        requests = self._requests()
+        passage = equipment.membership.meet(
+            equipment.state,
+            self.terms,
+            wish=requests.wish,
+            adjust=lambda before, decision: self._adjusted(before, decision, requests),
+        )
         changed = passage.before is not None and passage.after.view.version != passage.before.view.version
         if changed:
             self._enter(passage, passage.after.terms)
         else:
-            self.terms = passage.after.terms
-            ledger.place.assign_terms(self.terms)
-        if ledger.outcomes.fired.shape[0]:
-            ledger.outcomes.fired.assign(tf.zeros_like(ledger.outcomes.fired))
+            self._agree(passage.after.terms)
         ledger.timing.synchronised.assign(math.nan)  # the barrier's seconds are no step's
         equipment.state.thaw()
-        self.chronicle.passed(passage, step=int(ledger.progress.step.numpy()), stop_s=time.monotonic() - started)
+        stop_s = time.monotonic() - started
+        if changed:
+            ledger.timing.rescale_seconds.assign(stop_s)
+        self.chronicle.noted(requests.noted)
+        self.chronicle.passed(passage, step=int(ledger.progress.step.numpy()), stop_s=stop_s)
 
     def part(self) -> None:
         """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""
@@ -95,42 +107,70 @@ class Barrier:
 
     def _enter(self, passage: Passage, terms: Terms) -> None:
         view, rank = passage.after.view, passage.after.rank
-        self.terms, self.rank, self.size = terms, rank, view.size
+        self.rank, self.size = rank, view.size
         place = self.equipment.ledger.place
         place.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
-        place.assign_terms(terms)
+        self._agree(terms)
 
-    # ---- wishes ----------------------------------------------------------------------------------------------------
+    def _agree(self, terms: Terms) -> None:
+        """Puts terms in force at this peer."""
+        rate, progress = self.equipment.rate, self.equipment.ledger.progress
+        if rate is not None and terms.ramp != self.terms.ramp:
+            done = progress.step if terms.ramp is not None and terms.ramp.unit == "steps" else progress.trained
+            rate.place(terms.ramp, done=int(done.numpy()))
+        self.terms = terms
+        self.equipment.ledger.place.assign_terms(terms)
 
-    def _wish(self) -> Wish | None:
-        """What the rules that fired ask for; a hook's ``rescale`` is newer than a rule's."""
-        outcomes, plan = self.equipment.ledger.outcomes, self.equipment.plan
-        fired = outcomes.fired.numpy() if outcomes.fired.shape[0] else ()
-        wish = None
-        for index, rule in enumerate(plan.rules):
-            if not fired[index]:
-                continue
-            saw = self._saw(index)
-            if isinstance(rule.action, Rescale):
-                size = round(float(outcomes.targets.numpy()[index]))
-                wish = Wish(size, rule.action.keep, rule.name, self._step(), saw)
-            elif isinstance(rule.action, Call):
-                wish = self._call(rule.name, rule.action, saw) or wish
-        return wish
+    # ---- what is asked for -----------------------------------------------------------------------------------------
 
-    def _step(self) -> int:
-        """The step whose rules fired: the one before the step that carried their post."""
-        return int(self.equipment.ledger.progress.step.numpy()) - 1
+    def _requests(self) -> Requests:
+        ledger, plan = self.equipment.ledger, self.equipment.plan
+        # The step whose rules fired is the one before the step that carried their post.
+        fired = fired_rules(plan, ledger.rules.posted, step=int(ledger.progress.step.numpy()) - 1)
+        ledger.rules.posted.fired.assign(tf.zeros_like(ledger.rules.posted.fired))
+        return gathered(fired, call=self._call)
 
-    def _saw(self, index: int) -> dict[str, float]:
-        plan = self.equipment.plan
-        start = sum(len(names) for names in plan.saw[:index])
-        values = self.equipment.ledger.outcomes.saw.numpy()[start : start + len(plan.saw[index])]
-        return {name: float(value) for name, value in zip(plan.saw[index], values, strict=True)}
-
-    def _call(self, name: str, action: Call, saw: Mapping[str, float]) -> Wish | None:
+    def _call(self, fired: Fired, action: Call) -> int | None:
         """The hook of listing 1 of the KungFu paper: called on every peer, with agreed values."""
-        control = Control(size=self.size, step=self._step())
-        action.fn(control, *list(saw.values())[: len(action.signals)])
-        self.chronicle.called(name, step=self._step(), saw=saw, asked=control.wanted)
-        return None if control.wanted is None else Wish(control.wanted, "local_batch_size", name, self._step(), saw)
+        control = Control(size=self.size, step=fired.step)
+        action.fn(control, *list(fired.saw.values())[: len(action.signals)])
+        self.chronicle.called(fired.rule, step=fired.step, saw=fired.saw, asked=control.wanted)
+        return control.wanted
+
+    def _adjusted(self, before: View, decision: Decision, requests: Requests) -> Terms:
+        """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""
+        ledger, rate = self.equipment.ledger, self.equipment.rate
+        now = Moment(
+            steps=int(ledger.progress.step.numpy()),
+            samples=int(ledger.progress.trained.numpy()),
+            size=decision.view.size,
+            epoch_samples=int(ledger.progress.samples.numpy()),
+            learning_rate=math.nan if rate is None else rate.position(),
+        )
+        brought = self._brought(before, decision) if decision.view.size != before.size else []
+        asked = [*brought, *requests.settings]
+        self.chronicle.set(asked)
+        return settled(decision.terms, [self._on_scale(setting) for setting in asked], now)
+
+    def _brought(self, before: View, decision: Decision) -> list[Setting]:
+        """What the rules on a rescale choose from the new size."""
+        ledger, rate = self.equipment.ledger, self.equipment.rate
+        step = int(ledger.progress.step.numpy())
+        sources = {
+            "size": decision.view.size,
+            "previous_size": before.size,
+            "step": step,
+            "global_batch_size": decision.terms.global_batch_size,
+            "previous_global_batch_size": self.terms.global_batch_size,
+            "learning_rate": math.nan if rate is None else rate.destined(),
+        }
+        return [
+            setting_of(Fired(one.action, one.rule, step, one.value, (), one.saw))
+            for one in settle(self.equipment.plan, sources)
+        ]
+
+    def _on_scale(self, setting: Setting) -> Setting:
+        rate = self.equipment.rate
+        if setting.kind != "learning_rate" or rate is None:
+            return setting
+        return replace(setting, value=rate.on_scale(setting.value))

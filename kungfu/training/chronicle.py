@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kungfu.runtime.deciding.decide import Wish
+from kungfu.runtime.deciding.setting import Setting
 from kungfu.runtime.peer.membership import Passage
+from kungfu.training.requests import Fired
 
 __all__ = ["Chronicle"]
 
@@ -36,6 +39,33 @@ class Chronicle:
         """A hook was called."""
         if self._leading:
             self._record("events", {"event": "called", "step": step, "rule": rule, "saw": saw, "asked": asked})
+
+    def set(self, settings: Sequence[Setting]) -> None:
+        """The leader's barrier changes other settings than the size."""
+        for setting in settings:
+            self._record(
+                "events",
+                {
+                    "event": "set",
+                    "step": setting.step,
+                    "rule": setting.rule,
+                    "saw": setting.saw,
+                    "what": setting.kind.replace("_", " "),
+                    "to": None if setting.kind == "stop" else setting.value,
+                    "over": setting.over,
+                    "unit": setting.unit,
+                },
+            )
+
+    def noted(self, fired: Sequence[Fired]) -> None:
+        """Decisions that this version writes down and does not carry out."""
+        for one in fired if self._leading else ():
+            self._record("events", _told(one) | {"event": "noted"})
+
+    def shadowed(self, fired: Sequence[Fired]) -> None:
+        """What rules in the shadow would have asked for."""
+        for one in fired:
+            self._record("events", _told(one) | {"event": "shadow"})
 
     def passed(self, passage: Passage, *, step: int, stop_s: float) -> None:
         """A barrier was held after ``step``; it stopped this peer for ``stop_s`` seconds."""
@@ -140,3 +170,17 @@ def _in_words(passage: Passage, wish: Wish) -> str:
         preparing = f"{more} more {'are' if more > 1 else 'is'} being prepared while training goes on"
         return preparing if after.terms.target_size == wish.size else f"{preparing}; {wish.size} is out of reach"
     return f"nothing: the size stays {size}"
+
+
+def _told(fired: Fired) -> dict[str, Any]:
+    """A rule that fired, as an event tells it."""
+    asked = None if math.isnan(fired.value) else fired.value
+    action = type(fired.action).__name__
+    return {
+        "step": fired.step,
+        "rule": fired.rule,
+        "saw": fired.saw,
+        "action": action,
+        "asked": asked,
+        "ranks": fired.ranks,
+    }

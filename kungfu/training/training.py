@@ -16,8 +16,17 @@ from kungfu.training.barrier import Barrier
 from kungfu.training.batches import DataSource, Stamps, batches, checked_source
 from kungfu.training.failures import translated
 from kungfu.training.graph.average import Averaging, average
-from kungfu.training.graph.step import BARRIER_FAILED, STALE_BATCH, CompiledStep, StepParts, as_tensors, batched
+from kungfu.training.graph.step import (
+    BARRIER_FAILED,
+    BARRIER_HELD,
+    STALE_BATCH,
+    CompiledStep,
+    StepParts,
+    as_tensors,
+    batched,
+)
 from kungfu.training.graph.warm_up import warmed_up
+from kungfu.training.requests import fired_rules
 
 __all__ = ["SKIPPED", "Training"]
 
@@ -79,6 +88,11 @@ class Training:
     def left(self) -> bool:
         """True once a decision let this peer go: the others train on, its loop has ended."""
         return self._barrier.rank is None
+
+    @property
+    def stopped(self) -> bool:
+        """True once a policy has ended training on all peers."""
+        return self._barrier.terms.stopped
 
     def step(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Makes a training step of a function of one batch: traced once, with rules and barrier behind it.
@@ -161,7 +175,7 @@ class Training:
             source,
             self._equipment.ledger,
             self._stamps,
-            over=lambda: self.left,
+            over=lambda: self.left or self.stopped,
             calls=lambda: self._progress.calls,
             most_peers=self._averaging.limits.maximum,
         )
@@ -170,13 +184,12 @@ class Training:
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         progress = self._progress
         if not tf.executing_eagerly():
-            raise UsageError(
-                f"{self._marked!r} was called inside a tf.function: it is one already, and a barrier may follow it; "
-                "call it from a plain Python loop"
-            )
+            return self._call_inside(args, kwargs)
         progress.calls += 1
-        if self.left or progress.finished:
-            raise UsageError("a training step was called after this peer's training was over; check training.left")
+        if self.left or self.stopped or progress.finished:
+            raise UsageError(
+                "a training step was called after this peer's training was over; see training.left, training.stopped"
+            )
         tensors = as_tensors(args, kwargs)
         if progress.compiled is None:
             progress.compiled = self._begin(function, tensors, (args, kwargs))
@@ -187,6 +200,20 @@ class Training:
             raise translated(error, self._barrier, where=f"step {self._steps() + 1}") from error
         return self._concluded(returned, code, size=size)
 
+    def _call_inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The step as a part of a function of the user's, which may loop over steps; its batches are the user's own."""
+        compiled = self._progress.compiled
+        if compiled is None:
+            raise UsageError(
+                f"{self._marked!r} was called inside a tf.function before it was ever called outside: its first call "
+                "traces it, warms it up and waits for the other peers, so make that one from plain Python"
+            )
+
+        def failed() -> None:
+            self._raise_failure(self._progress.failure)
+
+        return compiled.inside(as_tensors(args, kwargs), failed=failed)
+
     def _begin(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
         """Traces, warms up on a copy of the state, and enters the job."""
         equipment = self._equipment
@@ -195,6 +222,7 @@ class Training:
             list(equipment.state.classes.averaged.values()),
             [*equipment.ledger.handles(), *equipment.state.handles()],
             self._hold_barrier,
+            equipment.rate,
         )
         self._progress.averages = 0
         compiled = CompiledStep(function, parts, tensors, structure)
@@ -225,13 +253,14 @@ class Training:
 
     def _hold_barrier(self) -> int:
         """Called inside the graph: whatever happens is kept for ``_concluded`` to raise."""
-        from kungfu.training.graph.step import BARRIER_HELD
-
+        halted = self._equipment.ledger.posts.halted
         try:
             self._barrier.meet()
         except BaseException as error:  # noqa: BLE001 - raised again outside the graph, where it keeps its type
             self._progress.failure = error
+            halted.assign(True)
             return BARRIER_FAILED
+        halted.assign(self.left or self.stopped)
         return BARRIER_HELD
 
     def _concluded(self, returned: Any, code: int, *, size: int) -> Any:
@@ -264,13 +293,16 @@ class Training:
         if self._barrier.rank != 0 and not self._barrier.chronicle.has_news:
             return
         seconds = float(ledger.timing.step_seconds.numpy())
-        samples = float(ledger.outcomes.total_samples.numpy())
+        samples = float(ledger.figures.total_samples.numpy())
         figures = {
             "step": self._steps(),
             "epoch": int(ledger.progress.epoch.numpy()),
             "size": size,
             "batch": int(samples),
-            "loss": float(ledger.outcomes.mean_loss.numpy()),
+            "loss": float(ledger.figures.mean_loss.numpy()),
             "samples_per_s": samples / seconds if seconds > 0 else math.nan,
         }
-        self._barrier.chronicle.stepped(figures, ledger.outcomes.watched.numpy())
+        self._barrier.chronicle.stepped(figures, ledger.figures.watched.numpy())
+        if self._barrier.rank == 0 and any(rule.standing == "shadow" for rule in self._equipment.plan.rules):
+            shadows = fired_rules(self._equipment.plan, ledger.rules.shadows, step=self._steps())
+            self._barrier.chronicle.shadowed(shadows)

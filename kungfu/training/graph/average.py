@@ -78,7 +78,7 @@ def _dense(gradient: Any) -> Any:
 
 def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list[Any]:
     ledger, program = averaging.ledger, averaging.program
-    samples = ledger.outcomes.samples.read_value()
+    samples = ledger.figures.samples.read_value()
     size = ledger.place.size.read_value()
     expected = tf.cast(ledger.place.global_batch_size.read_value(), tf.float32)
     expected = tf.where(expected > 0, expected, samples * tf.cast(size, tf.float32))
@@ -178,26 +178,33 @@ def _known_after(averaging: Averaging, means: Sequence[Any], extras: Any) -> dic
 
 
 def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> None:
-    """Folds and rules; a fired rule leaves what it saw in the ledger and posts."""
-    outcomes, posts = averaging.ledger.outcomes, averaging.ledger.posts
+    """Folds and rules; an acting rule that fires leaves what it saw in the ledger, and posts."""
+    ledger = averaging.ledger
 
     def all_reduce(vectors: Sequence[Any], tag: str) -> list[Any]:
         values = [*vectors, tf.zeros([0], tf.float32)]
         one = tf.constant(1.0, tf.float32)
-        return averaging.attachment.all_reduce(values, prescale=one, order=averaging.ledger.order, tag=tag)[:-1]
+        return averaging.attachment.all_reduce(values, prescale=one, order=ledger.order, tag=tag)[:-1]
 
     outcome = averaging.program.conclude(sources, extras[_HEADER:], all_reduce)
-    outcomes.mean_loss.assign(sources["mean_loss"])
-    outcomes.total_samples.assign(sources["total_samples"])
-    outcomes.watched.assign(outcome.watched)
-    if outcomes.fired.shape[0] == 0:
+    ledger.figures.mean_loss.assign(sources["mean_loss"])
+    ledger.figures.total_samples.assign(sources["total_samples"])
+    ledger.figures.watched.assign(outcome.watched)
+    _post(averaging, outcome)
+
+
+def _post(averaging: Averaging, outcome: Any) -> None:
+    ledger, rules = averaging.ledger, averaging.program.plan.rules
+    acting = [rule.standing == "acting" for rule in rules]
+    if not all(acting):
+        ledger.rules.shadows.assign(outcome, standing=tf.logical_not(tf.constant(acting, tf.bool)))
+    if not any(acting):
         return
 
     def post() -> Any:
-        outcomes.fired.assign(outcome.fired)
-        outcomes.targets.assign(outcome.targets)
-        outcomes.saw.assign(outcome.saw)
-        posts.asked.assign_add(1)
+        ledger.rules.posted.assign(outcome, standing=tf.constant(acting, tf.bool))
+        ledger.posts.asked.assign_add(1)
         return tf.constant(True)
 
-    tf.cond(tf.reduce_any(outcome.fired), post, lambda: tf.constant(False))
+    fired = tf.reduce_any(tf.logical_and(outcome.fired, tf.constant(acting, tf.bool)))
+    tf.cond(fired, post, lambda: tf.constant(False))

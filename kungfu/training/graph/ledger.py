@@ -10,11 +10,21 @@ import tensorflow as tf
 from kungfu.runtime.deciding.data import Position
 from kungfu.runtime.deciding.decide import Terms
 
-__all__ = ["Ledger", "Outcomes", "Place", "Posts", "Progress", "Timing"]
+__all__ = ["Figures", "Ledger", "Outcomes", "Place", "Posts", "Progress", "RuleOutcomes", "Timing"]
 
 
 def _integer(name: str, value: int = 0) -> tf.Variable:
     return tf.Variable(value, dtype=tf.int64, trainable=False, name=name)
+
+
+def _flags(name: str, *shape: int | None) -> tf.Variable:
+    """False throughout; a dimension that is None follows the size of the view."""
+    start = tf.zeros([dimension or 0 for dimension in shape], tf.bool)
+    return tf.Variable(start, shape=shape, trainable=False, name=name)
+
+
+def _numbers(name: str, *shape: int, value: float = float("nan")) -> tf.Variable:
+    return tf.Variable(tf.fill(shape, tf.constant(value, tf.float32)), trainable=False, name=name)
 
 
 def _moment(name: str) -> tf.Variable:
@@ -68,13 +78,14 @@ class Posts:
     """Requests for a barrier. A message carries ``asked - served``; ``carried`` is what ``asked`` was at that moment.
 
     They are counters, never a flag: what is asked between the message and the barrier is not lost, it rides on the
-    next message.
+    next message. Once ``halted``, no step runs: a barrier failed, or ended training, and Python has to hear of it.
     """
 
     asked: tf.Variable
     carried: tf.Variable
     served: tf.Variable
     everywhere: tf.Variable  # the sum over peers that the last message brought
+    halted: tf.Variable
 
     def serve(self) -> None:
         """The barrier answers every request that the message carried."""
@@ -96,11 +107,43 @@ class Timing:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What the rules of the last step came to, and the figures of that step."""
+    """What the rules of a step came to: see `kungfu.compiler.Outcome`."""
 
     fired: tf.Variable
     targets: tf.Variable
+    masks: tf.Variable
     saw: tf.Variable
+
+    @classmethod
+    def create(cls, name: str, *, rules: int, masks: int, saw: int) -> Outcomes:
+        """Variables for so many rules, masks and logged values."""
+        return cls(
+            _flags(f"{name}/fired", rules),
+            _numbers(f"{name}/targets", rules),
+            _flags(f"{name}/masks", masks, None),
+            _numbers(f"{name}/saw", saw),
+        )
+
+    def assign(self, outcome: Any, *, standing: Any) -> None:
+        """Graph: keeps the outcome of the rules for which ``standing`` (bool, one a rule) holds."""
+        self.fired.assign(tf.logical_and(outcome.fired, standing))
+        self.targets.assign(outcome.targets)
+        self.masks.assign(outcome.masks)
+        self.saw.assign(outcome.saw)
+
+
+@dataclass(frozen=True)
+class RuleOutcomes:
+    """Of the last step in which an acting rule fired, for the barrier; of the last step, for the shadows."""
+
+    posted: Outcomes
+    shadows: Outcomes
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of the last step."""
+
     watched: tf.Variable
     mean_loss: tf.Variable
     samples: tf.Variable  # of this peer
@@ -116,14 +159,12 @@ class Ledger:
     place: Place
     posts: Posts
     timing: Timing
-    outcomes: Outcomes
+    rules: RuleOutcomes
+    figures: Figures
 
     @classmethod
-    def create(cls, *, rules: int, saw: int, watched: int) -> Ledger:
-        """Fresh variables for a program with so many rules, logged values and watched signals."""
-
-        def number(name: str, shape: tuple[int, ...] = (), value: float = float("nan")) -> tf.Variable:
-            return tf.Variable(tf.fill(shape, tf.constant(value, tf.float32)), trainable=False, name=name)
+    def create(cls, *, rules: int, masks: int, saw: int, watched: int) -> Ledger:
+        """Fresh variables for a program with so many rules, masks, logged values and watched signals."""
 
         return cls(
             order=_integer("kungfu/order"),
@@ -134,21 +175,28 @@ class Ledger:
                 *(_integer(f"kungfu/{name}", value) for name, value in (("version", 0), ("size", 1), ("rank", 0))),
                 *(_integer(f"kungfu/{name}") for name in ("view_steps", "global_batch", "target", "refused")),
             ),
-            posts=Posts(*(_integer(f"kungfu/{name}") for name in ("asked", "carried", "served", "everywhere"))),
+            posts=Posts(
+                asked=_integer("kungfu/asked"),
+                carried=_integer("kungfu/carried"),
+                served=_integer("kungfu/served"),
+                everywhere=_integer("kungfu/everywhere"),
+                halted=_flags("kungfu/halted"),
+            ),
             timing=Timing(
                 _moment("kungfu/synchronised"),
-                number("kungfu/step_seconds"),
+                _numbers("kungfu/step_seconds"),
                 _moment("kungfu/began"),
-                number("kungfu/rescale_seconds"),
+                _numbers("kungfu/rescale_seconds"),
             ),
-            outcomes=Outcomes(
-                tf.Variable([False] * rules, dtype=tf.bool, shape=(rules,), trainable=False, name="kungfu/fired"),
-                number("kungfu/targets", (rules,)),
-                number("kungfu/saw", (saw,)),
-                number("kungfu/watched", (watched,)),
-                number("kungfu/mean_loss"),
-                number("kungfu/samples", value=0.0),
-                number("kungfu/total_samples", value=0.0),
+            rules=RuleOutcomes(
+                Outcomes.create("kungfu/posted", rules=rules, masks=masks, saw=saw),
+                Outcomes.create("kungfu/shadows", rules=rules, masks=masks, saw=saw),
+            ),
+            figures=Figures(
+                _numbers("kungfu/watched", watched),
+                _numbers("kungfu/mean_loss"),
+                _numbers("kungfu/samples", value=0.0),
+                _numbers("kungfu/total_samples", value=0.0),
             ),
         )
 
@@ -157,5 +205,8 @@ class Ledger:
         return [variable.handle for variable in self.variables()]
 
     def variables(self) -> list[tf.Variable]:
-        groups = (self.progress, self.place, self.posts, self.timing, self.outcomes)
+        groups = (self.progress, self.place, self.posts, self.timing, *self._outcomes(), self.figures)
         return [self.order, *(getattr(group, field.name) for group in groups for field in fields(group))]
+
+    def _outcomes(self) -> tuple[Outcomes, Outcomes]:
+        return self.rules.posted, self.rules.shadows

@@ -52,12 +52,25 @@ class Rate:
         """The learning rate of the next update."""
         return float(tf.convert_to_tensor(self._optimizer.learning_rate))
 
+    def destined(self) -> float:
+        """The learning rate that the ramp under way leads to; the one in force where none is."""
+        if not bool(self._variables.moving.numpy()):
+            return self.in_force()
+        return float(self._variables.target.numpy()) * self._base()
+
+    def position(self) -> float:
+        """Where a ramp that begins now begins: the rate in force, or the factor of the schedule."""
+        return self.in_force() if self._factored is None else float(self._factored.factor.numpy())
+
     def on_scale(self, rate: float) -> float:
         """A learning rate on the ramp's scale: the rate itself, or its ratio to the schedule as it is now."""
+        return rate / self._base()
+
+    def _base(self) -> float:
+        """What the ramp's numbers are multiplied by: 1, or what the user's schedule says now."""
         if self._factored is None:
-            return rate
-        factor = float(self._factored.factor.numpy())
-        return rate / (self.in_force() / factor) if factor else 0.0
+            return 1.0
+        return float(self._factored.schedule(tf.convert_to_tensor(self._optimizer.iterations)))
 
     def place(self, ramp: Ramp | None, *, done: int) -> None:
         """Host: puts a ramp in force; one that is over moves nothing any more, unless it holds a schedule's factor."""

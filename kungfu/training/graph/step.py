@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.training.graph.ledger import Ledger
+from kungfu.training.graph.rate import Rate
 
 __all__ = ["BARRIER_FAILED", "BARRIER_HELD", "STALE_BATCH", "UNSTAMPED", "CompiledStep", "StepParts", "batched"]
 
@@ -29,6 +30,7 @@ class StepParts:
     statistics: Sequence[tf.Variable]
     handles: Sequence[Any]
     barrier: Callable[[], int]
+    rate: Rate | None = None
 
 
 class CompiledStep:
@@ -59,9 +61,27 @@ class CompiledStep:
     def __call__(self, stamp: Any, tensors: Sequence[Any]) -> tuple[Any, int]:
         """What the user's function returned, and what the step came to."""
         code, *flat = self._outer(stamp, *tensors)
+        return self._packed(flat), int(code)
+
+    def inside(self, tensors: Sequence[Any], *, failed: Callable[[], None]) -> Any:
+        """The step inside a function of the user's, a loop of steps say: what the user's function returned.
+
+        What the step came to cannot be told there, so a barrier that failed makes the loop fail: ``failed`` raises.
+        After that, and after a barrier that ended training, the loop runs no more steps, which give zeros.
+        """
+        code, *flat = self._outer(tf.constant(UNSTAMPED, tf.int64), *tensors)
+
+        def fail() -> Any:
+            with tf.control_dependencies([tf.py_function(lambda: failed(), [], [])]):
+                return tf.constant(False)
+
+        with tf.control_dependencies([tf.cond(tf.equal(code, BARRIER_FAILED), fail, lambda: tf.constant(True))]):
+            return self._packed([tf.identity(output) for output in flat])
+
+    def _packed(self, flat: Sequence[Any]) -> Any:
         values = iter(flat)
         leaves = [next(values) if is_tensor else None for is_tensor in self._returned[1]]
-        return tf.nest.pack_sequence_as(self._returned[0], leaves), int(code)
+        return tf.nest.pack_sequence_as(self._returned[0], leaves)
 
     # ---- traced ----------------------------------------------------------------------------------------------------
 
@@ -83,7 +103,9 @@ class CompiledStep:
         ledger = self._parts.ledger
         batch = batched(tensors)
         samples = tf.constant(1) if batch is None else tf.shape(batch)[0]
-        ledger.outcomes.samples.assign(tf.cast(samples, tf.float32))
+        ledger.figures.samples.assign(tf.cast(samples, tf.float32))
+        if self._parts.rate is not None:
+            self._parts.rate.advance(ledger.progress)
         kept = [variable.read_value() for variable in self._parts.statistics]
         args, kwargs = tf.nest.pack_sequence_as(self._structure, list(tensors))
         returned = self._inner(*args, **kwargs)
@@ -128,9 +150,10 @@ def _nothing(shape: Any, dtype: Any) -> Any:
 
 
 def _is_stale(ledger: Ledger, stamp: Any) -> Any:
-    """A batch that was cut for another epoch, position or view than the ones in force."""
+    """A batch that was cut for another epoch, position or view than the ones in force; any batch once halted."""
     here = tf.stack([ledger.progress.epoch, ledger.progress.offset, ledger.place.version])
-    return tf.logical_and(stamp[0] >= 0, tf.reduce_any(tf.not_equal(stamp, here)))
+    elsewhere = tf.logical_and(stamp[0] >= 0, tf.reduce_any(tf.not_equal(stamp, here)))
+    return tf.logical_or(elsewhere, ledger.posts.halted.read_value())
 
 
 def _advance(ledger: Ledger) -> None:
@@ -139,7 +162,7 @@ def _advance(ledger: Ledger) -> None:
     progress.step.assign_add(1)
     ledger.place.steps.assign_add(1)
     samples = progress.samples.read_value()
-    taken = tf.cast(tf.round(ledger.outcomes.total_samples.read_value()), tf.int64)
+    taken = tf.cast(tf.round(ledger.figures.total_samples.read_value()), tf.int64)
     progress.trained.assign_add(taken)
     offset = progress.offset + taken
     over = tf.logical_and(samples > 0, offset >= samples)

@@ -8,7 +8,9 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
+from kungfu import control, ops, policy
 from kungfu.errors import UsageError
+from kungfu.signal import TrainingSignals
 from tests.training.linear import linear_model, linear_run, points
 
 
@@ -171,8 +173,43 @@ def test_steps_run_eagerly_like_traced():
     assert np.any(losses[0] != 0)
 
 
-def test_a_step_called_inside_another_graph_is_refused_clearly():
-    run = linear_run()
-    run.step(points(2))
-    with pytest.raises(UsageError, match=r"inside a tf\.function"):
-        tf.function(run.step)(tf.ones([2, 2]))
+def test_a_step_whose_first_call_is_inside_another_graph_is_refused_clearly():
+    with pytest.raises(UsageError, match=r"inside a tf\.function before it was ever called outside"):
+        tf.function(linear_run().step)(tf.ones([2, 2]))
+
+
+def test_a_loop_of_steps_in_one_graph_does_what_steps_one_by_one_do():
+    seen: list[float] = []
+    counted = control.every(2).call(lambda control, step: seen.append(step), ops.clip(TrainingSignals().step, 0, 99))
+    apart, together = linear_run(), linear_run(policies=[policy(lambda training: counted)()])
+    for run in (apart, together):
+        run.step(points(4))
+    for _ in range(5):
+        apart.step(points(4))
+
+    @tf.function
+    def loop(x: tf.Tensor) -> None:
+        for _ in tf.range(5):
+            together.step(x)
+
+    loop(tf.constant(points(4)))
+    np.testing.assert_allclose(together.weights, apart.weights)
+    assert seen == [2, 4]
+    assert together.training.traces() == 1
+
+
+def test_a_hook_that_fails_makes_the_loop_of_steps_fail_and_no_step_runs_after_it():
+    def fail(control: object) -> None:
+        raise RuntimeError("the hook gave up")
+
+    run = linear_run(policies=[policy(lambda training: control.every(2).call(fail))()])
+    run.step(points(4))
+
+    @tf.function
+    def loop(x: tf.Tensor) -> None:
+        for _ in tf.range(9):
+            run.step(x)
+
+    with pytest.raises(tf.errors.OpError, match="the hook gave up"):
+        loop(tf.constant(points(4)))
+    assert int(run.training._equipment.ledger.progress.step) == 3

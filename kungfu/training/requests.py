@@ -1,0 +1,90 @@
+"""What the rules of a step ask for: their traces in the ledger, read as wishes, settings and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kungfu.compiler import Plan
+from kungfu.control import Action, Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
+from kungfu.control.action import mask_of
+from kungfu.runtime.deciding.decide import Wish
+from kungfu.runtime.deciding.setting import Setting
+from kungfu.training.graph.ledger import Outcomes
+
+__all__ = ["Fired", "Requests", "fired_rules", "gathered"]
+
+
+@dataclass(frozen=True)
+class Fired:
+    """A rule that fired after ``step``, the number or the ranks it asks for, and the values it saw."""
+
+    action: Action
+    rule: str
+    step: int
+    value: float
+    ranks: tuple[int, ...]
+    saw: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What a barrier is asked for: a size, other settings, and what this version only writes down."""
+
+    wish: Wish | None = None
+    settings: tuple[Setting, ...] = ()
+    noted: tuple[Fired, ...] = field(default=())
+
+
+def fired_rules(plan: Plan, outcomes: Outcomes, *, step: int) -> list[Fired]:
+    """The rules that the ledger shows as fired, in the plan's order."""
+    fired, targets, saw = outcomes.fired.numpy(), outcomes.targets.numpy(), outcomes.saw.numpy()
+    masks, found, start, row = outcomes.masks.numpy(), [], 0, 0
+    for index, rule in enumerate(plan.rules):
+        names = plan.saw[index]
+        values = {name: float(value) for name, value in zip(names, saw[start : start + len(names)], strict=True)}
+        ranks: tuple[int, ...] = ()
+        if mask_of(rule.action) is not None:
+            ranks, row = tuple(int(rank) for rank in masks[row].nonzero()[0]), row + 1
+        if fired[index]:
+            found.append(Fired(rule.action, rule.name, step, float(targets[index]), ranks, values))
+        start += len(names)
+    return found
+
+
+def gathered(fired: list[Fired], *, call: Callable[[Fired, Call], int | None]) -> Requests:
+    """What rules that fired ask for together; ``call`` calls a hook and gives the size that it wants, newest first."""
+    wish: Wish | None = None
+    settings: list[Setting] = []
+    noted: list[Fired] = []
+    for one in fired:
+        action = one.action
+        if isinstance(action, Rescale):
+            wish = _wish(one, round(one.value), action.keep)
+        elif isinstance(action, Call):
+            wanted = call(one, action)
+            wish = wish if wanted is None else _wish(one, wanted, "local_batch_size")
+        elif isinstance(action, Evict | Replace | Checkpoint):
+            noted.append(one)
+        else:
+            settings.append(setting_of(one))
+    return Requests(wish, tuple(settings), tuple(noted))
+
+
+def _wish(fired: Fired, size: int, keep: Any) -> Wish:
+    return Wish(size, keep, fired.rule, fired.step, fired.saw)
+
+
+def setting_of(fired: Fired) -> Setting:
+    """The setting that a fired rule asks for."""
+    name, action = fired.rule, fired.action
+    if isinstance(action, SetLearningRate):
+        return Setting("learning_rate", fired.value, name, fired.step, fired.saw, action.over, action.unit)
+    return Setting(
+        "global_batch_size" if isinstance(action, SetGlobalBatchSize) else "stop",
+        fired.value,
+        name,
+        fired.step,
+        fired.saw,
+    )

@@ -1,0 +1,102 @@
+"""Actions beside the size, carried out: the batch, the learning rate, the end of training, shadows and notes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from kungfu import control, policy
+from kungfu.policy import shadow
+from tests.training.linear import linear_run, points
+
+
+def run_with(rule: Any, **given: Any) -> Any:
+    """A run alone whose only rule is what ``rule(training)`` gives; its records are kept in ``events``."""
+    made = policy(lambda training: rule(training))()
+    run = linear_run(policies=[given.pop("around", lambda one: one)(made)], **given)
+    events: list[dict[str, Any]] = []
+    run.training._barrier.chronicle._record = lambda stream, fields: events.append(dict(fields, stream=stream))
+    return run, events
+
+
+def rates(run: Any, *, steps: int) -> list[float]:
+    """The learning rate of every step, as the update saw it: the gradient of the linear model is [1, 1]."""
+    found = []
+    for _ in range(steps):
+        before = run.weights.copy()
+        run.step(np.ones([2, 2], np.float32))
+        found.append(float((before - run.weights)[0]))
+    return found
+
+
+def test_a_global_batch_size_that_a_rule_sets_is_what_the_next_steps_take():
+    run, events = run_with(lambda training: control.every(3).set_global_batch_size(7))
+    taken = [
+        len(run.step(x) is not None and x) for x in run.training.batches(points(40), batch_size=4, epochs=1, seed=0)
+    ]
+    assert taken == [4] * 4 + [7, 7, 7, 3]
+    assert [event["to"] for event in events if event.get("event") == "set"] == [7.0]
+
+
+def test_a_batch_is_never_set_beyond_the_samples_of_an_epoch():
+    run, _ = run_with(lambda training: control.every(1).after(1).set_global_batch_size(1000))
+    taken = [
+        len(x) for x in run.training.batches(points(10), batch_size=2, epochs=2, seed=0) if run.step(x) is not None
+    ]
+    assert max(taken) == 10
+    assert sum(taken) == 20
+
+
+def test_a_learning_rate_moves_on_a_line_and_ends_where_the_ramp_ends():
+    run, _ = run_with(
+        lambda training: control.every(2).until(training.step > 2).set_learning_rate(2.0, over_steps=4),
+        optimizer=keras.optimizers.SGD(1.0),
+    )
+    np.testing.assert_allclose(rates(run, steps=9), [1, 1, 1, 1, 1.25, 1.5, 1.75, 2, 2], rtol=1e-6)
+
+
+def test_a_schedule_of_the_users_goes_on_under_the_factor_that_a_rule_sets():
+    halving = keras.optimizers.schedules.ExponentialDecay(1.0, decay_steps=1, decay_rate=0.5)
+    run, _ = run_with(
+        lambda training: control.every(2).until(training.step > 2).set_learning_rate(training.learning_rate * 4),
+        optimizer=keras.optimizers.SGD(halving),
+    )
+    # Fired in step 2 at a rate of 1/2: wanted is 2, when the barrier behind step 3 finds the schedule at 1/8.
+    np.testing.assert_allclose(rates(run, steps=5), [1, 0.5, 0.25, 2, 1], rtol=1e-6)
+
+
+def test_a_callback_may_move_a_rate_on_once_its_ramp_is_over():
+    run, _ = run_with(lambda training: control.every(1).until(training.step > 1).set_learning_rate(3.0))
+    assert rates(run, steps=3) == pytest.approx([1, 1, 3])
+    run.optimizer.learning_rate = 0.5
+    assert rates(run, steps=2) == pytest.approx([0.5, 0.5])
+
+
+def test_a_rule_that_stops_ends_the_loop_in_good_order():
+    run, events = run_with(lambda training: control.every(3).stop())
+    steps = [run.step(x) for x in run.training.batches(points(40), batch_size=4, epochs=9, seed=0)]
+    assert len(steps) == 4
+    assert run.training.stopped
+    assert [event["what"] for event in events if event.get("event") == "set"] == ["stop"]
+
+
+def test_a_policy_in_the_shadow_is_told_of_and_not_acted_on():
+    run, events = run_with(lambda training: control.every(2).set_global_batch_size(8), around=shadow)
+    taken = [
+        len(x) for x in run.training.batches(points(24), batch_size=4, epochs=1, seed=0) if run.step(x) is not None
+    ]
+    assert taken == [4] * 6
+    told = [(event["step"], event["asked"]) for event in events if event.get("event") == "shadow"]
+    assert told == [(2, 8.0)]
+
+
+def test_a_checkpoint_that_a_rule_asks_for_is_written_down():
+    run, events = run_with(lambda training: control.every(2).checkpoint())
+    for _ in range(4):
+        run.step(points(2))
+    assert [(event["action"], event["step"]) for event in events if event.get("event") == "noted"][:1] == [
+        ("Checkpoint", 2)
+    ]
