@@ -1,0 +1,74 @@
+"""The lines of ``trace.jsonl``: how each kind is made, and what it has to hold to be read.
+
+A line is a JSON object. The *header* comes once, first of its run: the plan. A *step* line is one peer's share of one
+step; a *snapshot* is what one peer's folds held after a step. ``docs/trace.md`` is the schema in words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+__all__ = ["SCHEMA", "header_line", "kind_of", "number", "snapshot_line", "step_line"]
+
+SCHEMA = 1
+
+Kind = Literal["header", "step", "snapshot", "cut", "unknown"]
+Fields = Mapping[str, Any]
+
+_KINDS: Mapping[str, Kind] = {"trace": "header", "step": "step", "after": "snapshot", "cut": "cut"}
+_WHOLE = {"step": ("step", "view", "rank"), "snapshot": ("after", "view", "rank", "peer")}
+_MAPPINGS = {"step": ("local",), "snapshot": ("folds",)}
+
+
+def header_line(plan: Fields | None, *, policy: str, every: int) -> dict[str, Any]:
+    """The first line: the plan as JSON, what ``--policy`` named, and how many steps lie between two snapshots."""
+    return {"trace": SCHEMA, "policy": policy, "snapshot_every": every, "plan": plan}
+
+
+def step_line(place: Mapping[str, int], *, local: Fields, agreed: Fields, fired: Fields) -> dict[str, Any]:
+    """One peer's share of a step at ``place`` (step, view, rank); what all peers agree on is written by rank 0."""
+    line = {**place, "local": {name: _written(value) for name, value in local.items()}}
+    if place["rank"] == 0:
+        line["agreed"] = {name: _written(value) for name, value in agreed.items()}
+        if fired:
+            line["fired"] = {name: _written(value) for name, value in fired.items()}
+    return line
+
+
+def snapshot_line(place: Mapping[str, int], *, folds: Fields) -> dict[str, Any]:
+    """What a peer's folds hold at ``place`` (after a step, view, rank, peer), with which the next step begins."""
+    return {**place, "folds": {name: _written(value) for name, value in folds.items()}}
+
+
+def kind_of(line: Fields) -> Kind:
+    """Which line this is; ``unknown`` for an object that lacks what its kind must have."""
+    kind: Kind = next((kind for key, kind in _KINDS.items() if key in line), "unknown")
+    whole = all(type(line.get(key)) is int for key in _WHOLE.get(kind, ()))
+    mapped = all(isinstance(line.get(key), dict) for key in _MAPPINGS.get(kind, ()))
+    return kind if whole and mapped else "unknown"
+
+
+def number(value: Any) -> Any:
+    """A value as it was before it was written: JSON knows no NaN and no infinity.
+
+    >>> number(None), number("-inf"), number(3), number([1.5, None])
+    (nan, -inf, 3, [1.5, nan])
+    """
+    if isinstance(value, list):
+        return [number(one) for one in value]
+    if value is None:
+        return math.nan
+    return float(value) if isinstance(value, str) else value
+
+
+def _written(value: Any) -> Any:
+    """With nine digits, which tell any two float32 apart."""
+    if isinstance(value, list):
+        return [_written(one) for one in value]
+    if not isinstance(value, float):
+        return value
+    if math.isfinite(value):
+        return float(f"{value:.9g}")
+    return None if math.isnan(value) else str(value)
