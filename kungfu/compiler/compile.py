@@ -9,7 +9,7 @@ from kungfu.compiler.passes import check, schedule, simplify
 from kungfu.compiler.plan import Plan
 from kungfu.control import Budget, Rescale, Rule
 from kungfu.control.action import operands, rewired
-from kungfu.control.budget import rescales_left
+from kungfu.control.pace import rescales_left
 from kungfu.control.rule import distinct_name, paced
 from kungfu.policy import Policy
 from kungfu.signal import Signal, Source, TrainingSignals, topological
@@ -29,9 +29,10 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     >>> compile_policies([gns_batch(max_peers=8)]).messages_per_step
     0
     """
-    training = TrainingSignals()
+    job = object()
+    training = TrainingSignals(job=job)
     built = [(policy.name, policy.build(training)) for policy in policies]
-    check(built)
+    check(built, job=job)
     every = _distinct(paced(rule) for _, group in built for rule in group)
     rules = _budgeted((one for one in every if one.trigger.occasion == "step"), budget=budget)
     on_rescale = tuple(one for one in every if one.trigger.occasion == "rescale")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kungfu.signal import NEST, Map, Signal, Source
+from kungfu.signal import NEST, Map, Placement, Signal, Source
 
 if TYPE_CHECKING:
     from kungfu.compiler.plan import Segment
@@ -33,7 +33,7 @@ class Reduction:
         return tuple(one.source for one in self.node.operands if isinstance(one, Source) and one.type.shape == NEST)
 
     @property
-    def placement(self) -> str:
+    def placement(self) -> Placement:
         """Whether each peer has its own value, or all the same."""
         return self.node.placement
 
@@ -63,7 +63,8 @@ def frontier_of(segments: Iterable[Segment]) -> Mapping[str, Reduction]:
             name = frontier_name(node)
             if not name or not isinstance(node, Map):
                 continue
-            if not segment.gates:
+            # A gate that a message carries is not known where the frontier is computed.
+            if not segment.gates or any(one.known == "after" for one in segment.gates):
                 always.add(name)
             known = found[name].gates if name in found else ()
             gates = dict.fromkeys((*known, *segment.gates))

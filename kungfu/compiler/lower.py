@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 import tensorflow as tf
@@ -18,18 +19,22 @@ from kungfu.compiler.plan import Outcome, Plan, RiderLayout
 from kungfu.compiler.walk import Evaluation, conclude, prepare, reduced
 from kungfu.errors import InternalError
 from kungfu.signal import Fold, OnRescale, Source
-from kungfu.signal.operation import NEST, SCALAR, DType, Operation, SignalType
+from kungfu.signal.operation import NEST, DType, Operation, SignalType
 from kungfu.signal.sources import Placement
 
 __all__ = ["FoldVariable", "Program", "lower"]
 
 AllReduce = Callable[[list[tf.Tensor], str], Sequence[tf.Tensor]]
+_NOTHING = {"bool": False, "int64": 0, "float32": nan}
 _DTYPES = {"bool": tf.bool, "int64": tf.int64, "float32": tf.float32}
 
 
 @dataclass(frozen=True, eq=False)
 class FoldVariable:
-    """One field of a fold's state: where it lives, whether peers share it, and what a rescale does to it."""
+    """One field of a fold's state: where it lives, whether peers share it, and what a rescale does to it.
+
+    `init` is the first value of every entry. What "convert" means, the fold's own dataflow knows.
+    """
 
     name: str
     variable: tf.Variable
@@ -54,7 +59,7 @@ class Program:
         """Starts again the folds that declared so; called by the runtime when the cluster has changed."""
         for one in self.variables:
             if one.on_rescale == "reset":
-                one.variable.assign(one.init)
+                one.variable.assign(tf.fill(one.variable.shape, tf.cast(one.init, one.variable.dtype)))
 
     @tf.autograph.experimental.do_not_convert
     def frontier(self, sources: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -89,15 +94,14 @@ class Program:
 
 def lower(plan: Plan) -> Program:
     """The TensorFlow program of a plan; makes one variable a field of a fold's state, not trainable."""
-    return Program(plan, {fold: _variables(fold, index=index) for index, fold in enumerate(plan.folds)})
+    return Program(plan, {fold: _variables(fold, names=names) for fold, names in plan.state_names.items()})
 
 
-def _variables(fold: Fold, *, index: int) -> tuple[FoldVariable, ...]:
-    label = f"fold_{index}" + (f"_{fold.name}" if fold.name else "")
+def _variables(fold: Fold, *, names: Sequence[str]) -> tuple[FoldVariable, ...]:
     made = []
-    for field, (init, update) in enumerate(zip(fold.recurrence.init, fold.recurrence.updates, strict=True)):
-        name = f"kungfu/{label}/{field}"
-        variable = tf.Variable(init, trainable=False, dtype=_DTYPES[update.type.dtype], name=name.replace("/", "_"))
+    for name, init, update in zip(names, fold.recurrence.init, fold.recurrence.updates, strict=True):
+        start = tf.fill(update.type.shape, tf.constant(init, _DTYPES[update.type.dtype]))
+        variable = tf.Variable(start, trainable=False, name=name.replace("/", "_"))
         made.append(FoldVariable(name, variable, fold.placement, fold.on_rescale, init))
     return tuple(made)
 
@@ -138,8 +142,8 @@ class TensorFlowMachine:
         return tf.reduce_all(tf.math.is_finite(value))
 
     def blank(self, type: SignalType) -> tf.Tensor:
-        shape = [] if type.shape == SCALAR else [self.size]
-        return tf.zeros(shape, _DTYPES[type.dtype])
+        shape = [self.size if one == "size" else one for one in type.shape]
+        return tf.fill(shape, tf.constant(_NOTHING[type.dtype], _DTYPES[type.dtype]))
 
     def branch(self, on: tf.Tensor, then: Callable[[], list[Any]], otherwise: Callable[[], list[Any]]) -> list[Any]:
         return list(tf.cond(on, then, otherwise))

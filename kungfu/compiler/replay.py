@@ -16,7 +16,7 @@ from kungfu.compiler.plan import Outcome, Plan, RiderLayout
 from kungfu.compiler.walk import Evaluation, conclude, prepare
 from kungfu.errors import UsageError
 from kungfu.signal import Fold, Source
-from kungfu.signal.operation import SCALAR, DType, Operation, SignalType
+from kungfu.signal.operation import DType, Operation, SignalType
 from kungfu.signal.sources import SOURCES
 
 __all__ = ["Replay"]
@@ -108,8 +108,9 @@ def _absent(name: str, message: str, *, peers: int) -> PerPeer:
 
 
 def _starts(fold: Fold, *, peers: int) -> tuple[PerPeer, ...]:
-    types = [one.type.dtype for one in fold.recurrence.updates]
-    return tuple((np.asarray(init, dtype),) * peers for init, dtype in zip(fold.recurrence.init, types, strict=True))
+    types = [one.type for one in fold.recurrence.updates]
+    fields = zip(fold.recurrence.init, types, strict=True)
+    return tuple((np.full(type.extents(peers), init, type.dtype),) * peers for init, type in fields)
 
 
 def _derived(name: str, local: Local, known: Mapping[str, Any]) -> Any:
@@ -182,7 +183,7 @@ class NumpyCluster:
         return tuple(np.all(np.isfinite(one)) for one in value)
 
     def blank(self, type: SignalType) -> PerPeer:
-        return (np.zeros(() if type.shape == SCALAR else (self.size,), type.dtype),) * self.size
+        return (np.full(type.extents(self.size), np.nan if type.dtype == "float32" else 0, type.dtype),) * self.size
 
     def branch(
         self, on: PerPeer, then: Callable[[], list[PerPeer]], otherwise: Callable[[], list[PerPeer]]

@@ -16,7 +16,7 @@ from kungfu.compiler.frontier import Reduction, frontier_name
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment
 from kungfu.control.action import mask_of, target_of
 from kungfu.errors import InternalError
-from kungfu.signal import Constant, Fold, Map, Placeholder, Signal, Source, topological
+from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
 from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
 
 __all__ = ["Evaluation", "Machine", "conclude", "evaluated", "prepare", "reduced"]
@@ -75,7 +75,7 @@ def reduced(one: Reduction, evaluation: Evaluation) -> Value:
 
     def then() -> list[Value]:
         values = [evaluation.values[operand] for operand in one.node.operands]
-        return [_mapped(one.node, values, machine=machine)]
+        return [machine.cast(_mapped(one.node, values, machine=machine), "float32")]
 
     for node in topological((*one.gates, *one.node.operands)):
         evaluation.values[node] = _value(node, evaluation)
@@ -87,6 +87,9 @@ def reduced(one: Reduction, evaluation: Evaluation) -> Value:
 
 def prepare(plan: Plan, evaluation: Evaluation) -> Value:
     """What this step adds to the gradient all-reduce."""
+    for fold in plan.folds:
+        if fold.recurrence.reads == "old":
+            evaluation.values[fold] = _held(fold, evaluation)
     _run(plan.before, evaluation)
     return _packed(plan.riders, evaluation)
 
@@ -142,9 +145,13 @@ def _run_gated(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
 
 
 def _at_rest(node: Signal, evaluation: Evaluation) -> Value:
-    if isinstance(node, Fold):
-        return _inside(node.recurrence.output, state=evaluation.states[node], seen=(), machine=evaluation.machine)
-    return evaluation.machine.blank(node.type)
+    return _held(node, evaluation) if isinstance(node, Fold) else evaluation.machine.blank(node.type)
+
+
+def _held(fold: Fold, evaluation: Evaluation) -> Value:
+    """What a fold gives in a step in which it has not run, or not yet."""
+    seen = tuple(evaluation.values.get(one) for one in fold.observed)
+    return _inside(fold.recurrence.output, state=evaluation.states[fold], seen=seen, machine=evaluation.machine)
 
 
 def _value(node: Signal, evaluation: Evaluation) -> Value:
@@ -157,7 +164,7 @@ def _value(node: Signal, evaluation: Evaluation) -> Value:
         name = frontier_name(node)
         given = machine.given(name) if name else None
         if given is not None:
-            return given
+            return machine.cast(given, node.type.dtype)
         return _mapped(node, [evaluation.values[one] for one in node.operands], machine=machine)
     if isinstance(node, Fold):
         return _folded(node, evaluation)
@@ -184,6 +191,8 @@ def _folded(fold: Fold, evaluation: Evaluation) -> Value:
             for moved, kept, dtype in zip(new, old, dtypes, strict=True)
         )
     evaluation.renewed[fold] = new
+    if fold.recurrence.reads == "old":
+        return _held(fold, evaluation)
     return _inside(fold.recurrence.output, state=new, seen=seen, machine=machine)
 
 
@@ -220,7 +229,16 @@ def _packed(layout: RiderLayout, evaluation: Evaluation) -> Value:
 def _unpack(layout: RiderLayout, summed: Value, evaluation: Evaluation) -> None:
     machine = evaluation.machine
     for one, value in zip(layout.collectives, machine.unpacked(summed, layout), strict=True):
-        evaluation.values[one] = machine.averaged(value) if one.reduction == "mean" else value
+        evaluation.values[one] = _received(one, value, machine=machine)
+
+
+def _received(collective: Collective, value: Value, *, machine: Machine) -> Value:
+    """What a collective gives, out of the sum over the peers."""
+    if collective.reduction == "mean":
+        return machine.averaged(value)
+    if collective.reduction == "carry":
+        return machine.apply(OPERATORS["greater"], (value, machine.constant(0.5, "float32")), ("float32", "float32"))
+    return value
 
 
 def _as_float(node: Signal, evaluation: Evaluation) -> Value:

@@ -6,7 +6,36 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-__all__ = ["floor_divide", "largest", "maximum", "median", "minimum", "modulo", "norm_squared", "smallest"]
+__all__ = [
+    "all_finite",
+    "argmax",
+    "argmin",
+    "count",
+    "dot",
+    "floor_divide",
+    "largest",
+    "largest_magnitude",
+    "max_present",
+    "maximum",
+    "mean_present",
+    "median",
+    "median_present",
+    "min_present",
+    "minimum",
+    "modulo",
+    "norm_squared",
+    "place",
+    "push",
+    "ranks",
+    "smallest",
+    "take",
+    "to_bool",
+    "to_float32",
+    "vector_of",
+    "whole",
+]
+
+_LARGEST_WHOLE = float(2**53)
 
 
 def floor_divide(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -21,6 +50,24 @@ def modulo(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 def _divisor(y: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.equal(y, 0), tf.ones_like(y), y)
+
+
+def to_bool(x: tf.Tensor) -> tf.Tensor:
+    """Whether a number is not 0."""
+    return tf.cast(x, tf.bool)
+
+
+def to_float32(x: tf.Tensor) -> tf.Tensor:
+    """A number, or 1 for what is true."""
+    return tf.cast(x, tf.float32)
+
+
+def whole(x: tf.Tensor) -> tf.Tensor:
+    """A number without its fraction, 0 where it is not finite, held within what a float64 counts exactly."""
+    if not x.dtype.is_floating:
+        return tf.cast(x, tf.int64)
+    finite = tf.cast(tf.where(tf.math.is_finite(x), x, tf.zeros_like(x)), tf.float64)
+    return tf.cast(tf.clip_by_value(finite, -_LARGEST_WHOLE, _LARGEST_WHOLE), tf.int64)
 
 
 def minimum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -62,8 +109,109 @@ def _vector_or_nan(result: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     return tf.where(any_nan, tf.constant(float("nan"), x.dtype), result)
 
 
+def mean_present(x: tf.Tensor) -> tf.Tensor:
+    """The mean of the entries that are not NaN; NaN where there is none."""
+    absent = tf.math.is_nan(x)
+    return tf.reduce_sum(tf.where(absent, tf.zeros_like(x), x)) / tf.cast(count(~absent), x.dtype)
+
+
+def min_present(x: tf.Tensor) -> tf.Tensor:
+    """The smallest of the entries that are not NaN; NaN where there is none."""
+    return _of_any(tf.reduce_min(_filled(x, float("inf"))), x)
+
+
+def max_present(x: tf.Tensor) -> tf.Tensor:
+    """The largest of the entries that are not NaN; NaN where there is none."""
+    return _of_any(tf.reduce_max(_filled(x, -float("inf"))), x)
+
+
+def median_present(x: tf.Tensor) -> tf.Tensor:
+    """The median of the entries that are not NaN; NaN where there is none."""
+    ordered = tf.sort(_filled(x, float("inf")))
+    last = tf.maximum(count(~tf.math.is_nan(x)) - 1, 0)
+    return _of_any((ordered[last // 2] + ordered[(last + 1) // 2]) / 2, x)
+
+
+def _filled(x: tf.Tensor, value: float) -> tf.Tensor:
+    return tf.where(tf.math.is_nan(x), tf.constant(value, x.dtype), x)
+
+
+def _of_any(result: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    return tf.where(tf.reduce_all(tf.math.is_nan(x)), tf.constant(float("nan"), x.dtype), result)
+
+
+def count(x: tf.Tensor) -> tf.Tensor:
+    """How many entries are true, as int64."""
+    return tf.math.count_nonzero(x)
+
+
+def argmin(x: tf.Tensor) -> tf.Tensor:
+    """The place of the smallest entry, the first of equals; what is NaN is passed over, and all NaN gives 0."""
+    return tf.argmin(_filled(x, float("inf")))
+
+
+def argmax(x: tf.Tensor) -> tf.Tensor:
+    """The place of the largest entry, the first of equals; what is NaN is passed over, and all NaN gives 0."""
+    return tf.argmax(_filled(x, -float("inf")))
+
+
+def take(vector: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+    """The entries at these places, from the end where negative; NaN, 0 or False where there is none."""
+    length = tf.size(vector, tf.int64)
+    at = tf.where(index < 0, index + length, index)
+    inside = (at >= 0) & (at < length)
+    nothing = tf.constant(float("nan"), vector.dtype) if vector.dtype.is_floating else tf.zeros([], vector.dtype)
+    return tf.where(inside, tf.gather(vector, tf.clip_by_value(at, 0, length - 1)), nothing)
+
+
+def place(vector: tf.Tensor, index: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """The vector with `value` at a place, from the end where negative; as it was where there is no such place."""
+    length = tf.size(vector, tf.int64)
+    at = tf.where(index < 0, index + length, index)
+    return tf.where(tf.equal(tf.range(length), at), value, vector)
+
+
+def push(vector: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """The vector without its first entry, and with a newest one."""
+    return tf.concat([vector[1:], [value]], axis=0)
+
+
+def vector_of(value: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """A vector that holds one value `size` times."""
+    return tf.fill([size], value)
+
+
+def ranks(size: tf.Tensor) -> tf.Tensor:
+    """0 to size - 1."""
+    return tf.range(size)
+
+
 def norm_squared(leaves: Sequence[tf.Tensor]) -> tf.Tensor:
     """The sum of the squares of every entry of every tensor."""
     if not leaves:
         return tf.zeros([], tf.float32)
-    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(leaf, tf.float32))) for leaf in leaves])
+    # Half the sum of squares in one pass: squaring first would write a second copy of the gradients.
+    return 2 * tf.add_n([tf.nn.l2_loss(tf.cast(leaf, tf.float32)) for leaf in leaves])
+
+
+def dot(leaves: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The sum of the products entry by entry."""
+    if not leaves:
+        return tf.zeros([], tf.float32)
+    return tf.add_n([tf.tensordot(_flat(a), _flat(b), 1) for a, b in zip(leaves, others, strict=True)])
+
+
+def largest_magnitude(leaves: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The largest absolute value of any entry; NaN if any entry is NaN, 0 if there is none."""
+    if not leaves:
+        return tf.zeros([], tf.float32)
+    return largest(tf.stack([0.0, *(largest(tf.abs(_flat(leaf))) for leaf in leaves)]))
+
+
+def all_finite(leaves: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Whether no entry is NaN or infinite."""
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves]) if leaves else tf.constant(True)
+
+
+def _flat(leaf: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(tf.cast(leaf, tf.float32), [-1])

@@ -1,6 +1,6 @@
 """Signals: the values that a policy computes with, as nodes of a dataflow graph."""
 
-from kungfu.signal.fold import Fold, Recurrence, fold
+from kungfu.signal.fold import Filled, Fold, Recurrence, Window, carried, fold
 from kungfu.signal.gate import every_steps, is_exact, is_gate
 from kungfu.signal.node import (
     Collective,
@@ -14,7 +14,7 @@ from kungfu.signal.node import (
     as_signal,
     topological,
 )
-from kungfu.signal.operation import NEST, OPERATORS, SCALAR, VECTOR, DType, Operation, SignalType
+from kungfu.signal.operation import NEST, OPERATORS, SCALAR, VECTOR, DType, Operation, Shape, SignalType
 from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement
 from kungfu.signal.training import TrainingSignals
 
@@ -28,6 +28,7 @@ __all__ = [
     "Collective",
     "Constant",
     "DType",
+    "Filled",
     "Fold",
     "Known",
     "Map",
@@ -36,12 +37,15 @@ __all__ = [
     "Placeholder",
     "Placement",
     "Recurrence",
+    "Shape",
     "Signal",
     "SignalType",
     "Source",
     "TrainingSignals",
+    "Window",
     "apply",
     "as_signal",
+    "carried",
     "every_steps",
     "fold",
     "is_exact",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kungfu.errors import PolicyError
-from kungfu.signal.node import Constant, Map, Signal, Source, topological
+from kungfu.signal.node import Collective, Constant, Map, Signal, Source, topological
 from kungfu.signal.operation import SignalType
 from kungfu.signal.sources import GATE_SOURCES
 
@@ -26,10 +26,16 @@ def is_exact(signal: Signal) -> bool:
     """Whether this is a function of step and size in whole numbers, hence the same on every peer without a doubt.
 
     Agreed numbers are equal on all peers, but what is computed from them in float32 may differ in the last bit between
-    processors; a peer that took the other branch around a message would leave the others waiting.
+    processors; a peer that took the other branch around a message would leave the others waiting. What a message
+    carried from rank 0 is exact again.
     """
+    order = topological((signal,))
+    carried = frozenset(one for one in order if isinstance(one, Collective) and one.reduction == "carry")
     return all(
-        node.type.dtype != "float32"
-        and (isinstance(node, (Constant, Map)) or (isinstance(node, Source) and node.source in GATE_SOURCES))
-        for node in topological((signal,))
+        node in carried
+        or (
+            node.type.dtype != "float32"
+            and (isinstance(node, (Constant, Map)) or (isinstance(node, Source) and node.source in GATE_SOURCES))
+        )
+        for node in topological((signal,), leaves=carried)
     )

@@ -14,18 +14,16 @@ import abc
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import Literal, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
 from kungfu.errors import PolicyError
+from kungfu.signal.memory import Memory
 from kungfu.signal.operation import OPERATORS, Operation, SignalType
 from kungfu.signal.operators import Operators
 from kungfu.signal.origin import origin_of_caller
 from kungfu.signal.sources import SOURCES, Known, Placement
-
-if TYPE_CHECKING:
-    from kungfu.signal.fold import Fold
 
 __all__ = [
     "Collective",
@@ -41,8 +39,8 @@ __all__ = [
     "topological",
 ]
 
-OnRescale = Literal["keep", "reset"]
-Reduction = Literal["sum", "mean", "gather"]
+OnRescale = Literal["keep", "reset", "convert"]
+Reduction = Literal["sum", "mean", "gather", "carry"]
 S = TypeVar("S", bound="Signal")
 
 
@@ -57,7 +55,7 @@ class Condition(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Signal(Operators):
+class Signal(Operators, Memory):
     """A value that a policy computes with: a typed, immutable node of the dataflow graph."""
 
     name: str = field(default="", kw_only=True)
@@ -91,41 +89,28 @@ class Signal(Operators):
         """This signal under a name, by which `explain`, the log and the status line speak of it."""
         return replace(self, name=name)
 
-    def ema(self, decay: float, *, on_rescale: OnRescale = "keep") -> Fold:
-        """The exponential moving average, corrected for its start: ``a += (d / w) (x - a)`` with ``w = (1 - d) w + d``.
-
-        `decay`, the *d* of the formula, is the weight of the newest value, in (0, 1]. Gives float32, NaN until the
-        first finite input, placed like this signal; an input that is not finite is skipped. A rescale keeps or resets
-        it. Cost: two floats of state, no message. Raises `PolicyError` for a decay out of range.
-        """
-        from kungfu.signal.fold import ema  # here: folds are made of signals
-
-        return ema(self, decay=decay, on_rescale=on_rescale)
-
-    def previous(self, *, on_rescale: OnRescale = "keep") -> Fold:
-        """The finite value before the newest one: float32, NaN until there were two, placed like this signal.
-
-        A rescale keeps or resets it. Cost: two floats of state, no message.
-        """
-        from kungfu.signal.fold import previous  # here: folds are made of signals
-
-        return previous(self, on_rescale=on_rescale)
-
-    def hold(self, *, when: Signal | Condition, on_rescale: OnRescale = "keep") -> Fold:
-        """The last finite value seen while `when` (a bool signal or a trigger) was on: float32, NaN before.
-
-        Where `when` is a function of step and size alone, this signal is computed in those steps only. A rescale keeps
-        or resets it. Cost: one float of state, no message.
-        """
-        from kungfu.signal.fold import hold  # here: folds are made of signals
-
-        return hold(self, when=when, on_rescale=on_rescale)
-
     def __bool__(self) -> bool:
         raise PolicyError(
             f"a Python `if`, `and`, `or` or `not` on {self!r}: its value is not known until the graph runs; "
             "write kf.where(condition, a, b) to choose, & | ~ for logic, and .when(condition) on a trigger"
         )
+
+    def __iter__(self) -> NoReturn:
+        raise PolicyError(
+            f"a Python `for` over {self!r}: its entries are not known until the graph runs; compute with the whole "
+            "vector, reduce it, as in ops.sum(x), or take one entry, as in x[0]"
+        )
+
+    def __float__(self) -> float:
+        raise PolicyError(
+            f"a Python number was asked of {self!r}: its value is not known until the graph runs; compute with signals "
+            "and kf.ops, or take it to Python with control.every(n).call(fn, signal)"
+        )
+
+    def __int__(self) -> int:
+        return int(float(self))
+
+    __index__ = __int__
 
     def __repr__(self) -> str:
         called = f" {self.name!r}" if self.name else ""
@@ -150,9 +135,10 @@ class Constant(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source(Signal):
-    """What a step offers, by its name in `kungfu.signal.SOURCES`."""
+    """What a step offers, by its name in `kungfu.signal.SOURCES`; `owner` is the job whose policy took it."""
 
     source: str
+    owner: object = None
 
     @cached_property
     def type(self) -> SignalType:
@@ -185,13 +171,18 @@ class Map(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Collective(Signal):
-    """A message that turns local into agreed: a sum, a mean, or a vector with one entry a peer."""
+    """A message that turns local into agreed: a sum, a mean, or a vector with one entry a peer.
+
+    A "carry" is a sum to which rank 0 adds 1 or 0 and nobody else anything: a truth value that is exact on every peer.
+    """
 
     reduction: Reduction
     operand: Signal
 
     @cached_property
     def type(self) -> SignalType:
+        if self.reduction == "carry":
+            return SignalType("bool")
         shape = ("size",) if self.reduction == "gather" else self.operand.type.shape
         return SignalType("float32", shape)
 

@@ -92,6 +92,9 @@ class Operators(abc.ABC):
     def __ror__(self, other: object) -> Signal:
         return self._operate("or", other, self)
 
+    def __getitem__(self, index: object) -> Signal:
+        return self._operate("take", self, index)
+
     def __invert__(self) -> Signal:
         return self._operate("not", self)
 

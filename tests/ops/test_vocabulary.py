@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,13 @@ def ruled_by(*names: str) -> list[Operation]:
     return [one for one in VOCABULARY.values() if one.rule.__name__ in names]
 
 
-ELEMENTWISE = [one for one in VOCABULARY.values() if one not in ruled_by("vector_reduction", "nest_reduction")]
+RULES = ("arithmetic", "fractional", "integral", "comparison", "order", "predicate", "logic", "choice", "rule")
+ELEMENTWISE = ruled_by(*RULES)  # the rules of casts are all called "rule"
 
 
 def arity(operation: Operation) -> int:
     unary = {"negative", "abs", "not", "sqrt", "exp", "log", "round", "floor", "ceil", "is_finite"}
+    unary |= {"to_bool", "to_int64", "to_float32"}
     return 3 if operation.name == "where" else 1 if operation.name in unary else 2
 
 
@@ -107,3 +110,116 @@ def test_whole_division_by_zero_is_zero_and_stops_nothing() -> None:
 def test_rounding_takes_halves_to_the_even_number() -> None:
     oracle, tensor = both(VOCABULARY["round"], [np.array([0.5, 1.5, 2.5, -0.5], np.float32)], (SignalType("float32"),))
     assert oracle.tolist() == tensor.tolist() == [0, 2, 2, 0]
+
+
+PER_PEER = SignalType("float32", VECTOR)
+FLAGS = SignalType("bool", VECTOR)
+WHOLE = SignalType("int64")
+NEST_TYPE = SignalType("float32", NEST)
+
+
+@pytest.mark.parametrize("vector", [*VECTORS, [np.nan], [np.nan, np.nan], [-0.0, 0.0]], ids=str)
+@pytest.mark.parametrize("name", ["argmin", "argmax"])
+def test_the_place_of_an_extreme_passes_over_nan(name: str, vector: list[float]) -> None:
+    oracle, tensor = both(VOCABULARY[name], [np.array(vector, np.float32)], (PER_PEER,))
+    assert oracle == tensor
+    present = [one for one in vector if not np.isnan(one)]
+    chosen = {"argmin": min, "argmax": max}[name]
+    assert vector[int(oracle)] == chosen(present) if present else oracle == 0
+
+
+@pytest.mark.parametrize("vector", [[True], [False], [True, False, True], [False, False], [True, True]], ids=str)
+def test_reductions_of_truth_values_agree(vector: list[bool]) -> None:
+    for name, expected in (("any", any(vector)), ("all", all(vector)), ("count", sum(vector))):
+        oracle, tensor = both(VOCABULARY[name], [np.array(vector)], (FLAGS,))
+        assert oracle == tensor == expected
+
+
+@pytest.mark.parametrize("vector", [*VECTORS, [np.nan], [np.nan, 4.0, np.nan, 2.0]], ids=str)
+@pytest.mark.parametrize("name", ["mean_present", "median_present", "min_present", "max_present"])
+def test_reductions_of_what_was_seen_leave_nan_out(name: str, vector: list[float]) -> None:
+    oracle, tensor = both(VOCABULARY[name], [np.array(vector, np.float32)], (PER_PEER,))
+    np.testing.assert_allclose(tensor, oracle, rtol=1e-6)
+    present = [one for one in vector if not np.isnan(one)]
+    np.testing.assert_equal(np.isnan(oracle), not present)
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"), [(0, 5.0), (2, 7.0), (-1, 7.0), (-3, 5.0), (3, np.nan), (-4, np.nan), (2**40, np.nan)]
+)
+def test_an_entry_is_taken_from_either_end_and_is_nan_outside(index: int, expected: float) -> None:
+    vector = np.array([5, 6, 7], np.float32)
+    oracle, tensor = both(VOCABULARY["take"], [vector, np.int64(index)], (PER_PEER, WHOLE))
+    np.testing.assert_equal([float(oracle), float(tensor)], [expected, expected])
+
+
+def test_a_vector_of_places_takes_a_vector_of_entries() -> None:
+    places = np.array([2, 0, 9], np.int64)
+    for dtype, nothing in (("int64", 0), ("bool", False)):
+        vector = np.array([1, 1, 1], dtype)
+        types = (SignalType(dtype, VECTOR), SignalType("int64", VECTOR))
+        oracle, tensor = both(VOCABULARY["take"], [vector, places], types)
+        assert oracle.tolist() == tensor.tolist() == [1, 1, nothing]
+
+
+@pytest.mark.parametrize(("index", "expected"), [(0, [9, 6, 7]), (-1, [5, 6, 9]), (3, [5, 6, 7]), (-4, [5, 6, 7])])
+def test_a_number_is_put_in_a_place_that_there_is(index: int, expected: list[float]) -> None:
+    operands = [np.array([5, 6, 7], np.float32), np.int64(index), np.float32(9)]
+    oracle, tensor = both(VOCABULARY["place"], operands, (PER_PEER, WHOLE, SignalType("float32")))
+    assert oracle.tolist() == tensor.tolist() == expected
+
+
+def test_the_newest_entry_pushes_the_oldest_out() -> None:
+    operands = [np.array([1, 2, 3], np.float32), np.float32(np.nan)]
+    oracle, tensor = both(VOCABULARY["push"], operands, (SignalType("float32", (3,)), SignalType("float32")))
+    np.testing.assert_equal([oracle, tensor], [[2, 3, np.nan], [2, 3, np.nan]])
+
+
+def test_vectors_are_made_of_one_number_and_of_the_ranks() -> None:
+    oracle, tensor = both(VOCABULARY["spread"], [np.bool_(True), np.int64(3)], (SignalType("bool"), WHOLE))
+    assert oracle.tolist() == tensor.tolist() == [True, True, True]
+    oracle, tensor = both(VOCABULARY["ranks"], [np.int64(3)], (WHOLE,))
+    assert oracle.tolist() == tensor.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(2.9, 2), (-2.9, -2), (np.nan, 0), (np.inf, 0), (-np.inf, 0), (1e30, 2**53), (-1e30, -(2**53)), (-0.5, 0)],
+)
+def test_a_number_becomes_whole_without_surprise(value: float, expected: int) -> None:
+    oracle, tensor = both(VOCABULARY["to_int64"], [np.float32(value)], (SignalType("float32"),))
+    assert oracle == tensor == expected
+
+
+def test_gradients_reduce_to_single_numbers() -> None:
+    nest = [np.array([3.0, -4.0], np.float32), np.array([[1.0], [-2.0]], np.float32), np.float32(2)]
+    other = [np.array([1.0, 1.0], np.float32), np.array([[2.0], [0.5]], np.float32), np.float32(-1)]
+    for name, given, expected in (("dot", [nest, other], -1 + 2 - 1 - 2), ("max_abs", [nest], 4)):
+        oracle, tensor = both(VOCABULARY[name], given, (NEST_TYPE,) * len(given))
+        assert oracle == tensor == expected
+    oracle, tensor = both(VOCABULARY["all_finite"], [nest], (NEST_TYPE,))
+    assert bool(oracle)
+    assert bool(tensor)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_one_bad_entry_among_the_gradients_is_seen(bad: float) -> None:
+    nest = [np.array([3.0, -4.0], np.float32), np.array([bad], np.float32)]
+    oracle, tensor = both(VOCABULARY["all_finite"], [nest], (NEST_TYPE,))
+    assert not oracle
+    assert not tensor
+    oracle, tensor = both(VOCABULARY["max_abs"], [nest], (NEST_TYPE,))
+    np.testing.assert_equal([float(oracle), float(tensor)], [bad, bad])
+
+
+@pytest.mark.parametrize(("name", "nothing"), [("dot", 0), ("max_abs", 0), ("all_finite", True)])
+def test_no_gradients_at_all_are_no_special_case(name: str, nothing: float) -> None:
+    given: list[Any] = [[], []] if name == "dot" else [[]]
+    oracle, tensor = both(VOCABULARY[name], given, (NEST_TYPE,) * len(given))
+    assert oracle == tensor == nothing
+
+
+def test_every_operation_of_the_vocabulary_is_tested_here_or_entry_by_entry() -> None:
+    here = Path(__file__).read_text()
+    untested = [one.name for one in VOCABULARY.values() if one not in ELEMENTWISE and f'"{one.name}"' not in here]
+    assert not [name for name in untested if VOCABULARY[name] not in ruled_by("vector_reduction", "nest_reduction")]

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kungfu.control import Call, Rule
+from kungfu.compiler.passes.bounds import check_bounded
+from kungfu.compiler.passes.local_part import called, described, local_names, remedy_of
+from kungfu.control import Call, Rescale, Rule
 from kungfu.control.action import mask_of, operands, setting_of, target_of
 from kungfu.errors import PolicyError
-from kungfu.signal import NEST, Collective, Fold, Signal, Source, is_gate, topological
+from kungfu.signal import Collective, Fold, Signal, Source, is_gate, topological
 from kungfu.signal.operation import SCALAR, SignalType
-from kungfu.signal.sources import GATE_SOURCES, ONLY_AT_RESCALE, RESCALE_SOURCES, SOURCES
+from kungfu.signal.sources import GATE_SOURCES, ONLY_AT_RESCALE, RESCALE_SOURCES
 
 __all__ = ["check"]
 
 
-def check(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
-    """Raises `PolicyError` for the first thing that is wrong with these policies, given as name and rules."""
+def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None:
+    """Raises `PolicyError` for the first thing that is wrong with these policies, given as name and rules.
+
+    `job` is what the signals belong to that the policies were built with; those of another one are none of ours.
+    """
     for name, rules in built:
         for rule in rules:
+            _check_owner(rule, policy=name, job=job)
             _check_rule(rule, policy=name)
     _check_conflicts(built)
 
@@ -30,6 +36,8 @@ def _check_rule(rule: Rule, *, policy: str) -> None:
     if target is not None:
         use = f"the {setting_of(rule.action)} that policy {policy!r} asks for"
         _check_agreed(target, use=use, type=SignalType("float32"))
+    if isinstance(rule.action, Rescale):
+        check_bounded(rule.action.target, use=f"the size that policy {policy!r} asks for")
     if mask is not None:
         _check_placement(mask, use=f"the choice of peers in policy {policy!r}")
     if isinstance(rule.action, Call):
@@ -41,12 +49,26 @@ def _check_rule(rule: Rule, *, policy: str) -> None:
             _check_gate(node.gate, of=f"{node!r} in policy {policy!r}")
 
 
+def _check_owner(rule: Rule, *, policy: str, job: object) -> None:
+    for node in topological((rule.gate, rule.when, rule.fires, *operands(rule.action), *rule.saw.values())):
+        if isinstance(node, Source) and node.owner is not None and node.owner is not job:
+            raise PolicyError(
+                f"policy {policy!r} uses training.{node.source} ({node.origin}) of another attach: each has signals of "
+                "its own, so take them from the `training` that the policy is called with, and keep none in a global"
+            )
+
+
 def _check_gate(gate: Signal, *, of: str) -> None:
     if not is_gate(gate):
+        local = f", which is made of {local_names(gate)}," if gate.placement == "local" else ""
+        remedy = (
+            f"first make it agreed: {remedy_of(gate)}"
+            if local
+            else "use control.every(n), and put the condition into .when(condition), or write ops.carried(condition)"
+        )
         raise PolicyError(
-            f"{of} runs where {gate!r} holds, but a gate decides whether peers take part in a message, so it must be a "
-            f"function, in whole numbers, of {', '.join(sorted(GATE_SOURCES))} and constants; use control.every(n), "
-            "and put the condition into .when(condition)"
+            f"{of} runs where {described(gate)}{local} holds, but a gate decides whether peers take part in a message, "
+            f"so it must be a function, in whole numbers, of {', '.join(sorted(GATE_SOURCES))} and constants; {remedy}"
         )
 
 
@@ -79,37 +101,9 @@ def _check_agreed(signal: Signal, *, use: str, type: SignalType | None) -> None:
 def _check_placement(signal: Signal, *, use: str) -> None:
     if signal.placement == "local":
         raise PolicyError(
-            f"{use} is made of {_local_names(signal)}: each peer has its own value, so peers would decide differently; "
-            f"{_remedy(signal)}"
+            f"{use}{called(signal)} is made of {local_names(signal)}: each peer has its own value, so peers would "
+            f"decide differently; {remedy_of(signal)}"
         )
-
-
-def _local_part(signal: Signal) -> list[Signal]:
-    """What makes this signal local, from itself down: everything local that no collective stands above."""
-    found: dict[Signal, None] = {}
-    stack = [signal]
-    while stack:
-        node = stack.pop()
-        if node not in found and node.placement == "local":
-            found[node] = None
-            stack.extend(reversed(node.inputs))
-    return list(found)
-
-
-def _local_names(signal: Signal) -> str:
-    leaves = [one for one in _local_part(signal) if isinstance(one, Source)]
-    return "the local " + " and ".join(f"signal {one.source!r} ({one.origin})" for one in leaves)
-
-
-def _remedy(signal: Signal) -> str:
-    """The collective to insert, around what the user gave a name to, else around the source."""
-    part = _local_part(signal)
-    leaf = next(one for one in part if isinstance(one, Source))
-    twin = SOURCES[leaf.source].agreed_twin
-    if leaf.type.shape == NEST:
-        return f"use training.{twin}, or reduce ops.norm_squared(training.{leaf.source}) with ops.all_reduce"
-    label = next((one.name for one in part if one.name), f"training.{leaf.source}")
-    return f'write ops.all_reduce({label}, "mean")' + (f", or use training.{twin}" if twin else "")
 
 
 def _check_conflicts(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:

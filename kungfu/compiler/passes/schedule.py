@@ -15,9 +15,9 @@ from kungfu.compiler.passes.fuse import fuse
 from kungfu.compiler.plan import Plan, Segment
 from kungfu.control import Rule
 from kungfu.control.action import operands
-from kungfu.signal import Collective, Constant, Fold, Signal, Source, topological
+from kungfu.signal import NEST, Collective, Constant, Fold, Signal, Source, topological
 
-__all__ = ["schedule"]
+__all__ = ["rides", "schedule"]
 
 Gates = tuple[Signal, ...]  # empty: in every step
 
@@ -27,10 +27,10 @@ def schedule(rules: tuple[Rule, ...], *, watched: Mapping[str, Signal]) -> Plan:
     results = tuple(_results(rules))
     order = topological((*results, *watched.values()))
     demand = _demand(order, rules=rules, watched=watched)
-    riders = tuple(one for one in order if isinstance(one, Collective) and _rides(one))
+    riders = tuple(one for one in order if isinstance(one, Collective) and rides(one))
     folds = tuple(one for one in order if isinstance(one, Fold))
     gates = tuple(dict.fromkeys(gate for one in order for gate in demand[one]))  # known before whatever they guard
-    before = _segments(topological((*gates, *(one.operand for one in riders))), demand=demand)
+    before = _before(gates, riders, demand=demand)
     # Below a rider nothing is needed any more once the peers' riders are added up.
     after_order = topological((*gates, *folds, *results, *watched.values()), leaves=frozenset(riders))
     after = _segments(tuple(one for one in after_order if one not in set(riders)), demand=demand)
@@ -53,8 +53,21 @@ def _wanted(rule: Rule) -> tuple[Signal, ...]:
     return (rule.fires, *operands(rule.action), *rule.saw.values())
 
 
-def _rides(collective: Collective) -> bool:
+def rides(collective: Collective) -> bool:
+    """Whether its input is known early enough for the gradient all-reduce."""
     return collective.operand.known == "before"
+
+
+def _before(
+    gates: Iterable[Signal], riders: Iterable[Collective], *, demand: Mapping[Signal, Gates]
+) -> tuple[Segment, ...]:
+    """The segments that end in the riders; where a gate is not known yet, its part runs in every step."""
+    known = [one for one in gates if one.known == "before"]
+    roots = (*known, *(one.operand for one in riders))
+    held = frozenset(one for one in topological(roots) if isinstance(one, Fold) and one.recurrence.reads == "old")
+    order = tuple(one for one in topological(roots, leaves=held) if one not in held)
+    early = {one: () if any(gate.known == "after" for gate in demand[one]) else demand[one] for one in order}
+    return _segments(order, demand=early)
 
 
 def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], watched: Mapping[str, Signal]) -> dict[Signal, Gates]:
@@ -66,7 +79,8 @@ def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], watched: Mappin
         for node in _wanted(rule):
             wanted[node][rule.gate] = None
     for node in watched.values():
-        wanted[node][always] = None
+        if _is_cheap(node):
+            wanted[node][always] = None
     for node in reversed(order):
         if isinstance(node, Fold):  # it runs by its own gate, whoever reads it
             wanted[node] = {node.gate: None}
@@ -77,6 +91,20 @@ def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], watched: Mappin
             wanted[one].update(wanted[node])
     place = {node: index for index, node in enumerate(order)}
     return {node: _gates(gates, place=place) for node, gates in wanted.items()}
+
+
+def _is_cheap(node: Signal) -> bool:
+    """Whether a value can be watched in every step without a message or a pass over the gradients of its own.
+
+    Where it cannot, a name does not make it dearer: it is NaN off the steps in which a rule or a fold needs it.
+    """
+    order = topological((node,))
+    known = frozenset(one for one in order if isinstance(one, Fold) or (isinstance(one, Collective) and rides(one)))
+    return not any(
+        isinstance(one, Collective) or (isinstance(one, Source) and one.type.shape == NEST)
+        for one in topological((node,), leaves=known)
+        if one not in known
+    )
 
 
 def _gates(wanted: Iterable[Signal], *, place: Mapping[Signal, int]) -> Gates:

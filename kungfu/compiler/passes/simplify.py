@@ -30,6 +30,8 @@ def _rebuilt(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
         return replace(node, operand=shared[node.operand])
     if isinstance(node, Fold):
         return replace(node, observed=tuple(shared[one] for one in node.observed), gate=shared[node.gate])
+    if isinstance(node, Source):
+        return replace(node, owner=None)  # checked by now, and no part of a plan
     return node
 
 
@@ -78,7 +80,7 @@ def _recurrence_key(recurrence: Recurrence) -> Hashable:
         inputs = tuple(place[one] for one in node.inputs)
         place[node] = lines.setdefault((_head(node), inputs), len(lines))
     starts = tuple((type(one), repr(one)) for one in recurrence.init)
-    return (starts, tuple(lines), tuple(place[one] for one in results))
+    return (starts, recurrence.reads, tuple(lines), tuple(place[one] for one in results))
 
 
 def _head(node: Signal) -> Hashable:

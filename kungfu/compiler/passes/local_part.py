@@ -1,0 +1,58 @@
+"""What makes a signal local, in the user's own words: the variable, its line, and the collective that mends it."""
+
+from __future__ import annotations
+
+from kungfu.signal import NEST, SCALAR, Signal, Source
+from kungfu.signal.origin import variable_at
+from kungfu.signal.sources import SOURCES
+
+__all__ = ["called", "described", "local_names", "remedy_of"]
+
+
+def called(signal: Signal) -> str:
+    """``, `peers` (policy.py:7),`` as an insertion, or nothing where the user gave this no name."""
+    name = _name(signal)
+    return f", `{name}` ({signal.origin})," if name else ""
+
+
+def described(signal: Signal) -> str:
+    """The signal by its name and line where the user gave it a name, and in any case by its type and line."""
+    name = _name(signal)
+    return f"`{name}` ({signal!r})" if name else repr(signal)
+
+
+def local_names(signal: Signal) -> str:
+    """The sources that make this signal local, each with the user's line that took it."""
+    leaves = [one for one in _local_part(signal) if isinstance(one, Source)]
+    return "the local " + " and ".join(f"signal {one.source!r} ({one.origin})" for one in leaves)
+
+
+def remedy_of(signal: Signal) -> str:
+    """The collective to insert, around what the user gave a name to, else around the source."""
+    part = _local_part(signal)
+    leaf = next(one for one in part if isinstance(one, Source))
+    twin = SOURCES[leaf.source].agreed_twin
+    if leaf.type.shape == NEST and not any(_is_number(one) and _name(one) for one in part):
+        return f"use training.{twin}, or reduce ops.norm_squared(training.{leaf.source}) with ops.all_reduce"
+    label = next((_name(one) for one in part if _is_number(one) and _name(one)), f"training.{leaf.source}")
+    return f'write ops.all_reduce({label}, "mean")' + (f", or use training.{twin}" if twin else "")
+
+
+def _local_part(signal: Signal) -> list[Signal]:
+    """What makes this signal local, from itself down: everything local that no collective stands above."""
+    found: dict[Signal, None] = {}
+    stack = [signal]
+    while stack:
+        node = stack.pop()
+        if node not in found and node.placement == "local":
+            found[node] = None
+            stack.extend(reversed(node.inputs))
+    return list(found)
+
+
+def _is_number(signal: Signal) -> bool:
+    return signal.type.shape == SCALAR and signal.type.dtype != "bool"
+
+
+def _name(signal: Signal) -> str:
+    return signal.name or variable_at(signal.origin)

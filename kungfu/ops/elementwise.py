@@ -1,0 +1,111 @@
+"""Maps entry by entry: of a scalar a scalar, of a vector a vector, of both a vector."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from kungfu.errors import PolicyError
+from kungfu.ops.vocabulary import operate
+from kungfu.signal import DType, Map, Signal, as_signal
+
+__all__ = [
+    "abs",
+    "cast",
+    "ceil",
+    "clip",
+    "constant",
+    "exp",
+    "floor",
+    "is_finite",
+    "log",
+    "maximum",
+    "minimum",
+    "round",
+    "sqrt",
+    "where",
+]
+
+
+def constant(value: bool | int | float) -> Signal:
+    """A number or truth value that is the same in every step; Python's own become one wherever a signal is taken."""
+    return as_signal(value)
+
+
+def cast(x: Signal | float, dtype: DType) -> Map:
+    """The same value as "bool", "int64" or "float32".
+
+    A number is true unless it is 0, and a truth value is 1 or 0. A float32 loses its fraction on the way to int64 and
+    is held within 2**53; what is not finite becomes 0. Raises `PolicyError` for another dtype.
+
+    >>> from kungfu.signal import TrainingSignals
+    >>> str(cast(TrainingSignals().mean_loss, "int64").type)
+    'int64'
+    """
+    if dtype not in get_args(DType):
+        raise PolicyError(f"cast(x, {dtype!r}): a signal is one of {', '.join(map(repr, get_args(DType)))}")
+    return operate(f"to_{dtype}", x)
+
+
+def abs(x: Signal | float) -> Map:
+    """The absolute value, of the same dtype."""
+    return operate("abs", x)
+
+
+def sqrt(x: Signal | float) -> Map:
+    """The square root: float32, NaN below 0."""
+    return operate("sqrt", x)
+
+
+def exp(x: Signal | float) -> Map:
+    """The exponential: float32."""
+    return operate("exp", x)
+
+
+def log(x: Signal | float) -> Map:
+    """The natural logarithm: float32, NaN below 0."""
+    return operate("log", x)
+
+
+def round(x: Signal | float) -> Map:
+    """The nearest whole number, halves to the even one: float32."""
+    return operate("round", x)
+
+
+def floor(x: Signal | float) -> Map:
+    """The largest whole number that is not larger: float32."""
+    return operate("floor", x)
+
+
+def ceil(x: Signal | float) -> Map:
+    """The smallest whole number that is not smaller: float32."""
+    return operate("ceil", x)
+
+
+def minimum(x: Signal | float, y: Signal | float) -> Map:
+    """The smaller of two, entry by entry; NaN if either is."""
+    return operate("minimum", x, y)
+
+
+def maximum(x: Signal | float, y: Signal | float) -> Map:
+    """The larger of two, entry by entry; NaN if either is."""
+    return operate("maximum", x, y)
+
+
+def clip(x: Signal | float, low: Signal | float, high: Signal | float) -> Map:
+    """`x` held between `low` and `high`: ``min(max(x, low), high)``; NaN stays NaN.
+
+    >>> from kungfu.signal import TrainingSignals
+    >>> clip(TrainingSignals().size, 1, 8).type
+    SignalType(dtype='int64', shape=())
+    """
+    return minimum(maximum(x, low), high)
+
+
+def where(condition: Signal | bool, then: Signal | float, otherwise: Signal | float) -> Map:
+    """`then` where the condition is true, else `otherwise`; both are computed."""
+    return operate("where", condition, then, otherwise)
+
+
+def is_finite(x: Signal | float) -> Map:
+    """Whether a number is neither NaN nor infinite: bool."""
+    return operate("is_finite", x)

@@ -1,0 +1,112 @@
+"""Maps of vectors: what `all_gather`, `.window(n)` and `.by_size(n)` give, reduced, indexed and made."""
+
+from __future__ import annotations
+
+from kungfu.ops.vocabulary import operate
+from kungfu.signal import Map, Signal, Source
+
+__all__ = [
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "count",
+    "max",
+    "mean",
+    "median",
+    "min",
+    "place",
+    "ranks",
+    "scatter",
+    "sum",
+    "take",
+]
+
+
+def sum(x: Signal) -> Map:
+    """The sum of the entries of a vector: float32 scalar."""
+    return operate("sum", x)
+
+
+def mean(x: Signal) -> Map:
+    """The mean of the entries of a vector: float32 scalar."""
+    return operate("mean", x)
+
+
+def min(x: Signal) -> Map:
+    """The smallest entry of a vector: float32 scalar, NaN if any entry is."""
+    return operate("min", x)
+
+
+def max(x: Signal) -> Map:
+    """The largest entry of a vector: float32 scalar, NaN if any entry is."""
+    return operate("max", x)
+
+
+def median(x: Signal) -> Map:
+    """The middle entry of a vector, the mean of the middle two for an even number: float32 scalar, NaN if any is."""
+    return operate("median", x)
+
+
+def any(x: Signal) -> Map:
+    """Whether any entry of a vector of truth values is true: bool scalar."""
+    return operate("any", x)
+
+
+def all(x: Signal) -> Map:
+    """Whether every entry of a vector of truth values is true: bool scalar."""
+    return operate("all", x)
+
+
+def count(x: Signal) -> Map:
+    """How many entries of a vector of truth values are true: int64 scalar."""
+    return operate("count", x)
+
+
+def argmin(x: Signal) -> Map:
+    """The place of the smallest entry of a vector, from 0, the first of equals: int64 scalar.
+
+    Of a gathered vector it is the rank of that peer. Entries that are NaN are passed over; if all are, it is 0.
+    """
+    return operate("argmin", x)
+
+
+def argmax(x: Signal) -> Map:
+    """The place of the largest entry of a vector; see `argmin`."""
+    return operate("argmax", x)
+
+
+def take(x: Signal, index: Signal | int) -> Map:
+    """The entry of a vector at a place, which is also written ``x[index]``; a vector of places gives one of entries.
+
+    `index`: int64, from 0, and from the end where negative. Where there is no such place: NaN, 0 or False.
+
+    >>> from kungfu.ops import all_gather
+    >>> from kungfu.signal import TrainingSignals
+    >>> str(all_gather(TrainingSignals().loss)[0].type)
+    'float32'
+    """
+    return operate("take", x, index)
+
+
+def place(x: Signal, index: Signal | int, value: Signal | float) -> Map:
+    """The vector `x` with `value` in the place `index`; unchanged where there is no such place."""
+    return operate("place", x, index, value)
+
+
+def scatter(index: Signal | int, value: Signal | float, *, fill: bool | float = 0) -> Map:
+    """A vector with one entry a peer: `value` for the peer of rank `index`, `fill` for every other.
+
+    >>> from kungfu.signal import TrainingSignals
+    >>> str(scatter(TrainingSignals().size - 1, True, fill=False).type)
+    'bool[size]'
+    """
+    return place(operate("spread", fill, Source("size")), index, value)
+
+
+def ranks() -> Map:
+    """The ranks of all peers, 0 to size - 1: int64 vector with one entry a peer, agreed.
+
+    ``ranks() == ops.argmax(x)`` is true for the peer with the largest entry of `x`.
+    """
+    return operate("ranks", Source("size"))

@@ -1,0 +1,226 @@
+"""The fold: its state, the dataflow that moves it on, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from kungfu.errors import PolicyError
+from kungfu.signal.gate import every_steps
+from kungfu.signal.node import (
+    Constant,
+    Map,
+    OnRescale,
+    Placeholder,
+    Signal,
+    Source,
+    apply,
+    as_signal,
+    topological,
+)
+from kungfu.signal.operation import NEST, OPERATORS, VECTOR, SignalType
+from kungfu.signal.sources import Known
+
+__all__ = ["Convert", "Fields", "Filled", "Fold", "Recurrence", "fold", "labelled"]
+
+Fields = tuple[Signal, ...]
+Convert = Callable[[Any, Signal, Signal], Any]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The start of a state that is a vector: so many entries, all of one value."""
+
+    length: int
+    value: bool | int | float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.length, bool) or not isinstance(self.length, int) or not 1 <= self.length <= 10_000:
+            raise PolicyError(f"a vector of {self.length!r} entries: write a whole number from 1 to 10000")
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The inside of a fold: where its state starts, its next state, and what it gives, all over placeholders.
+
+    The output `reads` the state as it is after the update, or, for a value that is known at the beginning of a step
+    already, as it was before. A field that is a vector starts with all its entries at one value.
+    """
+
+    label: str
+    init: tuple[bool | int | float, ...]
+    updates: tuple[Signal, ...]
+    output: Signal
+    reads: Literal["new", "old"] = "new"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Fold(Signal):
+    """A signal with memory. It runs in the steps in which its gate is on, and skips inputs that are not finite."""
+
+    observed: tuple[Signal, ...]
+    recurrence: Recurrence
+    gate: Signal
+    on_rescale: OnRescale
+
+    @cached_property
+    def type(self) -> SignalType:
+        return self.recurrence.output.type
+
+    @cached_property
+    def known(self) -> Known:
+        if self.recurrence.reads == "old":
+            return "before"
+        return "after" if any(one.known == "after" for one in self.inputs) else "before"
+
+    @property
+    def inputs(self) -> tuple[Signal, ...]:
+        return (*self.observed, self.gate)
+
+    def sampled(self, every: int) -> Fold:
+        """This fold, run only in every so many steps; what only it needs is computed in those steps only."""
+        return self.gated(every_steps(every))
+
+    def gated(self, gate: Signal) -> Fold:
+        """This fold, run only in the steps in which a function of step and size is true."""
+        return replace(self, gate=gate)
+
+
+def fold(
+    update: Callable[..., Any],
+    init: Any,
+    *inputs: object,
+    output: Callable[[Any], Signal] | None = None,
+    on_rescale: OnRescale | Convert = "keep",
+) -> Fold:
+    """A signal with memory: ``state = update(state, *inputs)`` in every step.
+
+    `update` is called once, with placeholders, and must be a small pure dataflow of the vocabulary over them; what
+    else it needs must be an input. `init` is a number, a truth value or a `Filled` vector, or a tuple of them for
+    several fields of state, which `update` then takes and gives as a tuple. `output` makes the value out of the new
+    state; without it, the (first) field is the value. In a step in which a float input is not finite, the state stays
+    as it was. `on_rescale` says what becomes of the state when the cluster changes: "keep" it, "reset" it to `init`, or
+    a function ``convert(state, before, after)`` that gives the state for `after` peers out of the one for `before`.
+    Gives: a scalar, or a vector of a fixed length, agreed if all inputs are. Cost: its state, no message. Raises
+    `PolicyError` where the update changes a dtype or shape, or reaches outside.
+
+    >>> from kungfu.signal import TrainingSignals
+    >>> steps_seen = fold(lambda n, step: n + 1, 0, TrainingSignals().step)
+    >>> str(steps_seen.type), steps_seen.placement
+    ('int64', 'agreed')
+    """
+    if not callable(on_rescale) and on_rescale not in ("keep", "reset"):
+        raise PolicyError(
+            f"fold(on_rescale={on_rescale!r}): write one of {', '.join(get_args(OnRescale)[:2])}, or a function "
+            "convert(state, before, after)"
+        )
+    starts = _starts(init)
+    observed = tuple(as_signal(one) for one in inputs)
+    fields = tuple(Placeholder("state", index, type) for index, (_, type) in enumerate(starts))
+    seen = tuple(Placeholder("input", index, one.type) for index, one in enumerate(observed))
+    values = tuple(value for value, _ in starts)
+    if callable(on_rescale):
+        return _converting(on_rescale, update, (init, values, fields), (observed, seen), output)
+    made = _traced(update, _as_init(fields, init), seen, fields, output)
+    _check_output(made[-1], allowed=())
+    return Fold(observed, Recurrence("fold", values, made[:-1], made[-1]), Constant(True), on_rescale)
+
+
+def _converting(
+    convert: Convert,
+    update: Callable[..., Any],
+    start: tuple[Any, tuple[bool | int | float, ...], Fields],
+    inputs: tuple[Fields, Fields],
+    output: Callable[[Any], Signal] | None,
+) -> Fold:
+    """A fold that remembers, in one more field, for how many peers its state is, and works on the state for now."""
+    init, values, fields = start
+    observed, seen = inputs
+    now = Placeholder("input", len(seen), SignalType("int64"))
+    last = Placeholder("state", len(fields), SignalType("int64"))
+    given = _updates(convert(_as_init(fields, init), last, now), fields=fields)
+    changed = (last != now) & (last > 0)
+    current = tuple(_choice(changed, new, old) for new, old in zip(given, fields, strict=True))
+    made = _traced(update, _as_init(current, init), seen, fields, output)
+    _check_output(made[-1], allowed=(now,))
+    recurrence = Recurrence("fold", (*values, 0), (*made[:-1], now * 1), made[-1])
+    return Fold((*observed, Source("size")), recurrence, Constant(True), "convert")
+
+
+def _traced(
+    update: Callable[..., Any], state: Any, seen: Fields, fields: Fields, output: Callable[[Any], Signal] | None
+) -> Fields:
+    """The next state, one signal a field, and after it the output."""
+    updates = _updates(update(state, *seen), fields=fields)
+    first = state[0] if isinstance(state, tuple) else state
+    result = as_signal(output(state)) if output else first
+    _check_closed((*updates, result))
+    return (*updates, result)
+
+
+def _as_init(fields: Fields, init: Any) -> Any:
+    """The fields as a tuple where `init` is one, else the only one."""
+    return fields if isinstance(init, tuple) else fields[0]
+
+
+def _starts(init: Any) -> list[tuple[bool | int | float, SignalType]]:
+    """For each field, its first value and its type."""
+    starts = [_start(one, init=init) for one in (init if isinstance(init, tuple) else (init,))]
+    if not starts:
+        raise PolicyError(f"fold: init is {init!r}; a state must start from Python numbers or truth values")
+    return starts
+
+
+def _start(one: Any, *, init: Any) -> tuple[bool | int | float, SignalType]:
+    constant = as_signal(one.value if isinstance(one, Filled) else one)
+    if not isinstance(constant, Constant):
+        raise PolicyError(f"fold: init is {init!r}; a state must start from Python numbers or truth values")
+    shape = (one.length,) if isinstance(one, Filled) else ()
+    return constant.value, SignalType(constant.type.dtype, shape)
+
+
+def _updates(given: object, *, fields: Fields) -> Fields:
+    """The traced next state, one signal a field; raises where the number, a dtype or a shape changed."""
+    updates = tuple(as_signal(one) for one in (given if isinstance(given, tuple) else (given,)))
+    if len(updates) != len(fields):
+        raise PolicyError(f"fold: update gives {len(updates)} fields of state and init has {len(fields)}; give as many")
+    return tuple(_kept(one, field=field) for one, field in zip(updates, fields, strict=True))
+
+
+def _kept(value: Signal, *, field: Signal) -> Signal:
+    if value.type == field.type:
+        return value
+    if value.type.dtype == "int64" and field.type == SignalType("float32", value.type.shape):
+        return value * 1.0
+    per_peer = "; a vector with one entry a peer changes its length: smooth each peer's own value, then gather it"
+    raise PolicyError(
+        f"fold: a state that starts as {field.type} would become {value.type}; a fold keeps its dtype and shape: "
+        "start from 0.0 for a float, from 0 for a count, from Filled(n, 0.0) for a vector, and reduce to a number first"
+        + (per_peer if value.type.shape == VECTOR else "")
+    )
+
+
+def _check_closed(results: Fields) -> None:
+    """Raises where the inside of a fold holds anything but maps over its own state and inputs."""
+    for node in topological(results):
+        if not isinstance(node, (Placeholder, Constant, Map)):
+            raise PolicyError(f"fold: update uses {node!r} from outside; pass it as an input: fold(update, init, it)")
+    if results[-1].type.shape in (NEST, VECTOR):
+        raise PolicyError(f"fold: output is {results[-1].type}; a fold gives a scalar or a vector of a fixed length")
+
+
+def _check_output(output: Signal, *, allowed: Fields) -> None:
+    inputs = [node for node in topological((output,)) if isinstance(node, Placeholder) and node.kind == "input"]
+    if any(not any(node is one for one in allowed) for node in inputs):
+        raise PolicyError("fold: output reads an input; it is made of the state alone, so keep the input in the state")
+
+
+def _choice(condition: Signal, then: Signal, otherwise: Signal) -> Signal:
+    return apply(OPERATORS["where"], condition, then, otherwise)
+
+
+def labelled(made: Fold, *, label: str) -> Fold:
+    """The fold under the name of what it is, for those who read the plan."""
+    return replace(made, recurrence=replace(made.recurrence, label=label))

@@ -1,0 +1,132 @@
+"""NumPy twins of the operations whose meaning NumPy's own functions do not have: the oracle of the TensorFlow twins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "all_finite",
+    "argmax",
+    "argmin",
+    "count",
+    "dot",
+    "floor_divide",
+    "largest_magnitude",
+    "modulo",
+    "norm_squared",
+    "of_present",
+    "place",
+    "push",
+    "ranks",
+    "take",
+    "vector_of",
+    "whole",
+]
+
+_LARGEST_WHOLE = 2**53  # beyond, a float64 has no neighbours one apart
+
+
+def floor_divide(x: Any, y: Any) -> Any:
+    """``x // y``, and 0 where y is 0: TensorFlow would raise in the middle of a step."""
+    return np.where(y == 0, 0, np.floor_divide(x, np.where(y == 0, 1, y)))
+
+
+def modulo(x: Any, y: Any) -> Any:
+    """``x % y`` with the sign of y, and 0 where y is 0."""
+    return np.where(y == 0, 0, np.mod(x, np.where(y == 0, 1, y)))
+
+
+def whole(x: Any) -> Any:
+    """A number without its fraction, 0 where it is not finite, held within what a float64 counts exactly."""
+    if not np.issubdtype(x.dtype, np.floating):
+        return x.astype(np.int64)
+    finite = np.where(np.isfinite(x), x, 0).astype(np.float64)
+    return np.clip(np.trunc(finite), -_LARGEST_WHOLE, _LARGEST_WHOLE).astype(np.int64)
+
+
+# ---- vectors -------------------------------------------------------------------------------------------------------
+
+
+def take(vector: Any, index: Any) -> Any:
+    """The entries at these places, from the end where negative; NaN, 0 or False where there is none."""
+    count = len(vector)
+    at = np.where(index < 0, index + count, index)
+    inside = (at >= 0) & (at < count)
+    nothing = np.asarray(np.nan if vector.dtype == np.float32 else 0, vector.dtype)
+    return np.where(inside, vector[np.clip(at, 0, count - 1)], nothing)
+
+
+def place(vector: Any, index: Any, value: Any) -> Any:
+    """The vector with `value` at a place, from the end where negative; as it was where there is no such place."""
+    at = np.where(index < 0, index + len(vector), index)
+    return np.where(np.arange(len(vector)) == at, value, vector)
+
+
+def push(vector: Any, value: Any) -> Any:
+    """The vector without its first entry, and with a newest one."""
+    return np.append(vector[1:], value).astype(vector.dtype)
+
+
+def vector_of(value: Any, size: Any) -> Any:
+    """A vector that holds one value `size` times."""
+    return np.full(int(size), value)
+
+
+def ranks(size: Any) -> Any:
+    """0 to size - 1."""
+    return np.arange(int(size), dtype=np.int64)
+
+
+def count(x: Any) -> Any:
+    """How many entries are true."""
+    return np.int64(np.count_nonzero(x))
+
+
+def argmin(x: Any) -> Any:
+    """The place of the smallest entry, the first of equals; what is NaN is passed over, and all NaN gives 0."""
+    return np.argmin(np.where(np.isnan(x), np.inf, x)).astype(np.int64)
+
+
+def argmax(x: Any) -> Any:
+    """The place of the largest entry, the first of equals; what is NaN is passed over, and all NaN gives 0."""
+    return np.argmax(np.where(np.isnan(x), -np.inf, x)).astype(np.int64)
+
+
+def of_present(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A reduction of the entries that are not NaN; NaN where there is none."""
+
+    def reduced(vector: Any) -> Any:
+        present = vector[~np.isnan(vector)]
+        return np.float32(reduce(present)) if len(present) else np.float32(np.nan)
+
+    return reduced
+
+
+# ---- the gradients -------------------------------------------------------------------------------------------------
+
+
+def norm_squared(leaves: Sequence[Any]) -> np.float32:
+    """The sum of the squares of every entry of every tensor."""
+    squares = [np.sum(np.square(np.asarray(leaf, np.float32)), dtype=np.float32) for leaf in leaves]
+    return np.float32(np.sum(squares, dtype=np.float32))
+
+
+def dot(leaves: Sequence[Any], others: Sequence[Any]) -> np.float32:
+    """The sum of the products entry by entry."""
+    pairs = zip(leaves, others, strict=True)
+    products = [np.sum(np.asarray(a, np.float32) * np.asarray(b, np.float32), dtype=np.float32) for a, b in pairs]
+    return np.float32(np.sum(products, dtype=np.float32))
+
+
+def largest_magnitude(leaves: Sequence[Any]) -> np.float32:
+    """The largest absolute value of any entry; NaN if any entry is NaN, 0 if there is none."""
+    largest = [np.max(np.abs(np.asarray(leaf, np.float32)), initial=0) for leaf in leaves]
+    return np.float32(np.max(largest, initial=0))
+
+
+def all_finite(leaves: Sequence[Any]) -> np.bool_:
+    """Whether no entry is NaN or infinite."""
+    return np.bool_(all(np.all(np.isfinite(leaf)) for leaf in leaves))

@@ -1,0 +1,80 @@
+"""An operation as a value, and those of Python itself: operators, choice, index; and what memory is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kungfu.errors import PolicyError
+from kungfu.signal.operation import numpy_twins as twins
+from kungfu.signal.operation.rules import (
+    Rule,
+    Typing,
+    arithmetic,
+    choice,
+    comparison,
+    entry,
+    fractional,
+    integral,
+    logic,
+    order,
+    placed,
+    shifted,
+    vector_reduction,
+)
+from kungfu.signal.operation.type import SignalType
+
+__all__ = ["OPERATORS", "Operation"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One entry of the vocabulary; `symbol` is how Python writes it, where it is an operator."""
+
+    name: str
+    rule: Rule
+    numpy: Callable[..., Any]
+    tensorflow: str
+    symbol: str = ""
+
+    def typing(self, types: tuple[SignalType, ...]) -> Typing:
+        """The operand and result types for inputs of these types; raises `PolicyError` that names the operation."""
+        try:
+            return self.rule(types)
+        except PolicyError as error:
+            given = ", ".join(str(one) for one in types)
+            raise PolicyError(f"{self.name}({given}): {error}") from None
+
+
+_ENTRIES = (
+    Operation("add", arithmetic, np.add, "tf.math.add", "+"),
+    Operation("subtract", arithmetic, np.subtract, "tf.math.subtract", "-"),
+    Operation("multiply", arithmetic, np.multiply, "tf.math.multiply", "*"),
+    Operation("divide", fractional, np.divide, "tf.math.divide", "/"),
+    Operation("floor_divide", integral, twins.floor_divide, "twins.floor_divide", "//"),
+    Operation("modulo", integral, twins.modulo, "twins.modulo", "%"),
+    Operation("negative", arithmetic, np.negative, "tf.math.negative", "-"),
+    Operation("abs", arithmetic, np.abs, "tf.math.abs"),
+    Operation("less", order, np.less, "tf.math.less", "<"),
+    Operation("less_equal", order, np.less_equal, "tf.math.less_equal", "<="),
+    Operation("greater", order, np.greater, "tf.math.greater", ">"),
+    Operation("greater_equal", order, np.greater_equal, "tf.math.greater_equal", ">="),
+    Operation("equal", comparison, np.equal, "tf.math.equal", "=="),
+    Operation("not_equal", comparison, np.not_equal, "tf.math.not_equal", "!="),
+    Operation("and", logic, np.logical_and, "tf.math.logical_and", "&"),
+    Operation("or", logic, np.logical_or, "tf.math.logical_or", "|"),
+    Operation("not", logic, np.logical_not, "tf.math.logical_not", "~"),
+    Operation("where", choice, np.where, "tf.where"),
+    Operation("take", entry, twins.take, "twins.take"),
+    # What the memory of a signal is made of.
+    Operation("push", shifted, twins.push, "twins.push"),
+    Operation("place", placed, twins.place, "twins.place"),
+    Operation("mean_present", vector_reduction, twins.of_present(np.mean), "twins.mean_present"),
+    Operation("min_present", vector_reduction, twins.of_present(np.min), "twins.min_present"),
+    Operation("max_present", vector_reduction, twins.of_present(np.max), "twins.max_present"),
+    Operation("median_present", vector_reduction, twins.of_present(np.median), "twins.median_present"),
+)
+OPERATORS = {entry.name: entry for entry in _ENTRIES}

@@ -1,0 +1,244 @@
+"""Type rules: what an operation takes, what its operands are cast to first, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kungfu.errors import PolicyError
+from kungfu.signal.operation.type import NEST, SCALAR, VECTOR, DType, Shape, SignalType
+
+__all__ = [
+    "Rule",
+    "Typing",
+    "arithmetic",
+    "cast_to",
+    "choice",
+    "comparison",
+    "entry",
+    "entry_index",
+    "fractional",
+    "integral",
+    "logic",
+    "nest_predicate",
+    "nest_reduction",
+    "numbering",
+    "order",
+    "peers",
+    "placed",
+    "predicate",
+    "shifted",
+    "spread",
+    "vector_logic",
+    "vector_reduction",
+]
+
+
+@dataclass(frozen=True)
+class Typing:
+    """What a rule concludes: the dtype that each operand is cast to first, and the type of the result."""
+
+    operands: tuple[DType, ...]
+    result: SignalType
+
+
+Rule = Callable[[tuple[SignalType, ...]], Typing]
+
+
+# ---- entry by entry ------------------------------------------------------------------------------------------------
+
+
+def arithmetic(types: tuple[SignalType, ...]) -> Typing:
+    """Numbers; int64 mixed with float32 becomes float32."""
+    return _elementwise(types, of=_promoted(types))
+
+
+def fractional(types: tuple[SignalType, ...]) -> Typing:
+    """Numbers, always computed in float32."""
+    _promoted(types)
+    return _elementwise(types, of="float32")
+
+
+def integral(types: tuple[SignalType, ...]) -> Typing:
+    """Whole numbers only."""
+    if any(one.dtype != "int64" for one in types):
+        raise PolicyError("takes int64 signals only, like step and size; divide float32 signals with / and kf.round")
+    return _elementwise(types, of="int64")
+
+
+def comparison(types: tuple[SignalType, ...]) -> Typing:
+    """Two numbers, or two truth values, compared: bool."""
+    both_bool = all(one.dtype == "bool" for one in types)
+    dtype: DType = "bool" if both_bool else _promoted(types)
+    return Typing((dtype,) * len(types), SignalType("bool", _broadcast(types)))
+
+
+def order(types: tuple[SignalType, ...]) -> Typing:
+    """Two numbers by size: bool."""
+    return Typing((_promoted(types),) * len(types), SignalType("bool", _broadcast(types)))
+
+
+def predicate(types: tuple[SignalType, ...]) -> Typing:
+    """A question about a float32 number: bool."""
+    _promoted(types)
+    dtype: DType = "float32"
+    return Typing((dtype,) * len(types), SignalType("bool", _broadcast(types)))
+
+
+def logic(types: tuple[SignalType, ...]) -> Typing:
+    """Truth values only."""
+    if any(one.dtype != "bool" for one in types):
+        raise PolicyError("takes bool signals only; compare first, as in (x > 0) & (y < 1), with the brackets")
+    return _elementwise(types, of="bool")
+
+
+def choice(types: tuple[SignalType, ...]) -> Typing:
+    """A bool, and two numbers or two truth values to choose from."""
+    if types[0].dtype != "bool":
+        raise PolicyError("the first argument decides and must be bool; compare first, as in kf.where(x > 0, a, b)")
+    rest = types[1:]
+    dtype: DType = "bool" if all(one.dtype == "bool" for one in rest) else _promoted(rest)
+    operands: tuple[DType, DType, DType] = ("bool", dtype, dtype)
+    return Typing(operands, SignalType(dtype, _broadcast(types)))
+
+
+def cast_to(dtype: DType) -> Rule:
+    """The rule of the cast to a dtype: any number or truth value, of any shape but the gradients'."""
+
+    def rule(types: tuple[SignalType, ...]) -> Typing:
+        return Typing((types[0].dtype,), SignalType(dtype, _broadcast(types)))
+
+    return rule
+
+
+# ---- vectors -------------------------------------------------------------------------------------------------------
+
+
+def vector_reduction(types: tuple[SignalType, ...]) -> Typing:
+    """A vector of numbers becomes a float32 scalar."""
+    _vector(types[0])
+    _promoted(types)
+    return Typing(("float32",), SignalType("float32"))
+
+
+def entry_index(types: tuple[SignalType, ...]) -> Typing:
+    """A vector of numbers becomes the place of one of its entries."""
+    _vector(types[0])
+    _promoted(types)
+    return Typing(("float32",), SignalType("int64"))
+
+
+def vector_logic(types: tuple[SignalType, ...]) -> Typing:
+    """A vector of truth values becomes one."""
+    _flags(types[0])
+    return Typing(("bool",), SignalType("bool"))
+
+
+def numbering(types: tuple[SignalType, ...]) -> Typing:
+    """A vector of truth values becomes a whole number."""
+    _flags(types[0])
+    return Typing(("bool",), SignalType("int64"))
+
+
+def entry(types: tuple[SignalType, ...]) -> Typing:
+    """A vector and the place of an entry, or a vector of places: the entry, or a vector of entries."""
+    vector, index = types
+    _vector(vector)
+    _whole(index)
+    return Typing((vector.dtype, "int64"), SignalType(vector.dtype, _broadcast((index,))))
+
+
+def placed(types: tuple[SignalType, ...]) -> Typing:
+    """A vector, the place of an entry, and what is to stand there."""
+    vector, index, value = types
+    _vector(vector)
+    _whole(index)
+    if index.shape != SCALAR or value.shape != SCALAR:
+        raise PolicyError("puts one number at one place; the place and the value must be scalars")
+    both_bool = vector.dtype == value.dtype == "bool"
+    dtype: DType = "bool" if both_bool else _promoted((vector, value))
+    return Typing((dtype, "int64", dtype), SignalType(dtype, vector.shape))
+
+
+def shifted(types: tuple[SignalType, ...]) -> Typing:
+    """A vector of so many entries, and the newest one."""
+    vector, value = types
+    if len(vector.shape) != 1 or not isinstance(vector.shape[0], int) or value.shape != SCALAR:
+        raise PolicyError("takes a vector of a fixed length, as a fold's state can be, and a scalar")
+    if vector.dtype != value.dtype:
+        raise PolicyError("the newest entry must have the dtype of the vector; cast it with ops.cast")
+    return Typing((vector.dtype, vector.dtype), vector)
+
+
+def spread(types: tuple[SignalType, ...]) -> Typing:
+    """A scalar and the number of peers: a vector with one entry a peer."""
+    if types[0].shape != SCALAR:
+        raise PolicyError("puts one number in every place; give a scalar")
+    return Typing((types[0].dtype, "int64"), SignalType(types[0].dtype, VECTOR))
+
+
+def peers(types: tuple[SignalType, ...]) -> Typing:
+    """The number of peers: a vector with the number of each."""
+    return Typing(("int64",), SignalType("int64", VECTOR))
+
+
+# ---- the gradients -------------------------------------------------------------------------------------------------
+
+
+def nest_reduction(types: tuple[SignalType, ...]) -> Typing:
+    """The gradients, once or twice, become a float32 scalar."""
+    _nests(types)
+    dtype: DType = "float32"
+    return Typing((dtype,) * len(types), SignalType(dtype))
+
+
+def nest_predicate(types: tuple[SignalType, ...]) -> Typing:
+    """A question about all gradients together: bool."""
+    _nests(types)
+    return Typing(("float32",), SignalType("bool"))
+
+
+# ---- what the rules are made of ------------------------------------------------------------------------------------
+
+
+def _elementwise(types: tuple[SignalType, ...], *, of: DType) -> Typing:
+    return Typing((of,) * len(types), SignalType(of, _broadcast(types)))
+
+
+def _promoted(types: tuple[SignalType, ...]) -> DType:
+    _broadcast(types)
+    if any(one.dtype == "bool" for one in types):
+        raise PolicyError("a bool is no number here; write kf.where(flag, 1, 0) to count it")
+    return "int64" if all(one.dtype == "int64" for one in types) else "float32"
+
+
+def _broadcast(types: tuple[SignalType, ...]) -> Shape:
+    """The shape of the result entry by entry: a scalar goes with any vector, two vectors must be of one length."""
+    shapes = {one.shape for one in types} - {SCALAR}
+    if NEST in shapes:
+        raise PolicyError("the gradients are a nest of tensors; reduce them to a number with ops.norm_squared first")
+    if len(shapes) > 1:
+        lengths = " and ".join(sorted(f"[{', '.join(map(str, one))}]" for one in shapes))
+        raise PolicyError(f"vectors of lengths {lengths} do not go together; reduce one, or take an entry of it")
+    return shapes.pop() if shapes else SCALAR
+
+
+def _vector(type: SignalType) -> None:
+    if type.shape in (SCALAR, NEST):
+        raise PolicyError("takes a vector with one entry a peer; make one with ops.all_gather(x)")
+
+
+def _flags(type: SignalType) -> None:
+    _vector(type)
+    if type.dtype != "bool":
+        raise PolicyError("takes a vector of truth values; compare first, as in ops.any(speeds < 0.8)")
+
+
+def _whole(index: SignalType) -> None:
+    if index.dtype != "int64":
+        raise PolicyError('a place in a vector is a whole number; write ops.cast(x, "int64") for a float32 one')
+
+
+def _nests(types: tuple[SignalType, ...]) -> None:
+    if any(one.shape != NEST for one in types):
+        raise PolicyError("takes training.grads or training.mean_grads; square a number as x * x")
