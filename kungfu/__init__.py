@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kungfu import control, monitor, ops
 from kungfu.errors import KungfuError, PolicyError
 from kungfu.ops import clip, log, maximum, minimum, round, sqrt, where
-from kungfu.policy import Policy, at_most, first, policy
+from kungfu.policy import Budget, Policy, at_least, at_most, compose, first, policy, shadow
 from kungfu.signal import Signal, fold
 
 if TYPE_CHECKING:
@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SKIPPED",
+    "Budget",
     "KungfuError",
     "Policy",
     "PolicyError",
     "Signal",
     "Training",
+    "at_least",
     "at_most",
     "attach",
     "clip",
+    "compose",
     "control",
     "first",
     "fold",
@@ -33,6 +36,7 @@ __all__ = [
     "ops",
     "policy",
     "round",
+    "shadow",
     "sqrt",
     "where",
 ]

@@ -25,8 +25,8 @@ def linear_scaling(training: TrainingSignals, *, over_steps: float = 0) -> Rule:
 
     `over_steps`: length of the ramp, steps, at least 0. Cost: nothing on any step; it is settled inside the barrier.
 
-    Goyal et al., *Accurate, Large Minibatch SGD*, 2017; Wu et al., *Elastic Deep Learning in Multi-Tenant GPU
-    Clusters*, 2021, equations 1 to 3.
+    Goyal et al., *Accurate, Large Minibatch SGD*, 2017; Xie et al., *Elan: Towards Generic and
+    Efficient Elastic Training for Deep Learning*, 2020, equations 1 to 3.
 
     >>> linear_scaling(over_steps=200).name
     'linear_scaling'

@@ -12,9 +12,9 @@ from kungfu.control.action import (
     SetLearningRate,
     Stop,
 )
-from kungfu.control.budget import Budget
-from kungfu.control.cooldown import Cooldown
+from kungfu.control.explore import next_size
 from kungfu.control.on_rescale import AtRescale, on_rescale
+from kungfu.control.pace import Budget, Cooldown
 from kungfu.control.rule import Rule
 from kungfu.control.trigger import Trigger, always, every
 
@@ -36,5 +36,6 @@ __all__ = [
     "Trigger",
     "always",
     "every",
+    "next_size",
     "on_rescale",
 ]

@@ -60,9 +60,10 @@ class SetLearningRate:
 
     With the rate ``lr_0`` of the step ``T_0`` before the decision is carried out, and T = `over` in the given unit,
     ``lr_t = lr_0 + (t - T_0) / T * (target - lr_0)`` until ``t = T_0 + T``, and `target` from there on: the
-    progressive linear rule of Wu et al., *Elastic Deep Learning in Multi-Tenant GPU Clusters* (2021). Its equation 3
-    and algorithm 1 bound the ramp by T, which is a slip: it ends at ``T_0 + T``. With ``over=0`` the rate holds at
-    once. Where the optimizer follows a schedule, the schedule is multiplied by ``lr_t / lr_0`` instead.
+    progressive linear rule of Xie et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*,
+    2020. Its equation 3 and algorithm 1 bound the ramp by T, which is a slip: it ends at ``T_0 + T``. With ``over=0``
+    the rate holds at once. Where the optimizer follows a schedule, the schedule is multiplied by ``lr_t / lr_0``
+    instead.
     """
 
     target: Signal

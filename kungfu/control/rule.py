@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from kungfu.control.action import Action, SetLearningRate, target_of
-from kungfu.control.cooldown import NO_COOLDOWN, once_each, with_cooldown
+from kungfu.control.pace import NO_COOLDOWN, once_each, with_cooldown
 from kungfu.signal import Fold, Signal, Source
 
 if TYPE_CHECKING:

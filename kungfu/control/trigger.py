@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from kungfu.control import ask
 from kungfu.control.action import Keep, ramp
-from kungfu.control.budget import rescale_cost
-from kungfu.control.cooldown import NO_COOLDOWN, Cooldown
+from kungfu.control.pace import NO_COOLDOWN, Cooldown, rescale_cost
 from kungfu.control.rule import Rule
 from kungfu.errors import PolicyError
 from kungfu.signal import Constant, Signal, Source, every_steps, fold, is_gate

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from kungfu.control import Rescale, Rule, SetGlobalBatchSize, SetLearningRate, Trigger
 from kungfu.control.ask import batch_rule, rate_rule, rescale_rule
-from kungfu.control.cooldown import last_wish
+from kungfu.control.pace import last_wish
 from kungfu.control.rule import distinct_name
 from kungfu.errors import InternalError, PolicyError
 from kungfu.ops import where

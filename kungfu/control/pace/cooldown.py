@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kungfu.errors import PolicyError
-from kungfu.ops import all_reduce, is_finite, maximum, where
+from kungfu.ops import is_finite, where
+from kungfu.ops.clock import job_seconds
 from kungfu.signal import Signal, Source, fold
 
-__all__ = ["NO_COOLDOWN", "Cooldown", "job_seconds", "last_wish", "once_each", "with_cooldown"]
+__all__ = ["NO_COOLDOWN", "Cooldown", "last_wish", "once_each", "with_cooldown"]
 
 _LONG_AGO = -(1 << 40)
 
@@ -43,21 +44,6 @@ class _Meter:
     reading: Signal
     period: float
     start: float
-
-
-def job_seconds() -> Signal:
-    """Seconds since the job's first step, as rank 0 counts them: float32, agreed, never going back.
-
-    A peer that becomes rank 0 started its clock later than the one before it; the difference is made up for. Cost: one
-    float on the gradient all-reduce, two floats of state, no message.
-    """
-    clock = all_reduce(where(Source("rank") == 0, Source("clock_seconds"), 0.0), "sum")
-
-    def update(state: tuple[Signal, ...], now: Signal) -> tuple[Signal, ...]:
-        base, before = state
-        return base + maximum(before - now, 0.0), now
-
-    return fold(update, (0.0, 0.0), clock, output=lambda state: state[0] + state[1]).named("job_seconds")
 
 
 def with_cooldown(ready: Signal, *, gate: Signal, cooldown: Cooldown) -> Signal:

@@ -1,0 +1,47 @@
+"""Explore: walk through cluster sizes, by what was measured at those visited before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kungfu.errors import PolicyError
+from kungfu.ops import clip, is_finite, maximum, minimum, where
+from kungfu.signal import Signal, Source
+
+__all__ = ["next_size"]
+
+Advantage = Callable[[Signal], Signal]
+
+
+def next_size(advantage: Advantage, *, unit: int, min_peers: int, max_peers: int) -> Signal:
+    """The size to go to from the present one, so that in the end the last size stays that was worth its last peers.
+
+    ``advantage(n)`` says what ``n + unit`` peers have over ``n``: worth it above 0, not worth it from 0 down, NaN where
+    one of both was not measured. From a size k that was measured, with u = `unit`:
+
+    - where k was not worth it over ``k - u``: down, to ``k - 2u`` if it was not measured, else to ``k - u``;
+    - else up to ``k + u``, where that is worth it or was not measured;
+    - else down to ``k - u``, where that was not measured;
+    - else it stays at k.
+
+    This is the schedule of Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.1 and figure
+    3: it always looks up first, and at the upper limit down. Sizes below `min_peers` or above `max_peers`, or outside
+    the job's limits, and the size that was refused last, are left out. Gives: float32 scalar, peers, agreed where the
+    advantage is. Cost: no message, no state.
+    """
+    if isinstance(unit, bool) or not isinstance(unit, int) or unit < 1 or not 1 <= min_peers <= max_peers:
+        raise PolicyError(
+            f"unit={unit!r}, min_peers={min_peers!r}, max_peers={max_peers!r}: takes a whole number of peers from 1 on "
+            "to add at once, and 1 <= min_peers <= max_peers"
+        )
+    size = Source("size")
+    below, above = maximum(size - unit, 0), size + unit
+    further = maximum(size - 2 * unit, 0)
+    lower, here, upper = advantage(further), advantage(below), advantage(size)
+    fewest, most = maximum(Source("min_size"), min_peers), minimum(Source("max_size"), max_peers)
+    reachable = (above <= most) & (above != Source("refused_size"))
+    down = where(~is_finite(lower) & (further >= fewest), further, below)
+    look_down = where(~is_finite(here) & (below >= fewest), below, size)
+    onwards = where(reachable & ((upper > 0) | ~is_finite(upper)), above, look_down)
+    wanted = where(here <= 0, down, onwards)
+    return clip(wanted * 1.0, fewest, most)

@@ -1,0 +1,53 @@
+"""The variance of the gradient."""
+
+from __future__ import annotations
+
+import math
+
+from kungfu import ops
+from kungfu.signal import Signal, TrainingSignals
+
+__all__ = ["gradient_moments", "gradient_variance"]
+
+
+def gradient_variance(training: TrainingSignals, *, decay: float = 0.01) -> Signal:
+    """How much the gradients of single samples scatter: the trace of their covariance, ``E |g_s - G|²``.
+
+    It is the `S` of `gradient_moments`, smoothed with ``ema(decay)``; over a batch of B samples, the gradient of the
+    step scatters by ``S / B`` around the true one.
+
+    `decay`: weight of the newest step in the average, in (0, 1]. Gives: float32 scalar, agreed, in squared units of the
+    gradient. On a rescale the average is kept: it does not depend on the number of peers. Cost: three floats on the
+    gradient all-reduce (shared with the noise scale), no message; two norms over the gradients. Undefined: NaN at size
+    1 (and while only one peer has samples) until a first estimate. Two peers with one sample each and gradients [3, 0]
+    and [1, 0]: 2. Raises `PolicyError` for a decay out of range.
+
+    Mai et al., *Adaptive Distributed Training of Deep Learning Models*, 2019; McCandlish et al., *An Empirical Model of
+    Large-Batch Training*, 2018, appendix A.
+
+    >>> gradient_variance(TrainingSignals()).placement
+    'agreed'
+    """
+    noise, _ = gradient_moments(training)
+    return noise.ema(decay).named("gradient_variance")
+
+
+def gradient_moments(training: TrainingSignals) -> tuple[Signal, Signal]:
+    """One step's estimates of the trace `S` of the covariance of a sample's gradient, and of ``|G|²``.
+
+    Peer *i* has the gradient ``g_i`` over ``b_i`` samples, and ``g`` is their mean over all ``B`` samples. With the
+    means ``m`` of ``|g_i|²`` and ``h`` of ``1 / b_i`` over the peers that have samples,
+    ``S = (m - |g|²) / (h - 1 / B)`` and ``|G|² = |g|² - S / B``, both without bias however uneven the slices are.
+    Either may come out negative in a single step. Gives: float32 scalars, agreed; NaN while only one peer has samples.
+    Cost: three floats on the gradient all-reduce.
+    """
+    has_samples = training.samples > 0
+    own = ops.where(has_samples, ops.norm_squared(training.grads), 0.0)
+    inverse = ops.where(has_samples, 1 / training.samples, 0.0)
+    peers = ops.all_reduce(ops.where(has_samples, 1.0, 0.0), "sum")
+    local = ops.all_reduce(own, "sum") / peers
+    inverse_batch = ops.all_reduce(inverse, "sum") / peers
+    together = ops.norm_squared(training.mean_grads)
+    total = training.total_samples
+    noise = ops.where(peers > 1, (local - together) / (inverse_batch - 1 / total), math.nan)
+    return noise, together - noise / total

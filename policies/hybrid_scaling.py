@@ -1,0 +1,66 @@
+"""Grow the batch only as far as the new peers need it, and the learning rate with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import kungfu as kf
+from kungfu.errors import PolicyError
+
+if TYPE_CHECKING:
+    from kungfu.control import Rule
+    from kungfu.signal import Signal, TrainingSignals
+
+__all__ = ["hybrid_scaling"]
+
+
+@kf.policy
+def hybrid_scaling(
+    training: TrainingSignals, optimal_peers: Mapping[int, int], *, over_steps: float = 100
+) -> tuple[Rule, Rule]:
+    """On every rescale, the smallest batch that keeps all peers busy, and a learning rate that follows on a line.
+
+    With N peers and the global batch B before, N' peers now, and the factors k = 1, 2, 4, ... up to N'/N: the first
+    ``k * B`` for which N' peers are not more than is optimal; if there is none, ``B * N' / N``. So a job first scales
+    strongly (the same batch on more peers), which leaves its result alone, and weakly only where peers would idle.
+    The learning rate becomes ``rate * (batch / B)``, on a straight line of `over_steps` steps. It asks for no size
+    itself: put it beside a policy that does.
+
+    `optimal_peers`: as measured, ``{global batch: number of peers with which it trains fastest}``; a batch between two
+    entries counts as the smaller one, one below all of them keeps no more than one peer busy. `over_steps`: length of
+    the ramp, steps, at least 0. Cost: nothing on any step; it is settled inside the barrier. Raises `PolicyError` at
+    `attach` for a table that is empty or not of whole numbers from 1 on.
+
+    Xie et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, algorithm 1.
+
+    >>> hybrid_scaling({64: 2, 256: 4, 1024: 16}).name
+    'hybrid_scaling'
+    """
+    _check(optimal_peers)
+    before, peers = training.previous_global_batch_size, training.size
+    growth = peers / training.previous_size
+    batch: Signal = before * growth
+    for doublings in reversed(range(16)):
+        factor = 2**doublings
+        busy = _looked_up(before * factor, optimal_peers) >= peers
+        batch = kf.where((factor <= growth) & busy, before * factor, batch)
+    at_rescale = kf.control.on_rescale()
+    rate = training.learning_rate * (training.global_batch_size / before)
+    return at_rescale.set_global_batch_size(batch), at_rescale.set_learning_rate(rate, over_steps=over_steps)
+
+
+def _looked_up(batch: Signal, table: Mapping[int, int]) -> Signal:
+    found: Signal = kf.ops.constant(1)
+    for entry, peers in sorted(table.items()):
+        found = kf.where(batch >= entry, peers, found)
+    return found
+
+
+def _check(table: Mapping[int, int]) -> None:
+    entries = [one for pair in table.items() for one in pair] if isinstance(table, Mapping) else []
+    if not entries or any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in entries):
+        raise PolicyError(
+            f"hybrid_scaling({table!r}): takes {{global batch: optimal number of peers}} in whole numbers from 1 on, "
+            "e.g. {64: 2, 256: 4}"
+        )

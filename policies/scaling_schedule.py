@@ -1,0 +1,58 @@
+"""Grow while each added peer still contributes enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import kungfu as kf
+from kungfu.errors import PolicyError
+
+if TYPE_CHECKING:
+    from kungfu.control import Keep, Rule
+    from kungfu.signal import Signal, TrainingSignals
+
+__all__ = ["scaling_schedule"]
+
+
+@kf.policy
+def scaling_schedule(
+    training: TrainingSignals,
+    *,
+    max_peers: int,
+    min_peers: int = 1,
+    efficiency: float = 0.5,
+    unit: int = 1,
+    every: int = 20,
+    keep: Keep = "local_batch_size",
+) -> Rule:
+    """Add `unit` peers every `every` steps while each of them contributes enough, and stay where that ends.
+
+    With the throughput ``R_k`` measured at k peers, d added peers have the scaling efficiency
+    ``s = (R_(k+d) - R_k) / d / (R_k / k)``: what each of them adds, relative to what each of the others gives; 1 is
+    perfect, below 0 the job became slower. While ``s > efficiency`` the cluster grows; where that fails, it returns,
+    or tries the sizes below that it has not seen: see `control.next_size`. Throughputs are kept in a table by size,
+    of which the entry of the present size is brought up to date, and it is looked at when the size has lasted
+    for `every` steps.
+
+    `max_peers`, `min_peers`: peers; the job's own limits hold as well. `efficiency`: the least scaling efficiency, in
+    [0, 1]. `unit`: peers added at once, at least 1. `every`: steps between two looks, at least 1. `keep`: the batch
+    size that stays as it is. Cost: one float on the gradient all-reduce, no message; `max_peers` + 1 floats of state.
+    Raises `PolicyError` at `attach` for a number out of range.
+
+    Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, sections 4.1 and 4.2.1.
+
+    >>> scaling_schedule(max_peers=8).name
+    'scaling_schedule'
+    """
+    if not 0 <= efficiency <= 1:
+        raise PolicyError(f"scaling_schedule(efficiency={efficiency!r}): takes a number in [0, 1], e.g. 0.5")
+    speed = kf.monitor.throughput(training).by_size(max_peers)
+
+    def advantage(peers: Signal) -> Signal:
+        """The scaling efficiency of the next peers, beyond what is asked of it."""
+        added = (speed[peers + unit] - speed[peers]) / unit
+        return added / (speed[peers] / peers) - efficiency
+
+    size = kf.control.next_size(advantage, unit=unit, min_peers=min_peers, max_peers=max_peers)
+    lasted = (training.size > 0).count(on_rescale="reset")
+    return kf.control.every(every).when(lasted >= every).rescale(size, keep=keep)

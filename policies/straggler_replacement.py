@@ -1,0 +1,37 @@
+"""Replace peers that are persistently slow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import kungfu as kf
+
+if TYPE_CHECKING:
+    from kungfu.control import Rule
+    from kungfu.signal import TrainingSignals
+
+__all__ = ["straggler_replacement"]
+
+
+@kf.policy
+def straggler_replacement(
+    training: TrainingSignals, *, every: int = 50, threshold: float = 0.8, decay: float = 0.1
+) -> Rule:
+    """Replace every peer whose average speed has fallen below a fraction of the median peer's.
+
+    In a synchronous step all wait for the slowest, so one straggler costs as much as if all were as slow. A single
+    slow step only moves the average. The straggler goes when its replacement is ready, so the cluster is never slower
+    for it.
+
+    `every`: steps between two looks, at least 1; let it be some times ``1 / decay``, or one that replaced another is
+    judged while the others still catch up. `threshold`: fraction of the median speed, in [0, 1]: with 0.8 stragglers
+    cost at most 1.25 times the time of a step. `decay`: weight of the newest step in the averages, in (0, 1]. Cost:
+    2 x size floats on the gradient all-reduce, no message; see `monitor.relative_speed`. Raises `PolicyError` at
+    `attach` for a number out of range.
+
+    Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 5 and algorithm 1.
+
+    >>> straggler_replacement(every=100).name
+    'straggler_replacement'
+    """
+    return kf.control.every(every).replace(kf.monitor.stragglers(training, threshold=threshold, decay=decay))
