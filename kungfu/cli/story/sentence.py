@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kungfu.cli.story.settings import noted, set_to, would_have
 from kungfu.cli.story.values import (
     count,
     duration,
@@ -98,6 +99,11 @@ def _called(event: Fields) -> str:
     return f"step {figure(event.get('step'))}: {text_of(event, 'rule')} was called{given}{what}"
 
 
+def _because(what: str, event: Fields) -> str:
+    saw = reasons(mapping_of(event, "saw"))
+    return f"{what} ({saw})" if saw else what
+
+
 def _refused(event: Fields) -> str:
     return (
         f"{text_of(event, 'rule')} wanted {count(event.get('asked'), 'peer')}, which cannot be had: "
@@ -142,6 +148,9 @@ _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "decision": _decision,
     "rescale": _rescale,
     "called": _called,
+    "set": lambda event: _because(set_to(event), event),
+    "noted": lambda event: _because(noted(event), event),
+    "shadow": lambda event: _because(would_have(event), event),
     "refused": _refused,
     "missing": _missing,
     "dismissed": _dismissed,

@@ -9,6 +9,7 @@ from typing import Any
 from kungfu.cli.story.choice import choice_of, told_choices
 from kungfu.cli.story.rescaling import stood_still_s, timing_of
 from kungfu.cli.story.sentence import asked, change, reasons, sentence
+from kungfu.cli.story.settings import noted, set_to, would_have
 from kungfu.cli.story.values import count, duration, figure, items_of, mapping_of, number, peers_named, text_of
 
 __all__ = ["Paragraph", "tell"]
@@ -113,6 +114,11 @@ def _called(event: Fields) -> Told:
     return headline, [f"it was given: {saw}"] if saw else []
 
 
+def _seen(event: Fields) -> list[str]:
+    saw = reasons(mapping_of(event, "saw"), without=())
+    return [f"it saw: {saw}"] if saw else []
+
+
 def _refused(event: Fields) -> Told:
     headline = f"refused: {text_of(event, 'rule')} wanted {count(event.get('asked'), 'peer')}"
     return headline, [f"why: {text_of(event, 'reason')}", f"training goes on with {count(event.get('size'), 'peer')}"]
@@ -131,6 +137,9 @@ _TELLERS: Mapping[str, Callable[[Fields], Told]] = {
     "decision": _decision,
     "rescale": _rescale,
     "called": _called,
+    "set": lambda event: (set_to(event), _seen(event)),
+    "noted": lambda event: (noted(event), _seen(event)),
+    "shadow": lambda event: (would_have(event), _seen(event)),
     "refused": _refused,
     "peer ended": _gone,
     "finished": _left,

@@ -1,0 +1,51 @@
+"""What rules set beside the size, would have set, or only had written down: in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kungfu.cli.story.values import figure, items_of, number, text_of
+
+__all__ = ["noted", "set_to", "would_have"]
+
+Fields = Mapping[str, Any]
+
+_ACTIONS = {
+    "Rescale": "another size",
+    "SetGlobalBatchSize": "another batch",
+    "SetLearningRate": "another learning rate",
+    "Stop": "the end of training",
+    "Call": "a call",
+    "Evict": "the eviction of",
+    "Replace": "the replacement of",
+    "Checkpoint": "a checkpoint",
+}
+
+
+def set_to(event: Fields) -> str:
+    """A setting that a barrier changed."""
+    rule, what = text_of(event, "rule"), text_of(event, "what")
+    start = f"step {figure(event.get('step'))}: {rule}"
+    if what == "stop":
+        return f"{start} ends training"
+    over = number(event.get("over"))
+    length = f" over {figure(over)} {text_of(event, 'unit')}" if over else ""
+    return f"{start} sets the {what} to {figure(event.get('to'))}{length}"
+
+
+def noted(event: Fields) -> str:
+    """A decision that this version writes down and does not carry out."""
+    return f"step {figure(event.get('step'))}: {_asks(event, 'asks for')}; written down, not carried out"
+
+
+def would_have(event: Fields) -> str:
+    """What a rule in the shadow would have asked for."""
+    return f"step {figure(event.get('step'))}: {_asks(event, 'would have asked for')}"
+
+
+def _asks(event: Fields, verb: str) -> str:
+    action, asked = text_of(event, "action"), number(event.get("asked"))
+    ranks = ", ".join(str(rank) for rank in items_of(event, "ranks"))
+    what = _ACTIONS.get(action, action) + (f": {figure(asked)}" if asked is not None else "")
+    return f"{text_of(event, 'rule')} {verb} {what}" + (f" rank {ranks}" if ranks else "")
