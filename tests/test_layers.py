@@ -23,7 +23,8 @@ ALLOWED = {
     "policy": ["monitor", "control", "ops", "signal", "errors"],
     "policy_path": ["policy", "errors"],
     "compiler": [*CALCULUS, "errors"],
-    "training": ["compiler", "policy_path", "runtime", *CALCULUS, "errors"],
+    "trace": ["compiler", *CALCULUS, "errors"],
+    "training": ["compiler", "trace", "policy_path", "runtime", *CALCULUS, "errors"],
     "runtime": ["native", "errors"],
     "native": ["errors"],
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -105,3 +106,14 @@ def test_a_chain_of_thousands_of_nodes_is_no_deeper_than_any_other() -> None:
         node = node + 1.0
     assert node.placement == "local"
     assert len(topological((node,))) == 10001
+
+
+def test_a_python_loop_over_a_signal_is_refused_instead_of_running_for_ever() -> None:
+    with pytest.raises(PolicyError, match=r"a Python `for` over <agreed float32\[size\].* x\[0\]"):
+        list(all_gather(training.loss))
+
+
+@pytest.mark.parametrize("number", [float, int, lambda one: [1, 2][one]])
+def test_a_python_number_cannot_be_made_of_a_signal(number: Callable[[Signal], object]) -> None:
+    with pytest.raises(PolicyError, match=r"a Python number was asked of <agreed int64 signal"):
+        number(training.step)
