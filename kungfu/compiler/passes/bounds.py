@@ -42,7 +42,7 @@ def _bounded(target: Signal, *, side: Side) -> bool:
 
 def _is_bounded(node: Signal, found: dict[Signal, bool], *, side: Side) -> bool:
     if isinstance(node, Constant):
-        return not isinstance(node.value, float) or math.isfinite(node.value)
+        return node.value > -math.inf if side == "lower" else node.value < math.inf  # neither holds for NaN
     if isinstance(node, Source):
         return node.source in _SIZES
     if not isinstance(node, Map):

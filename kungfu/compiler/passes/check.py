@@ -30,6 +30,9 @@ def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None
 
 def _check_rule(rule: Rule, *, policy: str) -> None:
     _check_gate(rule.gate, of=f"the trigger of policy {policy!r}")
+    for node in topological((rule.fires, *operands(rule.action), *rule.saw.values())):
+        if isinstance(node, Fold):
+            _check_gate(node.gate, of=f"{node!r} in policy {policy!r}")
     _check_agreed(rule.when, use=f"the .when(...) of policy {policy!r}", type=SignalType("bool"))
     _check_sources(rule, policy=policy)
     target, mask = target_of(rule.action), mask_of(rule.action)
@@ -44,9 +47,6 @@ def _check_rule(rule: Rule, *, policy: str) -> None:
         for position, signal in enumerate(rule.action.signals, start=1):
             _check_agreed(signal, use=f"argument {position} of the call in policy {policy!r}", type=None)
     _check_agreed(rule.fires, use=f"the decision of policy {policy!r}", type=SignalType("bool"))
-    for node in topological((rule.fires, *rule.saw.values())):
-        if isinstance(node, Fold):
-            _check_gate(node.gate, of=f"{node!r} in policy {policy!r}")
 
 
 def _check_owner(rule: Rule, *, policy: str, job: object) -> None:

@@ -32,9 +32,10 @@ def remedy_of(signal: Signal) -> str:
     part = _local_part(signal)
     leaf = next(one for one in part if isinstance(one, Source))
     twin = SOURCES[leaf.source].agreed_twin
-    if leaf.type.shape == NEST and not any(_is_number(one) and _name(one) for one in part):
+    label = _first_named_number(part)
+    if leaf.type.shape == NEST and not label:
         return f"use training.{twin}, or reduce ops.norm_squared(training.{leaf.source}) with ops.all_reduce"
-    label = next((_name(one) for one in part if _is_number(one) and _name(one)), f"training.{leaf.source}")
+    label = label or f"training.{leaf.source}"
     return f'write ops.all_reduce({label}, "mean")' + (f", or use training.{twin}" if twin else "")
 
 
@@ -48,6 +49,17 @@ def _local_part(signal: Signal) -> list[Signal]:
             found[node] = None
             stack.extend(reversed(node.inputs))
     return list(found)
+
+
+def _first_named_number(part: list[Signal]) -> str:
+    """The name of the outermost number that has one; a variable is that of the outermost node of its line."""
+    lines: set[str] = set()
+    for node in part:
+        name = node.name or ("" if node.origin in lines else variable_at(node.origin))
+        lines.add(node.origin)
+        if name and _is_number(node):
+            return name
+    return ""
 
 
 def _is_number(signal: Signal) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -127,3 +128,159 @@ def test_a_rule_made_by_hand_is_held_to_its_types() -> None:
 
     with pytest.raises(PolicyError, match=r"the decision of policy 'mine' is <agreed int64 signal.*; it must be bool"):
         compiled(wrong)
+
+
+# ---- in the user's own words ---------------------------------------------------------------------------------------
+
+
+def test_a_local_signal_is_called_by_the_users_variable_and_line() -> None:
+    def slow(training: Any) -> Rule:
+        slowness = training.busy_seconds * 2
+        return control.always().rescale(slowness)
+
+    with pytest.raises(PolicyError) as caught:
+        compiled(slow)
+    message = str(caught.value)
+    assert 'write ops.all_reduce(slowness, "mean")' in message
+    line = slow.__code__.co_firstlineno + 1
+    assert f"the local signal 'busy_seconds' ({__file__}:{line})" in message
+
+
+def test_what_the_user_asked_for_is_called_by_its_variable_too() -> None:
+    def slow(training: Any) -> Rule:
+        slow_enough = (
+            training.busy_seconds
+            > 2
+        )  # fmt: skip
+        return control.always().when(slow_enough).rescale(4)
+
+    with pytest.raises(PolicyError, match=r"policy 'mine', `slow_enough` \(.*_check.py:\d+\), is made of the local"):
+        compiled(slow)
+
+
+def test_a_statement_that_makes_a_rule_names_no_signal() -> None:
+    def slow(training: Any) -> tuple[Rule, ...]:
+        rule = control.always().rescale(training.busy_seconds * 2)
+        return (rule,)
+
+    with pytest.raises(PolicyError) as caught:
+        compiled(slow)
+    assert "`rule`" not in str(caught.value)
+    assert "ops.all_reduce(training.busy_seconds" in str(caught.value)
+
+
+def test_a_policy_whose_source_cannot_be_read_is_refused_all_the_same() -> None:
+    scope: dict[str, Any] = {"control": control}
+    exec(
+        compile(
+            "def typed(training):\n    x = training.loss\n    return control.always().rescale(x)", "<stdin>", "exec"
+        ),
+        scope,
+    )
+    with pytest.raises(PolicyError, match=r"the local signal 'loss' \(<stdin>:2\).*ops.all_reduce\(training.loss"):
+        compiled(scope["typed"])
+
+
+# ---- gates ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_collective_under_a_local_gate_names_the_gate_and_how_it_becomes_agreed() -> None:
+    def gated(training: Any) -> Rule:
+        late = training.busy_seconds > 1
+        value = ops.all_reduce(training.loss, "sum").ema(0.5).gated(late)
+        return control.always().rescale(value)
+
+    with pytest.raises(PolicyError) as caught:
+        compiled(gated)
+    message = str(caught.value)
+    assert "runs where `late` (<local bool signal" in message
+    assert "made of the local signal 'busy_seconds'" in message
+    assert 'first make it agreed: write ops.all_reduce(training.busy_seconds, "mean")' in message
+
+
+def test_an_agreed_gate_that_is_not_exact_is_told_of_carrying() -> None:
+    def gated(training: Any) -> Rule:
+        return control.always().rescale(ops.all_reduce(training.loss, "sum").ema(0.5).gated(training.mean_loss > 0))
+
+    with pytest.raises(PolicyError, match=r"a function, in whole numbers, of .* or write ops.carried\(condition\)$"):
+        compiled(gated)
+
+
+def test_a_carried_gate_is_accepted() -> None:
+    def gated(training: Any) -> Rule:
+        on = ops.carried(training.mean_loss > 0)
+        return control.always().rescale(ops.all_reduce(training.loss, "sum").ema(0.5).gated(on))
+
+    compiled(gated)
+
+
+# ---- whose signal it is --------------------------------------------------------------------------------------------
+
+
+def test_a_signal_of_one_attach_used_in_another_is_refused_by_its_line() -> None:
+    kept: list[Any] = []
+
+    def first_job(training: Any) -> Rule:
+        kept.append(training.mean_loss)
+        return control.always().rescale(2)
+
+    def second_job(training: Any) -> Rule:
+        return control.always().when(kept[0] > 1).rescale(training.size + 1)
+
+    compiled(first_job)
+    with pytest.raises(PolicyError, match=r"policy 'mine' uses training.mean_loss \(.*:\d+\) of another attach"):
+        compiled(second_job)
+
+
+def test_policies_of_one_attach_may_share_signals() -> None:
+    kept: list[Any] = []
+
+    def one(training: Any) -> Rule:
+        kept.append(training.mean_loss * 2)
+        return control.always().call(lambda control: None)
+
+    def other(training: Any) -> Rule:
+        return control.always().when(kept[-1] > 1).rescale(2)
+
+    for _ in range(2):
+        compile_policies([Policy("one", one), Policy("other", other)])
+
+
+# ---- bounds --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "side"),
+    [
+        (lambda t: t.mean_loss, "lower"),
+        (lambda t: ops.maximum(t.mean_loss, 1), "upper"),
+        (lambda t: ops.minimum(t.mean_loss, 8), "lower"),
+        (lambda t: ops.where(t.pending, 4, t.mean_loss), "lower"),
+        (lambda t: t.step, "lower"),
+        (lambda t: ops.clip(t.mean_loss, 1, math.inf), "upper"),
+    ],
+)
+def test_a_size_without_a_bound_is_refused(make: Callable[[Any], Any], side: str) -> None:
+    def unlimited(training: Any) -> Rule:
+        rule = control.always().rescale(2)
+        return replace(rule, action=control.Rescale(ops.round(make(training)), "local_batch_size"))
+
+    with pytest.raises(PolicyError, match=rf"the size that policy 'mine' asks for has no {side} bound: .*ops.clip"):
+        compiled(unlimited)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t: ops.clip(ops.round(t.mean_loss), t.min_size, t.max_size),
+        lambda t: ops.round(ops.minimum(ops.maximum(t.mean_loss, 1), 8)),
+        lambda t: ops.where(t.pending, ops.round(t.size), 4.0),
+        lambda t: ops.round(t.size + 1),
+    ],
+)
+def test_a_size_between_bounds_is_accepted(make: Callable[[Any], Any]) -> None:
+    def limited(training: Any) -> Rule:
+        rule = control.always().rescale(2)
+        return replace(rule, action=control.Rescale(make(training), "local_batch_size"))
+
+    compiled(limited)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from kungfu import control, monitor, ops
 from kungfu.compiler import Plan, Segment, compile_policies
+from kungfu.compiler.replay import Replay
 from kungfu.policies import gns_batch, schedule
 from kungfu.policy import Policy, at_most
 from kungfu.signal import Collective, Constant, Fold, Map, Signal, Source
+from tests.compiler.cluster import invented
 
 
 def planned(*makes: Callable[[Any], Any]) -> Plan:
@@ -77,6 +81,27 @@ def test_what_is_watched_runs_in_every_step() -> None:
     plan = planned(lambda t: control.every(5).call(ignore, ops.sqrt(t.mean_loss).named("root")))
     assert plan.watched == ("root",)
     assert "sqrt" in operations(plan.after, gated=False)
+
+
+def test_a_name_costs_no_message_and_no_pass_over_the_gradients() -> None:
+    def named(training: Any) -> Any:
+        norm = ops.norm_squared(training.mean_grads).named("norm")
+        return control.every(5).call(ignore, late(training).named("late"), norm)
+
+    plan = planned(named)
+    assert plan.watched == ("late", "norm")
+    assert plan.messages_per_step == 0
+    assert "norm_squared" in operations(plan.after, gated=True)
+    assert "norm_squared" not in operations(plan.after, gated=False)
+
+
+def test_what_is_watched_under_a_gate_is_not_a_number_off_it() -> None:
+    def named(training: Any) -> Any:
+        return control.every(2).call(ignore, ops.norm_squared(training.mean_grads).named("norm"))
+
+    replay, rng = Replay(planned(named), size=2), np.random.default_rng(0)
+    seen = [replay.step(*invented(rng, number=number, size=2)).watched[0] for number in (1, 2, 3, 4)]
+    assert [bool(np.isfinite(one)) for one in seen] == [False, True, False, True]
 
 
 def test_what_two_gates_need_is_computed_where_either_is_on() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from kungfu import ops
 from kungfu.compiler.passes import simplify
@@ -50,6 +51,10 @@ def test_folds_that_differ_anywhere_stay_apart() -> None:
         fold(lambda a, x: x + a, 0.0, loss),
         fold(lambda a, x: a + x, 1.0, loss),
         fold(lambda a, x: a + x, 0.0, loss, output=lambda a: a * 2),
+        fold(lambda a, x: a + x, 0.0, loss, on_rescale=lambda a, before, after: a * after),
+        loss.window(3).values,
+        loss.window(4).values,
+        loss.by_size(3),
     ]
     shared = simplify(folds)
     assert len({shared[one] for one in folds}) == len(folds)
@@ -93,3 +98,12 @@ def test_true_and_something_is_that_something() -> None:
     both = Constant(True) & flag & True
     shared = simplify((both, flag))
     assert shared[both] is shared[flag]
+
+
+def test_one_carried_truth_value_serves_all_who_ask_for_it() -> None:
+    assert same(ops.carried(training.mean_loss > 0), ops.carried(training.mean_loss > 0))
+
+
+def test_what_reads_the_state_before_the_update_is_another_fold() -> None:
+    held = fold(lambda _, now: now, False, training.pending)
+    assert not same(held, replace(held, recurrence=replace(held.recurrence, reads="old")))
