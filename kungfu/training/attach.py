@@ -26,6 +26,8 @@ from kungfu.training.graph.average import Averaging
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import make_rate
 from kungfu.training.graph.state import TrainingState, classify, plant_seeds
+from kungfu.training.graph.tape import make_tape
+from kungfu.training.recorder import Recorder
 from kungfu.training.training import Training
 
 __all__ = ["attach"]
@@ -63,7 +65,15 @@ def attach(
     barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched))
     limits = settings.limits if settings else Limits(1, 1)
     peer = settings.peer if settings else 0
-    return Training(Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers)), barrier)
+    averaging = Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers))
+    return Training(averaging, barrier, _recorder(settings, averaging, membership))
+
+
+def _recorder(settings: Settings | None, averaging: Averaging, membership: Membership | Alone) -> Recorder | None:
+    if settings is None or settings.recording == "nothing":
+        return None
+    tape = averaging.ledger.figures.tape
+    return Recorder(membership.record, tape=tape, program=averaging.program, peer=settings.peer, policy=settings.policy)
 
 
 def _ledger(plan: Plan) -> Ledger:
@@ -71,7 +81,7 @@ def _ledger(plan: Plan) -> Ledger:
         rules=len(plan.rules),
         masks=sum(mask_of(rule.action) is not None for rule in plan.rules),
         saw=sum(len(names) for names in plan.saw),
-        watched=len(plan.watched),
+        tape=make_tape(plan),
     )
 
 

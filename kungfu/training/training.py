@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import update_wrapper
@@ -26,6 +25,7 @@ from kungfu.training.graph.step import (
     batched,
 )
 from kungfu.training.graph.warm_up import warmed_up
+from kungfu.training.recorder import Recorder
 from kungfu.training.requests import fired_rules
 
 __all__ = ["SKIPPED", "Training"]
@@ -62,9 +62,10 @@ class Training:
 
     SKIPPED: Final = SKIPPED
 
-    def __init__(self, averaging: Averaging, barrier: Barrier) -> None:
+    def __init__(self, averaging: Averaging, barrier: Barrier, recorder: Recorder | None = None) -> None:
         self._averaging, self._barrier = averaging, barrier
         self._equipment = barrier.equipment
+        self._recorder = recorder
         self._stamps = Stamps()
         self._marked: str | None = None
         self._progress = _Progress()
@@ -193,12 +194,12 @@ class Training:
         tensors = as_tensors(args, kwargs)
         if progress.compiled is None:
             progress.compiled = self._begin(function, tensors, (args, kwargs))
-        stamp, size = tf.constant(self._stamps.of(tensors), tf.int64), self._barrier.size
+        stamp = tf.constant(self._stamps.of(tensors), tf.int64)
         try:
             returned, code = progress.compiled(stamp, tensors)
         except tf.errors.OpError as error:
             raise translated(error, self._barrier, where=f"step {self._steps() + 1}") from error
-        return self._concluded(returned, code, size=size)
+        return self._concluded(returned, code)
 
     def _call_inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The step as a part of a function of the user's, which may loop over steps; its batches are the user's own."""
@@ -234,6 +235,7 @@ class Training:
         warmed_up(compiled, equipment.attachment, tensors)
         equipment.ledger.progress.batch.assign(self._first_batch(tensors))
         self._barrier.join(self._first_terms)
+        self._record_view()
         return compiled
 
     def _first_batch(self, tensors: list[Any]) -> int:
@@ -263,7 +265,7 @@ class Training:
         halted.assign(self.left or self.stopped)
         return BARRIER_HELD
 
-    def _concluded(self, returned: Any, code: int, *, size: int) -> Any:
+    def _concluded(self, returned: Any, code: int) -> Any:
         progress = self._progress
         if code == BARRIER_FAILED:
             self._raise_failure(progress.failure)
@@ -273,7 +275,7 @@ class Training:
                 raise UsageError(f"{progress.stale} batches in a row were stale: pass on those of training.batches()")
             return SKIPPED
         progress.stale = 0
-        self._chronicle_step(size)
+        self._chronicle_step(code)
         return returned
 
     def _raise_failure(self, failure: BaseException | None) -> NoReturn:
@@ -284,25 +286,27 @@ class Training:
             raise translated(failure, self._barrier, where=where) from failure
         raise failure
 
+    def _record_view(self) -> None:
+        if self._recorder is not None:
+            version = int(self._equipment.ledger.place.version.numpy())
+            self._recorder.entered(version=version, rank=self._barrier.rank, after=self._steps())
+
     def _steps(self) -> int:
         return int(self._equipment.ledger.progress.step.numpy())
 
-    def _chronicle_step(self, size: int) -> None:
-        """Records the step as it was: ``size`` is that of its view, which the barrier behind it may have ended."""
-        ledger = self._equipment.ledger
-        if self._barrier.rank != 0 and not self._barrier.chronicle.has_news:
+    def _chronicle_step(self, code: int) -> None:
+        """Tells of the step as it was: its view may have been ended by the barrier behind it."""
+        ledger, leads, chronicle = self._equipment.ledger, self._barrier.rank == 0, self._barrier.chronicle
+        if not leads and not chronicle.has_news and self._recorder is None:
             return
-        seconds = float(ledger.timing.step_seconds.numpy())
-        samples = float(ledger.figures.total_samples.numpy())
-        figures = {
-            "step": self._steps(),
-            "epoch": int(ledger.progress.epoch.numpy()),
-            "size": size,
-            "batch": int(samples),
-            "loss": float(ledger.figures.mean_loss.numpy()),
-            "samples_per_s": samples / seconds if seconds > 0 else math.nan,
-        }
-        self._barrier.chronicle.stepped(figures, ledger.figures.watched.numpy())
+        tape = ledger.figures.tape
+        row = tape.read()
+        figures = tape.figures(row)
+        if self._recorder is not None:
+            self._recorder.stepped(row)
+            self._record_view() if code == BARRIER_HELD else self._recorder.settled(after=figures["step"])
+        if leads or chronicle.has_news:
+            chronicle.stepped(figures, list(tape.watched(row).values()))
         if self._barrier.rank == 0 and any(rule.standing == "shadow" for rule in self._equipment.plan.rules):
             shadows = fired_rules(self._equipment.plan, ledger.rules.shadows, step=self._steps())
             self._barrier.chronicle.shadowed(shadows)

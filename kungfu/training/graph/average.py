@@ -84,6 +84,7 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
     expected = tf.where(expected > 0, expected, samples * tf.cast(size, tf.float32))
     asked = ledger.posts.asked.read_value()
     sources = _known_before(averaging, gradients, loss, samples, size, expected)
+    sources |= program.frontier(sources)
     header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), _float(asked - ledger.posts.served)])
     *sums, extras = averaging.attachment.all_reduce(
         [*gradients, tf.concat([header, program.riders(sources)], axis=0)],
@@ -94,7 +95,8 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
     means = _corrected(sums, expected, extras[0])
     with tf.control_dependencies([ledger.posts.carried.assign(asked), *_stamp_synchronisation(ledger, extras)]):
         after = _known_after(averaging, means, extras)
-    _conclude(averaging, {**sources, **after}, extras)
+    sources |= after
+    _conclude(averaging, sources | program.frontier(sources), extras)
     return means
 
 
@@ -187,9 +189,13 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> 
         return averaging.attachment.all_reduce(values, prescale=one, order=ledger.order, tag=tag)[:-1]
 
     outcome = averaging.program.conclude(sources, extras[_HEADER:], all_reduce)
-    ledger.figures.mean_loss.assign(sources["mean_loss"])
     ledger.figures.total_samples.assign(sources["total_samples"])
-    ledger.figures.watched.assign(outcome.watched)
+    of_the_step = {
+        "view": ledger.place.version.read_value(),
+        "epoch": ledger.progress.epoch.read_value(),
+        "seconds": ledger.timing.step_seconds.read_value(),
+    }
+    ledger.figures.tape.write(of_the_step, sources, outcome)
     _post(averaging, outcome)
 
 

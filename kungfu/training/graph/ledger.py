@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from kungfu.runtime.deciding.data import Position
 from kungfu.runtime.deciding.decide import Terms
+from kungfu.training.graph.tape import Tape
 
 __all__ = ["Figures", "Ledger", "Outcomes", "Place", "Posts", "Progress", "RuleOutcomes", "Timing"]
 
@@ -142,10 +143,9 @@ class RuleOutcomes:
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of the last step."""
+    """The figures of the last step: those that the graph goes on with, and on the tape all that the host reads."""
 
-    watched: tf.Variable
-    mean_loss: tf.Variable
+    tape: Tape
     samples: tf.Variable  # of this peer
     total_samples: tf.Variable  # of all peers
 
@@ -163,8 +163,8 @@ class Ledger:
     figures: Figures
 
     @classmethod
-    def create(cls, *, rules: int, masks: int, saw: int, watched: int) -> Ledger:
-        """Fresh variables for a program with so many rules, masks, logged values and watched signals."""
+    def create(cls, *, rules: int, masks: int, saw: int, tape: Tape) -> Ledger:
+        """Fresh variables for a program with so many rules, masks and logged values."""
 
         return cls(
             order=_integer("kungfu/order"),
@@ -193,8 +193,7 @@ class Ledger:
                 Outcomes.create("kungfu/shadows", rules=rules, masks=masks, saw=saw),
             ),
             figures=Figures(
-                _numbers("kungfu/watched", watched),
-                _numbers("kungfu/mean_loss"),
+                tape,
                 _numbers("kungfu/samples", value=0.0),
                 _numbers("kungfu/total_samples", value=0.0),
             ),
@@ -205,8 +204,9 @@ class Ledger:
         return [variable.handle for variable in self.variables()]
 
     def variables(self) -> list[tf.Variable]:
-        groups = (self.progress, self.place, self.posts, self.timing, *self._outcomes(), self.figures)
-        return [self.order, *(getattr(group, field.name) for group in groups for field in fields(group))]
+        groups = (self.progress, self.place, self.posts, self.timing, *self._outcomes())
+        figures = (self.figures.tape.row, self.figures.samples, self.figures.total_samples)
+        return [self.order, *(getattr(group, field.name) for group in groups for field in fields(group)), *figures]
 
     def _outcomes(self) -> tuple[Outcomes, Outcomes]:
         return self.rules.posted, self.rules.shadows

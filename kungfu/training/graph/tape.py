@@ -1,0 +1,105 @@
+"""All numbers of a step in one variable, so that the host knows the step by one read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from kungfu.compiler import Outcome, Plan
+from kungfu.signal import SCALAR, SOURCES
+from kungfu.signal.operation import DType
+from kungfu.signal.sources import ONLY_AT_RESCALE
+
+__all__ = ["Column", "Tape", "make_tape"]
+
+Group = Literal["step", "local", "agreed", "watched", "targets", "fired"]
+
+# What the host asks for beside the sources: the view of the step, its epoch, and how long the step took.
+_OF_THE_STEP: Mapping[str, DType] = {"view": "int64", "epoch": "int64", "seconds": "float32"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of the tape: what it is of, and its name there."""
+
+    group: Group
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Tape:
+    """The numbers of the last step: float64, which holds every float32, and whole numbers up to 2 ** 53."""
+
+    columns: tuple[Column, ...]
+    row: tf.Variable
+
+    def write(self, of_the_step: Mapping[str, Any], sources: Mapping[str, Any], outcome: Outcome) -> None:
+        """Graph: the step's numbers, when its rules are known."""
+        offered = {"step": of_the_step, "local": sources, "agreed": sources}
+        vectors = {"watched": outcome.watched, "targets": outcome.targets, "fired": outcome.fired}
+        parts = []
+        for dtype in ("float32", "int64", "bool"):
+            columns = [one for one in self.columns if one.dtype == dtype]
+            alone = [offered[one.group][one.name] for one in columns if one.group in offered]
+            together = [vectors[group] for group in dict.fromkeys(one.group for one in columns) if group in vectors]
+            parts += [tf.cast(tf.concat([[tf.cast(one, dtype) for one in alone], *together], axis=0), tf.float64)]
+        self.row.assign(tf.concat(parts, axis=0))
+
+    def read(self) -> np.ndarray:
+        """The row; `columns` say what stands where."""
+        return self.row.numpy()
+
+    def figures(self, row: np.ndarray) -> dict[str, Any]:
+        """What a line of the metrics begins with."""
+        place = self._places
+        samples, seconds = row[place["agreed", "total_samples"]], row[place["step", "seconds"]]
+        return {
+            "step": int(row[place["agreed", "step"]]),
+            "epoch": int(row[place["step", "epoch"]]),
+            "size": int(row[place["agreed", "size"]]),
+            "batch": int(samples),
+            "loss": float(row[place["agreed", "mean_loss"]]),
+            "samples_per_s": float(samples / seconds) if seconds > 0 else math.nan,
+        }
+
+    def watched(self, row: np.ndarray) -> dict[str, float]:
+        """The values of the named signals."""
+        return {name: float(row[index]) for (group, name), index in self._places.items() if group == "watched"}
+
+    @cached_property
+    def _places(self) -> Mapping[tuple[Group, str], int]:
+        return {(one.group, one.name): index for index, one in enumerate(self.columns)}
+
+
+def make_tape(plan: Plan) -> Tape:
+    """The tape of a plan's steps: every source that is one number, what the plan makes of the gradients, its rules."""
+    columns = tuple(_columns(plan))
+    ordered = [one for dtype in ("float32", "int64", "bool") for one in columns if one.dtype == dtype]
+    row = tf.Variable(np.full(len(ordered), np.nan), dtype=tf.float64, trainable=False, name="kungfu/tape")
+    return Tape(tuple(ordered), row)
+
+
+def _columns(plan: Plan) -> Iterator[Column]:
+    for name, dtype in _OF_THE_STEP.items():
+        yield Column("step", name, dtype)
+    for name, kind in SOURCES.items():
+        if kind.type.shape == SCALAR and name not in ONLY_AT_RESCALE:
+            yield Column(kind.placement, name, kind.type.dtype)
+    for name, reduction in plan.frontier.items():
+        yield Column(reduction.placement, name, "float32")
+    yield from _vector("watched", plan.watched, "float32")
+    rules = [one.name for one in plan.rules]
+    yield from _vector("targets", rules, "float32")
+    yield from _vector("fired", rules, "bool")
+
+
+def _vector(group: Group, names: Sequence[str], dtype: DType) -> Iterator[Column]:
+    for name in names:
+        yield Column(group, name, dtype)
