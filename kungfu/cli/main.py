@@ -17,8 +17,8 @@ __all__ = ["main"]
 
 # Commands that bring a module of their own, with `add_arguments(parser)` and `run(arguments)`.
 _PLANNING = (
-    ("simulate", "kungfu.cli.simulate", "run a scheduler over a trace of jobs"),
-    ("plan-tuning", "kungfu.cli.plan_tuning", "plan a hyperparameter search under a deadline"),
+    ("simulate", "kungfu.cli.planning.simulate", "run a scheduler over a trace of jobs"),
+    ("plan-tuning", "kungfu.cli.planning.plan_tuning", "plan a hyperparameter search under a deadline"),
 )
 _EXITS = """exit codes: 0 done, 2 the command line or what it names is wrong, 130 ended by Ctrl-C"""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,32 @@ def test_draw_prints_the_path_of_its_picture(tmp_path: Path, capsys: pytest.Capt
 def test_without_a_command_there_is_help_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "explain" in capsys.readouterr().err
+
+
+def test_the_two_planning_commands_are_reached_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "generated:elan:5", "--gpus", "32", "--policy", "fifo", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["policies"]) == ["fifo"]
+    spec = Path(__file__).parents[2] / "examples" / "tuning.yaml"
+    assert main(["plan-tuning", str(spec), "--deadline", "20m", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["deadline_s"] == 1200
+
+
+@pytest.mark.parametrize(
+    "words", [["simulate", "nowhere.csv", "--gpus", "4", "--policy", "fifo"], ["plan-tuning", "nowhere.yaml"]]
+)
+def test_a_planning_command_that_cannot_work_is_one_message_and_code_2(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"kungfu {words[0]}: ")
+    assert err.count("\n") == 1
+
+
+def test_help_lists_both_planning_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert "simulate" in shown
+    assert "plan-tuning" in shown

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.cli.plan_tuning import add_arguments, run
+from kungfu.cli.planning.plan_tuning import add_arguments, run
 from kungfu.errors import UsageError
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "tuning.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "tuning.yaml"
 
 
 def _run(*words: str) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.cli.simulate import add_arguments, run
+from kungfu.cli.planning.simulate import add_arguments, run
 from kungfu.schedule.catalogue import CATALOGUE
 
 
@@ -90,5 +90,5 @@ def test_what_cannot_work_is_said_on_standard_error_and_nothing_is_printed(words
 
 @pytest.mark.slow
 def test_scheduling_needs_no_tensorflow() -> None:
-    script = "import sys, kungfu.schedule, kungfu.cli.simulate; sys.exit('tensorflow' in sys.modules)"
+    script = "import sys, kungfu.schedule, kungfu.cli.planning.simulate; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0

@@ -1,0 +1,1 @@
+"""Commands that decide and start nothing: simulating a scheduler, planning a search."""
