@@ -31,8 +31,8 @@ def scaling_schedule(
     ``s = (R_(k+d) - R_k) / d / (R_k / k)``: what each of them adds, relative to what each of the others gives; 1 is
     perfect, below 0 the job became slower. While ``s > efficiency`` the cluster grows; where that fails, it returns,
     or tries the sizes below that it has not seen: see `control.next_size`. Throughputs are kept in a table by size,
-    of which the entry of the present size is brought up to date, and it is looked at when the size has lasted
-    for `every` steps.
+    of which the entry of the present size is brought up to date; nothing is judged before the size has lasted for half
+    of `every` steps.
 
     `max_peers`, `min_peers`: peers; the job's own limits hold as well. `efficiency`: the least scaling efficiency, in
     [0, 1]. `unit`: peers added at once, at least 1. `every`: steps between two looks, at least 1. `keep`: the batch
@@ -55,4 +55,4 @@ def scaling_schedule(
 
     size = kf.control.next_size(advantage, unit=unit, min_peers=min_peers, max_peers=max_peers)
     lasted = (training.size > 0).count(on_rescale="reset")
-    return kf.control.every(every).when(lasted >= every).rescale(size, keep=keep)
+    return kf.control.every(every).when(lasted > every // 2).rescale(size, keep=keep)

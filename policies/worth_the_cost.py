@@ -62,7 +62,7 @@ def worth_the_cost(
 
     size = kf.control.next_size(advantage, unit=unit, min_peers=min_peers, max_peers=max_peers)
     lasted = (training.size > 0).count(on_rescale="reset")
-    return kf.control.every(every).when(lasted >= every).rescale(size, keep=keep)
+    return kf.control.every(every).when(lasted > every // 2).rescale(size, keep=keep)
 
 
 def _interpolated(seconds: Signal, points: Mapping[float, float]) -> Signal:

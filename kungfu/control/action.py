@@ -49,7 +49,7 @@ class Rescale:
 
 @dataclass(frozen=True, eq=False)
 class SetGlobalBatchSize:
-    """Ask for steps of `target` samples over all peers (float32, agreed, whole, at least 1, NaN: nothing)."""
+    """Ask for steps of `target` samples over all peers (float32, agreed, whole, one a peer at least, NaN: nothing)."""
 
     target: Signal
 

@@ -46,17 +46,17 @@ def rescale_rule(peers: object, *, trigger: Trigger, keep: Keep, name: str = "re
     size, refused = Source("size"), Source("refused_size")
     target = clip(round(wanted), Source("min_size"), Source("max_size"))
     news = is_finite(wanted) & (target != size) & (target != refused)
-    saw = {**seen_under(wanted), "size": size, "target": target}
+    saw = {**_seen(trigger, wanted), "size": size, "target": target}
     return Rule(name, trigger, _ready(trigger) & news, Rescale(target, keep), saw)
 
 
 def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_batch_size") -> Rule:
-    """The rule that asks for steps of `samples` samples, rounded, at least 1; not for the number that is."""
+    """The rule that asks for steps of `samples` samples, rounded, at least one a peer; not for the number that is."""
     wanted = as_signal(samples)
-    target = maximum(round(wanted), 1.0)
+    target = maximum(round(wanted), Source("size"))
     now = Source("global_batch_size")
     fires = _ready(trigger) & is_finite(wanted) & (target != now)
-    saw = {**seen_under(wanted), "global_batch_size": now, "target": target}
+    saw = {**_seen(trigger, wanted), "global_batch_size": now, "target": target}
     return Rule(name, trigger, fires, SetGlobalBatchSize(target), saw)
 
 
@@ -65,13 +65,13 @@ def rate_rule(rate: object, *, trigger: Trigger, over: float, unit: Unit, name: 
     wanted = as_signal(rate) * 1.0
     now = Source("learning_rate")
     fires = _ready(trigger) & is_finite(wanted) & (wanted > 0) & (wanted != now)
-    saw = {**seen_under(wanted), "learning_rate": now, "target": wanted}
+    saw = {**_seen(trigger, wanted), "learning_rate": now, "target": wanted}
     return Rule(name, trigger, fires, SetLearningRate(wanted, over, unit), saw)
 
 
 def stop_rule(*, trigger: Trigger) -> Rule:
     """The rule that ends the training."""
-    return Rule("stop", trigger, _ready(trigger), Stop(), seen_under(trigger.predicate))
+    return Rule("stop", trigger, _ready(trigger), Stop(), _seen(trigger, trigger.gate))
 
 
 def checkpoint_rule(*, trigger: Trigger) -> Rule:
@@ -84,7 +84,7 @@ def checkpoint_rule(*, trigger: Trigger) -> Rule:
     asked = trigger.gate & trigger.predicate
     fires = fold(update, (False, False), asked, Source("pending"), output=lambda state: state[1])
     always = replace(trigger, gate=Constant(True))
-    return Rule("checkpoint", always, fires, Checkpoint(), {"step": Source("step"), **seen_under(trigger.predicate)})
+    return Rule("checkpoint", always, fires, Checkpoint(), _seen(trigger, trigger.gate))
 
 
 def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace"]) -> Rule:
@@ -100,7 +100,7 @@ def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace
     fewest = Source("min_size") if kind == "evict" else Constant(1)
     fires = _ready(trigger) & (marked > 0) & (size - marked >= fewest)
     action = Evict(mask) if kind == "evict" else Replace(mask)
-    return Rule(kind, trigger, fires, action, {**seen_under(mask), "size": size, "marked": marked})
+    return Rule(kind, trigger, fires, action, {**_seen(trigger, mask), "size": size, "marked": marked})
 
 
 def call_rule(fn: Callable[..., Any], signals: tuple[object, ...], *, trigger: Trigger) -> Rule:
@@ -111,6 +111,7 @@ def call_rule(fn: Callable[..., Any], signals: tuple[object, ...], *, trigger: T
     saw: dict[str, Signal] = {}
     for value, parameter in zip(values, _parameters(fn, count=len(values)), strict=True):
         saw[distinct_name(label_of(value) or parameter, taken=saw)] = value
+    saw = {**saw, **{label: one for label, one in _seen(trigger).items() if label not in saw}}
     name = getattr(fn, "__name__", type(fn).__name__)
     return Rule(name, trigger, _ready(trigger), Call(fn, values), saw)
 
@@ -120,6 +121,14 @@ def _ready(trigger: Trigger) -> Signal:
     if trigger.occasion == "rescale":
         return trigger.predicate
     return trigger.gate & trigger.predicate & ~Source("pending")
+
+
+def _seen(trigger: Trigger, *signals: Signal) -> dict[str, Signal]:
+    """What a log should show beside a decision: of what it asks for, and of the condition that held."""
+    seen: dict[str, Signal] = {}
+    for one in (*signals, trigger.predicate):
+        seen = {**seen_under(one), **seen}
+    return seen
 
 
 def _parameters(fn: Callable[..., Any], *, count: int) -> list[str]:

@@ -8,10 +8,19 @@ __all__ = ["Control"]
 
 
 class Control:
-    """Given to the function of ``control.every(n).call(fn, *signals)`` as its first argument.
+    """What a hook gets first: ``control.every(n).call(fn, *signals)`` calls ``fn(control, *values)``.
 
-    The hook runs inside a barrier, on every peer, with the same values; rank 0's wish is the one that counts.
-    ``size`` and ``step`` are those of the moment in which the rule fired; ``wanted`` is what was asked for so far.
+    The hook runs inside a barrier, on every peer, with the same values (floats, in the order of the signals); rank 0's
+    wish is the one that counts. ``size`` and ``step`` are those of the moment in which the rule fired; ``wanted`` is
+    what was asked for so far. What a hook returns is not looked at, and an error that it raises ends the job.
+
+    >>> def grow(control, noise):
+    ...     if noise > 100 * control.size:
+    ...         control.rescale(control.size + 1)
+    >>> control = Control(size=2, step=50)
+    >>> grow(control, 250.0)
+    >>> control.wanted
+    3
     """
 
     def __init__(self, *, size: int, step: int) -> None:

@@ -28,7 +28,7 @@ class AtRescale:
         return replace(self, predicate=both(self.predicate, predicate))
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
-        """Go on with steps of `samples` samples over all peers (rounded; at least 1; NaN: as the rescale left it)."""
+        """Go on with steps of `samples` samples over all peers (rounded; one a peer at least; NaN: as it is)."""
         return ask.batch_rule(samples, trigger=self._trigger())
 
     def set_learning_rate(

@@ -97,7 +97,7 @@ class Trigger:
         return ask.rescale_rule(peers, trigger=self, keep=keep)
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
-        """Ask for steps of `samples` samples over all peers (agreed; rounded; at least 1; NaN asks for nothing).
+        """Ask for steps of `samples` samples over all peers (agreed; rounded; one a peer at least; NaN: nothing).
 
         Fires only while no change is pending and for another number than the present one. Cost: no message.
         """

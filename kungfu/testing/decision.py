@@ -1,0 +1,38 @@
+"""What a policy decided in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kungfu.compiler import Outcome, Plan
+from kungfu.control import Action
+from kungfu.control.action import mask_of
+
+__all__ = ["Decision", "decisions_of"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A rule that fired: in which step, its name, its action, the number it asks for (NaN where it asks for none), the
+    ranks of the peers that it is about, and the values that it saw."""
+
+    step: int
+    rule: str
+    action: Action
+    value: float
+    saw: Mapping[str, float]
+    ranks: tuple[int, ...] = ()
+
+
+def decisions_of(plan: Plan, outcome: Outcome, *, step: int) -> Iterator[Decision]:
+    """The rules that fired in a step, in the order of the plan; those in the shadow too."""
+    masks = iter(outcome.masks)
+    saw = iter(outcome.saw)
+    for index, rule in enumerate(plan.rules):
+        seen = {name: float(next(saw)) for name in rule.saw}
+        marked = () if mask_of(rule.action) is None else tuple(int(one) for one in np.flatnonzero(next(masks)))
+        if outcome.fired[index]:
+            yield Decision(step, rule.name, rule.action, float(outcome.targets[index]), seen, marked)

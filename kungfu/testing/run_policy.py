@@ -1,0 +1,83 @@
+"""``run_policy``: a policy over a recorded run, over arrays, or on a modelled cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler.replay import Replay
+from kungfu.control import Budget
+from kungfu.policy import Policy
+from kungfu.testing.arrays import steps_of
+from kungfu.testing.carrying_out import Course
+from kungfu.testing.cluster_model import ClusterModel
+from kungfu.testing.decision import Decision, decisions_of
+from kungfu.testing.job import Job, agreed_sources, local_sources, stepped
+from kungfu.trace import Trace, parse_trace, read_trace, replay
+
+__all__ = ["run_policy"]
+
+
+def run_policy(
+    policy: Policy | Sequence[Policy],
+    trace: ClusterModel | Mapping[str, Any] | Trace | str | Path | Sequence[str],
+    *,
+    budget: Budget | None = None,
+) -> tuple[Decision, ...]:
+    """What a policy, or several on one job, decide step by step, by the plan's NumPy interpreter.
+
+    `trace` is one of three: a `ClusterModel`, on which decisions are carried out, so that the policy sees what comes of
+    them; a mapping from sources to arrays, with a value a step, or for local ones a row of one value a peer; or a
+    recorded run (its folder, the lines of its ``trace.jsonl``, or a `kungfu.trace.Trace`). What arrays and records hold
+    stays as it is, whatever is decided. Of arrays, ``step``, ``size``, the limits of the size and ``pending`` may be
+    left out; what a plan makes of gradients is given under its name, as in ``norm_squared(grads)``. `budget`: the job's
+    budget of rescales.
+
+    Gives the decisions in order, those in the shadow too, and on a model those of rules on a rescale, under the step
+    before the barrier. Raises `PolicyError` as `attach` does, `UsageError` for a source that is missing.
+
+    >>> from kungfu.policies import schedule
+    >>> model = ClusterModel(throughput_by_size={1: 100, 4: 300}, steps=20)
+    >>> [(one.step, one.value, one.saw["size"]) for one in run_policy(schedule({5: 4, 12: 1}), model)]
+    [(5, 4.0, 2.0), (12, 1.0, 4.0)]
+    """
+    plan = compile_policies([policy] if isinstance(policy, Policy) else list(policy), budget=budget)
+    if isinstance(trace, ClusterModel):
+        return tuple(_modelled(plan, trace))
+    if isinstance(trace, Mapping):
+        return tuple(_given(plan, trace))
+    return tuple(_recorded(plan, trace))
+
+
+def _modelled(plan: Plan, model: ClusterModel) -> Iterator[Decision]:
+    job = Job.started(model)
+    course = Course(job, Replay(plan, size=job.size))
+    acting = {one.name for one in plan.rules if one.standing == "acting"}
+    while job.step <= model.steps and not job.terms.stopped:
+        step = job.step
+        outcome = course.replay.step(local_sources(job), agreed_sources(job))
+        decided = list(decisions_of(plan, outcome, step=step))
+        yield from decided
+        stepped(job)
+        yield from course.barrier([one for one in decided if one.rule in acting])
+
+
+def _given(plan: Plan, arrays: Mapping[str, Any]) -> Iterator[Decision]:
+    playing: Replay | None = None
+    for local, agreed in steps_of(arrays):
+        if playing is None:
+            playing = Replay(plan, size=len(local))
+        if playing.size != len(local):
+            playing.rescale(len(local))
+        yield from decisions_of(plan, playing.step(local, agreed), step=agreed["step"])
+
+
+def _recorded(plan: Plan, source: Trace | str | Path | Sequence[str]) -> Iterator[Decision]:
+    if isinstance(source, (str, Path)):
+        trace = read_trace(Path(source))
+    else:
+        trace = source if isinstance(source, Trace) else parse_trace(source)
+    for one in replay(plan, trace, whose="another").decisions:
+        yield Decision(one.step, one.rule.name, one.rule.action, one.value, one.saw, one.ranks)
