@@ -18,6 +18,7 @@ __all__ = ["main"]
 # Commands that bring a module of their own, with `add_arguments(parser)` and `run(arguments)`.
 _PLANNING = (
     ("simulate", "kungfu.cli.planning.simulate", "run a scheduler over a trace of jobs"),
+    ("replay", "kungfu.cli.replay.command", "run a policy over a recorded run, without training"),
     ("plan-tuning", "kungfu.cli.planning.plan_tuning", "plan a hyperparameter search under a deadline"),
 )
 _EXITS = """exit codes: 0 done, 2 the command line or what it names is wrong, 130 ended by Ctrl-C"""
@@ -65,7 +66,8 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("spec", metavar="SPEC", help="MODULE_OR_PATH:POLICY(ARGS)")
+    parser.add_argument("specs", nargs="+", metavar="SPEC", help="MODULE_OR_PATH:POLICY(ARGS); several share one job")
+    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="for programs")
     parser.set_defaults(act=_explain, name="explain")
 
 
@@ -92,7 +94,7 @@ def _add_module(parser: argparse.ArgumentParser, *, name: str, module: str) -> N
 def _explain(given: argparse.Namespace) -> int:
     from kungfu.cli.explain import explain_command
 
-    return explain_command(given.spec)
+    return explain_command(given.specs, form=given.form)
 
 
 def _why(given: argparse.Namespace) -> int:

@@ -99,7 +99,9 @@ def parse_trace(lines: Iterable[str], *, name: str = "trace.jsonl") -> Trace:
     header = gathered.header or {}
     content = header.get("plan")
     plan = plan_from_json(content) if content is not None else None
-    return Trace(steps, tuple(_whole_snapshots(gathered)), plan, str(header.get("policy", "")), tuple(gathered.remarks))
+    return Trace(
+        steps, tuple(_whole_snapshots(gathered, steps)), plan, str(header.get("policy", "")), tuple(gathered.remarks)
+    )
 
 
 def _because(remarks: list[str]) -> str:
@@ -156,9 +158,11 @@ def _missing(shares: Mapping[int, Fields]) -> str:
     return f"rank {' and '.join(ranks)}" if ranks else ""
 
 
-def _whole_snapshots(gathered: _Gathered) -> Iterator[Snapshot]:
+def _whole_snapshots(gathered: _Gathered, steps: Iterable[RecordedStep]) -> Iterator[Snapshot]:
+    """Those that all peers of their view have taken."""
+    sizes = {one.view: one.size for one in steps}
     for (after, view), shares in sorted(gathered.snapshots.items()):
-        if sorted(shares) == list(range(len(shares))):
+        if sorted(shares) == list(range(sizes.get(view, 0))):
             ranks = [shares[rank] for rank in sorted(shares)]
             yield Snapshot(
                 after, view, tuple(one["peer"] for one in ranks), tuple(_read(one["folds"]) for one in ranks)

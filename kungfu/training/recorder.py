@@ -58,9 +58,8 @@ class Recorder:
 
     def _snapshot(self, place: Mapping[str, int]) -> None:
         told = [one for one in self._program.variables if place["rank"] == 0 or one.placement == "local"]
-        if told:
-            held = {one.name: one.variable.numpy() for one in told}
-            self._record("trace", partial(_snapshot, place, held))
+        held = {one.name: one.variable.numpy() for one in told}
+        self._record("trace", partial(_snapshot, place, held))
 
 
 def _header(plan: Plan, policy: str) -> dict[str, Any]:

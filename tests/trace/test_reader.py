@@ -92,3 +92,8 @@ def test_a_trace_without_a_whole_step_is_refused() -> None:
 def test_another_schema_is_refused_by_line() -> None:
     with pytest.raises(UsageError, match=r"trace\.jsonl:1: a trace of schema 7; .* reads schema 1"):
         parse_trace(texts([{"trace": 7}]))
+
+
+def test_a_snapshot_that_a_peer_did_not_take_is_none() -> None:
+    given = [one for one in lines() if not (one.get("after") == 5 and one["rank"] == 1)]
+    assert [one.after for one in parse_trace(texts(given)).snapshots] == [0, 6, 10, 12, 15]

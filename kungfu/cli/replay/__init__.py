@@ -1,0 +1,1 @@
+"""``kungfu replay``: a plan over a recorded run, beside what really happened."""

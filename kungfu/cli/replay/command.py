@@ -1,0 +1,165 @@
+"""``kungfu replay DIR``: the plan of a recorded run, or another policy, over what its steps offered."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kungfu.cli.replay.timeline import Row, action_of, timeline
+from kungfu.cli.story import read_events
+from kungfu.cli.story.values import count
+from kungfu.compiler import Plan, compile_policies
+from kungfu.errors import UsageError
+from kungfu.policy_path import load_policy
+from kungfu.trace import Decision, Replayed, Trace, read_trace, replay
+
+__all__ = ["add_arguments", "run"]
+
+_OTHER = (
+    "this record is of a run that followed its own policies: what this policy decides changes neither the sizes nor "
+    "the batches and losses that it sees"
+)
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """What is told."""
+
+    trace: Trace
+    whose: Literal["the run's", "another"]
+    replayed: Replayed
+    events: Sequence[Mapping[str, Any]]
+    start: int
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return (*self.trace.remarks, *([_OTHER] if self.whose == "another" else []))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command line of ``kungfu replay``."""
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that kungfu-run wrote to")
+    parser.add_argument(
+        "--policy", action="append", default=[], metavar="SPEC",
+        help="MODULE_OR_PATH:POLICY(ARGS) instead of the run's own policies; several are one job's together",
+    )  # fmt: skip
+    parser.add_argument(
+        "--from", type=int, default=0, dest="start", metavar="STEP", help="begin at this step (the first)"
+    )
+    parser.add_argument("--plot", nargs="?", type=Path, const=Path(), metavar="FILE", help="draw it (DIR/replay.png)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Prints the timeline; gives the exit code. Raises ``UsageError`` or ``PolicyError`` where it cannot be."""
+    trace = read_trace(given.folder)
+    plan = compile_policies([load_policy(spec) for spec in given.policy]) if given.policy else _own(trace)
+    whose: Literal["the run's", "another"] = "another" if given.policy else "the run's"
+    replayed = replay(plan, trace, whose=whose, start=given.start)
+    told = _Replay(trace, whose, replayed, _events(given.folder), given.start)
+    if given.plot is not None:
+        from kungfu.cli.replay.picture import draw  # here: matplotlib takes a second to load
+
+        target = given.folder / "replay.png" if given.plot == Path() else given.plot
+        draw(trace, replayed.decisions, timeline(replayed.decisions, told.events, start=given.start), target)
+    if given.json:
+        print(json.dumps(_as_json(told), allow_nan=False))
+    else:
+        _print(told, Console(highlight=False))
+    return 0
+
+
+def _own(trace: Trace) -> Plan:
+    if trace.plan is not None:
+        return trace.plan
+    if trace.policy:
+        return compile_policies([load_policy(trace.policy)])
+    raise UsageError(
+        "the record does not hold the plan that ran; name its policies, as in --policy 'PATH.py:NAME(ARGS)'"
+    )
+
+
+def _events(folder: Path) -> Sequence[Mapping[str, Any]]:
+    """What happened, where the folder tells: a trace alone can be replayed as well."""
+    place = folder.parent if folder.suffix == ".jsonl" else folder
+    return read_events(place).entries if (place / "events.jsonl").exists() else ()
+
+
+# ---- as JSON -------------------------------------------------------------------------------------------------------
+
+
+def _as_json(told: _Replay) -> dict[str, Any]:
+    steps = [one.step for one in told.trace.steps]
+    return {
+        "steps": [steps[0], steps[-1]],
+        "policy": told.whose,
+        "decisions": [_decision(one) for one in told.replayed.decisions],
+        "run": [one for one in told.events if one.get("event") in ("decision", "called", "set", "noted", "shadow")],
+        "rescales": [one for one in told.events if one.get("event") == "rescale"],
+        "differences": list(told.replayed.differences),
+        "remarks": list(told.remarks),
+    }
+
+
+def _decision(one: Decision) -> dict[str, Any]:
+    return {
+        "step": one.step,
+        "rule": one.rule.name,
+        "standing": one.rule.standing,
+        "action": action_of(one.rule.action),
+        "value": _known(one.value),
+        "ranks": list(one.ranks),
+        "saw": {name: _known(value) for name, value in one.saw.items()},
+    }
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# ---- as text -------------------------------------------------------------------------------------------------------
+
+
+def _print(told: _Replay, console: Console) -> None:
+    steps = told.trace.steps
+    sizes = sorted({one.size for one in steps})
+    size = count(sizes[0], "peer") if len(sizes) == 1 else f"{sizes[0]} to {count(sizes[-1], 'peer')}"
+    plan = "its own policies" if told.whose == "the run's" else "another policy"
+    head = f"steps {steps[0].step} to {steps[-1].step} of {size}, {plan} replayed\n"
+    console.print(Text(head, style="bold"), soft_wrap=True)
+    rows = timeline(told.replayed.decisions, told.events, start=told.start)
+    console.print(_table(rows) if rows else Text("no rule fired, and nothing was decided in the run"))
+    for line in _verdict(told):
+        console.print(line, soft_wrap=True)
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table()
+    table.add_column("step", justify="right")
+    for name in ("rule", "in the replay", "in the run"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        again = f", {row.times} times up to step {row.last}" if row.times > 1 else ""
+        table.add_row(*(Text(cell) for cell in (str(row.step), row.rule, row.replayed + again, row.run)))
+    return table
+
+
+def _verdict(told: _Replay) -> Iterator[Text]:
+    if told.whose == "the run's":
+        differences = told.replayed.differences
+        if not differences:
+            decided = count(len(told.replayed.decisions), "decision")
+            yield Text(f"the replay decides as the run did: {decided}, and the same states of its folds", style="green")
+        for one in differences:
+            yield Text(f"differs: {one}", style="red")
+    for remark in told.remarks:
+        yield Text(f"note: {remark}", style="yellow")

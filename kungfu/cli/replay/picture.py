@@ -1,0 +1,69 @@
+"""A replay in one picture: the size of the run with the sizes asked for, and below it every rule's decisions."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from kungfu.cli.replay.timeline import Row
+from kungfu.control import Rescale
+from kungfu.errors import UsageError
+from kungfu.trace import Decision, Trace
+
+__all__ = ["draw"]
+
+_BLUE, _RED, _GREY = "#1f6fb4", "#b3261e", "#8a8f98"
+
+
+def draw(trace: Trace, decisions: Sequence[Decision], rows: Sequence[Row], target: Path) -> Path:
+    """Draws it as a PNG and gives its path; raises ``UsageError`` where `target` cannot be written."""
+    figure = Figure(figsize=(9.0, 5.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    size, rules = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (2.0, 1.0)})
+    _draw_size(size, trace, decisions)
+    _draw_rules(rules, decisions, rows)
+    for panel in (size, rules):
+        panel.spines[["top", "right"]].set_visible(False)
+    rules.set_xlabel("step")
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=110)
+    try:
+        target.write_bytes(content.getvalue())
+    except OSError as error:
+        raise UsageError(f"{target}: {error.strerror}; give a file that can be written") from error
+    return target
+
+
+def _draw_size(panel: Any, trace: Trace, decisions: Sequence[Decision]) -> None:
+    steps = trace.steps
+    panel.step([one.step for one in steps], [one.size for one in steps], where="post", color=_BLUE, label="run")
+    wanted = [one for one in decisions if isinstance(one.rule.action, Rescale)]
+    panel.scatter(
+        [one.step for one in wanted], [one.value for one in wanted],
+        marker="D", s=30, facecolor="white", edgecolor=_RED, zorder=3, label="asked for in the replay",
+    )  # fmt: skip
+    panel.set_ylim(0, 1.2 * max([1, *(one.size for one in steps), *(one.value for one in wanted)]))
+    panel.yaxis.set_major_locator(MaxNLocator(integer=True))
+    panel.set_ylabel("size (peers)")
+    panel.legend(loc="upper left", frameon=False, fontsize=9)
+
+
+def _draw_rules(panel: Any, decisions: Sequence[Decision], rows: Sequence[Row]) -> None:
+    ran = [row for row in rows if row.rule and row.run]
+    names = list(dict.fromkeys([*(one.rule.name for one in decisions), *(row.rule for row in ran)]))
+    panel.scatter(
+        [one.step for one in decisions], [names.index(one.rule.name) for one in decisions],
+        marker="D", s=30, facecolor="white", edgecolor=_RED, label="in the replay",
+    )  # fmt: skip
+    at = [names.index(row.rule) for row in ran]
+    panel.scatter([row.step for row in ran], at, marker="x", s=24, color=_GREY, zorder=3, label="in the run")
+    panel.set_yticks(range(len(names)), names, fontsize=9)
+    panel.set_ylim(-0.6, max(len(names), 1) - 0.4)
+    if names:
+        panel.legend(loc="upper right", frameon=False, fontsize=9)

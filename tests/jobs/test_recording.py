@@ -1,0 +1,55 @@
+"""A real run records every step of every peer, and its replay decides as it did."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from kungfu.trace import read_trace, replay
+from tests.jobs.harness import ROOT, ran
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_replay_of_a_run_that_grew_decides_as_the_run_did(tmp_path):
+    sizes = json.dumps({"5": 3})
+    arguments = ["--results", tmp_path / "results", "--schedule", sizes, "--epochs", 20, "--patient-at", 2]
+    ended = ran(tmp_path, "-np", 2, "--max", 3, program="network.py", arguments=arguments)
+    assert ended.code == 0, ended.output
+    assert ended.sizes == [2, 3]
+    trace = read_trace(ended.folder)
+    assert [one.step for one in trace.steps] == [row["step"] for row in ended.metrics]
+    assert [one.size for one in trace.steps] == [row["size"] for row in ended.metrics]
+    assert [one.agreed["mean_loss"] for one in trace.steps] == pytest.approx([row["loss"] for row in ended.metrics])
+    assert trace.remarks == ()
+    again = replay(trace.plan, trace, whose="the run's")
+    assert again.differences == ()
+    assert [(one.step, one.value) for one in again.decisions] == [
+        (event["step"], event["asked"]) for event in ended.all_of("decision")
+    ]
+
+
+def test_the_noise_scale_in_the_replay_is_that_of_the_run(tmp_path):
+    arguments = ["noise_scale", 230, tmp_path / "calls"]
+    ended = ran(tmp_path, "-np", 2, program="signals.py", arguments=arguments)
+    assert ended.code == 0, ended.output
+    trace = read_trace(ended.folder)
+    assert [one.after for one in trace.snapshots] == [0, 100, 200]
+    again = replay(trace.plan, trace, whose="the run's", start=150)
+    assert again.differences == ()
+    assert [one.step for one in again.decisions] == list(range(150, 231, 3))
+    assert [one.saw["noise_scale"] for one in again.decisions] == pytest.approx([2 / 3] * 27)
+
+
+def test_without_room_for_a_trace_there_is_none_and_a_replay_says_why(tmp_path):
+    arguments = ["noise_scale", 5, tmp_path / "calls"]
+    ended = ran(tmp_path, "-np", 1, "--trace-limit", 0, program="signals.py", arguments=arguments)
+    assert ended.code == 0, ended.output
+    assert not (ended.folder / "trace.jsonl").exists()
+    command = [sys.executable, "-m", "kungfu.cli.main", "replay", ended.folder]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 2
+    assert "--trace-limit 0" in told.stderr
