@@ -1,19 +1,23 @@
-"""``kungfu explain SPEC``: what a policy computes, when, and what it costs."""
+"""``kungfu explain SPEC ...``: what policies compute, when, what they share, and what they cost."""
 
 from __future__ import annotations
 
-from kungfu.compiler import compile_policies
+import json
+from collections.abc import Sequence
+from typing import Literal
+
+from kungfu.compiler import compile_policies, explain, explain_json
 from kungfu.policy_path import load_policy
 
 __all__ = ["explain_command"]
 
 
-def explain_command(spec: str) -> int:
-    """Prints the plan of the policy that `spec` names, as in ``kungfu.policies:gns_batch(max_peers=8)``.
+def explain_command(specs: Sequence[str], *, form: Literal["text", "json"] = "text") -> int:
+    """Prints the plan of the policies that `specs` name, as in ``kungfu.policies:gns_batch(max_peers=8)``.
 
-    Gives the exit code. Raises `PolicyError` where the policy does not resolve or does not compile. TensorFlow is not
-    imported.
+    Several stand for several policies on one job. Gives the exit code. Raises `PolicyError` where a policy does not
+    resolve, or where they do not compile together. TensorFlow is not imported.
     """
-    plan = compile_policies([load_policy(spec)])
-    print(plan.explain(), end="")
+    plan = compile_policies([load_policy(one) for one in specs])
+    print(explain(plan) if form == "text" else json.dumps(explain_json(plan), indent=2) + "\n", end="")
     return 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,7 @@ SPEC = "kungfu.policies:gns_batch(max_peers=8)"
 
 
 def test_it_prints_the_plan_and_gives_success(capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain_command(SPEC) == 0
+    assert explain_command([SPEC]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("rule gns_batch\n")
     assert "0 extra messages per step" in printed
@@ -23,11 +25,43 @@ def test_it_prints_the_plan_and_gives_success(capsys: pytest.CaptureFixture[str]
 
 def test_a_policy_that_does_not_resolve_is_an_error() -> None:
     with pytest.raises(PolicyError, match=r"kungfu.policies has no 'gns'"):
-        explain_command("kungfu.policies:gns")
+        explain_command(["kungfu.policies:gns"])
+
+
+def test_several_policies_are_explained_as_one_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    watching = tmp_path / "watching.py"
+    watching.write_text(
+        "import kungfu as kf\n"
+        "@kf.policy\n"
+        "def watching(training):\n"
+        "    return kf.control.every(7).call(print, kf.monitor.gradient_noise_scale(training))\n"
+    )
+    assert explain_command([SPEC, f"{watching}:watching"]) == 0
+    printed = capsys.readouterr().out
+    assert "\ngns_batch and watching share noise_scale, and " in printed
+    assert printed.count("all_reduce sum(") == 3
+
+
+def test_policies_that_conflict_do_not_explain_but_fail_like_at_attach() -> None:
+    with pytest.raises(PolicyError, match="'gns_batch', 'schedule' all rescale the cluster"):
+        explain_command([SPEC, "kungfu.policies:schedule({100: 4})"])
+
+
+def test_as_json_it_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain_command([SPEC], form="json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["costs"] == {
+        "messages_per_step": 0,
+        "gated_messages": 0,
+        "fixed_floats": 3,
+        "floats_per_peer": 0,
+        "state_bytes": 16,
+        "folds": 2,
+    }
 
 
 def test_it_needs_no_tensorflow() -> None:
-    program = f"import sys; from kungfu.cli.explain import explain_command; explain_command({SPEC!r}); "
+    program = f"import sys; from kungfu.cli.explain import explain_command; explain_command([{SPEC!r}]); "
     started = time.perf_counter()
     ended = subprocess.run(
         [sys.executable, "-c", program + "sys.exit('tensorflow' in sys.modules)"],

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from kungfu import control, ops
-from kungfu.compiler import compile_policies
+import pytest
+
+from kungfu import control, monitor, ops
+from kungfu.compiler import compile_policies, explain_json
+from kungfu.compiler.explain.units import units_of
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy import Policy, at_most
+from kungfu.policy import Policy, at_most, policy, shadow
+from kungfu.signal import Signal, TrainingSignals, fold, topological
 
 
 def ignore(control: Any, *values: float) -> None:
@@ -82,3 +89,138 @@ def test_an_empty_plan_is_explained_too() -> None:
     text = compile_policies([]).explain()
     assert text.startswith("reads\nbefore the gradient all-reduce\n")
     assert "0 floats (0 bytes)" in text
+
+
+# ---- the user's names and units ------------------------------------------------------------------------------------
+
+
+def test_a_signal_is_called_by_the_variable_that_holds_it() -> None:
+    def measured(training: Any) -> Any:
+        speed = ops.all_reduce(training.samples / training.step_seconds, "sum")
+        half = speed / 2
+        return control.every(5).call(ignore, half)
+
+    text = compile_policies([Policy("measured", measured)]).explain()
+    assert re.search(r"\n +speed = all_reduce sum\(%\d+\): agreed float32, samples/s  \[test_explain.py:\d+\]\n", text)
+    assert re.search(r"\n +half = speed / 2: agreed float32, samples/s  ", text)
+
+
+def test_two_variables_of_one_name_are_told_apart() -> None:
+    def one(training: Any) -> Any:
+        value = training.mean_loss * 2
+        return control.every(5).call(ignore, value)
+
+    def other(training: Any) -> Any:
+        value = training.mean_loss * 3
+        return control.every(5).call(ignore, value)
+
+    text = compile_policies([Policy("one", one), Policy("other", other)]).explain()
+    assert "value = mean_loss * 2: " in text
+    assert "value_2 = mean_loss * 3: " in text
+
+
+def test_the_noise_scale_counts_samples() -> None:
+    text = compile_policies([gns_batch(max_peers=8)]).explain()
+    assert re.search(r"\n +noise_scale = where\(.*\): agreed float32, samples  ", text)
+
+
+@pytest.mark.parametrize(
+    ("make", "unit"),
+    [
+        (lambda t: t.samples / t.step_seconds, "samples/s"),
+        (lambda t: 1 / t.step_seconds, "1/s"),
+        (lambda t: t.step_seconds * t.step_seconds, "s^2"),
+        (lambda t: t.samples * t.step_seconds, "s samples"),
+        (lambda t: t.total_samples / t.size / t.step_seconds, "samples/peers/s"),
+        (lambda t: t.samples / t.total_samples, ""),
+        (lambda t: t.samples + t.step_seconds, ""),
+        (lambda t: (t.samples + t.step_seconds) * t.size, ""),
+        (lambda t: ops.where(t.pending, t.samples, 0.0), "samples"),
+        (lambda t: ops.clip(t.step_seconds, 0.1, 2), "s"),
+        (lambda t: ops.exp(t.step_seconds), ""),
+        (lambda t: ops.median(ops.all_gather(t.busy_seconds)), "s"),
+        (lambda t: t.step_seconds.ema(0.5), "s"),
+        (lambda t: t.step_seconds.window(5).median(), "s"),
+        (lambda t: t.step_seconds.by_size(4)[t.size], "s"),
+        (lambda t: t.step_seconds.previous() + t.step_seconds.delta() + t.step_seconds.cumulative(), "s"),
+        (lambda t: fold(lambda total, x, y: total + x * y, 0.0, t.samples, t.step_seconds), "s samples"),
+        (lambda t: (t.loss > 1).count(), ""),
+    ],
+)
+def test_a_unit_follows_from_those_of_the_sources_or_is_not_told(make: Callable[[Any], Signal], unit: str) -> None:
+    made = make(TrainingSignals())
+    assert units_of(topological((made,)))[made] == unit
+
+
+# ---- what is shared ------------------------------------------------------------------------------------------------
+
+
+def test_two_composed_policies_show_what_they_share() -> None:
+    def slower(training: Any) -> Any:
+        return control.every(9).rescale(ops.floor(monitor.gradient_noise_scale(training) / 100))
+
+    text = compile_policies([at_most(gns_batch(max_peers=8), policy_named("slower", slower))]).explain()
+    assert re.search(r"\ngns_batch and slower share noise_scale, and \d+ nodes under it\n", text)
+    assert "rides on the gradient all-reduce: 3 floats" in text
+
+
+def policy_named(name: str, body: Callable[[Any], Any]) -> Policy:
+    """A policy whose rule bears its name, as the decorator makes it."""
+    return Policy(name, lambda training: replace(body(training), name=name))
+
+
+def test_policies_that_share_nothing_but_sources_say_nothing_of_it() -> None:
+    def one(training: Any) -> Any:
+        return control.every(5).call(ignore, training.mean_loss * 2)
+
+    def other(training: Any) -> Any:
+        return control.every(7).call(ignore, training.mean_loss * 3, training.size + 1)
+
+    assert " share " not in compile_policies([Policy("one", one), Policy("other", other)]).explain()
+
+
+# ---- rules that are no part of a step, and rules that nobody acts on -----------------------------------------------
+
+
+def test_a_rule_on_a_rescale_is_explained_with_its_nodes() -> None:
+    @policy
+    def linear(training: Any) -> Any:
+        factor = training.size / training.previous_size
+        return control.on_rescale().set_learning_rate(training.learning_rate * factor)
+
+    text = compile_policies([linear()]).explain()
+    assert "rule linear\n  looks in every barrier in which the size changes\n" in text
+    assert re.search(r"fires where %\d+: set the learning rate to %\d+\n", text)
+    assert re.search(r"\n    factor = size / previous_size: agreed float32  \[", text)
+
+
+def test_a_shadow_says_that_nobody_acts_on_it() -> None:
+    text = compile_policies([shadow(gns_batch(max_peers=8))]).explain()
+    assert "a shadow: nobody acts on it\n" in text
+
+
+def test_a_carried_gate_and_an_entry_are_written_as_they_are_meant() -> None:
+    def carried(training: Any) -> Any:
+        on = ops.carried(training.mean_loss > 1)
+        return control.always().when(on).call(ignore, ops.all_gather(training.loss)[-1])
+
+    text = compile_policies([Policy("carried", carried)]).explain()
+    assert re.search(r"on = carry from rank 0\(%\d+\): agreed bool", text)
+    assert "only in steps with on" in text
+    assert re.search(r"= %\d+\[-1\]: agreed float32", text)
+
+
+# ---- for programs --------------------------------------------------------------------------------------------------
+
+
+def test_the_document_says_what_the_text_says() -> None:
+    plan = compile_policies([at_most(gns_batch(max_peers=8), schedule({10: 4}))])
+    document = json.loads(json.dumps(explain_json(plan)))
+    text = plan.explain()
+    shown = [re.match(r" +(%\d+|\w+) = (.*?): (local|agreed)", line) for line in text.splitlines()]
+    assert {(one[1], one[2]) for one in shown if one} == {(one["label"], one["made"]) for one in document["nodes"]}
+    assert [one["name"] for one in document["rules"]] == [rule.name for rule in plan.rules]
+    assert set(document["reads"]) == plan.sources
+    assert document["rides"] == [one for one in document["rides"] if f"\n  {one} = all_reduce" in text]
+    placed = {label for part in ("before", "after") for one in document[part] for label in one["nodes"]}
+    assert placed | set(document["rides"]) == {one["label"] for one in document["nodes"]}

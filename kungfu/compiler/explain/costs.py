@@ -1,0 +1,62 @@
+"""Costs: messages, bytes and state of a plan, as numbers and in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kungfu.compiler.plan import Plan, RiderLayout
+
+__all__ = ["Costs", "cost_lines", "costs_of", "counted", "length"]
+
+_FLOAT_BYTES = 4
+_STATE_BYTES = {"bool": 1, "int64": 8, "float32": 4}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a plan costs a step beyond the gradients: `fixed_floats`, and `floats_per_peer` times the size, ride."""
+
+    messages_per_step: int
+    gated_messages: int
+    fixed_floats: int
+    floats_per_peer: int
+    state_bytes: int
+    folds: int
+
+
+def costs_of(plan: Plan) -> Costs:
+    """The costs of a plan."""
+    fields = [one.type for fold in plan.folds for one in fold.recurrence.updates]
+    return Costs(
+        plan.messages_per_step,
+        sum(1 for one in plan.after if one.message and one.gates),
+        len(plan.riders.scalars),
+        len(plan.riders.vectors),
+        sum(_STATE_BYTES[one.dtype] * math.prod(one.extents(1)) for one in fields),
+        len(plan.folds),
+    )
+
+
+def cost_lines(plan: Plan) -> Iterator[str]:
+    """The costs of a plan in words."""
+    costs = costs_of(plan)
+    yield f"{counted(costs.messages_per_step, 'extra message')} per step"
+    if costs.gated_messages:
+        yield f"{counted(costs.gated_messages, 'small message')} more in the steps of their gates"
+    yield f"{length(plan.riders)} per step on the gradient all-reduce"
+    yield f"{counted(costs.state_bytes, 'byte')} of state in {counted(costs.folds, 'fold')}"
+
+
+def length(layout: RiderLayout) -> str:
+    """The floats and bytes of a message, in terms of the size where it holds vectors."""
+    fixed, growing = len(layout.scalars), len(layout.vectors)
+    if not growing:
+        return f"{counted(fixed, 'float')} ({counted(fixed * _FLOAT_BYTES, 'byte')})"
+    return f"{fixed} + {growing} x size floats ({fixed * _FLOAT_BYTES} + {growing * _FLOAT_BYTES} x size bytes)"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 float``, ``2 floats``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")

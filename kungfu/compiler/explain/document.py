@@ -1,0 +1,90 @@
+"""Explain for programs: the same as the text says, as values that JSON knows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kungfu.compiler.explain.costs import costs_of
+from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made
+from kungfu.compiler.explain.sharing import shared_parts
+from kungfu.compiler.explain.units import units_of
+from kungfu.compiler.plan import Plan, RiderLayout, Segment
+from kungfu.control import Rule
+from kungfu.signal import SOURCES, Constant, Signal, topological
+
+__all__ = ["explain_json"]
+
+
+def explain_json(plan: Plan) -> dict[str, Any]:
+    """The plan as a document: `rules`, `shared`, `reads`, `nodes`, `before`, `rides`, `after`, `costs`.
+
+    Nodes are known by their labels, which are those of the text; `before` and `after` are the segments in order, each
+    with its gates, its nodes and what its message carries.
+
+    >>> from kungfu.compiler import compile_policies
+    >>> from kungfu.policies import gns_batch
+    >>> explain_json(compile_policies([gns_batch(max_peers=8)]))["costs"]["messages_per_step"]
+    0
+    """
+    labels = labels_of(plan)
+    return {
+        "rules": [_rule(one, labels) for one in (*plan.rules, *plan.on_rescale)],
+        "shared": [{"by": list(one.by), "nodes": _names(one.nodes, labels)} for one in shared_parts(plan)],
+        "reads": {name: _source(name) for name in sorted(plan.sources)},
+        "nodes": list(_nodes(labels)),
+        "before": [_segment(one, labels) for one in plan.before],
+        "rides": _names(plan.riders.collectives, labels),
+        "after": [_segment(one, labels) for one in plan.after],
+        "costs": dataclasses.asdict(costs_of(plan)),
+    }
+
+
+def _rule(rule: Rule, labels: Labels) -> dict[str, Any]:
+    return {
+        "name": rule.name,
+        "occasion": rule.trigger.occasion,
+        "standing": rule.standing,
+        "gates": _gates((rule.gate,), labels),
+        "fires": labels[rule.fires],
+        "does": does(rule.action, labels),
+        "logs": {name: labels[one] for name, one in rule.saw.items()},
+    }
+
+
+def _source(name: str) -> Mapping[str, str]:
+    kind = SOURCES[name]
+    return {"placement": kind.placement, "type": str(kind.type), "unit": kind.unit, "meaning": kind.meaning}
+
+
+def _nodes(labels: Labels) -> Iterator[dict[str, str]]:
+    units = units_of(topological(labels))
+    for node, label in labels.items():
+        if not is_plain(node):
+            yield {
+                "label": label,
+                "made": made(node, labels),
+                "placement": node.placement,
+                "type": str(node.type),
+                "unit": units[node],
+                "origin": node.origin,
+            }
+
+
+def _segment(segment: Segment, labels: Labels) -> dict[str, Any]:
+    nodes = [one for one in segment.nodes if not is_plain(one)]
+    message = segment.message or RiderLayout()
+    return {
+        "gates": _gates(segment.gates, labels),
+        "nodes": _names(nodes, labels),
+        "message": _names(message.collectives, labels),
+    }
+
+
+def _gates(gates: Iterable[Signal], labels: Labels) -> list[str]:
+    return [labels[one] for one in gates if not isinstance(one, Constant)]
+
+
+def _names(nodes: Iterable[Signal], labels: Labels) -> list[str]:
+    return [labels[one] for one in nodes]

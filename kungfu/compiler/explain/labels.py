@@ -1,0 +1,106 @@
+"""Labels: what each node of a plan is called, and how it is made, in the user's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import count
+
+from kungfu.compiler.plan import Plan
+from kungfu.control import Action, Call, Rescale, Rule, SetGlobalBatchSize, SetLearningRate
+from kungfu.control.action import operands
+from kungfu.control.rule import distinct_name
+from kungfu.errors import InternalError
+from kungfu.signal import SOURCES, Collective, Constant, Fold, Map, Signal, Source, is_exact, topological
+from kungfu.signal.origin import variable_at
+
+__all__ = ["Labels", "does", "is_plain", "labels_of", "made", "roots_of", "steps"]
+
+Labels = Mapping[Signal, str]
+
+
+def labels_of(plan: Plan) -> Labels:
+    """For each node its name, else the variable that the policy keeps it in, else a number.
+
+    Leaves, and what is a function of step and size alone, stand as themselves.
+    """
+    order = topological((*plan.nodes, *(root for rule in plan.on_rescale for root in roots_of(rule))))
+    given = _names(plan, order)
+    labels: dict[Signal, str] = {}
+    numbers = count(1)
+    for node in order:
+        if isinstance(node, (Source, Constant)):
+            labels[node] = node.source if isinstance(node, Source) else repr(node.value)
+        elif isinstance(node, Map) and is_exact(node):
+            labels[node] = f"({made(node, labels)})"
+        else:
+            labels[node] = given.get(node) or f"%{next(numbers)}"
+    return labels
+
+
+def _names(plan: Plan, order: Iterable[Signal]) -> dict[Signal, str]:
+    """The names that the user gave: by ``.named``, and by an assignment, which is of the last node made on its line."""
+    names = {signal: name for name, signal in plan.watched_signals.items()}
+    last = {node.origin: node for node in order if not is_plain(node)}
+    taken = {*names.values(), *SOURCES}
+    for origin, node in last.items():
+        variable = variable_at(origin)
+        if variable and node not in names:
+            names[node] = distinct_name(variable, taken=taken)
+            taken.add(names[node])
+    return names
+
+
+def is_plain(node: Signal) -> bool:
+    """Whether a node stands as itself wherever it is used, and needs no line."""
+    return isinstance(node, (Source, Constant)) or (isinstance(node, Map) and is_exact(node))
+
+
+def roots_of(rule: Rule) -> tuple[Signal, ...]:
+    """Every signal that a rule is made of, at its surface."""
+    return (rule.gate, rule.when, rule.fires, *operands(rule.action), *rule.saw.values())
+
+
+def made(node: Signal, labels: Labels) -> str:
+    """How a node is made, over the labels of its inputs."""
+    if isinstance(node, Map):
+        return _applied(node, [labels[one] for one in node.operands])
+    if isinstance(node, Collective):
+        kind = {"gather": "all_gather", "carry": "carry from rank 0"}.get(
+            node.reduction, f"all_reduce {node.reduction}"
+        )
+        return f"{kind}({labels[node.operand]})"
+    if isinstance(node, Fold):
+        sampled = "" if isinstance(node.gate, Constant) else f" where {labels[node.gate]}"
+        inputs = ", ".join(labels[one] for one in node.observed)
+        return f"{node.recurrence.label}({inputs}){sampled}, {node.on_rescale} on rescale"
+    raise InternalError(f"{node!r} is a leaf and needs no line of its own")
+
+
+def _applied(node: Map, operands: list[str]) -> str:
+    """As Python writes it."""
+    operation = node.operation
+    if operation.name == "take":
+        return f"{operands[0]}[{operands[1]}]"
+    if not operation.symbol:
+        return f"{operation.name}({', '.join(operands)})"
+    return operation.symbol + operands[0] if len(operands) == 1 else f" {operation.symbol} ".join(operands)
+
+
+def does(action: Action, labels: Labels) -> str:
+    """What an action asks for, as half a sentence."""
+    arguments = ", ".join(labels[one] for one in operands(action))
+    if isinstance(action, Rescale):
+        return f"rescale to {arguments} peers, keep {action.keep}"
+    if isinstance(action, SetGlobalBatchSize):
+        return f"set the global batch size to {arguments} samples"
+    if isinstance(action, SetLearningRate):
+        return f"set the learning rate to {arguments}" + (f" over {action.over:g} {action.unit}" if action.over else "")
+    if isinstance(action, Call):
+        return f"call {getattr(action.fn, '__name__', 'a function')}({arguments})"
+    return f"{type(action).__name__.lower()} {arguments}".rstrip()
+
+
+def steps(gates: Iterable[Signal], labels: Labels) -> str:
+    """In which steps something happens that has these gates."""
+    conditions = [labels[one] for one in gates if not isinstance(one, Constant)]
+    return f"only in steps with {' or '.join(conditions)}" if conditions else "in every step"

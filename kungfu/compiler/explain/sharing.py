@@ -1,0 +1,62 @@
+"""Sharing: what several policies need and the plan computes once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kungfu.compiler.explain.labels import roots_of
+from kungfu.compiler.plan import Plan
+from kungfu.signal import NEST, Collective, Fold, Signal, topological
+
+__all__ = ["Shared", "shared_parts"]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the same rules need together: `nodes`, of which `tops` are under no other of them."""
+
+    by: tuple[str, ...]
+    nodes: tuple[Signal, ...]
+    tops: tuple[Signal, ...]
+
+
+def shared_parts(plan: Plan) -> tuple[Shared, ...]:
+    """For each set of rules that share nodes, which ones: what holds a fold, a message or a norm."""
+    dear = _dear(plan)
+    owners: dict[Signal, list[str]] = {}
+    for name, roots in _parts(plan).items():
+        for node in topological(roots):
+            if node in dear:
+                owners.setdefault(node, []).append(name)
+    together: dict[tuple[str, ...], list[Signal]] = {}
+    for node in plan.nodes:
+        if len(owners.get(node, ())) > 1:
+            together.setdefault(tuple(owners[node]), []).append(node)
+    return tuple(Shared(by, tuple(nodes), _tops(nodes)) for by, nodes in together.items())
+
+
+def _dear(plan: Plan) -> set[Signal]:
+    """What is worth sharing: all other arithmetic costs next to nothing."""
+    dear: set[Signal] = set()
+    for node in plan.nodes:
+        below = any(one in dear or one.type.shape == NEST for one in node.inputs)
+        if isinstance(node, (Fold, Collective)) or below:
+            dear.add(node)
+    return dear
+
+
+def _parts(plan: Plan) -> Mapping[str, tuple[Signal, ...]]:
+    """What each policy needs; a rule that stands for several contributes each of them under its own name."""
+    parts: dict[str, tuple[Signal, ...]] = {}
+    for rule in plan.rules:
+        wishes = [name for name in rule.contenders if name in rule.saw]
+        for name in wishes or [rule.name]:
+            roots = (rule.saw[name],) if wishes else roots_of(rule)
+            parts[name] = (*parts.get(name, ()), *roots)
+    return parts
+
+
+def _tops(nodes: list[Signal]) -> tuple[Signal, ...]:
+    below = {one for node in nodes for one in node.inputs}
+    return tuple(node for node in nodes if node not in below)

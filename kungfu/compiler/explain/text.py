@@ -1,0 +1,119 @@
+"""Explain: a plan as text, stage by stage, in the user's names, with what it costs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kungfu.compiler.explain.costs import cost_lines, counted, length
+from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, roots_of, steps
+from kungfu.compiler.explain.sharing import Shared, shared_parts
+from kungfu.compiler.explain.units import units_of
+from kungfu.compiler.plan import Plan, Segment
+from kungfu.control import Rule
+from kungfu.signal import SOURCES, Signal, topological
+
+__all__ = ["explain"]
+
+
+@dataclass(frozen=True)
+class _Words:
+    """What the nodes are called and count, and which of them were shown."""
+
+    labels: Labels
+    units: Mapping[Signal, str]
+    shown: set[Signal]
+
+
+def explain(plan: Plan) -> str:
+    """What the rules ask for, what is computed when, what rides on the gradients, and what it all costs a step.
+
+    A node stands under its name, else under the variable that the policy keeps it in, else under a number; leaves, and
+    what is a function of step and size alone, stand as themselves. Each line says how the node is made, whether it is
+    local or agreed, its dtype, its unit where one follows from the sources, and the policy's line that made it. What
+    several policies share is computed once, and said so.
+    """
+    words = _Words(labels_of(plan), units_of(topological(labels_of(plan))), set())
+    return "\n".join(_lines(plan, words)) + "\n"
+
+
+def _lines(plan: Plan, words: _Words) -> Iterator[str]:
+    for rule in plan.rules:
+        yield from _rule(rule, words.labels)
+    for rule in plan.on_rescale:
+        yield from _rule_on_rescale(rule, words)
+    for shared in shared_parts(plan):
+        yield _shared(shared, words.labels)
+    yield "reads"
+    yield from (f"  {one}" for one in _reads(plan))
+    yield "before the gradient all-reduce"
+    yield from _stage(plan.before, words)
+    yield f"rides on the gradient all-reduce: {length(plan.riders)}"
+    yield from (f"  {_node(one, words)}" for one in plan.riders.collectives)
+    yield "after the gradient all-reduce"
+    yield from _stage(plan.after, words)
+    yield "costs"
+    yield from (f"  {one}" for one in cost_lines(plan))
+
+
+def _rule(rule: Rule, labels: Labels) -> Iterator[str]:
+    yield _heading(rule)
+    yield f"  looks {steps((rule.gate,), labels)}"
+    yield f"  fires where {labels[rule.fires]}: {does(rule.action, labels)}"
+    yield f"  logs {_seen(rule, labels)}"
+
+
+def _rule_on_rescale(rule: Rule, words: _Words) -> Iterator[str]:
+    """With its nodes, since a barrier settles it apart from the steps."""
+    yield _heading(rule)
+    yield "  looks in every barrier in which the size changes"
+    yield f"  fires where {words.labels[rule.fires]}: {does(rule.action, words.labels)}"
+    yield f"  logs {_seen(rule, words.labels)}"
+    for node in topological(roots_of(rule)):
+        if not is_plain(node) and node not in words.shown:
+            words.shown.add(node)
+            yield f"    {_node(node, words)}"
+
+
+def _heading(rule: Rule) -> str:
+    return f"rule {rule.name}" + (", a shadow: nobody acts on it" if rule.standing == "shadow" else "")
+
+
+def _seen(rule: Rule, labels: Labels) -> str:
+    seen = [name if labels[one] == name else f"{name} {labels[one]}" for name, one in rule.saw.items()]
+    return ", ".join(seen) or "nothing"
+
+
+def _shared(shared: Shared, labels: Labels) -> str:
+    names = ", ".join(labels[one] for one in shared.tops)
+    below = len(shared.nodes) - len(shared.tops)
+    under = f", and {counted(below, 'node')} under " + ("it" if len(shared.tops) == 1 else "them") if below else ""
+    return f"{' and '.join(shared.by)} share {names}{under}"
+
+
+def _reads(plan: Plan) -> Iterator[str]:
+    for name in sorted(plan.sources):
+        kind = SOURCES[name]
+        unit = f", {kind.unit}" if kind.unit else ""
+        yield f"{name}: {kind.placement} {kind.type}{unit}; {kind.meaning}"
+
+
+def _stage(segments: tuple[Segment, ...], words: _Words) -> Iterator[str]:
+    """The segments' nodes that no earlier segment shows; what is needed in two stages is computed in both."""
+    for segment in segments:
+        nodes = [one for one in segment.nodes if one not in words.shown and not is_plain(one)]
+        words.shown.update(nodes)
+        if nodes or segment.message:
+            yield f"  {steps(segment.gates, words.labels)}"
+        yield from (f"    {_node(one, words)}" for one in nodes)
+        if segment.message:
+            yield f"    one message of {length(segment.message)}"
+            yield from (f"      {_node(one, words)}" for one in segment.message.collectives)
+
+
+def _node(node: Signal, words: _Words) -> str:
+    path, _, line = node.origin.rpartition(":")
+    where = f"  [{os.path.basename(path)}:{line}]" if node.origin else ""
+    unit = f", {words.units[node]}" if words.units[node] else ""
+    return f"{words.labels[node]} = {made(node, words.labels)}: {node.placement} {node.type}{unit}{where}"

@@ -1,0 +1,119 @@
+"""Units: what the numbers of a plan count, as far as it follows from the units of the sources.
+
+A unit is a product of powers; a constant has any. Where signals of two units are added, or a unit goes through a
+function that keeps none, nothing is said rather than something wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from kungfu.signal import SOURCES, Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
+
+__all__ = ["units_of"]
+
+Unit = Mapping[str, int]
+_ANY: Unit = {"any": 0}  # of a constant, which goes with all
+_NONE: Unit = {"unknown": 0}
+
+_KEEPING = frozenset(
+    ["negative", "abs", "round", "floor", "ceil", "to_int64", "to_float32", "modulo", "take", "spread"]
+    + ["sum", "mean", "min", "max", "median", "mean_present", "min_present", "max_present", "median_present"]
+)
+_PLAIN = frozenset(["norm_squared", "dot", "max_abs"])  # gradients count nothing
+_AGREEING = frozenset(["add", "subtract", "minimum", "maximum", "push"])
+
+
+def units_of(nodes: Iterable[Signal]) -> dict[Signal, str]:
+    """The unit of each of these nodes, given after their inputs; empty where it has none or none is known.
+
+    >>> from kungfu.signal import TrainingSignals, topological
+    >>> training = TrainingSignals()
+    >>> speed = training.samples / training.step_seconds
+    >>> units_of(topological((speed.ema(0.1),)))[speed]
+    'samples/s'
+    """
+    found: dict[Signal, Unit] = {}
+    for node in nodes:
+        found[node] = _unit(node, found)
+    return {node: _written(unit) for node, unit in found.items()}
+
+
+def _unit(node: Signal, found: Mapping[Signal, Unit]) -> Unit:
+    if isinstance(node, Source):
+        unit = SOURCES[node.source].unit
+        return {unit: 1} if unit else {}
+    if isinstance(node, Constant):
+        return _ANY
+    if isinstance(node, Collective):
+        return found[node.operand]
+    if isinstance(node, Map):
+        return _of_map(node.operation.name, [found[one] for one in node.operands])
+    return _of_fold(node, found) if isinstance(node, Fold) else _NONE
+
+
+def _of_map(name: str, operands: list[Unit]) -> Unit:
+    if name in _KEEPING:
+        return operands[0]
+    if name in _PLAIN:
+        return {}
+    if name in _AGREEING:
+        return _common(operands)
+    if name == "where":
+        return _common(operands[1:])
+    if name == "place":
+        return _common([operands[0], operands[2]])
+    if name in ("multiply", "divide", "floor_divide"):
+        return _product(*operands, sign=1 if name == "multiply" else -1)
+    return _NONE
+
+
+def _common(units: Iterable[Unit]) -> Unit:
+    """The one unit of all these, whatever the constants among them count."""
+    distinct = [one for one in units if one is not _ANY]
+    if not distinct:
+        return _ANY
+    return distinct[0] if all(one == distinct[0] for one in distinct) else _NONE
+
+
+def _product(one: Unit, other: Unit, *, sign: int) -> Unit:
+    if one is _ANY and other is _ANY:
+        return _ANY
+    if one is _NONE or other is _NONE:
+        return _NONE
+    powers = Counter({} if one is _ANY else one)
+    for unit, power in ({} if other is _ANY else other).items():
+        powers[unit] += sign * power
+    return {unit: power for unit, power in powers.items() if power}
+
+
+def _of_fold(fold: Fold, found: Mapping[Signal, Unit]) -> Unit:
+    """Its state first counts anything, then what its updates make of it, and its output what is made of that."""
+    inside = fold.recurrence
+    inputs = [found[one] for one in fold.observed]
+    first = _inside(inside.updates, state=lambda _: _ANY, inputs=inputs)
+    state = [first[one] for one in inside.updates]
+    return _inside((inside.output,), state=lambda index: state[index], inputs=inputs)[inside.output]
+
+
+def _inside(results: tuple[Signal, ...], *, state: Callable[[int], Unit], inputs: list[Unit]) -> dict[Signal, Unit]:
+    found: dict[Signal, Unit] = {}
+    for node in topological(results):
+        if isinstance(node, Placeholder):
+            found[node] = state(node.index) if node.kind == "state" else inputs[node.index]
+        else:
+            found[node] = _unit(node, found)
+    return found
+
+
+def _written(unit: Unit) -> str:
+    above = [_power(name, power) for name, power in sorted(unit.items()) if power > 0]
+    below = [_power(name, -power) for name, power in sorted(unit.items()) if power < 0]
+    if not below:
+        return " ".join(above)
+    return (" ".join(above) or "1") + "/" + ("/".join(below))
+
+
+def _power(name: str, power: int) -> str:
+    return name if power == 1 else f"{name}^{power}"
