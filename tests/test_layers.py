@@ -25,6 +25,7 @@ ALLOWED = {
     "compiler": [*CALCULUS, "errors"],
     "trace": ["compiler", *CALCULUS, "errors"],
     "training": ["compiler", "trace", "policy_path", "runtime", *CALCULUS, "errors"],
+    "testing": ["compiler", "trace", "runtime", *CALCULUS, "errors"],
     "runtime": ["native", "errors"],
     "native": ["errors"],
 }

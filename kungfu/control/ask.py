@@ -127,7 +127,7 @@ def _seen(trigger: Trigger, *signals: Signal) -> dict[str, Signal]:
     """What a log should show beside a decision: of what it asks for, and of the condition that held."""
     seen: dict[str, Signal] = {}
     for one in (*signals, trigger.predicate):
-        seen = {**seen_under(one), **seen}
+        seen |= {label: node for label, node in seen_under(one).items() if label not in seen}
     return seen
 
 

@@ -123,6 +123,8 @@ def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any
             "samples": np.float32(2),
             "busy_seconds": np.float32(abs(quarters()) + 0.25),
             "step_seconds": np.float32(np.nan if number < 3 else 0.5),
+            "clock_seconds": np.float32(number / 2),
+            "rescale_seconds": np.float32(np.nan if number < 3 else 0.25),
         }
         for _ in range(size)
     ]
@@ -135,6 +137,7 @@ def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any
         "global_batch_size": 2 * size,
         "local_batch_size": np.float32(2),
         "learning_rate": np.float32(0.125),
+        "samples_done": 2 * size * (number - 1),
     }
     return local, {**agreed, **changed}
 
@@ -143,6 +146,7 @@ def assert_same(outcomes: Sequence[Outcome], expected: Outcome) -> None:
     """All peers decided alike, and as expected; numbers to float tolerance."""
     for one in outcomes:
         np.testing.assert_array_equal(one.fired, expected.fired)
+        np.testing.assert_array_equal(one.masks, expected.masks)
         for name in ("targets", "saw", "watched"):
             np.testing.assert_allclose(getattr(one, name), getattr(expected, name), rtol=1e-4, atol=1e-5, err_msg=name)
 
