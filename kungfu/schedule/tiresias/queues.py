@@ -79,19 +79,37 @@ def running_first(queues: Queues, *, runs: npt.NDArray[np.bool_]) -> Queues:
     return _chosen(queues, which=np.argsort(rank, kind="stable"))
 
 
+_EARLY_S, _LATE_S = 1e-6, 1e-5
+"""Against the rounding of sums of times: a wake may come early by the first, and a limit is reached if only the second
+is missing. The second is larger, so that a job always sinks when it was woken for.
+"""
+
+
 def next_crossing_s(queues: Queues, *, held: Ints, levels: Levels) -> float:
     """When the next job will have used up its quantum or its patience, in whole seconds from now.
 
     Rounding up to a second is the published simulator's; its times are whole numbers.
     """
     sinks = (held > 0) & (queues.level < len(levels.quanta))
-    left = _limits(levels)[queues.level[sinks]] - queues.service[sinks]
-    in_s = float(np.ceil(left / held[sinks]).min()) if sinks.any() else math.inf
+    left_s = (_limits(levels)[queues.level[sinks]] - queues.service[sinks]) / held[sinks]
+    in_s = _whole_s(left_s).min(initial=math.inf)
     if levels.starvation is not None:
         rises = (held == 0) & (queues.level > 0) & (queues.executed_s > 0)
-        patience_s = np.floor(queues.executed_s[rises] * levels.starvation - queues.waited_s[rises])
-        in_s = min(in_s, float(patience_s[patience_s > 0].min(initial=math.inf)))
-    return queues.now_s + max(in_s, 0.0)
+        left_s = _patience_s(queues, levels.starvation)[rises] - queues.waited_s[rises]
+        in_s = min(in_s, _whole_s(left_s[left_s > _LATE_S]).min(initial=math.inf))
+    return queues.now_s + float(in_s)
+
+
+def _whole_s(left_s: Floats) -> Floats:
+    """Whole seconds to wait; none for a job that has used up two quanta at once, and sinks a level an event."""
+    whole: Floats = np.where(left_s <= _LATE_S, 0.0, np.maximum(np.ceil(left_s - _EARLY_S), 1.0))
+    return whole
+
+
+def _patience_s(queues: Queues, starvation: float) -> Floats:
+    """How long each job may wait, in whole seconds as in the published simulator."""
+    patience_s: Floats = np.floor(queues.executed_s * starvation + _LATE_S)
+    return patience_s
 
 
 def _chosen(queues: Queues, *, which: Ints | npt.NDArray[np.bool_]) -> Queues:
@@ -135,11 +153,11 @@ def _entered(queues: Queues, *, arrived: Ints) -> Queues:
 
 def _moved(queues: Queues, *, state: State, levels: Levels) -> Queues:
     held = state.progress.gpus[queues.job]
-    sinks = (held > 0) & (queues.service >= _limits(levels)[queues.level])
+    sinks = (held > 0) & (queues.service + held * _LATE_S >= _limits(levels)[queues.level])
     rises = np.zeros(len(held), dtype=np.bool_)
     if levels.starvation is not None:
-        patience_s = np.floor(queues.executed_s * levels.starvation)
-        rises = (held == 0) & (queues.level > 0) & (queues.executed_s > 0) & (queues.waited_s >= patience_s)
+        waited_out = queues.waited_s + _LATE_S >= _patience_s(queues, levels.starvation)
+        rises = (held == 0) & (queues.level > 0) & (queues.executed_s > 0) & waited_out
     if not (sinks.any() or rises.any()):
         return queues
     queues = replace(

@@ -43,6 +43,21 @@ def test_a_starving_job_rises_above_those_who_come_later() -> None:
     assert starved.finish_s.tolist() == [50, 20, 30, 40, 60]
 
 
+def test_rounding_of_times_makes_no_job_sink_a_second_late() -> None:
+    begin = 6.4
+    assert (begin + 10) - begin < 10
+    result = simulate(rows((begin, 1, 100), (begin, 1, 10)), gpus=1, policy=tiresias(quanta=(10,)))
+    assert result.start_s.tolist() == [begin, begin + 10]
+
+
+def test_a_starving_job_rises_on_time_also_between_whole_seconds() -> None:
+    # The first has run 10 s when it sinks at 10.5, so it may wait 5 s. Asked at 12.25, it is looked at again 4 s later:
+    # at 16.25 it rises, before the last one arrives. Nothing else happens until then.
+    jobs = rows((0.5, 1, 20), (0.5, 1, 10), (12.25, 1, 15), (17, 1, 10))
+    result = simulate(jobs, gpus=1, policy=tiresias(quanta=(10,), starvation=0.5))
+    assert result.start_s.tolist() == [0.5, 10.5, 20.5, 40.5]
+
+
 @pytest.mark.slow
 @thorough
 @given(instance=instances(most_jobs=8), starvation=st.sampled_from([None, 0.5, 1.0, 2.0, 3.5]))
