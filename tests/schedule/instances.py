@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -48,6 +49,24 @@ def instances(draw: st.DrawFn, *, curves: tuple[Curve, ...] = CURVES, most_jobs:
 
 def _job(index: int, submit: int, gpus: int, runs: int, curve: Curve, fewest: int, more: int) -> Job:
     return Job(str(index), submit, gpus, float(runs), curve, min(fewest, gpus), gpus + more)
+
+
+def untied(seed: int) -> Instance:
+    """A cluster of up to 10 GPUs and up to 8 jobs whose times are no round numbers, so that no two events coincide.
+
+    Where they do, the rounding of two different ways to sum decides who comes first.
+    """
+    chance = Random(seed)
+    gpus = chance.randint(1, 10)
+    arrivals = sorted(chance.uniform(0, 30) for _ in range(chance.randint(1, 8)))
+    jobs = []
+    for index, submit_s in enumerate(arrivals):
+        asked, curve = chance.randint(1, gpus), chance.choice(CURVES)
+        fewest, most = chance.choice([(1, 16), (chance.randint(1, asked), asked + 3), (asked, asked)])
+        jobs.append(
+            Job(str(index), submit_s, asked, chance.uniform(1, 30), curve, min(fewest, asked), max(most, asked))
+        )
+    return Instance(gpus, tuple(jobs))
 
 
 def rows(*cells: tuple[float, int, float]) -> tuple[Job, ...]:

@@ -14,6 +14,9 @@ from kungfu.schedule.elan.forecast import estimated_opening, estimated_sum_of_en
 
 __all__ = ["admissible", "does_not_delay", "spare_gpus"]
 
+_ROUNDING = 1 + 1e-9
+"""Two futures of equal length are equally good, whatever the rounding of their sums."""
+
 
 def spare_gpus(crew: Crew, *, setting: Setting) -> int:
     """GPUs that would be left if everybody had its fewest."""
@@ -44,7 +47,7 @@ def _pays(crew: Crew, *, job: int, fewest: int, setting: Setting) -> bool:
     wait = opening(crew, wanted=fewest, setting=setting)
     later = joined(wait.crew, job=job, setting=setting)
     waiting_s = wait.ends_s + wait.time_s * len(later.jobs) + sum_of_ends_s(later, setting=setting)
-    return sum_of_ends_s(joined(crew, job=job, setting=setting), setting=setting) <= waiting_s
+    return sum_of_ends_s(joined(crew, job=job, setting=setting), setting=setting) <= waiting_s * _ROUNDING
 
 
 def _seems_to_pay(crew: Crew, *, job: int, fewest: int, setting: Setting) -> bool:
@@ -53,7 +56,7 @@ def _seems_to_pay(crew: Crew, *, job: int, fewest: int, setting: Setting) -> boo
     later = allocated(joined(wait.crew, job=job, setting=setting), setting=setting)
     waiting_s = wait.ends_s + wait.time_s * len(later.jobs) + float(left_s(later, setting=setting).sum())
     sooner = joined(crew, job=job, setting=setting)
-    return estimated_sum_of_ends_s(sooner, again_s=wait.time_s, setting=setting) <= waiting_s
+    return estimated_sum_of_ends_s(sooner, again_s=wait.time_s, setting=setting) <= waiting_s * _ROUNDING
 
 
 def does_not_delay(crew: Crew, *, job: int, head: int, setting: Setting, exact_up_to: int) -> bool:
@@ -61,4 +64,4 @@ def does_not_delay(crew: Crew, *, job: int, head: int, setting: Setting, exact_u
     wanted = int(setting.workload.min_gpus[head])
     opens = opening if len(crew.jobs) < exact_up_to else estimated_opening
     limit_s = opens(crew, wanted=wanted, setting=setting).time_s
-    return opens(joined(crew, job=job, setting=setting), wanted=wanted, setting=setting).time_s <= limit_s
+    return opens(joined(crew, job=job, setting=setting), wanted=wanted, setting=setting).time_s <= limit_s * _ROUNDING

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
 from kungfu.schedule import Job, Pauses, elastic_backfill, elastic_fifo, fifo, simulate, with_limits
@@ -13,7 +14,8 @@ from kungfu.schedule.elan.crew import crew_now, prepared
 from kungfu.schedule.greedy import saved_time
 from kungfu.schedule.state import remaining_s
 from tests.schedule.auditor import seen
-from tests.schedule.instances import Instance, instances, rows, thorough
+from tests.schedule.elan.reference import elan_reference
+from tests.schedule.instances import Instance, instances, rows, thorough, untied
 
 POLICIES = {"efifo": elastic_fifo, "ebf": elastic_backfill}
 
@@ -74,6 +76,18 @@ def test_gpus_are_shared_as_the_plain_loop_shares_them(instance: Instance) -> No
                 break
             held[gain.argmax()] += 1
         assert state.progress.gpus[jobs].tolist() == held.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "depth"), [("efifo", 0), ("ebf", 8)])
+@thorough
+@given(seed=st.integers(0, 2**32), pauses=st.sampled_from([Pauses(), Pauses(1.0, 1.0), Pauses(30.0, 10.0, 0.03)]))
+def test_starts_and_ends_equal_those_of_plain_loops(name: str, depth: int, seed: int, pauses: Pauses) -> None:
+    instance = untied(seed)
+    result = simulate(instance.jobs, gpus=instance.gpus, policy=POLICIES[name](exact_up_to=99), pauses=pauses)
+    expected = elan_reference(result.jobs, gpus=instance.gpus, pauses=pauses, depth=depth)
+    assert result.start_s.tolist() == pytest.approx([expected[job.name][0] for job in result.jobs])
+    assert result.finish_s.tolist() == pytest.approx([expected[job.name][1] for job in result.jobs])
 
 
 def test_rigid_jobs_make_efifo_plain_fifo() -> None:

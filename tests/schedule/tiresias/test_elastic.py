@@ -13,7 +13,8 @@ from kungfu.errors import UsageError
 from kungfu.schedule import Curve, Job, Pauses, elastic_tiresias, inelastic, simulate, summary, tiresias
 from kungfu.schedule.curves import rates_up_to
 from tests.schedule.auditor import audited, seen
-from tests.schedule.instances import Instance, instances, rows, thorough
+from tests.schedule.instances import Instance, instances, rows, thorough, untied
+from tests.schedule.tiresias.elastic_reference import Rules, elastic_reference
 
 CROWDED = rows((0, 4, 40), (20, 2, 10))
 
@@ -95,6 +96,26 @@ def _assert_no_useful_gpu_idle(state) -> None:
         for job in state.running:
             rates, held = state.workload.rates[state.workload.kind[job]], state.progress.gpus[job]
             assert held == state.workload.max_gpus[job] or rates[held + 1] <= rates[held]
+
+
+RULES = st.builds(
+    Rules,
+    st.integers(0, 2),
+    st.sampled_from([(), (20.0,), (12.0, 40.0), (5.0, 15.0, 60.0)]),
+    st.sampled_from([None, 0.5, 1.5, 3.0]),
+    st.sampled_from([Pauses(), Pauses(1.5, 0.25), Pauses(30.0, 30.0, 0.03)]),
+)
+
+
+@pytest.mark.slow
+@thorough
+@given(seed=st.integers(0, 2**32), rules=RULES)
+def test_ends_equal_those_of_plain_loops(seed: int, rules: Rules) -> None:
+    instance = untied(seed)
+    policy = elastic_tiresias(pending_over=rules.pending_over, quanta=rules.quanta, starvation=rules.starvation)
+    result = simulate(instance.jobs, gpus=instance.gpus, policy=policy, pauses=rules.pauses)
+    expected = elastic_reference(result.jobs, gpus=instance.gpus, rules=rules)
+    assert result.finish_s.tolist() == pytest.approx([expected[job.name] for job in result.jobs])
 
 
 @pytest.mark.slow
