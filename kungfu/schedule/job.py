@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kungfu.errors import UsageError
-from kungfu.schedule.curves.curve import LINEAR, Curve
+from kungfu.schedule.curves.curve import LINEAR, MOST_GPUS, Curve
+
+_LATEST_S = 1e10  # 300 years: up to here a float tells a millisecond's work from none
+_SHORTEST_S = 1e-3
 
 __all__ = ["Job", "arranged", "inelastic", "with_limits"]
 
@@ -22,9 +25,9 @@ class Job:
 
     Args:
         name: unique within a trace.
-        submit_s: when it arrives, in seconds, at least 0.
+        submit_s: when it arrives, in seconds, 0 to 1e10.
         gpus: the GPUs its user asked for, at least 1.
-        duration_s: seconds it runs on exactly that many, above 0.
+        duration_s: seconds it runs on exactly that many, 0.001 to 1e10.
         curve: throughput by number of GPUs; perfect scaling by default.
         min_gpus: the fewest GPUs it can run on, 1 to ``gpus``.
         max_gpus: the most that it can use, at least ``gpus``; ``None`` for as many as the cluster has.
@@ -42,10 +45,15 @@ class Job:
     max_gpus: int | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.submit_s) and self.submit_s >= 0):
-            raise UsageError(f"job {self.name}: submitted at {self.submit_s} s; must be a time of at least 0")
-        if not (math.isfinite(self.duration_s) and self.duration_s > 0):
-            raise UsageError(f"job {self.name}: runs for {self.duration_s} s; a duration must be above 0")
+        if not 0 <= self.submit_s <= _LATEST_S:
+            raise UsageError(
+                f"job {self.name}: submitted at {self.submit_s} s; must be a time from 0 to {_LATEST_S:g} s, in seconds"
+            )
+        if not _SHORTEST_S <= self.duration_s <= _LATEST_S:
+            raise UsageError(
+                f"job {self.name}: runs for {self.duration_s} s; a duration must be above 0: {_SHORTEST_S:g} s to "
+                f"{_LATEST_S:g} s"
+            )
         if self.gpus < 1:
             raise UsageError(f"job {self.name}: asks for {self.gpus} GPUs; must be at least 1")
         if not 1 <= self.min_gpus <= self.gpus or (self.max_gpus is not None and self.max_gpus < self.gpus):
@@ -69,8 +77,8 @@ def with_limits(jobs: Iterable[Job], *, min_share: float, max_share: float) -> t
     >>> job.min_gpus, job.max_gpus
     (1, 24)
     """
-    if not 0 <= min_share <= 1 <= max_share:
-        raise UsageError(f"shares {min_share} and {max_share} must satisfy 0 <= min <= 1 <= max")
+    if not 0 <= min_share <= 1 <= max_share < math.inf:
+        raise UsageError(f"shares {min_share} and {max_share} must satisfy 0 <= min <= 1 <= max, both finite")
     return tuple(
         replace(job, min_gpus=max(1, int(job.gpus * min_share)), max_gpus=int(job.gpus * max_share)) for job in jobs
     )
@@ -84,8 +92,8 @@ def arranged(jobs: Sequence[Job], *, gpus: int) -> tuple[Job, ...]:
     Raises:
         UsageError: for an empty trace, unsorted arrivals, a name that occurs twice, a job larger than the cluster.
     """
-    if gpus < 1:
-        raise UsageError(f"a cluster of {gpus} GPUs cannot run anything: give at least 1")
+    if not 1 <= gpus <= MOST_GPUS:
+        raise UsageError(f"a cluster of {gpus} GPUs cannot be simulated: give 1 to {MOST_GPUS:,}")
     if not jobs:
         raise UsageError("the trace is empty: there is nothing to schedule; give at least one job")
     _check_sorted(jobs)

@@ -91,6 +91,7 @@ def test_a_schedule_without_pauses_has_no_unit_of_time(name: str, instance: Inst
     [
         ((), 4, "the trace is empty"),
         (rows((0, 1, 1.0)), 0, "a cluster of 0 GPUs"),
+        (rows((0, 1, 1.0)), 10**9, "a cluster of 1000000000 GPUs cannot be simulated: give 1 to 1,048,576"),
         (rows((0, 8, 1.0)), 4, "job 0 asks for 8 GPUs and the cluster has 4"),
         (rows((5, 1, 1.0), (3, 1, 1.0)), 4, "job 1 at 3 s stands after job 0 at 5 s"),
         ((Job("a", 0, 1, 1.0), Job("a", 1, 1, 1.0)), 4, "two jobs are called 'a'"),

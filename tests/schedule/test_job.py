@@ -15,7 +15,11 @@ from kungfu.schedule.job import arranged
         ({"submit_s": -1.0}, "job a: submitted at -1.0 s"),
         ({"submit_s": float("nan")}, "submitted at nan s"),
         ({"duration_s": 0.0}, "runs for 0.0 s"),
+        ({"submit_s": 1.6e12}, r"submitted at 1600000000000.0 s; must be a time from 0 to 1e\+10 s"),
         ({"duration_s": float("inf")}, "runs for inf s"),
+        ({"duration_s": float("nan")}, "runs for nan s"),
+        ({"duration_s": 1e308}, r"runs for 1e\+308 s"),
+        ({"duration_s": 1e-320}, "a duration must be above 0: 0.001 s to"),
         ({"gpus": 0}, "asks for 0 GPUs"),
         ({"min_gpus": 3}, "min 3, asked 2, max None"),
         ({"min_gpus": 0}, "min 0, asked 2"),
@@ -38,8 +42,9 @@ def test_limits_are_shares_of_the_request_rounded_down_to_at_least_one() -> None
         for job in with_limits([Job("a", 0, 1, 1.0), Job("b", 0, 7, 1.0)], min_share=0.25, max_share=2.5)
     ]
     assert limits == [(1, 2), (1, 17)]
-    with pytest.raises(UsageError, match=r"shares 1\.5 and 4"):
-        with_limits([], min_share=1.5, max_share=4)
+    for low, high in ((1.5, 4), (float("nan"), 4), (0.5, float("inf")), (0.5, 0.9)):
+        with pytest.raises(UsageError, match=f"shares {low} and {high}"):
+            with_limits([], min_share=low, max_share=high)
 
 
 def test_simultaneous_jobs_are_taken_by_number_and_then_by_name() -> None:

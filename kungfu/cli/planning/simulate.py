@@ -114,6 +114,10 @@ def _ticker(bars: Progress, task: TaskID) -> Callable[[State], None]:
 
 def _jobs(arguments: argparse.Namespace) -> tuple[Job, ...]:
     if arguments.trace.startswith("generated:"):
+        if arguments.curves or arguments.columns or arguments.scaling == "hybrid":
+            raise UsageError(
+                f"{arguments.trace} brings its own curves and columns: leave --curves, --columns and --scaling out"
+            )
         return _generated(arguments.trace, gpus=arguments.gpus)
     measured = read_throughputs(arguments.curves) if arguments.curves else None
     columns = own_columns(arguments.columns) if arguments.columns else None
@@ -123,12 +127,17 @@ def _jobs(arguments: argparse.Namespace) -> tuple[Job, ...]:
 def _generated(text: str, *, gpus: int) -> tuple[Job, ...]:
     _, shape, *rest = text.split(":")
     try:
-        jobs, seed, load = int(rest[0]), int(rest[1]) if rest[1:] else 0, float(rest[2]) if rest[2:] else 0.8
-    except (ValueError, IndexError) as error:
+        jobs, seed, load = (parse(word) for parse, word in zip((int, int, float), _completed(rest), strict=True))
+    except ValueError as error:
         raise UsageError(
             f"trace {text!r}: expected generated:SHAPE:JOBS[:SEED[:LOAD]], as generated:itp:500:0:0.8"
         ) from error
     return generated(shape, jobs=jobs, gpus=gpus, load=load, seed=seed)
+
+
+def _completed(words: list[str]) -> list[str]:
+    """Jobs, seed and load, with what is left out at the end filled in."""
+    return [*words, *("", "0", "0.8")[len(words) :]]
 
 
 def _shares(arguments: argparse.Namespace, *, entry: Entry) -> tuple[float, float] | None:
@@ -184,4 +193,7 @@ def _show(arguments: argparse.Namespace, *, summaries: Sequence[Summary]) -> Non
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(","))
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers; write them as 10000,200000") from error

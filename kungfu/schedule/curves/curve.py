@@ -16,7 +16,9 @@ import numpy.typing as npt
 
 from kungfu.errors import UsageError
 
-__all__ = ["LINEAR", "Curve", "best_gpus", "rate_at", "rates_up_to"]
+__all__ = ["LINEAR", "MOST_GPUS", "Curve", "best_gpus", "rate_at", "rates_up_to"]
+
+_SLOWEST, _FASTEST = 1e-12, 1e18  # beyond, a gain could be infinite or nothing
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Curve:
 
     Args:
         gpus: GPU counts, at least 1, strictly rising.
-        rates: one rate for each count, finite and above zero.
+        rates: one rate for each count, 1e-12 to 1e18.
 
     Raises:
         UsageError: for an empty curve, a hole (a missing or non-finite rate), a zero, or counts that do not rise.
@@ -61,8 +63,16 @@ def _check_rate(rate: float, *, gpus: int) -> None:
     if rate <= 0:
         raise UsageError(f"the rate on {gpus} GPUs is {rate}; a rate must be above 0: leave out sizes that cannot run")
 
+    if not _SLOWEST <= rate <= _FASTEST:
+        raise UsageError(
+            f"the rate on {gpus} GPUs is {rate}; must be {_SLOWEST:g} to {_FASTEST:g}: choose another unit of work"
+        )
 
-LINEAR = Curve((1, 2**20), (1.0, float(2**20)))
+
+MOST_GPUS = 2**20
+"""The largest cluster that is simulated; perfect scaling is stated up to here."""
+
+LINEAR = Curve((1, MOST_GPUS), (1.0, float(MOST_GPUS)))
 """Perfect scaling, one unit of work a second on each GPU: what a job without a measured curve is taken to have."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -36,7 +37,10 @@ class Figures:
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of one simulation; ``utilisation`` is busy GPU seconds over GPUs times makespan, 0 to 1."""
+    """The figures of one simulation; ``utilisation`` is busy GPU seconds over GPUs times makespan, 0 to 1.
+
+    It is NaN for a makespan that is too short beside the time of day to be told from 0.
+    """
 
     policy: str
     gpus: int
@@ -62,7 +66,7 @@ def summary(result: Result) -> Summary:
         policy=result.policy,
         gpus=result.gpus,
         makespan_s=makespan_s,
-        utilisation=float(result.usage.gpu_seconds.sum()) / (result.gpus * makespan_s),
+        utilisation=float(result.usage.gpu_seconds.sum()) / (result.gpus * makespan_s) if makespan_s else math.nan,
         overall=_figures(result, chosen=everyone),
         by_size={name: _figures(result, chosen=chosen) for name, chosen in classes.items()},
     )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from kungfu.errors import UsageError
 
-__all__ = ["instant_s", "positive_s", "whole"]
+__all__ = ["instant_s", "positive_s", "whole", "word"]
 
 
 def instant_s(cell: str, *, where: str) -> float:
@@ -38,6 +38,17 @@ def whole(cell: str, *, where: str) -> int:
     if value is None or value < 1 or value != int(value):
         raise UsageError(f"{where}: expected a whole number of at least 1, got {cell!r}")
     return int(value)
+
+
+def word(cell: str, *, where: str) -> str:
+    """Any text but none.
+
+    >>> word(" job-7 ", where="")
+    'job-7'
+    """
+    if not cell.strip():
+        raise UsageError(f"{where}: expected a name, got {cell!r}")
+    return cell.strip()
 
 
 def _number(cell: str) -> float | None:

@@ -72,9 +72,11 @@ def own_columns(text: str) -> Columns:
     >>> own_columns("submit=a,gpus=g,duration=d").duration
     'd'
     """
-    given = dict(part.partition("=")[::2] for part in text.split(","))
+    pairs = [part.partition("=")[::2] for part in text.split(",")]
+    given = dict(pairs)
     allowed = set(Columns.__dataclass_fields__)
-    wrong = [word for word in given if word not in allowed] + [w for w, value in given.items() if not value]
+    wrong = [word for word, value in pairs if word not in allowed or not value]
+    wrong += [word for word in given if [key for key, _ in pairs].count(word) > 1]
     missing = [word for word in ("submit", "gpus", "duration") if word not in given]
     if wrong or missing or given.get("order", "any") not in ("any", "sorted"):
         raise UsageError(

@@ -19,6 +19,7 @@ from kungfu.schedule.state import Floats, Ints
 __all__ = ["SHAPES", "Shape", "generated"]
 
 _DAY_S = 86_400.0
+_MOST_JOBS = 10_000_000
 _MODELS = (0.0, 0.01, 0.03, 0.06, 0.12)
 """Communication of five stand-in models, from a perfectly scaling one to one that is best on a few GPUs."""
 
@@ -55,9 +56,9 @@ def generated(shape: str, *, jobs: int, gpus: int, load: float = 0.8, seed: int 
 
     Args:
         shape: a name in ``SHAPES``.
-        jobs: how many, at least 1.
+        jobs: how many, 1 to ten million.
         gpus: the cluster that it is made for; no job asks for more.
-        load: GPU seconds asked for over GPUs times the time in which the jobs arrive, above 0.
+        load: GPU seconds asked for over GPUs times the time in which the jobs arrive, 0.001 to 1000.
         seed: any whole number of at least 0.
 
     Raises:
@@ -69,8 +70,11 @@ def generated(shape: str, *, jobs: int, gpus: int, load: float = 0.8, seed: int 
     """
     if shape not in SHAPES:
         raise UsageError(f"no shape {shape!r}; there are {', '.join(SHAPES)}")
-    if jobs < 1 or gpus < 1 or not load > 0 or seed < 0:
-        raise UsageError(f"{jobs} jobs, {gpus} GPUs, load {load}, seed {seed}: expected >= 1, >= 1, > 0, >= 0")
+    if not 1 <= jobs <= _MOST_JOBS or gpus < 1 or not 0.001 <= load <= 1000 or seed < 0:
+        raise UsageError(
+            f"{jobs} jobs, {gpus} GPUs, load {load}, seed {seed}: expected 1 to {_MOST_JOBS:,} jobs, at least 1 GPU, "
+            f"a load from 0.001 to 1000, a seed of at least 0"
+        )
     random = np.random.default_rng(seed)
     form = SHAPES[shape]
     sizes = _sizes(form, jobs=jobs, gpus=gpus, random=random)

@@ -11,7 +11,7 @@ from typing import Literal
 from kungfu.errors import UsageError
 from kungfu.schedule.curves import LINEAR, Curve, Measured, hybrid_curve
 from kungfu.schedule.job import Job
-from kungfu.schedule.traces.cells import instant_s, positive_s, whole
+from kungfu.schedule.traces.cells import instant_s, positive_s, whole, word
 from kungfu.schedule.traces.columns import Columns, detected
 from kungfu.schedule.traces.rows import Row, read_rows
 
@@ -33,7 +33,7 @@ def read_trace(
     Args:
         path: the file; a name that ends in ``.gz`` is unpacked on the way.
         columns: which column holds what; by default the known format that fits the header.
-        measured: throughput tables; without them, or without a model and a batch column, jobs scale perfectly.
+        measured: throughput tables, looked up by the columns model and batch; without them jobs scale perfectly.
         scaling: ``"strong"`` keeps each job's batch, ``"hybrid"`` lets it follow the number of GPUs.
 
     Raises:
@@ -43,6 +43,7 @@ def read_trace(
     columns = columns or detected(header, where=f"{path}:1")
     if missing := [name for name in columns.needed() if name not in header]:
         raise UsageError(f"{path}:1: expected columns {', '.join(missing)}; the header has {', '.join(header)}")
+    _check_lookup(columns, measured=measured, scaling=scaling, path=path)
     curve_of = _curves(measured, scaling=scaling)
     jobs = [_job(row, columns=columns, curve_of=curve_of) for row in rows]
     _check_unique(jobs, rows=rows, columns=columns)
@@ -54,13 +55,14 @@ def read_trace(
 
 def _job(row: Row, *, columns: Columns, curve_of: _CurveOf | None) -> Job:
     gpus = whole(row.cells[columns.gpus], where=row.at(columns.gpus))
-    return Job(
-        name=row.cells[columns.name].strip() if columns.name else str(row.line),
-        submit_s=instant_s(row.cells[columns.submit], where=row.at(columns.submit)),
-        gpus=gpus,
-        duration_s=positive_s(row.cells[columns.duration], where=row.at(columns.duration)),
-        curve=_curve(row, columns=columns, gpus=gpus, curve_of=curve_of),
-    )
+    name = word(row.cells[columns.name], where=row.at(columns.name)) if columns.name else str(row.line)
+    submit_s = instant_s(row.cells[columns.submit], where=row.at(columns.submit))
+    duration_s = positive_s(row.cells[columns.duration], where=row.at(columns.duration))
+    curve = _curve(row, columns=columns, gpus=gpus, curve_of=curve_of)
+    try:
+        return Job(name, submit_s, gpus, duration_s, curve)
+    except UsageError as error:
+        raise UsageError(f"{row.where}: {error}") from error
 
 
 def _curve(row: Row, *, columns: Columns, gpus: int, curve_of: _CurveOf | None) -> Curve:
@@ -84,6 +86,17 @@ def _curves(measured: Measured | None, *, scaling: Scaling) -> _CurveOf | None:
         return measured.curve(model, batch=batch)
 
     return curve_of
+
+
+def _check_lookup(columns: Columns, *, measured: Measured | None, scaling: Scaling, path: str | Path) -> None:
+    """Nobody should take perfect scaling for the curves that were given."""
+    if measured is not None and (columns.model is None or columns.batch is None):
+        raise UsageError(
+            f"{path}: throughput tables are given, but no column of model and of batch to look them up by: "
+            f"name them (model=..,batch=..), or leave the tables out"
+        )
+    if measured is None and scaling == "hybrid":
+        raise UsageError(f"{path}: hybrid scaling needs throughput tables by batch: give them, or scaling strong")
 
 
 def _check_sorted(jobs: list[Job], *, rows: list[Row], columns: Columns) -> None:

@@ -31,7 +31,7 @@ def read_rows(path: Path) -> tuple[list[str], list[Row]]:
     """The header and all rows of a CSV file, plain or gzipped; blank lines are passed over.
 
     Raises:
-        UsageError: for a file that cannot be read, has no rows, or a row with too many or too few cells.
+        UsageError: for a file that cannot be read, has no rows, a column twice, or a row with too many or few cells.
     """
     lines = csv.reader(io.StringIO(_text(path)), strict=True)
     try:
@@ -41,6 +41,8 @@ def read_rows(path: Path) -> tuple[list[str], list[Row]]:
     if len(numbered) < 2:
         raise UsageError(f"{path}: the trace is empty: expected a header and at least one row")
     header = [name.strip() for name in numbered[0][1]]
+    if twice := sorted({name for name in header if header.count(name) > 1}):
+        raise UsageError(f"{path}:{numbered[0][0]}: expected a name once, got {', '.join(twice)} twice: rename one")
     return header, [_row(path, line=line, header=header, cells=cells) for line, cells in numbered[1:]]
 
 
@@ -53,6 +55,8 @@ def _row(path: Path, *, line: int, header: list[str], cells: list[str]) -> Row:
 def _text(path: Path) -> str:
     try:
         packed = path.read_bytes()
-        return (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode("utf-8")
+        return (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode(
+            "utf-8-sig"
+        )  # spreadsheets write a mark
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: expected a readable CSV file in UTF-8, plain or .gz: {error}") from error

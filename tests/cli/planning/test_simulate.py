@@ -75,6 +75,9 @@ def test_a_plot_is_drawn_beside_the_figures(tmp_path: Path, capsys) -> None:
         (("nowhere.csv", "--gpus", "4", "--policy", "fifo"), "nowhere.csv: expected a readable CSV file"),
         (("generated:elan:5", "--gpus", "0", "--policy", "fifo"), "0 GPUs"),
         (("generated:elan:many", "--gpus", "4", "--policy", "fifo"), "expected generated:SHAPE:JOBS"),
+        (("generated:elan", "--gpus", "4", "--policy", "fifo"), "expected generated:SHAPE:JOBS"),
+        (("generated:elan:5:0:1:2", "--gpus", "4", "--policy", "fifo"), "expected generated:SHAPE:JOBS"),
+        (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--curves", "x"), "brings its own curves"),
         (("generated:cube:5", "--gpus", "4", "--policy", "fifo"), "no shape 'cube'"),
         (("generated:elan:5", "--gpus", "4", "--policy", "efifo", "--pause", "-1"), "pauses must be finite"),
         (("generated:elan:5", "--gpus", "4", "--policy", "efifo", "--min-share", "2"), "shares 2.0 and 4.0"),
@@ -86,6 +89,13 @@ def test_what_cannot_work_is_said_on_standard_error_and_nothing_is_printed(words
     shown = capsys.readouterr()
     assert says in shown.err
     assert shown.out == ""
+
+
+def test_quanta_that_are_no_numbers_are_a_wrong_argument(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        _run("generated:elan:5", "--gpus", "4", "--policy", "tiresias", "--quanta", "1,two")
+    assert ended.value.code == 2
+    assert "'1,two' is no list of numbers; write them as 10000,200000" in capsys.readouterr().err
 
 
 @pytest.mark.slow

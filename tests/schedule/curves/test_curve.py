@@ -45,6 +45,8 @@ def test_the_best_size_is_the_smallest_of_the_fastest() -> None:
         ((1, 2), (1.0, math.nan), "a hole: its rate on 2 GPUs is nan"),
         ((1, 2), (0.0, 1.0), "the rate on 1 GPUs is 0.0"),
         ((1, 2), (1.0, -2.0), "the rate on 2 GPUs is -2.0"),
+        ((1,), (1e-300,), "the rate on 1 GPUs is 1e-300; must be 1e-12"),
+        ((1,), (1e300,), "choose another unit of work"),
     ],
 )
 def test_a_curve_with_a_fault_is_refused(gpus, rates, says) -> None:

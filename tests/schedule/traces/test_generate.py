@@ -37,9 +37,11 @@ def test_no_job_asks_for_more_than_the_cluster_has() -> None:
     assert max(job.gpus for job in generated("itp", jobs=500, gpus=4)) <= 4
 
 
-@pytest.mark.parametrize("wrong", [{"jobs": 0}, {"gpus": 0}, {"load": 0.0}, {"seed": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"jobs": 0}, {"jobs": 10**8}, {"gpus": 0}, {"load": 0.0}, {"load": float("inf")}, {"seed": -1}]
+)
 def test_values_outside_their_ranges_are_refused(wrong) -> None:
-    with pytest.raises(UsageError, match="expected >= 1"):
+    with pytest.raises(UsageError, match="expected 1 to 10,000,000 jobs"):
         generated("itp", **{"jobs": 1, "gpus": 1, **wrong})
 
 

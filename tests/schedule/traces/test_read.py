@@ -75,12 +75,32 @@ def test_measured_curves_are_looked_up_by_model_and_batch(tmp_path: Path) -> Non
         ("at,n\n5,1\n", r"trace\.csv:1: expected columns secs; the header has at, n"),
         ("at,n,secs\n", r"trace\.csv: the trace is empty"),
         ("", r"trace\.csv: the trace is empty"),
+        ("at,n,secs\n1,1,1e308\n", r"trace\.csv:2: job 2: runs for 1e\+308 s"),
+        ("at,n,secs,n\n1,2,3,4\n", r"trace\.csv:1: expected a name once, got n twice"),
         ('at,n,secs\n1,"2,3\n', r"trace\.csv:2: expected comma-separated values"),
     ],
 )
 def test_a_malformed_file_is_refused_with_line_column_and_what_was_expected(tmp_path: Path, text, says) -> None:
     with pytest.raises(UsageError, match=says):
         read_trace(_file(tmp_path, text), columns=OWN)
+
+
+def test_the_mark_that_spreadsheets_write_is_passed_over(tmp_path: Path) -> None:
+    assert read_trace(_file(tmp_path, "\ufeffat,n,secs\n1,2,3\n"), columns=OWN)[0].gpus == 2
+
+
+def test_a_job_without_a_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"trace\.csv:2: column job_id: expected a name, got ' '"):
+        read_trace(_file(tmp_path, ITP + " ,5,1,net,9,64,1,30\n"))
+
+
+def test_tables_that_cannot_be_looked_up_are_refused_rather_than_left_out(tmp_path: Path) -> None:
+    (tmp_path / "net.csv").write_text("global_batch_size,1,2\n64,1.0,1.5\n")
+    path = _file(tmp_path, "at,n,secs\n1,1,1\n", name="trace.txt")
+    with pytest.raises(UsageError, match="no column of model and of batch"):
+        read_trace(path, columns=OWN, measured=read_throughputs(tmp_path))
+    with pytest.raises(UsageError, match="hybrid scaling needs throughput tables"):
+        read_trace(path, columns=OWN, scaling="hybrid")
 
 
 def test_a_name_that_occurs_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
@@ -103,7 +123,13 @@ def test_an_unknown_header_lists_the_known_formats() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["submit=a,gpus=b", "submit=a,gpus=b,duration=c,colour=d", "submit=,gpus=b,duration=c"]
+    "text",
+    [
+        "submit=a,gpus=b",
+        "submit=a,gpus=b,duration=c,colour=d",
+        "submit=,gpus=b,duration=c",
+        "submit=a,gpus=b,duration=c,gpus=d",
+    ],
 )
 def test_columns_that_are_incomplete_or_unknown_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected submit="):
