@@ -13,6 +13,8 @@ from kungfu.schedule.state import Floats, Ints, Plan, Progress, State, Workload,
 
 __all__ = ["Books", "Pauses", "carry_out", "end_jobs", "nothing_done"]
 
+_LONGEST_S = 1e9
+
 
 @dataclass(frozen=True)
 class Pauses:
@@ -22,9 +24,9 @@ class Pauses:
     pause waits until the later of the two ends.
 
     Args:
-        out_s: pause when GPUs are added, at least 0.
-        in_s: pause when GPUs are taken, at least 0.
-        overhead: the fraction of throughput that elasticity costs all the time, 0 to below 1.
+        out_s: pause when GPUs are added, 0 to 1e9.
+        in_s: pause when GPUs are taken, 0 to 1e9.
+        overhead: the fraction of throughput that elasticity costs all the time, 0 to 0.99.
 
     Raises:
         UsageError: for a value outside its range.
@@ -35,8 +37,8 @@ class Pauses:
     overhead: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.out_s < math.inf and 0 <= self.in_s < math.inf and 0 <= self.overhead < 1):
-            raise UsageError(f"{self}: pauses must be finite and at least 0, the overhead at least 0 and below 1")
+        if not (0 <= self.out_s <= _LONGEST_S and 0 <= self.in_s <= _LONGEST_S and 0 <= self.overhead <= 0.99):
+            raise UsageError(f"{self}: pauses must be 0 to {_LONGEST_S:g} s, the overhead 0 to 0.99")
 
 
 @dataclass(frozen=True)

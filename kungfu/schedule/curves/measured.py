@@ -53,20 +53,27 @@ def read_throughputs(folder: str | Path) -> Measured:
 
 
 def _read_table(path: Path) -> dict[int, Curve]:
-    with path.open(newline="", encoding="utf-8") as lines:
-        rows = list(csv.reader(lines))
-    if len(rows) < 2 or rows[0][0] != "global_batch_size":
+    rows = _rows(path)
+    if len(rows) < 2 or rows[0][1][0] != "global_batch_size":
         raise UsageError(f"{path}:1: expected a header global_batch_size,1,2,4,... and at least one row under it")
-    counts = [_number(cell, where=f"{path}:1") for cell in rows[0][1:]]
+    counts = [_whole(cell, where=f"{path}:{rows[0][0]}") for cell in rows[0][1][1:]]
     family: dict[int, Curve] = {}
-    for line, row in enumerate(rows[1:], start=2):
-        if row:
-            where = f"{path}:{line}"
-            batch = int(_number(row[0], where=f"{where}: column global_batch_size"))
-            if batch in family:
-                raise UsageError(f"{where}: expected a new batch, got {batch} again: leave one of the two rows")
-            family[batch] = _row_curve(row[1:], counts=[int(count) for count in counts], where=where)
+    for line, row in rows[1:]:
+        where = f"{path}:{line}"
+        batch = _whole(row[0], where=f"{where}: column global_batch_size")
+        if batch in family:
+            raise UsageError(f"{where}: expected a new batch, got {batch} again: leave one of the two rows")
+        family[batch] = _row_curve(row[1:], counts=counts, where=where)
     return family
+
+
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
+    """The lines that hold anything, with their numbers."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            return [(line, cells) for line, cells in enumerate(csv.reader(lines, strict=True), start=1) if cells]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}: expected a readable CSV file in UTF-8: {error}") from error
 
 
 def _row_curve(cells: list[str], *, counts: list[int], where: str) -> Curve:
@@ -81,6 +88,13 @@ def _row_curve(cells: list[str], *, counts: list[int], where: str) -> Curve:
         return Curve(tuple(counts[index] for index in filled), rates)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
+
+
+def _whole(cell: str, *, where: str) -> int:
+    value = _number(cell, where=where)
+    if not 1 <= value < 1e9 or value != int(value):
+        raise UsageError(f"{where}: expected a whole number of at least 1, got {cell!r}")
+    return int(value)
 
 
 def _number(cell: str, *, where: str) -> float:

@@ -38,8 +38,10 @@ class Levels:
         rising = all(a < b for a, b in zip((0.0, *self.quanta), self.quanta, strict=False))
         if not rising:
             raise UsageError(f"quanta {self.quanta} must rise from above 0 GPU seconds")
-        if self.starvation is not None and not self.starvation > 0:
-            raise UsageError(f"starvation factor {self.starvation} must be above 0; leave it out for no promotion")
+        if self.starvation is not None and not 0 < self.starvation < math.inf:
+            raise UsageError(
+                f"starvation factor {self.starvation} must be above 0 and finite; leave it out for no promotion"
+            )
 
 
 @dataclass(frozen=True)

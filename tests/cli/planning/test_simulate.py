@@ -79,7 +79,7 @@ def test_a_plot_is_drawn_beside_the_figures(tmp_path: Path, capsys) -> None:
         (("generated:elan:5:0:1:2", "--gpus", "4", "--policy", "fifo"), "expected generated:SHAPE:JOBS"),
         (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--curves", "x"), "brings its own curves"),
         (("generated:cube:5", "--gpus", "4", "--policy", "fifo"), "no shape 'cube'"),
-        (("generated:elan:5", "--gpus", "4", "--policy", "efifo", "--pause", "-1"), "pauses must be finite"),
+        (("generated:elan:5", "--gpus", "4", "--policy", "efifo", "--pause", "-1"), "pauses must be 0 to 1e+09 s"),
         (("generated:elan:5", "--gpus", "4", "--policy", "efifo", "--min-share", "2"), "shares 2.0 and 4.0"),
         (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--plot", "/nowhere/a.png"), "cannot write the plot"),
     ],

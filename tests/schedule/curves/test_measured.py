@@ -34,11 +34,25 @@ def test_empty_ends_of_a_row_were_not_measured(tmp_path: Path) -> None:
         ("global_batch_size,1\n64,1.0\n64,2.0\n", r"net\.csv:3: expected a new batch, got 64 again"),
         ("batch,1,2\n64,1.0,2.0\n", r"net\.csv:1: expected a header"),
         ("", r"net\.csv:1: expected a header"),
+        ("global_batch_size,1,inf\n64,1.0,2.0\n", r"net\.csv:1: expected a whole number of at least 1, got 'inf'"),
+        ("global_batch_size,1,2.5\n64,1.0,2.0\n", r"net\.csv:1: expected a whole number of at least 1, got '2\.5'"),
+        ("\nglobal_batch_size,1,2\n\n6.4,1.0,2.0\n", r"net\.csv:4: column global_batch_size: expected a whole number"),
+        ('global_batch_size,1\n64,"1', r"net\.csv: expected a readable CSV file in UTF-8"),
     ],
 )
 def test_a_table_with_a_fault_is_refused_with_its_place(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         read_throughputs(_folder(tmp_path, text))
+
+
+def test_a_table_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "net.csv").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=r"net\.csv: expected a readable CSV file in UTF-8"):
+        read_throughputs(tmp_path)
+    (tmp_path / "net.csv").unlink()
+    (tmp_path / "net.csv").mkdir()
+    with pytest.raises(UsageError, match=r"net\.csv: expected a readable CSV file in UTF-8"):
+        read_throughputs(tmp_path)
 
 
 def test_unknown_models_batches_and_folders_are_named(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_quanta_that_do_not_rise_are_refused(quanta) -> None:
         tiresias(quanta=quanta)
 
 
-def test_a_starvation_factor_of_zero_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"starvation factor 0\.0 must be above 0"):
-        tiresias(starvation=0.0)
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_starvation_factor_that_is_nothing_or_endless_is_refused(factor: float) -> None:
+    with pytest.raises(UsageError, match=f"starvation factor {factor} must be above 0 and finite"):
+        tiresias(starvation=factor)
