@@ -1,0 +1,92 @@
+"""The budget of rescales, and what a rescale costs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kungfu import control
+from kungfu.compiler import compile_policies
+from kungfu.compiler.replay import Replay
+from kungfu.control import Budget
+from kungfu.errors import PolicyError
+from kungfu.policy import Policy, compose, shadow
+
+CALM = {"min_size": 1, "max_size": 9, "refused_size": 0, "pending": False}
+FLAPPING = Policy("flapping", lambda training: control.always().rescale(3 - training.size))
+
+
+def changes(budget: Budget | None, *, steps: int) -> list[int]:
+    """The steps in which a policy that always wants the other size gets it, at once."""
+    replay, size, changed = Replay(compile_policies([FLAPPING], budget=budget), size=1), 1, []
+    for step in range(1, steps + 1):
+        outcome = replay.step([{}] * size, {**CALM, "step": step})
+        if outcome.fired[0]:
+            size = int(outcome.targets[0])
+            replay.rescale(size)
+            changed.append(step)
+    return changed
+
+
+def test_without_a_budget_a_policy_may_flap() -> None:
+    assert changes(None, steps=5) == [1, 2, 3, 4, 5]
+
+
+def test_a_budget_is_spent_first_and_then_comes_back_evenly() -> None:
+    assert changes(Budget(rescales=2, per_steps=20), steps=45) == [1, 2, 11, 21, 31, 41]
+
+
+@settings(max_examples=25, deadline=None)
+@given(rescales=st.integers(1, 4), per_steps=st.integers(1, 30), steps=st.integers(1, 60))
+def test_a_budget_bounds_the_rescales_of_any_run(rescales: int, per_steps: int, steps: int) -> None:
+    count = len(changes(Budget(rescales, per_steps), steps=steps))
+    assert count <= rescales * (1 + steps / per_steps)
+    assert count >= min(steps, rescales)
+
+
+def test_a_change_that_somebody_else_asked_for_is_charged_too() -> None:
+    replay = Replay(compile_policies([FLAPPING], budget=Budget(1, 100)), size=1)
+    replay.rescale(2)
+    fired = [bool(replay.step([{}] * 2, {**CALM, "step": step, "pending": step == 1}).fired[0]) for step in (1, 2)]
+    assert fired == [False, True]  # it was told of no other size before
+    replay.rescale(1)
+    assert not replay.step([{}], {**CALM, "step": 3}).fired[0]
+
+
+def test_a_shadow_is_not_held_by_the_budget() -> None:
+    plan = compile_policies([compose(FLAPPING, shadow(FLAPPING))], budget=Budget(1, 100))
+    assert ["rescales_left" in names for names in plan.saw] == [True, False]
+
+
+@pytest.mark.parametrize("given", [{"rescales": 0, "per_steps": 5}, {"rescales": 2, "per_steps": 2.5}])
+def test_a_budget_that_is_none_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError, match=r"Budget\(.*takes a whole number from 1"):
+        Budget(**given)
+
+
+@pytest.mark.parametrize(
+    ("costs", "fires"),
+    [
+        ([math.nan, math.nan], True),  # nobody knows: at_first_s, 2 s
+        ([3.0, math.nan], True),
+        ([3.0, 6.0], False),
+        ([5.0, math.nan], False),
+    ],
+)
+def test_a_rescale_has_to_pay_back_what_it_was_measured_to_cost(costs: list[float], fires: bool) -> None:
+    def paying(training: Any) -> Any:
+        return control.always().payback(training.mean_loss, horizon=20, at_first_s=2.0).rescale(3)
+
+    replay = Replay(compile_policies([Policy("paying", paying)]), size=2)
+    local = [{"rescale_seconds": cost} for cost in costs]
+    assert bool(replay.step(local, {**CALM, "step": 1, "mean_loss": 0.2}).fired[0]) is fires
+    assert not replay.step(local, {**CALM, "step": 2, "mean_loss": math.nan}).fired[0]
+
+
+def test_a_cost_that_is_none_is_refused() -> None:
+    with pytest.raises(PolicyError, match=r"\.payback\(at_first_s=-1\)"):
+        control.always().payback(0.1, horizon=10, at_first_s=-1)

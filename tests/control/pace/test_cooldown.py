@@ -1,0 +1,101 @@
+"""Cooldowns: how long a rule keeps still after it has fired."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kungfu import control
+from kungfu.compiler import compile_policies
+from kungfu.compiler.replay import Replay
+from kungfu.control import Trigger
+from kungfu.errors import PolicyError
+from kungfu.policy import Policy, at_least
+from kungfu.signal import TrainingSignals
+
+training = TrainingSignals()
+CALM = {"size": 1, "min_size": 1, "max_size": 9, "refused_size": 0, "pending": False, "learning_rate": 0.5}
+
+
+def fired_steps(trigger: Trigger, *, steps: int, seconds: float = 1.0, **changed: Any) -> list[int]:
+    """The steps in which a stop would be asked for, with so many seconds between two steps."""
+    replay = Replay(compile_policies([Policy("alone", lambda training: trigger.stop())]), size=1)
+    return [
+        step
+        for step in range(1, steps + 1)
+        if replay.step([{"clock_seconds": (step - 1) * seconds}], {**CALM, "step": step, **changed}).fired[0]
+    ]
+
+
+def test_without_a_cooldown_a_rule_fires_whenever_it_may() -> None:
+    assert fired_steps(control.every(2), steps=6) == [2, 4, 6]
+
+
+def test_a_cooldown_in_steps_counts_from_the_last_firing() -> None:
+    assert fired_steps(control.every(2).cooldown(steps=3), steps=12) == [2, 6, 10]
+    assert fired_steps(control.always().cooldown(steps=5), steps=12) == [1, 6, 11]
+
+
+def test_a_cooldown_in_seconds_counts_the_clock() -> None:
+    assert fired_steps(control.always().cooldown(seconds=2.5), steps=9) == [1, 4, 7]
+    assert fired_steps(control.always().cooldown(seconds=2.5), steps=9, seconds=10) == list(range(1, 10))
+
+
+def test_of_two_cooldowns_both_have_to_pass() -> None:
+    assert fired_steps(control.always().cooldown(steps=2, seconds=3), steps=9) == [1, 4, 7]
+    assert fired_steps(control.always().cooldown(steps=4, seconds=3), steps=9) == [1, 5, 9]
+
+
+def test_where_nothing_fired_nothing_cools_down() -> None:
+    late = control.always().when(training.step >= 4).cooldown(steps=100)
+    assert fired_steps(late, steps=9) == [4]
+    assert fired_steps(control.always().cooldown(steps=100), steps=3, pending=True) == []
+
+
+def test_a_rule_is_silent_off_its_gate_also_right_behind_a_firing() -> None:
+    # The fold of a cooldown says what it said last; the gate must not let that through.
+    assert fired_steps(control.every(3).cooldown(steps=1), steps=8) == [3, 6]
+
+
+def test_the_clock_of_a_new_leader_does_not_turn_back() -> None:
+    trigger = control.always().cooldown(seconds=10)
+    replay = Replay(compile_policies([Policy("alone", lambda training: trigger.stop())]), size=1)
+    clocks = [0.0, 9.0, 10.0, 1.0, 10.0, 11.0]  # rank 0 left behind the third step, and another took its place
+    fired = [
+        bool(replay.step([{"clock_seconds": clock}], {**CALM, "step": step}).fired[0])
+        for step, clock in enumerate(clocks, start=1)
+    ]
+    assert fired == [True, False, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "given", [{"steps": -1}, {"steps": 1.5}, {"steps": True}, {"seconds": -0.5}, {"seconds": math.inf}]
+)
+def test_a_cooldown_that_is_none_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError, match=r"\.cooldown\(.*takes a whole number of steps and a finite number"):
+        control.always().cooldown(**given)
+
+
+def test_a_learning_rate_is_asked_for_once_however_long_its_ramp_takes() -> None:
+    wanted = [0.25, 0.25, math.nan, 0.25, 0.125, 0.25, -1.0, 0.5]
+    rule = control.always().set_learning_rate(training.mean_loss, over_steps=100)
+    replay = Replay(compile_policies([Policy("alone", lambda training: rule)]), size=1)
+    outcomes = [replay.step([{}], {**CALM, "step": step, "mean_loss": one}) for step, one in enumerate(wanted, start=1)]
+    asked = [None if math.isnan(one.targets[0]) else float(one.targets[0]) for one in outcomes]
+    assert asked == [0.25, None, None, None, 0.125, 0.25, None, None]
+
+
+def test_a_standing_wish_changes_no_faster_than_its_cooldown_allows() -> None:
+    def wish(training: Any) -> Any:
+        return control.always().cooldown(steps=3).rescale(training.mean_loss)
+
+    floor = Policy("floor", lambda training: control.always().rescale(1))
+    replay = Replay(compile_policies([at_least(Policy("wish", wish), floor)]), size=1)
+    targets = [
+        float(replay.step([{}], {**CALM, "step": step, "mean_loss": float(step + 1)}).targets[0])
+        for step in range(1, 8)
+    ]
+    np.testing.assert_array_equal(targets, [2, 2, 2, 5, 5, 5, 8])

@@ -1,0 +1,148 @@
+"""What each action's rule fires on, and what it asks for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kungfu import control, ops
+from kungfu.compiler import Outcome, compile_policies
+from kungfu.compiler.replay import Replay
+from kungfu.control import Rule
+from kungfu.errors import PolicyError
+from kungfu.policy import Policy
+from kungfu.signal import TrainingSignals
+
+training = TrainingSignals()
+CALM = {
+    "step": 1,
+    "min_size": 2,
+    "max_size": 4,
+    "refused_size": 0,
+    "pending": False,
+    "mean_loss": 3.0,
+    "global_batch_size": 64,
+    "learning_rate": 0.5,
+}
+
+
+def decided(rule: Rule, *, losses: tuple[float, ...] = (0.0, 0.0, 0.0), **changed: Any) -> Outcome:
+    plan = compile_policies([Policy("alone", lambda training: rule)])
+    return Replay(plan, size=len(losses)).step([{"loss": loss} for loss in losses], {**CALM, **changed})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "target"), [(96.0, 96), (96.4, 96), (1.0, 3), (64.0, None), (math.nan, None), (math.inf, None)]
+)
+def test_a_batch_is_asked_for_where_it_is_another_one(wanted: float, target: float | None) -> None:
+    outcome = decided(control.always().set_global_batch_size(training.mean_loss), mean_loss=wanted)
+    assert outcome.fired.tolist() == [target is not None]
+    np.testing.assert_array_equal(outcome.targets, [math.nan if target is None else target])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fires"), [(0.25, True), (0.5, False), (0.0, False), (-1.0, False), (math.nan, False), (math.inf, False)]
+)
+def test_a_learning_rate_is_asked_for_where_it_is_another_one_and_one(wanted: float, fires: bool) -> None:
+    outcome = decided(control.always().set_learning_rate(training.mean_loss), mean_loss=wanted)
+    assert outcome.fired.tolist() == [fires]
+
+
+@pytest.mark.parametrize("pending", [True, False])
+def test_nothing_is_asked_for_while_a_change_is_under_way(pending: bool) -> None:
+    rules = (
+        control.always().set_global_batch_size(7),
+        control.always().set_learning_rate(0.125),
+        control.always().stop(),
+        control.always().checkpoint(),
+        control.always().evict(ops.all_gather(training.loss) > 1),
+    )
+    fired = [bool(decided(rule, losses=(0, 2, 0), pending=pending).fired[0]) for rule in rules]
+    assert fired == [not pending] * 5
+
+
+def test_a_checkpoint_that_fell_due_while_a_change_was_under_way_is_made_up_for() -> None:
+    plan = compile_policies([Policy("alone", lambda training: control.every(3).checkpoint())])
+    replay = Replay(plan, size=1)
+    busy = {3, 4, 8}
+    fired = [
+        step for step in range(1, 11) if replay.step([{}], {**CALM, "step": step, "pending": step in busy}).fired[0]
+    ]
+    assert fired == [5, 6, 9]
+
+
+@pytest.mark.parametrize(
+    ("kind", "losses", "marked"),
+    [
+        ("evict", (0, 2, 0), [1]),
+        ("evict", (2, 2, 0), []),  # one would be left, and the job has at least two
+        ("evict", (0, 0, 0), []),
+        ("replace", (0, 2, 0), [1]),
+        ("replace", (2, 2, 0), [0, 1]),
+        ("replace", (2, 2, 2), []),
+        ("replace", (0, math.nan, 0), []),
+    ],
+)
+def test_peers_are_marked_within_what_the_job_can_spare(
+    kind: str, losses: tuple[float, ...], marked: list[int]
+) -> None:
+    mask = ops.all_gather(training.loss) > 1
+    outcome = decided(getattr(control.always(), kind)(mask), losses=losses)
+    assert outcome.fired.tolist() == [bool(marked)]
+    assert np.flatnonzero(outcome.masks[0]).tolist() == marked
+    assert outcome.masks.shape == (1, 3)
+
+
+def test_masks_stand_in_the_order_of_their_rules() -> None:
+    def body(training: Any) -> Any:
+        loss = ops.all_gather(training.loss)
+        return (
+            control.always().replace(loss > 1),
+            control.always().stop(),
+            control.every(2).evict(loss > 0),
+        )
+
+    replay = Replay(compile_policies([Policy("both", body)]), size=4)
+    local = [{"loss": loss} for loss in (0.0, 1.0, 2.0, 0.0)]
+    first, second = (replay.step(local, {**CALM, "step": step}).masks.tolist() for step in (1, 2))
+    assert first == [[False, False, True, False], [False] * 4]
+    assert second == [[False, False, True, False], [False, True, True, False]]
+
+
+def test_without_such_rules_there_are_no_masks() -> None:
+    assert decided(control.always().stop()).masks.shape == (0, 3)
+
+
+@pytest.mark.parametrize("mask", [True, training.mean_loss > 1, ops.all_gather(training.loss)])
+def test_what_is_no_choice_of_peers_is_refused(mask: Any) -> None:
+    with pytest.raises(PolicyError, match=r"evict\(.*takes a truth value for each peer"):
+        control.always().evict(mask)
+
+
+def test_a_choice_that_peers_would_make_differently_is_refused() -> None:
+    local = ops.all_gather(training.loss) > training.loss
+    with pytest.raises(PolicyError, match=r"the choice of peers in policy 'alone'.* is made of the local .*'loss'"):
+        decided(control.always().replace(local))
+
+
+def test_a_log_shows_what_was_asked_for_and_the_condition_that_held() -> None:
+    noise = (training.mean_loss * 2).named("noise")
+    rule = control.always().when(noise > 1).rescale(training.total_samples)
+    assert list(rule.saw) == ["total_samples", "noise", "size", "target"]
+    assert list(control.every(5).when(noise > 1).stop().saw) == ["step", "noise"]
+
+
+@pytest.mark.parametrize(
+    "length", [{"over_steps": -1}, {"over_samples": math.inf}, {"over_steps": math.nan}, {"over_steps": True}]
+)
+def test_a_ramp_without_a_length_is_refused(length: dict[str, float]) -> None:
+    with pytest.raises(PolicyError, match=r"set_learning_rate\(over_(steps|samples)=.*takes a finite number"):
+        control.always().set_learning_rate(0.1, **length)
+
+
+def test_a_ramp_has_one_length() -> None:
+    with pytest.raises(PolicyError, match="a ramp has one length"):
+        control.always().set_learning_rate(0.1, over_steps=3, over_samples=5)

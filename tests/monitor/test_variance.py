@@ -1,0 +1,55 @@
+"""The variance of the gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kungfu import control
+from kungfu.compiler import compile_policies
+from kungfu.compiler.replay import Replay
+from kungfu.monitor import gradient_noise_scale, gradient_variance
+from kungfu.policy import Policy
+
+
+def ignore(control: Any, *values: float) -> None:
+    """A hook that does nothing."""
+
+
+def watching(decay: float = 1.0) -> Policy:
+    return Policy("watching", lambda t: control.always().call(ignore, gradient_variance(t, decay=decay)))
+
+
+def seen(replay: Replay, *gradients: list[float], samples: float = 1.0) -> float:
+    local = [{"grads": [np.array(one, np.float32)], "samples": samples} for one in gradients]
+    return float(replay.step(local, {"step": 1, "pending": False}).watched[0])
+
+
+def test_the_case_of_its_documentation() -> None:
+    assert seen(Replay(compile_policies([watching()]), size=2), [3, 0], [1, 0]) == 2
+
+
+def test_alone_it_is_undefined() -> None:
+    assert math.isnan(seen(Replay(compile_policies([watching()]), size=1), [3, 0]))
+
+
+@pytest.mark.slow
+def test_it_estimates_the_trace_of_the_covariance_of_one_sample() -> None:
+    rng, replay = np.random.default_rng(1), Replay(compile_policies([watching(decay=0.005)]), size=3)
+    deviations = np.array([1.0, 2.0, 0.5])
+    for _ in range(1500):
+        means = rng.normal(5.0, deviations / np.sqrt(4), (3, 3))  # of four samples on each of three peers
+        value = seen(replay, *means.tolist(), samples=4.0)
+    np.testing.assert_allclose(value, np.sum(deviations**2), rtol=0.15)
+
+
+def test_beside_the_noise_scale_it_costs_nothing_more() -> None:
+    def both(training: Any) -> Any:
+        return control.always().call(ignore, gradient_variance(training), gradient_noise_scale(training))
+
+    together = compile_policies([Policy("both", both)])
+    assert (together.riders.floats(4), together.messages_per_step) == (3, 0)
+    assert len(together.folds) == 2
