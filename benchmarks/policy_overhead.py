@@ -1,0 +1,229 @@
+"""What policies cost a step: `gns_batch`, throughput and stragglers over none, in one job of two peers.
+
+One job holds three compiled steps on the same model of about a million weights: *bare* (no policy, no record),
+*watched* (the policies, no record) and *recorded* (the policies, and every step in ``trace.jsonl``, as a run does
+unless it is told not to). They are run in short blocks that alternate. A block counts by the median of its steps, and
+is divided by its neighbour of another kind, so that what else the machine does falls on all alike.
+
+Prints a table, and as last line a JSON object: ``overhead`` is recorded over bare, ``recording`` recorded over
+watched, each minus 1; ``messages_per_step`` what the policies send beside the gradients.
+
+Run: ``python -m benchmarks.policy_overhead [--rounds 150] [--samples 384]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+BLOCK, FEATURES = 5, 512
+DEADLINE_S = 600.0
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "2",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line; ``--peer`` is how the benchmark starts its own peers."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=150, help="blocks of 5 steps of each kind (150)")
+    parser.add_argument("--samples", type=int, default=384, help="of a step on each peer (384, about 20 ms)")
+    parser.add_argument("--peer", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(words)
+
+
+# ---- what a peer does ----------------------------------------------------------------------------------------------
+
+
+def policies() -> list[Any]:
+    """The three, so that no rule ever fires: a barrier is no part of an ordinary step."""
+    import kungfu as kf
+    from kungfu.policies import gns_batch
+
+    @kf.policy
+    def watching(training: Any) -> Any:
+        speed, slow = kf.monitor.throughput(training), kf.monitor.stragglers(training)
+        return kf.control.every(50).when((speed < 0) & kf.ops.any(slow)).set_global_batch_size(speed)
+
+    return [gns_batch(max_peers=2), watching()]
+
+
+def build() -> tuple[Any, Any]:
+    """A network of about a million weights, and its optimizer."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    widths = (896, 512, 256)
+    hidden = [keras.layers.Dense(width, activation="relu") for width in widths]
+    return keras.Sequential([keras.Input((FEATURES,)), *hidden, keras.layers.Dense(10)]), keras.optimizers.SGD(0.01)
+
+
+def marked(training: Any, model: Any, optimizer: Any) -> Callable[..., Any]:
+    """The same training step, on this run."""
+    import keras
+    import tensorflow as tf
+
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @training.step
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    return step
+
+
+@dataclass
+class Beside:
+    """The membership of a second run in the same process: in the view of the first one, and for good."""
+
+    first: Any
+    attachment: Any
+    name: str
+
+    def join(self, state: Any) -> Any:
+        from kungfu.runtime.deciding.decide import Terms
+        from kungfu.runtime.deciding.view import Peer, View
+        from kungfu.runtime.peer.membership import Passage, Standing
+        from kungfu.runtime.settings import read_settings
+
+        settings = read_settings()
+        assert settings is not None
+        size, rank = self.first.size, self.first.rank
+        plug = {"rank": rank, "size": size, "job": f"{settings.job}-{self.name}", "view": 1, "addresses": [""] * size}
+        self.attachment.open(**plug, deadline_s=60.0, secret=bytes.fromhex(settings.secret))
+        view = View(1, tuple(Peer(number, "") for number in range(size)))
+        return Passage(None, Standing(view, rank, Terms()))
+
+    def record(self, stream: str, fields: Any) -> None:
+        self.first._equipment.membership.record(stream, fields)
+
+
+def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
+    """Another run over the same model, in the same job, that is not recorded."""
+    import tensorflow as tf
+
+    from kungfu.compiler import compile_policies
+    from kungfu.compiler.lower import lower
+    from kungfu.runtime.attachment.choose import make_attachment
+    from kungfu.training.barrier import Barrier
+    from kungfu.training.chronicle import Chronicle
+    from kungfu.training.graph.ledger import Ledger
+    from kungfu.training.graph.tape import make_tape
+    from kungfu.training.training import Training
+
+    plan, attachment = compile_policies(given), make_attachment("local")
+    saw = sum(len(names) for names in plan.saw)
+    with tf.device("/CPU:0"):
+        program = lower(plan)
+        ledger = Ledger.create(rules=len(plan.rules), masks=0, saw=saw, tape=make_tape(plan))
+    membership = Beside(first, attachment, name)
+    equipment = replace(first._equipment, ledger=ledger, plan=plan, attachment=attachment, membership=membership)
+    averaging = replace(first._averaging, ledger=ledger, program=program, attachment=attachment)
+    return Training(averaging, Barrier(equipment, Chronicle(membership.record, watched=plan.watched)))
+
+
+def timed(act: Callable[[], object]) -> float:
+    """The seconds that it takes once."""
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started
+
+
+def measure(given: argparse.Namespace) -> None:
+    """What one peer does; rank 0 writes down the seconds of a step in each block."""
+    import numpy as np
+    import tensorflow as tf
+
+    import kungfu as kf
+
+    model, optimizer = build()
+    recorded = kf.attach(model, optimizer, policies=policies())
+    rng = np.random.default_rng(recorded.peer)
+    x = tf.constant(rng.normal(size=(given.samples, FEATURES)).astype(np.float32))
+    y = tf.constant(rng.integers(0, 10, given.samples))
+    steps = {"recorded": marked(recorded, model, optimizer)}
+    steps["recorded"](x, y)
+    for name, chosen in (("watched", policies()), ("bare", [])):
+        steps[name] = marked(beside(recorded, chosen, name=name), model, optimizer)
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(given.rounds + 1):
+        for name in sorted(steps, reverse=number % 2 == 1):
+            seconds[name].append(statistics.median(timed(lambda name=name: steps[name](x, y)) for _ in range(BLOCK)))
+    if recorded.rank == 0:
+        messages = recorded._equipment.plan.messages_per_step
+        weights = int(sum(np.prod(one.shape) for one in model.trainable_variables))
+        told = {"seconds": {name: blocks[1:] for name, blocks in seconds.items()}, "messages_per_step": messages}
+        given.peer.write_text(json.dumps({**told, "weights": weights}))
+    recorded.finish()
+
+
+# ---- what the launcher does ----------------------------------------------------------------------------------------
+
+
+def ratio(over: Sequence[float], under: Sequence[float]) -> tuple[float, float]:
+    """The median over blocks of ``over / under - 1``, and half the distance between its lower and upper third."""
+    ratios = [one / other - 1 for one, other in zip(over, under, strict=True)]
+    lower, upper = statistics.quantiles(ratios, n=3)
+    return statistics.median(ratios), (upper - lower) / 2
+
+
+def main() -> None:
+    """Starts the job, and tells what it measured."""
+    given = arguments()
+    if given.peer is not None:
+        measure(given)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "seconds.json"
+        program = ["-m", "benchmarks.policy_overhead", "--peer", str(result)]
+        options = ["--rounds", str(given.rounds), "--samples", str(given.samples)]
+        launcher = [sys.executable, "-m", "kungfu.cli.run", "-np", "2", "--logdir", str(Path(folder) / "log")]
+        job = subprocess.Popen(
+            [*launcher, sys.executable, *program, *options], env={**os.environ, **ONE_THREAD}, stdout=subprocess.DEVNULL
+        )
+        try:
+            code = job.wait(timeout=DEADLINE_S)
+        finally:
+            if job.poll() is None:
+                job.terminate()
+                job.wait()
+        if code:
+            raise SystemExit(f"the job ended with exit code {code}")
+        tell(json.loads(result.read_text()))
+
+
+def tell(measured: dict[str, Any]) -> None:
+    """The table, and the figures as JSON."""
+    seconds = measured["seconds"]
+    print(f"{measured['weights']:,} weights, 2 peers, {len(seconds['bare'])} blocks of {BLOCK} steps of each kind")
+    for name in ("bare", "watched", "recorded"):
+        print(f"{name:>9}: {1e3 * statistics.median(seconds[name]):7.2f} ms a step")
+    figures = {}
+    for name, over, under in (
+        ("overhead", "recorded", "bare"), ("policies", "watched", "bare"), ("recording", "recorded", "watched"),
+    ):  # fmt: skip
+        figures[name], spread = ratio(seconds[over], seconds[under])
+        print(f"{name:>9}: {100 * figures[name]:+.2f} % (+- {100 * spread:.2f} %), {over} over {under}")
+    step_ms = 1e3 * statistics.median(seconds["bare"])
+    rounded = {name: round(value, 5) for name, value in figures.items()}
+    print(json.dumps({**rounded, "messages_per_step": measured["messages_per_step"], "step_ms": round(step_ms, 3)}))
+
+
+if __name__ == "__main__":
+    main()
