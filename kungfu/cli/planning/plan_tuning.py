@@ -37,11 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         _draw(found, path=arguments.plot)
     if arguments.json:
-        print(json.dumps(as_document(found), indent=2))
+        print(json.dumps(as_document(found), indent=2, allow_nan=False))
         return 0
     console = Console()
     for table in as_tables(found):
         console.print(table)
+    if arguments.plot is not None:
+        console.print(f"plot: {arguments.plot}")
     return 0
 
 

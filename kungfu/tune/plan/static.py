@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from kungfu.errors import UsageError
 from kungfu.tune.plan.search import Search, cheaper, meets, most_gpus
 from kungfu.tune.simulate import Estimate, Simulator, estimate
 from kungfu.tune.simulate.parts import training
 
 __all__ = ["best_static", "fastest", "static_sizes"]
+
+_MOST_SIZES = 200_000
 
 
 def best_static(simulator: Simulator, *, deadline_s: float, search: Search) -> Estimate | None:
@@ -35,14 +38,18 @@ def static_sizes(simulator: Simulator, *, search: Search) -> list[int]:
     """The sizes worth judging: all at which some stage's share changes.
 
     Any other size runs exactly like the next smaller one of these, with GPUs that idle, so it cannot be cheaper: the
-    list stands for all sizes from 1 to the limit.
+    list stands for all sizes from 1 to the limit. Raises: UsageError when there are more than 200,000.
     """
-    limit = most_gpus(simulator, search=search)
-    stages = simulator.experiment.stages
-    sizes = set(range(1, min(limit, max(stage.trials for stage in stages)) + 1))
-    for trials in {stage.trials for stage in stages}:
-        sizes.update(range(trials, min(limit, trials * simulator.scaling.widest) + 1, trials))
-    return sorted(sizes)
+    limit, widest = most_gpus(simulator, search=search), simulator.scaling.widest
+    trials = {stage.trials for stage in simulator.experiment.stages}
+    shares = [range(1, min(limit, max(trials)) + 1), *(range(n, min(limit, n * widest) + 1, n) for n in trials)]
+    count = sum(map(len, shares))
+    if count > _MOST_SIZES:
+        raise UsageError(
+            f"up to {limit:,} GPUs there are {count:,} cluster sizes to judge, more than {_MOST_SIZES:,}: give a"
+            " smaller max_gpus, fewer trials, or a scaling curve that ends earlier"
+        )
+    return sorted({size for share in shares for size in share})
 
 
 def _statics(simulator: Simulator, *, search: Search) -> Iterator[Estimate]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from kungfu.tune.report.comparison import Comparison
-from kungfu.tune.report.timeline import Box, boxes, stages_held
+from kungfu.tune.report.timeline import Box, boxes, stages_in_run
 from kungfu.tune.simulate import Estimate, Simulator
 
 __all__ = ["draw", "save"]
@@ -21,7 +21,8 @@ _SURVIVOR, _OTHER, _IDLE = "#3a9d5d", "#7da7d9", "#eeeeee"
 def draw(found: Sequence[Comparison]) -> Figure:
     """A figure with one row an experiment: the best static cluster left, the plan right, on the same scales.
 
-    Green is the trial that survives to the end, grey what is held and idle. As figure 1 of Misra et al., 2021.
+    Green is the trial that survives to the end, grey what is held and idle. Titles say means over all drawn runs,
+    boxes are those of the first one. As figure 1 of Misra et al., 2021.
     """
     figure = Figure(figsize=(10, 3.6 * len(found)), layout="constrained")
     panels = figure.subplots(len(found), 2, squeeze=False, sharex="row", sharey="row")
@@ -43,7 +44,7 @@ def save(figure: Figure, *, path: Path) -> None:
 
 
 def _panel(axes: Any, *, simulator: Simulator, estimate: Estimate | None, name: str, deadline_s: float) -> None:
-    axes.set_xlabel("minutes")
+    axes.set_xlabel("minutes" if simulator.runs == 1 else f"minutes, in one of {simulator.runs} drawn runs")
     axes.axvline(deadline_s / 60, color="black", linestyle=":", linewidth=1)
     if estimate is None:
         axes.set_title(f"{name}: none meets the deadline")
@@ -51,7 +52,7 @@ def _panel(axes: Any, *, simulator: Simulator, estimate: Estimate | None, name: 
     axes.set_title(f"{name}: ${estimate.dollars:.2f} in {estimate.seconds / 60:.1f} min")
     node = simulator.cloud.instance.gpus
     before = 0
-    for held in stages_held(simulator, plan=estimate.gpus):
+    for held in stages_in_run(simulator, plan=estimate.gpus):
         axes.add_patch(_idle(held.start_s, end_s=held.ready_s, gpus=min(before, held.instances) * node))
         axes.add_patch(_idle(held.ready_s, end_s=held.end_s, gpus=held.instances * node))
         before = held.instances

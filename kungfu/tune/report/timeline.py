@@ -9,12 +9,12 @@ from kungfu.tune.simulate.chains import assign
 from kungfu.tune.simulate.layout import share
 from kungfu.tune.simulate.parts import training, trials
 
-__all__ = ["Box", "Held", "boxes", "stages_held"]
+__all__ = ["Box", "Held", "boxes", "stages_held", "stages_in_run"]
 
 
 @dataclass(frozen=True)
 class Held:
-    """One stage of a plan; times are means over the drawn runs, in seconds since the start.
+    """One stage of a plan; times are in seconds since the start.
 
     From ``ready_s`` on the provider has delivered ``instances``; before it, those of the stage before are held.
     """
@@ -40,18 +40,31 @@ class Box:
 
 
 def stages_held(simulator: Simulator, *, plan: Plan) -> tuple[Held, ...]:
-    """What every stage of ``plan`` holds, and when. A stage begins where the one before has met."""
+    """What every stage of ``plan`` holds, and when, as means of all runs; it begins where the one before has met."""
     drawn = sample(simulator, plan=plan)
-    ready, ends = drawn.ready.mean(axis=1).tolist(), [0.0, *drawn.ends.mean(axis=1).tolist()]
+    return _held(
+        simulator, plan=plan, ready_s=drawn.ready.mean(axis=1).tolist(), ends_s=drawn.ends.mean(axis=1).tolist()
+    )
+
+
+def stages_in_run(simulator: Simulator, *, plan: Plan) -> tuple[Held, ...]:
+    """The same for the first drawn run alone: what surrounds its `boxes`."""
+    drawn = sample(simulator, plan=plan)
+    return _held(simulator, plan=plan, ready_s=drawn.ready[:, 0].tolist(), ends_s=drawn.ends[:, 0].tolist())
+
+
+def _held(simulator: Simulator, *, plan: Plan, ready_s: list[float], ends_s: list[float]) -> tuple[Held, ...]:
+    instances = sample(simulator, plan=plan).instances
+    starts_s = [0.0, *ends_s]
     return tuple(
         Held(
             trials=work.trials,
             gpus=gpus,
             gpus_per_trial=share(work, gpus=gpus).gpus_per_trial,
-            instances=drawn.instances[stage],
-            start_s=ends[stage],
-            ready_s=ready[stage],
-            end_s=ends[stage + 1],
+            instances=instances[stage],
+            start_s=starts_s[stage],
+            ready_s=ready_s[stage],
+            end_s=ends_s[stage],
         )
         for stage, (work, gpus) in enumerate(zip(simulator.experiment.stages, plan, strict=True))
     )

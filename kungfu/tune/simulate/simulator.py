@@ -14,6 +14,7 @@ from kungfu.tune.model.scaling_curve import Scaling
 __all__ = ["Simulator", "remember"]
 
 T = TypeVar("T")
+_MOST_DRAWN = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Simulator:
 
     Args: ``samples`` >= 1 drawn runs that an estimate is the mean of (ignored when nothing is random: one is exact);
     ``seed`` >= 0 of the draws. Two plans are judged under the same luck, and the same seed gives the same answer.
-    Raises: UsageError for no sample or a negative seed.
+    Raises: UsageError for no sample, a negative seed, or more than ten million durations in one stage.
     """
 
     experiment: Experiment
@@ -35,6 +36,12 @@ class Simulator:
     def __post_init__(self) -> None:
         if self.samples < 1:
             raise UsageError(f"a simulation of {self.samples} samples says nothing; draw at least 1")
+        trials = max(stage.trials for stage in self.experiment.stages)
+        if trials * self.runs > _MOST_DRAWN:
+            raise UsageError(
+                f"{trials:,} trials in {self.runs:,} runs are {trials * self.runs:,} durations in one stage, more than"
+                f" {_MOST_DRAWN:,}: give fewer trials or samples"
+            )
         if self.seed < 0:
             raise UsageError(f"the seed is {self.seed}; give 0 or more")
 

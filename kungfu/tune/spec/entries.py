@@ -54,6 +54,8 @@ def mapping(entry: Entry) -> Mapping[str, Entry]:
         raise refuse(entry, reason=f"is {_shown(entry)}; give keys and values, one a line")
     found: dict[str, Entry] = {}
     for key, value in entry.node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise refuse(Entry(key, entry.path, entry.file), reason="has a key that is a list or a mapping; give words")
         name = str(key.value)
         path = f"{entry.path}.{name}" if entry.path else name
         if name in found:

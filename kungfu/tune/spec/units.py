@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -27,7 +28,8 @@ def duration_s(text: str) -> float:
     """
     if not re.match(DURATION, text):
         raise _refused(text, what="a duration", examples='"20m", "90 s" or "1h30m"')
-    return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(rf"({_NUMBER})\s*(ms|s|min|m|h|d)", text))
+    parts = re.findall(rf"({_NUMBER})\s*(ms|s|min|m|h|d)", text)
+    return _finite(sum(float(number) * _SECONDS[unit] for number, unit in parts), text=text)
 
 
 def rate_per_s(text: str) -> float:
@@ -39,7 +41,7 @@ def rate_per_s(text: str) -> float:
     found = re.match(RATE, text)
     if not found:
         raise _refused(text, what="a price of an instance", examples='"$12.24/h"')
-    return float(found[1]) / _SECONDS[found[2]]
+    return _finite(float(found[1]) / _SECONDS[found[2]], text=text)
 
 
 def size_gb(text: str) -> float:
@@ -51,7 +53,7 @@ def size_gb(text: str) -> float:
     found = re.match(SIZE, text)
     if not found:
         raise _refused(text, what="a size", examples='"150 GB" or "150 MB"')
-    return float(found[1]) * _GIGABYTES[found[2]]
+    return _finite(float(found[1]) * _GIGABYTES[found[2]], text=text)
 
 
 def per_gb(text: str) -> float:
@@ -63,7 +65,7 @@ def per_gb(text: str) -> float:
     found = re.match(PER_GB, text)
     if not found:
         raise _refused(text, what="a price of data", examples='"$0.01/GB"')
-    return float(found[1])
+    return _finite(float(found[1]), text=text)
 
 
 def as_clock(seconds: float) -> str:
@@ -75,6 +77,12 @@ def as_clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _finite(value: float, *, text: str) -> float:
+    if value == math.inf:
+        raise UsageError(f"{text!r} is larger than any number that is computed with; write a smaller one")
+    return value
 
 
 def _refused(text: str, *, what: str, examples: str) -> UsageError:

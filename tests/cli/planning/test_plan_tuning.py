@@ -66,11 +66,12 @@ def test_brackets_of_hyperband_add_their_costs(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-def test_the_picture_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_the_picture_is_written_where_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "plan.png"
     assert _run(str(EXAMPLE), "--deadline", "20m", "--plot", str(picture)) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert list(tmp_path.iterdir()) == [picture]
+    assert f"plot: {picture}" in capsys.readouterr().out.replace("\n", "")
 
 
 @pytest.mark.slow
@@ -93,6 +94,7 @@ def test_a_deadline_that_nothing_meets_says_the_fastest_time() -> None:
         ([str(EXAMPLE)], "no deadline is given"),
         ([str(EXAMPLE), "--deadline", "20"], "'20' is not a duration"),
         ([str(EXAMPLE), "--deadline", "0 s"], "the deadline is '0 s'"),
+        ([str(EXAMPLE), "--deadline", "9" * 400 + "d"], "is larger than any number that is computed with"),
         (["nowhere.yaml", "--deadline", "20m"], "cannot read the specification nowhere.yaml"),
     ],
 )

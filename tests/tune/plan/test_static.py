@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.tune import Search, Simulator, best_static, estimate, fastest
+from kungfu.tune import (
+    Cloud,
+    Instance,
+    Search,
+    Simulator,
+    best_static,
+    estimate,
+    fastest,
+    scaling,
+    successive_halving,
+)
 from tests.tune.instances import MANY, certain, uncertain
 
 LIMITED = Search(max_gpus=48)
@@ -50,6 +60,17 @@ def test_a_looser_deadline_never_makes_the_static_cluster_dearer(
 def test_while_gpus_never_slow_a_trial_nothing_beats_the_largest_static_cluster(simulator: Simulator) -> None:
     largest = estimate(simulator, plan=(48,) * simulator.experiment.num_stages())
     assert fastest(simulator, search=LIMITED).seconds == pytest.approx(largest.seconds)
+
+
+def test_more_sizes_than_can_be_judged_are_refused_at_once() -> None:
+    for trials, curve in ((8, {1: 9.0, 10**8: 1.0}), (10**6, {1: 9.0})):
+        simulator = Simulator(
+            successive_halving(trials, least=1, most=3, eta=2), scaling(curve), Cloud(Instance(4, 0.001))
+        )
+        with pytest.raises(UsageError, match="cluster sizes to judge, more than 200,000: give a smaller max_gpus"):
+            best_static(simulator, deadline_s=60, search=Search())
+        found = best_static(simulator, deadline_s=1e12, search=Search(max_gpus=16))
+        assert found is not None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.tune import Cloud, Delays, Instance, Latency, Simulator, scaling, successive_halving
-from kungfu.tune.report.timeline import Box, Held, boxes, stages_held
+from kungfu.tune.report.timeline import Box, Held, boxes, stages_held, stages_in_run
 from kungfu.tune.simulate import sample
 from tests.tune.instances import MANY, certain, planned, uncertain
 
@@ -35,6 +35,22 @@ def test_a_queued_trial_follows_on_the_gpu_of_the_one_before() -> None:
         Box(0, 0, 2, 32.0, 44.0),
         Box(1, 2, 2, 32.0, 44.0),
     )
+
+
+@pytest.mark.slow
+@MANY
+@given(planned(simulators=st.one_of(certain(), uncertain())))
+def test_all_boxes_of_a_stage_lie_within_what_is_held_in_the_same_run(
+    case: tuple[Simulator, tuple[int, ...]],
+) -> None:
+    simulator, plan = case
+    remaining = list(boxes(simulator, plan=plan))
+    for held in stages_in_run(simulator, plan=plan):
+        mine, remaining = remaining[: held.trials], remaining[held.trials :]
+        assert min(box.start_s for box in mine) >= held.ready_s - 1e-6
+        assert max(box.end_s for box in mine) <= held.end_s + 1e-6
+        assert max(box.first_gpu + box.gpus for box in mine) <= held.gpus
+    assert remaining == []
 
 
 @pytest.mark.slow

@@ -212,3 +212,10 @@ def test_a_simulation_without_samples_or_with_a_negative_seed_is_refused() -> No
         replace(simulator, samples=0)
     with pytest.raises(UsageError, match="seed is -1"):
         replace(simulator, seed=-1)
+
+
+def test_more_luck_than_fits_into_memory_is_refused_only_where_any_is_drawn() -> None:
+    simulator = replace(_by_hand(), samples=10**9)
+    assert estimate(simulator, plan=(4, 2, 1)).seconds == pytest.approx(70)
+    with pytest.raises(UsageError, match="4,000,000,000 durations in one stage, more than 10,000,000"):
+        replace(simulator, scaling=scaling({1: 10}, sigma_s=1.0))

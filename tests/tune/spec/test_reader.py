@@ -119,6 +119,7 @@ def test_hyperband_gives_a_simulator_for_each_bracket() -> None:
         ("cloud:", "search: {warm_starts: 2}\ncloud:", "SPEC.yaml:9: search.warm_starts is '2'; give a list"),
         ("cloud:", "search: {warm_starts: [0]}\ncloud:", "SPEC.yaml:9: search.warm_starts[0] is '0'"),
         ("cloud:", "search: {warm_starts: []}\ncloud:", "SPEC.yaml:9: search.warm_starts is empty"),
+        ("cloud:", "? [a, b]\n: 3\ncloud:", "SPEC.yaml:9: the specification has a key that is a list or a mapping"),
         ("method:", "method: [", "SPEC.yaml:3:9: not YAML"),
         ("successive-halving", "hyperband", "hyperband chooses its own trials, but trials is 32"),
     ],

@@ -37,6 +37,14 @@ def test_a_duration_without_a_known_unit_is_refused(text: str) -> None:
         duration_s(text)
 
 
+@pytest.mark.parametrize(
+    ("read", "text"), [(duration_s, "9{} d"), (rate_per_s, "$9{}/s"), (size_gb, "9{} TB"), (per_gb, "$9{}/GB")]
+)
+def test_a_number_beyond_all_floats_is_refused(read: object, text: str) -> None:
+    with pytest.raises(UsageError, match="is larger than any number that is computed with"):
+        read(text.format("0" * 400))  # type: ignore[operator]  # a parameter
+
+
 def test_prices_and_sizes_are_read_in_dollars_a_second_and_gigabytes() -> None:
     assert rate_per_s("$12.24/h") == pytest.approx(0.0034)
     assert rate_per_s("$ 3 / min") == pytest.approx(0.05)
