@@ -17,7 +17,7 @@ demo: setup  ## train a small network that grows and shrinks, and draw what happ
 	@$(python) -m examples.demo
 
 test: setup lint  ## everything that has to hold
-	@$(python) -m pytest --doctest-modules tests kungfu
+	@$(python) -m pytest --doctest-modules --numprocesses 2 --dist worksteal tests kungfu
 
 lint: setup  ## style and types only
 	@$(python) -m ruff check .
