@@ -3,7 +3,8 @@
 One job holds three compiled steps on the same model of about a million weights: *bare* (no policy, no record),
 *watched* (the policies, no record) and *recorded* (the policies, and every step in ``trace.jsonl``, as a run does
 unless it is told not to). They are run in short blocks that alternate. A block counts by the median of its steps, and
-is divided by its neighbour of another kind, so that what else the machine does falls on all alike.
+is divided by its neighbour of another kind, so that what else the machine does falls on all alike. On a machine that
+is busy with other things the processor's time tells more than the clock: it is printed beside.
 
 Prints a table, and as last line a JSON object: ``overhead`` is recorded over bare, ``recording`` recorded over
 watched, each minus 1; ``messages_per_step`` what the policies send beside the gradients.
@@ -162,14 +163,17 @@ def measure(given: argparse.Namespace) -> None:
     for name, chosen in (("watched", policies()), ("bare", [])):
         steps[name] = marked(beside(recorded, chosen, name=name), model, optimizer)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
+    processor: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(given.rounds + 1):
         for name in sorted(steps, reverse=number % 2 == 1):
+            began = time.process_time()
             seconds[name].append(statistics.median(timed(lambda name=name: steps[name](x, y)) for _ in range(BLOCK)))
+            processor[name].append((time.process_time() - began) / BLOCK)
     if recorded.rank == 0:
         messages = recorded._equipment.plan.messages_per_step
         weights = int(sum(np.prod(one.shape) for one in model.trainable_variables))
-        told = {"seconds": {name: blocks[1:] for name, blocks in seconds.items()}, "messages_per_step": messages}
-        given.peer.write_text(json.dumps({**told, "weights": weights}))
+        told = {"seconds": seconds, "processor": processor, "messages_per_step": messages, "weights": weights}
+        given.peer.write_text(json.dumps(told))
     recorded.finish()
 
 
@@ -210,10 +214,13 @@ def main() -> None:
 
 def tell(measured: dict[str, Any]) -> None:
     """The table, and the figures as JSON."""
-    seconds = measured["seconds"]
+    seconds, processor = (
+        {name: blocks[1:] for name, blocks in measured[clock].items()} for clock in ("seconds", "processor")
+    )
     print(f"{measured['weights']:,} weights, 2 peers, {len(seconds['bare'])} blocks of {BLOCK} steps of each kind")
     for name in ("bare", "watched", "recorded"):
-        print(f"{name:>9}: {1e3 * statistics.median(seconds[name]):7.2f} ms a step")
+        wall, busy = (1e3 * statistics.median(clock[name]) for clock in (seconds, processor))
+        print(f"{name:>9}: {wall:7.2f} ms a step, {busy:7.2f} ms of processor time on rank 0")
     figures = {}
     for name, over, under in (
         ("overhead", "recorded", "bare"), ("policies", "watched", "bare"), ("recording", "recorded", "watched"),
