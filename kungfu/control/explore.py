@@ -44,4 +44,4 @@ def next_size(advantage: Advantage, *, unit: int, min_peers: int, max_peers: int
     look_down = where(~is_finite(here) & (below >= fewest), below, size)
     onwards = where(reachable & ((upper > 0) | ~is_finite(upper)), above, look_down)
     wanted = where(here <= 0, down, onwards)
-    return clip(wanted * 1.0, fewest, most).named("next_size")
+    return clip(wanted * 1.0, fewest, most)

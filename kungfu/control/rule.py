@@ -18,6 +18,8 @@ __all__ = ["Rule", "Standing", "distinct_name", "label_of", "paced", "seen_under
 
 Standing = Literal["acting", "shadow"]
 
+_UNTOLD = frozenset({"min_size", "max_size", "refused_size"})  # what bounds a decision, and is no ground for it
+
 
 @dataclass(frozen=True, eq=False)
 class Rule:
@@ -81,7 +83,8 @@ def seen_under(signal: Signal) -> dict[str, Signal]:
         if (node, inside) in visited:
             continue
         visited.add((node, inside))
-        if label_of(node) and node.placement == "agreed" and not (inside and isinstance(node, Source)):
+        plain = isinstance(node, Source) and (inside or node.source in _UNTOLD)
+        if label_of(node) and node.placement == "agreed" and not plain:
             seen.setdefault(label_of(node), node)
         below = node.observed if isinstance(node, Fold) else node.inputs
         stack.extend((one, inside or bool(node.name)) for one in reversed(below))

@@ -32,7 +32,7 @@ def steps_of(arrays: Mapping[str, Any]) -> Iterator[Step]:
 
 
 def _steps(arrays: Mapping[str, Any]) -> int:
-    lengths = {name: len(values) for name, values in arrays.items() if np.ndim(values) or isinstance(values, list)}
+    lengths = {name: len(values) for name, values in arrays.items() if isinstance(values, list) or np.ndim(values)}
     if not lengths or len(lengths) < len(arrays) or len(set(lengths.values())) > 1:
         raise UsageError(f"arrays of a trace have one length, that of the steps; these have {lengths or 'none'}")
     return next(iter(lengths.values()))
@@ -68,4 +68,4 @@ def _is_local(name: str) -> bool:
 
 
 def _is_row(value: Any) -> bool:
-    return np.ndim(value) > 0 or isinstance(value, list)
+    return isinstance(value, (list, tuple)) or np.ndim(value) > 0

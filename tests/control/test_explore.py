@@ -77,6 +77,7 @@ def test_a_size_that_was_refused_is_not_tried_again() -> None:
     assert walked(worth_up_to(8), start=4, refused=5) == [4, 3, 4]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(last=st.integers(1, 9), start=st.integers(1, 8), unit=st.integers(1, 3))
 def test_it_settles_at_the_last_size_of_its_grid_that_is_worth_it(last: int, start: int, unit: int) -> None:

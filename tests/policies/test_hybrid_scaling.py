@@ -1,0 +1,114 @@
+"""Batch and learning rate on a rescale: algorithm 1 of the Elan paper, and linear scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kungfu.compiler import compile_policies, settle
+from kungfu.errors import PolicyError
+from kungfu.policies import hybrid_scaling, linear_scaling, schedule
+from kungfu.testing import ClusterModel, Decision, Start, run_policy
+
+TABLE = {32: 2, 64: 4, 128: 8, 256: 10}
+
+
+def algorithm_1(batch: int, *, before: int, after: int, table: Mapping[int, int]) -> float:
+    """The total batch size after the adjustment, as the paper's listing has it."""
+    k = 1
+    while k <= after / before:
+        entries = [entry for entry in table if entry <= k * batch]
+        optimal = table[max(entries)] if entries else 1
+        if optimal >= after:
+            return k * batch
+        k *= 2
+    return batch * after / before
+
+
+def settled(
+    *, batch: int, before: int, after: int, keep: str = "local", table: Mapping[int, int] = TABLE
+) -> dict[str, float]:
+    plan = compile_policies([hybrid_scaling(table, over_steps=50)])
+    kept = batch if keep == "global" else round(batch * after / before)
+    barrier = {
+        "size": after,
+        "previous_size": before,
+        "step": 9,
+        "global_batch_size": kept,
+        "previous_global_batch_size": batch,
+        "learning_rate": 0.125,
+    }
+    done = {type(one.action).__name__: one.value for one in settle(plan, barrier)}
+    return {"batch": done.get("SetGlobalBatchSize", kept), "rate": done.get("SetLearningRate", 0.125)}
+
+
+@pytest.mark.parametrize(
+    ("batch", "before", "after", "expected"),
+    [
+        (64, 2, 4, 64),  # strong scaling: 4 peers are optimal for 64 already
+        (64, 4, 8, 128),  # twice the batch keeps 8 peers busy
+        (64, 4, 10, 160),  # only 256 would keep 10 busy, and that is more than 2.5 times as much: weak scaling
+        (64, 2, 10, 256),
+        (64, 8, 4, 32),  # towards fewer peers the batch shrinks with them
+        (256, 4, 16, 1024),
+    ],
+)
+def test_the_batch_grows_only_as_far_as_the_peers_need_it(batch: int, before: int, after: int, expected: int) -> None:
+    assert settled(batch=batch, before=before, after=after)["batch"] == expected
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(
+    batch=st.integers(1, 64).map(lambda n: 8 * n),
+    before=st.integers(1, 16),
+    after=st.integers(1, 32),
+    table=st.dictionaries(st.integers(1, 2000), st.integers(1, 40), min_size=1, max_size=5),
+    keep=st.sampled_from(["local", "global"]),
+)
+def test_it_is_algorithm_1_whatever_the_rescale_kept(
+    batch: int, before: int, after: int, table: dict[int, int], keep: str
+) -> None:
+    if before == after:
+        return
+    wanted = max(algorithm_1(batch, before=before, after=after, table=table), after)
+    found = settled(batch=batch, before=before, after=after, keep=keep, table=table)
+    assert abs(found["batch"] - wanted) <= 0.5  # it is whole, and the paper's last resort need not be
+    np.testing.assert_allclose(found["rate"], 0.125 * found["batch"] / batch, rtol=1e-6)
+
+
+def rates(policies: Any, *, steps: int = 60) -> list[Decision]:
+    model = ClusterModel({1: 100, 8: 800}, steps=steps, start=Start(size=2, global_batch_size=32, learning_rate=0.125))
+    return [one for one in run_policy(policies, model) if one.rule != "schedule"]
+
+
+def test_beside_a_policy_that_rescales_it_sets_both() -> None:
+    found = rates([schedule({5: 4, 30: 8}), hybrid_scaling(TABLE, over_steps=10)])
+    # From 2 to 4 peers 32 samples would leave two of them idle, and 64 is what the rescale made of them already.
+    shown = [(type(one.action).__name__, one.value) for one in found]
+    assert shown == [("SetLearningRate", 0.25), ("SetLearningRate", 0.5)]
+
+
+def test_linear_scaling_multiplies_by_what_the_batch_was_multiplied_by() -> None:
+    found = rates([schedule({5: 4, 20: 8, 40: 1}), linear_scaling()])
+    assert [one.value for one in found] == [0.25, 0.5, 0.0625]
+
+
+def test_linear_scaling_starts_from_where_the_last_ramp_leads() -> None:
+    found = rates([schedule({5: 4, 10: 8}), linear_scaling(over_steps=1000)])
+    assert [one.value for one in found] == [0.25, 0.5]
+
+
+def test_a_rescale_that_keeps_the_batch_keeps_the_rate() -> None:
+    assert rates([schedule({5: 4}, keep="global_batch_size"), linear_scaling()]) == []
+
+
+@pytest.mark.parametrize("table", [{}, {64: 0}, {64.5: 3}, {True: 3}, [64]])
+def test_a_table_that_is_none_is_refused(table: Any) -> None:
+    with pytest.raises(PolicyError, match=r"takes \{global batch: optimal number of peers\}"):
+        compile_policies([hybrid_scaling(table)])

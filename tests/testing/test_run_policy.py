@@ -1,0 +1,231 @@
+"""`run_policy`: a policy over arrays, records, and modelled clusters."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kungfu as kf
+from kungfu import control, monitor, ops
+from kungfu.control import Budget, Checkpoint, Evict, Rescale
+from kungfu.errors import PolicyError, UsageError
+from kungfu.policies import gns_batch, linear_scaling, schedule
+from kungfu.policy import Policy, policy, shadow
+from kungfu.testing import ClusterModel, Rescaling, Start, run_policy
+
+
+@policy
+def by_loss(training: Any) -> Any:
+    return control.always().rescale(training.mean_loss)
+
+
+def steps_and_values(*args: Any, **settings: Any) -> list[tuple[int, float]]:
+    return [(one.step, one.value) for one in run_policy(*args, **settings)]
+
+
+# ---- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def test_arrays_are_played_by_step_with_what_is_usual_filled_in() -> None:
+    decisions = run_policy(by_loss(), {"mean_loss": [1.0, 3.0, math.nan, 2.0], "max_size": [4] * 4})
+    assert [(one.step, one.rule, one.value, one.saw["mean_loss"]) for one in decisions] == [
+        (2, "by_loss", 3.0, 3.0),
+        (4, "by_loss", 2.0, 2.0),
+    ]
+    assert all(isinstance(one.action, Rescale) for one in decisions)
+
+
+def test_local_arrays_hold_a_row_a_step_whose_length_is_the_size() -> None:
+    def by_slowest(training: Any) -> Any:
+        return control.always().evict(ops.all_gather(training.busy_seconds) > 1)
+
+    decisions = run_policy(Policy("slow", by_slowest), {"busy_seconds": [[1, 2], [1, 1, 1], [0, 3, 4]]})
+    assert [(one.step, one.ranks) for one in decisions] == [(1, (1,)), (3, (1, 2))]
+    assert all(isinstance(one.action, Evict) and math.isnan(one.value) for one in decisions)
+
+
+def test_what_a_plan_makes_of_gradients_is_given_by_its_name() -> None:
+    steps = 4
+    arrays = {
+        "samples": np.ones((steps, 2)),
+        "norm_squared(grads)": [[9.0, 1.0]] * steps,
+        "norm_squared(mean_grads)": [4.0] * steps,
+        "total_samples": [2.0] * steps,
+        "local_batch_size": [0.125] * steps,
+        "max_size": [16] * steps,
+    }
+    (*_, last) = run_policy(gns_batch(max_peers=8, every=2), arrays)
+    assert (last.step, last.value) == (4, 5)  # 2/3 sample over 1/8 sample a peer
+    np.testing.assert_allclose(last.saw["noise_scale"], 2 / 3, rtol=1e-6)
+
+
+def test_gradients_themselves_can_be_given() -> None:
+    grads = [[[np.array([3.0, 0.0])], [np.array([1.0, 0.0])]]]
+    arrays = {"samples": [[1.0, 1.0]], "grads": grads, "local_batch_size": [0.25], "max_size": [9], "step": [50]}
+    assert steps_and_values(gns_batch(max_peers=8), arrays) == [(50, 3)]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"mean_loss": [1.0], "loss": [1.0, 2.0]}, "arrays of a trace have one length"),
+        ({"mean_loss": 3.0}, "arrays of a trace have one length"),
+        ({"main_loss": [1.0]}, "'main_loss' is no source; a step offers busy_seconds"),
+        ({"norm_squared(gradients)": [1.0]}, "is no source"),
+        ({"learning_rate": [1.0]}, "the plan reads 'mean_loss': give it, or 'loss' to compute it from"),
+        ({"loss": [[1.0, 2.0]], "mean_loss": [1.0], "size": [3]}, "'loss' has 2 values in entry 0"),
+    ],
+)
+def test_arrays_that_do_not_do_are_refused(arrays: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        run_policy(by_loss(), arrays)
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+
+def recorded() -> list[str]:
+    """A record of four steps of two peers, whose loss is the size that is wanted."""
+    cluster = {"size": 2, "min_size": 1, "max_size": 8, "refused_size": 0, "pending": False}
+    return [
+        json.dumps(
+            {"step": step, "view": 1, "rank": rank, "local": {"loss": 0.5}}
+            | ({"agreed": {**cluster, "mean_loss": float(step)}} if rank == 0 else {})
+        )
+        for step in range(1, 5)
+        for rank in range(2)
+    ]
+
+
+def test_a_record_is_played_from_its_lines_its_folder_and_its_file(tmp_path: Path) -> None:
+    expected = [(1, 1.0), (3, 3.0), (4, 4.0)]
+    assert steps_and_values(by_loss(), recorded()) == expected
+    (tmp_path / "trace.jsonl").write_text("\n".join(recorded()) + "\n")
+    assert steps_and_values(by_loss(), tmp_path) == expected
+    assert steps_and_values(by_loss(), str(tmp_path / "trace.jsonl")) == expected
+
+
+def test_what_a_record_does_not_hold_is_named() -> None:
+    with pytest.raises(UsageError, match="total_samples"):
+        run_policy(Policy("one", lambda t: control.always().rescale(t.total_samples)), recorded())
+
+
+# ---- modelled clusters -----------------------------------------------------------------------------------------------
+
+SMALL = ClusterModel({1: 100, 4: 400}, steps=40, start=Start(size=2, max_size=4))
+
+
+def test_what_was_decided_is_what_the_policy_sees_next() -> None:
+    grown = Policy("grown", lambda t: control.always().rescale(t.size + 1))
+    decisions = run_policy(grown, SMALL)
+    # A post rides on the next step, and a joiner is prepared for two more; the limit of the job ends it.
+    assert [(one.step, one.saw["size"], one.value) for one in decisions] == [(1, 2, 3), (5, 3, 4)]
+
+
+def test_shrinking_takes_a_step_and_growing_as_long_as_joining_takes() -> None:
+    slow = ClusterModel({1: 100}, steps=40, rescaling=Rescaling(joining_steps=6))
+    flapping = Policy("flapping", lambda t: control.always().rescale(kf.where(t.size == 2, 3, 2)))
+    assert [one.step for one in run_policy(flapping, slow)][:4] == [1, 9, 11, 19]
+
+
+def test_a_budget_holds_on_a_model() -> None:
+    flapping = Policy("flapping", lambda t: control.always().rescale(kf.where(t.size == 2, 3, 2)))
+    assert len(run_policy(flapping, SMALL, budget=Budget(2, 1000))) == 2
+
+
+def test_throughput_is_that_of_the_model() -> None:
+    def watching(training: Any) -> Any:
+        return control.every(10).checkpoint(), control.every(10).call(ignore, monitor.throughput(training, decay=1.0))
+
+    decisions = run_policy([Policy("watching", watching), schedule({15: 4})], SMALL)
+    speeds = {one.step: one.saw["throughput"] for one in decisions if "throughput" in one.saw}
+    # Step 20 is the second one of the larger view, which knows of no whole step yet.
+    np.testing.assert_allclose(list(speeds.values()), [200, math.nan, 400, 400], rtol=1e-5)
+    assert list(speeds) == [10, 20, 30, 40]
+    assert [one.step for one in decisions if isinstance(one.action, Checkpoint)] == [10, 20, 30, 40]
+
+
+def ignore(control: Any, *values: float) -> None:
+    """A hook that does nothing."""
+
+
+def test_a_slow_peer_slows_all() -> None:
+    def seconds(training: Any) -> Any:
+        mean = ops.all_reduce(training.step_seconds, "mean").named("mean_seconds")
+        return control.every(5).call(ignore, mean)
+
+    made = Policy("seconds", seconds)
+    full, half = (
+        run_policy(made, ClusterModel({1: 100}, steps=5, speed_by_peer=speeds))[0].saw["mean_seconds"]
+        for speeds in ({}, {1: 0.5})
+    )
+    np.testing.assert_allclose([full, half], [0.64, 1.28], rtol=1e-6)
+
+
+def test_a_hook_is_called_and_what_it_asks_for_is_done() -> None:
+    def hook(control: Any, size: float) -> None:
+        control.rescale(size + 5)
+
+    made = Policy("hooked", lambda t: control.every(10).call(hook, t.size))
+    assert [one.saw["size"] for one in run_policy(made, SMALL)] == [2, 4, 4, 4]
+
+
+def test_a_stop_ends_the_run() -> None:
+    made = Policy("short", lambda t: (control.every(7).stop(), control.every(5).checkpoint()))
+    assert [one.step for one in run_policy(made, SMALL)] == [5, 7]
+
+
+def test_settings_are_carried_out_a_step_later_and_ramps_take_their_time() -> None:
+    def setting(training: Any) -> Any:
+        return (
+            control.always().when(training.step == 3).set_learning_rate(0.5, over_steps=4),
+            control.always().when(training.step == 3).set_global_batch_size(128),
+            control.always().call(ignore, training.learning_rate, training.global_batch_size),
+        )
+
+    start = Start(learning_rate=0.1)
+    seen = [
+        (one.step, round(one.saw["learning_rate"], 6), one.saw["global_batch_size"])
+        for one in run_policy(Policy("setting", setting), ClusterModel({1: 100}, steps=11, start=start))
+        if "target" not in one.saw
+    ]
+    # The call holds still in every second step, in which its own post is under way.
+    assert seen == [(1, 0.1, 64), (3, 0.1, 64), (5, 0.1, 128), (7, 0.3, 128), (9, 0.5, 128), (11, 0.5, 128)]
+
+
+def test_rules_on_a_rescale_are_among_the_decisions() -> None:
+    decisions = run_policy([schedule({5: 4}), linear_scaling()], SMALL)
+    assert [(one.step, one.rule) for one in decisions] == [(5, "schedule"), (8, "linear_scaling")]
+    assert [one.value for one in decisions] == [4, pytest.approx(0.2)]
+
+
+def test_a_shadow_decides_and_changes_nothing() -> None:
+    decisions = run_policy([shadow(schedule({3: 4})), schedule({9: 3})], SMALL)
+    assert [(one.step, one.rule, one.saw["size"]) for one in decisions] == [
+        (3, "shadow(schedule)", 2),
+        (9, "schedule", 2),
+    ]
+
+
+def test_a_table_of_throughput_is_a_line_between_its_entries() -> None:
+    model = ClusterModel({2: 100, 4: 300}, steps=1)
+    assert [model.throughput(size) for size in (1, 2, 3, 4, 9)] == [100, 100, 200, 300, 300]
+
+
+def test_a_model_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(UsageError, match="takes 1 <= min_size <= size <= max_size"):
+        Start(size=9, max_size=4)
+    with pytest.raises(UsageError, match="takes at least 1 sample"):
+        Start(global_batch_size=0)
+    with pytest.raises(UsageError, match="takes at least one size"):
+        run_policy(schedule({1: 2}), ClusterModel({}, steps=2))
+
+
+def test_a_policy_that_is_wrong_is_refused_before_the_first_step() -> None:
+    with pytest.raises(PolicyError, match="all rescale the cluster"):
+        run_policy([schedule({1: 2}), schedule({2: 3})], SMALL)
