@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout
-from kungfu.compiler.walk import Evaluation, conclude, prepare
+from kungfu.compiler.walk import Evaluation, Machine, conclude, prepare
 from kungfu.errors import UsageError
 from kungfu.signal import Fold, Source
 from kungfu.signal.operation import DType, Operation, SignalType
@@ -22,11 +22,14 @@ from kungfu.signal.sources import SOURCES
 __all__ = ["Replay"]
 
 PerPeer = tuple[Any, ...]
+MachineMaker = Callable[[Mapping[str, PerPeer], int], Machine]
 Local = Sequence[Mapping[str, Any]]  # one peer's local sources after the other
 
 
 class Replay:
     """A plan run step by step over recorded or invented sources of a whole cluster.
+
+    `machine` computes a step from its sources and the size; without it, NumPy does.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import schedule
@@ -36,7 +39,10 @@ class Replay:
     [nan, 3.0]
     """
 
-    def __init__(self, plan: Plan, *, size: int) -> None:
+    def __init__(
+        self, plan: Plan, *, size: int, machine: Callable[[Mapping[str, PerPeer], int], Machine] | None = None
+    ):
+        self._machine = machine or NumpyCluster
         self.plan = plan
         self.size = size
         self.states = {fold: _starts(fold, peers=size) for fold in plan.folds}
@@ -51,7 +57,7 @@ class Replay:
             raise UsageError(f"a cluster of {self.size} peers got local sources of {len(local)}; call rescale first")
         sources = {name: self._source(name, local, agreed) for name in sorted(self.plan.sources)}
         sources |= {name: one for name in self.plan.frontier if (one := self._reduction(name, local, agreed))}
-        machine = NumpyCluster(sources, self.size)
+        machine = self._machine(sources, self.size)
         with np.errstate(all="ignore"):
             riders = prepare(self.plan, Evaluation(machine, self.states))
             evaluation = Evaluation(machine, self.states)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,44 +34,113 @@ class Pools:
     def flag(self, index: int) -> Signal:
         return self.flags[-1 - index % len(self.flags)]
 
+    def agreed_flag(self) -> Signal:
+        return next(one for one in reversed(self.flags) if one.placement == "agreed")
+
     def vector(self, index: int) -> Signal:
         return self.vectors[-1 - index % len(self.vectors)]
 
 
-# Sums, differences and products of small multiples of a quarter, so that both interpreters are exact on them.
-MAKERS: dict[str, Callable[[Pools, int, int, int], Signal]] = {
+# On small multiples of a power of two all of these are exact, in whatever order they are computed.
+EXACT: dict[str, Callable[[Pools, int, int, int], Signal]] = {
     "add": lambda pools, a, b, c: pools.number(a) + pools.number(b),
     "subtract": lambda pools, a, b, c: pools.number(a) - pools.number(b),
-    "scale": lambda pools, a, b, c: pools.number(a) * ((b % 9 - 4) / 4),
-    "divide": lambda pools, a, b, c: pools.number(a) / pools.number(b),
+    "scale": lambda pools, a, b, c: pools.number(a) * ((b % 5 - 2) / 2),
     "minimum": lambda pools, a, b, c: ops.minimum(pools.number(a), pools.number(b)),
+    "maximum": lambda pools, a, b, c: ops.maximum(pools.number(a), pools.number(b)),
     "clip": lambda pools, a, b, c: ops.clip(pools.number(a), -(b % 8), c % 8),
     "round": lambda pools, a, b, c: ops.round(pools.number(a)),
+    "floor": lambda pools, a, b, c: ops.floor(pools.number(a)),
+    "ceil": lambda pools, a, b, c: ops.ceil(pools.number(a)),
     "negate": lambda pools, a, b, c: abs(-pools.number(a)),
     "where": lambda pools, a, b, c: ops.where(pools.flag(a), pools.number(b), pools.number(c)),
     "less": lambda pools, a, b, c: pools.number(a) < pools.number(b),
     "equal": lambda pools, a, b, c: ops.round(pools.number(a)) == ops.round(pools.number(b)),
     "both": lambda pools, a, b, c: pools.flag(a) & ~pools.flag(b),
+    "either": lambda pools, a, b, c: pools.flag(a) | pools.flag(b),
     "finite": lambda pools, a, b, c: ops.is_finite(pools.number(a)),
     "modulo": lambda pools, a, b, c: pools.whole[a % len(pools.whole)] % pools.whole[b % len(pools.whole)],
-    "all_reduce": lambda pools, a, b, c: ops.all_reduce(pools.number(a), "mean" if b % 2 else "sum"),
+    "whole_part": lambda pools, a, b, c: pools.whole[a % len(pools.whole)] // pools.whole[b % len(pools.whole)],
+    "cast_flag": lambda pools, a, b, c: ops.cast(pools.flag(a), "float32"),
+    "cast_number": lambda pools, a, b, c: ops.cast(ops.clip(pools.number(a), -9, 9), "int64"),
+    "norm": lambda pools, a, b, c: ops.norm_squared(_nest(pools, a)),
+    "dot": lambda pools, a, b, c: ops.dot(_nest(pools, a), _nest(pools, b)),
+    "max_abs": lambda pools, a, b, c: ops.max_abs(_nest(pools, a)),
+    "all_finite": lambda pools, a, b, c: ops.all_finite(_nest(pools, a)),
+    # vectors and messages
+    "all_reduce": lambda pools, a, b, c: ops.all_reduce(pools.number(a), "sum"),
     "all_gather": lambda pools, a, b, c: ops.all_gather(pools.number(a)),
+    "sum_vectors": lambda pools, a, b, c: ops.all_reduce(pools.vector(a), "sum"),
+    "spread": lambda pools, a, b, c: pools.vector(a) - pools.number(b),
     "largest": lambda pools, a, b, c: ops.max(pools.vector(a)),
     "median": lambda pools, a, b, c: ops.median(pools.vector(a)),
-    "spread": lambda pools, a, b, c: pools.vector(a) - pools.number(b),
-    "sum_vectors": lambda pools, a, b, c: ops.all_reduce(pools.vector(a), "sum"),
-    "norm": lambda pools, a, b, c: ops.norm_squared(TrainingSignals().mean_grads if a % 2 else TrainingSignals().grads),
-    "ema": lambda pools, a, b, c: pools.number(a).ema(0.5, on_rescale="reset" if b % 2 else "keep"),
+    "argmin": lambda pools, a, b, c: ops.argmin(pools.vector(a)),
+    "argmax": lambda pools, a, b, c: ops.argmax(pools.vector(a)),
+    "entry": lambda pools, a, b, c: pools.vector(a)[b % 5 - 2],
+    "count": lambda pools, a, b, c: ops.count(pools.vector(a) > pools.number(b)),
+    "any": lambda pools, a, b, c: ops.any(pools.vector(a) > pools.number(b)),
+    "all": lambda pools, a, b, c: ops.all(pools.vector(a) > pools.number(b)),
+    "scatter": lambda pools, a, b, c: ops.scatter(b % 3, pools.number(a), fill=0.5),
+    # memory
     "previous": lambda pools, a, b, c: pools.number(a).previous(on_rescale="reset" if b % 2 else "keep"),
-    "sampled": lambda pools, a, b, c: pools.number(a).ema(0.25).sampled(b % 3 + 1),
+    "delta": lambda pools, a, b, c: pools.number(a).delta(),
+    "cumulative": lambda pools, a, b, c: ops.round(ops.clip(pools.number(a), -1, 1)).cumulative(),
     "hold": lambda pools, a, b, c: pools.number(a).hold(when=pools.flag(b)),
+    "hold_every": lambda pools, a, b, c: pools.number(a).hold(b % 3 + 1),
+    "window_median": lambda pools, a, b, c: pools.number(a).window(b % 4 + 1).median(),
+    "window_max": lambda pools, a, b, c: pools.number(a).window(b % 4 + 1, on_rescale="reset").sampled(2).max(),
+    "by_size": lambda pools, a, b, c: pools.number(a).by_size(3)[pools.whole[1] - b % 2],
+    "rising": lambda pools, a, b, c: pools.flag(a).rising(),
+    "count_steps": lambda pools, a, b, c: pools.flag(a).count(on_rescale="reset" if b % 2 else "keep"),
+    "streak": lambda pools, a, b, c: pools.flag(a).streak(),
+    "convert": lambda pools, a, b, c: _converted(pools.number(a)),
+    "carried": lambda pools, a, b, c: ops.carried(pools.agreed_flag()),
 }
+# These are the same to float tolerance only; what is in front of a predicate is kept within a few powers of ten.
+ROUGH: dict[str, Callable[[Pools, int, int, int], Signal]] = {
+    **EXACT,
+    "multiply": lambda pools, a, b, c: _tame(pools.number(a)) * _tame(pools.number(b)),
+    "divide": lambda pools, a, b, c: _tame(pools.number(a)) / (abs(pools.number(b)) + 1),
+    "exp": lambda pools, a, b, c: ops.exp(_tame(pools.number(a))),
+    "log": lambda pools, a, b, c: ops.log(abs(pools.number(a)) + 1),
+    "sqrt": lambda pools, a, b, c: ops.sqrt(abs(pools.number(a)) + 1),
+    "all_reduce_mean": lambda pools, a, b, c: ops.all_reduce(pools.number(a), "mean"),
+    "sum": lambda pools, a, b, c: ops.sum(pools.vector(a)),
+    "mean": lambda pools, a, b, c: ops.mean(pools.vector(a)),
+    "ema": lambda pools, a, b, c: pools.number(a).ema(0.3, on_rescale="reset" if b % 2 else "keep"),
+    "sampled": lambda pools, a, b, c: pools.number(a).ema(0.2).sampled(b % 3 + 1),
+    "window_mean": lambda pools, a, b, c: pools.number(a).window(b % 4 + 1).mean(),
+    "smoothed_by_size": lambda pools, a, b, c: pools.number(a).by_size(3, decay=0.3)[pools.whole[1]],
+}
+MAKERS = ROUGH
 
 
-def instructions(*, at_least: int, at_most: int) -> st.SearchStrategy[list[Instruction]]:
-    """So many instructions, each an operation and which of the latest signals it takes."""
+def _nest(pools: Pools, index: int) -> Signal:
+    training = TrainingSignals()
+    return training.mean_grads if index % 2 else training.grads
+
+
+def _tame(number: Signal) -> Signal:
+    return ops.clip(number, -3.0, 3.0)
+
+
+def _converted(number: Signal) -> Signal:
+    """The sum of the signs, halved when the cluster grows and doubled when it shrinks."""
+    sign = ops.clip(ops.round(number), -1.0, 1.0)
+    return ops.fold(
+        lambda total, x: ops.clip(total + x, -16.0, 16.0),
+        0.0,
+        sign,
+        on_rescale=lambda total, before, after: total * ops.where(after > before, 0.5, 2.0),
+    )
+
+
+def instructions(
+    *, at_least: int, at_most: int, makers: Mapping[str, Any] = ROUGH
+) -> st.SearchStrategy[list[Instruction]]:
+    """So many instructions, each an operation out of these and which of the latest signals it takes."""
     index = st.integers(0, 15)
-    one = st.tuples(st.sampled_from(sorted(MAKERS)), index, index, index)
+    one = st.tuples(st.sampled_from(sorted(makers)), index, index, index)
     return st.lists(one, min_size=max(3, at_least), max_size=at_most)
 
 
@@ -82,15 +151,23 @@ def random_policy(program: Sequence[Instruction]) -> Policy:
         pools = _seeded(training)
         for operation, a, b, c in program:
             _put(MAKERS[operation](pools, a, b, c), pools)
-        numbers = [one for one in pools.numbers if one.placement == "agreed"]
-        flags = [one for one in pools.flags if one.placement == "agreed"]
-        periods = [program[0][1] % 3 + 1, program[1][1] % 4 + 1]
-        return (
-            control.every(periods[0]).when(flags[-1]).rescale(numbers[-1]),
-            control.every(periods[1]).call(_ignore, *numbers[-6:], numbers[program[2][1] % len(numbers)].named("seen")),
-        )
+        return _rules(pools, program)
 
     return Policy("random", body)
+
+
+def _rules(pools: Pools, program: Sequence[Instruction]) -> tuple[Rule, ...]:
+    numbers = [one for one in pools.numbers if one.placement == "agreed"]
+    flags = [one for one in pools.flags if one.placement == "agreed"]
+    vectors = [one for one in pools.vectors if one.placement == "agreed"]
+    periods = [program[0][1] % 3 + 1, program[1][1] % 4 + 1]
+    seen = numbers[program[2][1] % len(numbers)].named("seen")
+    return (
+        control.every(periods[0]).when(flags[-1]).rescale(numbers[-1]),
+        control.every(periods[1]).call(_ignore, *numbers[-6:], seen),
+        control.every(periods[1]).evict(vectors[-1] > 0.25),
+        control.always().when(flags[program[2][2] % len(flags)]).set_learning_rate(abs(numbers[-1]) + 0.25),
+    )
 
 
 def _seeded(training: Any) -> Pools:

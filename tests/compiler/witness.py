@@ -1,0 +1,90 @@
+"""A replay under watch: its messages, and how near its numbers come to where two interpreters may part.
+
+Both interpreters compute in float32, but TensorFlow may reorder a sum or merge two constants, and its transcendental
+functions differ from NumPy's in the last bits. Where a comparison is decided by less than that, or a number has no
+exact form, they may rightly decide differently; such a step is called fragile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from kungfu.compiler.replay import NumpyCluster
+from kungfu.signal import Operation
+from kungfu.signal.operation import DType
+
+MARGIN = 1e-4
+_COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
+_STEPS = {"floor", "ceil", "to_int64"}
+_JUMPING = _COMPARISONS | _STEPS | {"round", "argmin", "argmax"}
+
+Grid = Literal["dyadic", "real"]
+
+
+@dataclass
+class Log:
+    """What one step of a replay did: by tag, every peer's vector and their sum; and whether it is fragile."""
+
+    grid: Grid
+    messages: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    fragile: bool = False
+
+    def begin(self) -> None:
+        """Forgets the step before."""
+        self.messages.clear()
+        self.fragile = False
+
+
+class Witness:
+    """A NumPy machine that tells a log what it does; see `kungfu.compiler.walk.Machine`."""
+
+    def __init__(self, log: Log, sources: Mapping[str, Any], size: int) -> None:
+        self._log, self._cluster = log, NumpyCluster(sources, size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    def exchanged(self, message: Any, tag: str) -> Any:
+        summed = self._cluster.exchanged(message, tag)
+        self._log.messages[tag] = (message, summed[0])
+        return summed
+
+    def apply(self, operation: Operation, operands: Sequence[Any], dtypes: Sequence[DType]) -> Any:
+        result = self._cluster.apply(operation, operands, dtypes)
+        if self._log.grid == "dyadic":
+            self._log.fragile |= not all(_is_dyadic(one) for one in result)
+        elif operation.name in _JUMPING and dtypes[0] == "float32":
+            given = zip(*operands, strict=True)
+            self._log.fragile |= any(_margin(operation.name, [*map(np.asarray, one)]) < MARGIN for one in given)
+        return result
+
+
+def _is_dyadic(value: Any) -> bool:
+    """Whether a number is a small multiple of 2**-9, so that sums and constants may be taken in any order."""
+    value = np.asarray(value)
+    if value.dtype != np.float32:
+        return True
+    finite = value[np.isfinite(value)].astype(np.float64)
+    return bool(np.all(finite * 2**9 == np.rint(finite * 2**9)) and np.all(np.abs(finite) <= 2**14))
+
+
+def _margin(name: str, operands: Sequence[Any]) -> float:
+    """How far the operands of a map are from where it jumps, relative to their size where that is above 1."""
+    if name in _COMPARISONS:
+        return _least(operands[0] - operands[1].astype(np.float32), of=operands)
+    if name == "round":
+        return _least(operands[0] - np.floor(operands[0]) - np.float32(0.5), of=operands)
+    if name in _STEPS:
+        return _least(operands[0] - np.rint(operands[0]), of=operands)
+    ordered = np.sort(operands[0][np.isfinite(operands[0])])
+    return _least(np.diff(ordered), of=operands)
+
+
+def _least(gaps: Any, *, of: Sequence[Any]) -> float:
+    sizes = [np.max(np.abs(one[np.isfinite(one)]), initial=1.0) for one in map(np.atleast_1d, of)]
+    gaps = np.atleast_1d(gaps)
+    return float(np.min(np.abs(gaps[np.isfinite(gaps)]), initial=np.inf)) / float(max(sizes))
