@@ -112,7 +112,7 @@ class Beside:
         return Passage(None, Standing(view, rank, Terms()))
 
     def record(self, stream: str, fields: Any) -> None:
-        self.first._equipment.membership.record(stream, fields)
+        self.first._loop.barrier.equipment.membership.record(stream, fields)
 
 
 def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
@@ -123,9 +123,10 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     from kungfu.compiler.lower import lower
     from kungfu.runtime.attachment.choose import make_attachment
     from kungfu.training.barrier import Barrier
-    from kungfu.training.chronicle import Chronicle
     from kungfu.training.graph.ledger import Ledger
     from kungfu.training.graph.tape import make_tape
+    from kungfu.training.loop import Loop
+    from kungfu.training.record.chronicle import Chronicle
     from kungfu.training.training import Training
 
     plan, attachment = compile_policies(given), make_attachment("local")
@@ -134,9 +135,11 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
         program = lower(plan)
         ledger = Ledger.create(rules=len(plan.rules), masks=0, saw=saw, tape=make_tape(plan))
     membership = Beside(first, attachment, name)
-    equipment = replace(first._equipment, ledger=ledger, plan=plan, attachment=attachment, membership=membership)
+    equipment = replace(
+        first._loop.barrier.equipment, ledger=ledger, plan=plan, attachment=attachment, membership=membership
+    )
     averaging = replace(first._averaging, ledger=ledger, program=program, attachment=attachment)
-    return Training(averaging, Barrier(equipment, Chronicle(membership.record, watched=plan.watched)))
+    return Training(averaging, Loop(Barrier(equipment, Chronicle(membership.record, watched=plan.watched))))
 
 
 def timed(act: Callable[[], object]) -> float:
@@ -170,7 +173,7 @@ def measure(given: argparse.Namespace) -> None:
             seconds[name].append(statistics.median(timed(lambda name=name: steps[name](x, y)) for _ in range(BLOCK)))
             processor[name].append((time.process_time() - began) / BLOCK)
     if recorded.rank == 0:
-        messages = recorded._equipment.plan.messages_per_step
+        messages = recorded._loop.barrier.equipment.plan.messages_per_step
         weights = int(sum(np.prod(one.shape) for one in model.trainable_variables))
         told = {"seconds": seconds, "processor": processor, "messages_per_step": messages, "weights": weights}
         given.peer.write_text(json.dumps(told))

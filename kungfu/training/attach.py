@@ -21,13 +21,14 @@ from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.settings import Limits, Settings, read_settings
 from kungfu.training.barrier import Barrier, Equipment
-from kungfu.training.chronicle import Chronicle
 from kungfu.training.graph.average import Averaging
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import make_rate
 from kungfu.training.graph.state import TrainingState, classify, plant_seeds
 from kungfu.training.graph.tape import make_tape
-from kungfu.training.recorder import Recorder
+from kungfu.training.loop import Loop
+from kungfu.training.record.chronicle import Chronicle
+from kungfu.training.record.recorder import Recorder
 from kungfu.training.training import Training
 
 __all__ = ["attach"]
@@ -66,7 +67,7 @@ def attach(
     limits = settings.limits if settings else Limits(1, 1)
     peer = settings.peer if settings else 0
     averaging = Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers))
-    return Training(averaging, barrier, _recorder(settings, averaging, membership))
+    return Training(averaging, Loop(barrier, _recorder(settings, averaging, membership)))
 
 
 def _recorder(settings: Settings | None, averaging: Averaging, membership: Membership | Alone) -> Recorder | None:

@@ -19,10 +19,10 @@ from kungfu.runtime.deciding.setting import Moment, Setting, settled
 from kungfu.runtime.deciding.view import View
 from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.membership import Membership, Passage
-from kungfu.training.chronicle import Chronicle
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import Rate
 from kungfu.training.graph.state import TrainingState
+from kungfu.training.record.chronicle import Chronicle
 from kungfu.training.requests import Fired, Requests, fired_rules, gathered, setting_of
 
 __all__ = ["Barrier", "Equipment"]

@@ -85,7 +85,7 @@ def test_the_position_advances_by_the_samples_of_a_step():
     positions = []
     for x in run.training.batches(points(5), batch_size=2, epochs=2, seed=0):
         if run.step(x) is not kf.SKIPPED:
-            position = run.training._equipment.ledger.progress.position()
+            position = run.training._loop.ledger.progress.position()
             positions.append((position.epoch, position.offset))
     assert positions == [(0, 2), (0, 4), (1, 0), (1, 2), (1, 4), (2, 0)]
 

@@ -18,7 +18,7 @@ def run_with(rule: Any, **given: Any) -> Any:
     made = policy(lambda training: rule(training))()
     run = linear_run(policies=[given.pop("around", lambda one: one)(made)], **given)
     events: list[dict[str, Any]] = []
-    run.training._barrier.chronicle._record = lambda stream, fields: events.append(dict(fields, stream=stream))
+    run.training._loop.barrier.chronicle._record = lambda stream, fields: events.append(dict(fields, stream=stream))
     return run, events
 
 

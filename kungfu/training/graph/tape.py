@@ -73,6 +73,10 @@ class Tape:
         """The values of the named signals."""
         return {name: float(row[index]) for (group, name), index in self._places.items() if group == "watched"}
 
+    def fired(self, row: np.ndarray) -> set[str]:
+        """The names of the rules that fired, those in the shadow too."""
+        return {name for (group, name), index in self._places.items() if group == "fired" and row[index]}
+
     @cached_property
     def _places(self) -> Mapping[tuple[Group, str], int]:
         return {(one.group, one.name): index for index, one in enumerate(self.columns)}

@@ -43,12 +43,12 @@ def test_the_warm_up_leaves_every_variable_as_it_was_the_users_own_too():
 
     before = snapshot()
     stale = next(training.batches(points(4), batch_size=2, epochs=1, seed=0))
-    training._equipment.ledger.progress.offset.assign(2)
+    training._loop.ledger.progress.offset.assign(2)
     assert step(stale) is kf.SKIPPED
     assert runs == [0], "it ran for warming up only"
     assert snapshot() == before
-    assert int(training._equipment.ledger.progress.step) == 0
-    assert int(training._equipment.ledger.posts.asked) == 0, "a rule that fired while warming up posted nothing"
+    assert int(training._loop.ledger.progress.step) == 0
+    assert int(training._loop.ledger.posts.asked) == 0, "a rule that fired while warming up posted nothing"
 
 
 @kf.policy

@@ -15,7 +15,7 @@ from kungfu.policies import gns_batch
 from kungfu.policy import Policy
 from kungfu.trace import parse_trace
 from kungfu.training.graph.tape import make_tape
-from kungfu.training.recorder import SNAPSHOT_EVERY, Recorder
+from kungfu.training.record.recorder import SNAPSHOT_EVERY, Recorder
 
 
 def ignore(control, *values):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.membership import Passage, Standing
-from kungfu.training.chronicle import Chronicle
+from kungfu.training.record.chronicle import Chronicle
 
 PEERS = tuple(Peer(number, f"host:{number}") for number in range(4))
 TWO = Standing(View(1, PEERS[:2]), 0, Terms(global_batch_size=64, batch_per_peer=32.0))

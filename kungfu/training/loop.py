@@ -1,0 +1,221 @@
+"""The life of a step in a loop: begun once, called for every batch, ended with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.runtime.deciding.decide import Terms
+from kungfu.training.barrier import Barrier
+from kungfu.training.batches import DataSource, Stamps
+from kungfu.training.failures import translated
+from kungfu.training.graph.ledger import Ledger
+from kungfu.training.graph.step import (
+    BARRIER_FAILED,
+    BARRIER_HELD,
+    STALE_BATCH,
+    CompiledStep,
+    StepParts,
+    as_tensors,
+    batched,
+)
+from kungfu.training.graph.warm_up import warmed_up
+from kungfu.training.record.recorder import Recorder
+from kungfu.training.requests import fired_rules
+
+__all__ = ["SKIPPED", "Loop"]
+
+
+class _Skipped:
+    """What a step gives whose batch was not trained on: it was cut for another view or position."""
+
+    def __repr__(self) -> str:
+        return "training.SKIPPED"
+
+
+SKIPPED: Final = _Skipped()
+
+# A stale batch is re-cut and the next one fits; so many in a row mean that the program feeds old batches.
+_STALE_IN_A_ROW = 1000
+
+
+class Loop:
+    """What Python remembers of a run between two calls of its step, and what it does around each."""
+
+    def __init__(self, barrier: Barrier, recorder: Recorder | None = None) -> None:
+        self.barrier, self._recorder = barrier, recorder
+        self.stamps = Stamps()
+        self.calls = self.averages = 0
+        self._batch: int | None = None  # as the loader says
+        self._compiled: CompiledStep | None = None
+        self._stale, self._finished = 0, False
+        self._failure: BaseException | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """The variables of the run."""
+        return self.barrier.equipment.ledger
+
+    @property
+    def left(self) -> bool:
+        """True once a decision let this peer go."""
+        return self.barrier.rank is None
+
+    @property
+    def stopped(self) -> bool:
+        """True once a policy has ended training."""
+        return self.barrier.terms.stopped
+
+    def takes(self, source: DataSource) -> None:
+        """The batches of this run come from the loader."""
+        self._batch = source.batch_size
+        self.ledger.progress.samples.assign(source.samples)
+
+    def traces(self) -> int:
+        """How often the step was traced."""
+        return 0 if self._compiled is None else self._compiled.traces()
+
+    def finish(self) -> None:
+        """Training is over on this peer; idempotent."""
+        if self._finished:
+            return
+        self._finished = True
+        if self._compiled is None:
+            return
+        if not self.left:
+            self.barrier.part()
+        self.barrier.chronicle.ended()
+        summary = {"steps": self._steps(), "traces": self.traces()}
+        self.barrier.equipment.membership.finish(summary, leaving=self.left)
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One call of the step, with everything around it; see ``Training.step``."""
+        if not tf.executing_eagerly():
+            return self._call_inside(function, args, kwargs)
+        self.calls += 1
+        if self.left or self.stopped or self._finished:
+            raise UsageError(
+                "a training step was called after this peer's training was over; see training.left, training.stopped"
+            )
+        tensors = as_tensors(args, kwargs)
+        if self._compiled is None:
+            self._compiled = self._begin(function, tensors, (args, kwargs))
+        stamp = tf.constant(self.stamps.of(tensors), tf.int64)
+        try:
+            returned, code = self._compiled(stamp, tensors)
+        except tf.errors.OpError as error:
+            raise translated(error, self.barrier, where=f"step {self._steps() + 1}") from error
+        return self._concluded(returned, code)
+
+    def _call_inside(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The step as a part of a function of the user's, a loop say; its batches are the user's own."""
+        if self._compiled is None:
+            raise UsageError(
+                f"{function.__name__!r} was called inside a tf.function before it was ever called outside: its first "
+                "call traces it, warms it up and waits for the other peers, so make that one from plain Python"
+            )
+
+        def failed() -> None:
+            self._raise_failure()
+
+        return self._compiled.inside(as_tensors(args, kwargs), failed=failed)
+
+    def _begin(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
+        """Traces, warms up on a copy of the state, and enters the job."""
+        equipment = self.barrier.equipment
+        parts = StepParts(
+            equipment.ledger,
+            list(equipment.state.classes.averaged.values()),
+            [*equipment.ledger.handles(), *equipment.state.handles()],
+            self._hold_barrier,
+            equipment.rate,
+        )
+        self.averages = 0
+        compiled = CompiledStep(function, parts, tensors, structure)
+        if self.averages != 1:
+            raise UsageError(
+                f"the function marked @training.step calls training.average() {self.averages} times; it must "
+                "do so exactly once, with all gradients"
+            )
+        warmed_up(compiled, equipment.attachment, tensors)
+        equipment.ledger.progress.batch.assign(self._first_batch(tensors))
+        self.barrier.join(self._first_terms)
+        self._record_view()
+        return compiled
+
+    def _first_batch(self, tensors: list[Any]) -> int:
+        """The samples of a step as the loader says, else those that this peer was given."""
+        if self._batch is not None:
+            return self._batch
+        batch = batched(tensors)
+        return 1 if batch is None else int(batch.shape[0])
+
+    def _first_terms(self, size: int) -> Terms:
+        """The batch of the first view; it follows from rank 0's, which came with the state: all peers agree on it."""
+        batch = int(self.ledger.progress.batch.numpy())
+        whole = batch * size if self._batch is None else batch
+        if whole < size:
+            raise UsageError(f"batch_size={whole} is smaller than the cluster of {size} peers: each needs a sample")
+        return Terms(global_batch_size=whole, batch_per_peer=whole / size)
+
+    def _hold_barrier(self) -> int:
+        """Called inside the graph: whatever happens is kept for ``_concluded`` to raise."""
+        halted = self.ledger.posts.halted
+        try:
+            self.barrier.meet()
+        except BaseException as error:  # noqa: BLE001 - raised again outside the graph, where it keeps its type
+            self._failure = error
+            halted.assign(True)
+            return BARRIER_FAILED
+        halted.assign(self.left or self.stopped)
+        return BARRIER_HELD
+
+    def _concluded(self, returned: Any, code: int) -> Any:
+        if code == BARRIER_FAILED:
+            self._raise_failure()
+        if code == STALE_BATCH:
+            self._stale += 1
+            if self._stale > _STALE_IN_A_ROW:
+                raise UsageError(f"{self._stale} batches in a row were stale: pass on those of training.batches()")
+            return SKIPPED
+        self._stale = 0
+        self._chronicle_step(code)
+        return returned
+
+    def _raise_failure(self) -> NoReturn:
+        """Statistics are averaged in a barrier, and a peer may be lost over that too."""
+        failure = self._failure
+        assert failure is not None
+        if isinstance(failure, tf.errors.OpError):
+            where = f"the barrier behind step {self._steps()}"
+            raise translated(failure, self.barrier, where=where) from failure
+        raise failure
+
+    def _record_view(self) -> None:
+        if self._recorder is not None:
+            version = int(self.ledger.place.version.numpy())
+            self._recorder.entered(version=version, rank=self.barrier.rank, after=self._steps())
+
+    def _steps(self) -> int:
+        return int(self.ledger.progress.step.numpy())
+
+    def _chronicle_step(self, code: int) -> None:
+        """Tells of the step as it was: its view may have been ended by the barrier behind it."""
+        ledger, leads, chronicle = self.ledger, self.barrier.rank == 0, self.barrier.chronicle
+        if not leads and not chronicle.has_news and self._recorder is None:
+            return
+        tape = ledger.figures.tape
+        row = tape.read()
+        figures = tape.figures(row)
+        if self._recorder is not None:
+            self._recorder.stepped(row)
+            self._record_view() if code == BARRIER_HELD else self._recorder.settled(after=figures["step"])
+        if leads or chronicle.has_news:
+            chronicle.stepped(figures, list(tape.watched(row).values()))
+        in_shadow = {rule.name for rule in self.barrier.equipment.plan.rules if rule.standing == "shadow"}
+        if leads and tape.fired(row) & in_shadow:
+            shadows = fired_rules(self.barrier.equipment.plan, ledger.rules.shadows, step=self._steps())
+            self.barrier.chronicle.shadowed(shadows)
