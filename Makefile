@@ -5,7 +5,7 @@ python := .venv/bin/python
 export PYTHON
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help setup demo test lint format proto bench lock clean
+.PHONY: help setup demo test soak lint format proto bench lock clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile | column -t -s:
@@ -18,6 +18,9 @@ demo: setup  ## train a small network that grows and shrinks, and draw what happ
 
 test: setup lint  ## everything that has to hold
 	@$(python) -m pytest --doctest-modules --numprocesses 2 --dist worksteal tests kungfu
+
+soak: setup  ## the long runs: 500 random policies over 50 steps each, in three interpreters
+	@KUNGFU_SOAK_EXAMPLES=500 $(python) -m pytest --timeout 3600 tests/compiler/test_equivalence.py
 
 lint: setup  ## style and types only
 	@$(python) -m ruff check .
