@@ -120,6 +120,7 @@ class Plan:
     def _roots(self) -> Iterator[Signal]:
         for segment in (*self.before, *self.after):
             yield from segment.nodes
+            yield from segment.message.collectives if segment.message else ()
         yield from self.riders.collectives
 
 

@@ -103,3 +103,10 @@ def test_a_constant_keeps_its_kind() -> None:
         "int64",
         "bool",
     ]
+
+
+def test_what_only_a_later_message_gives_is_a_node_of_the_plan() -> None:
+    late = lambda training: ops.all_reduce(training.rank * training.mean_loss, "sum")  # noqa: E731
+    plan = compile_policies([Policy("late", lambda training: control.every(2).call(hook, late(training)))])
+    assert set(plan.rules[0].action.signals) <= set(plan.nodes)
+    assert sent(plan).explain() == plan.explain()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def test_the_replay_of_a_run_that_grew_decides_as_the_run_did(tmp_path):
     sizes = json.dumps({"5": 3})
-    arguments = ["--results", tmp_path / "results", "--schedule", sizes, "--epochs", 20, "--patient-at", 2]
+    arguments = ["--results", tmp_path / "results", "--schedule", sizes, "--epochs", 80, "--patient-at", 2]
     ended = ran(tmp_path, "-np", 2, "--max", 3, program="network.py", arguments=arguments)
     assert ended.code == 0, ended.output
     assert ended.sizes == [2, 3]

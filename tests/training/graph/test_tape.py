@@ -35,6 +35,7 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
     told = {(one.group, one.name): value for one, value in zip(tape.columns, tape.read().tolist(), strict=True)}
     assert (told["step", "view"], told["step", "epoch"], told["step", "seconds"]) == (3, 2, 0.25)
     assert (told["fired", "gns_batch"], told["targets", "gns_batch"], told["watched", "noise_scale"]) == (1, 4, 7)
+    assert tape.fired(tape.read()) == {"gns_batch"}
     for name, value in sources.items():
         group = (
             "local"
