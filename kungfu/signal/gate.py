@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kungfu.errors import PolicyError
-from kungfu.signal.node import Collective, Constant, Map, Signal, Source, topological
+from kungfu.signal.node import Constant, Signal, Source
 from kungfu.signal.operation import SignalType
-from kungfu.signal.sources import GATE_SOURCES
 
 __all__ = ["every_steps", "is_exact", "is_gate"]
 
@@ -29,13 +28,4 @@ def is_exact(signal: Signal) -> bool:
     processors; a peer that took the other branch around a message would leave the others waiting. What a message
     carried from rank 0 is exact again.
     """
-    order = topological((signal,))
-    carried = frozenset(one for one in order if isinstance(one, Collective) and one.reduction == "carry")
-    return all(
-        node in carried
-        or (
-            node.type.dtype != "float32"
-            and (isinstance(node, (Constant, Map)) or (isinstance(node, Source) and node.source in GATE_SOURCES))
-        )
-        for node in topological((signal,), leaves=carried)
-    )
+    return signal.exact

@@ -23,7 +23,7 @@ from kungfu.signal.memory import Memory
 from kungfu.signal.operation import OPERATORS, Operation, SignalType
 from kungfu.signal.operators import Operators
 from kungfu.signal.origin import origin_of_caller
-from kungfu.signal.sources import SOURCES, Known, Placement
+from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement
 
 __all__ = [
     "Collective",
@@ -63,7 +63,7 @@ class Signal(Operators, Memory):
 
     def __post_init__(self) -> None:
         # Asked for in the order of making, so that no question ever goes deep.
-        _ = self.type, self.placement, self.known
+        _ = self.type, self.placement, self.known, self.exact
 
     @property
     @abc.abstractmethod
@@ -84,6 +84,11 @@ class Signal(Operators, Memory):
     def known(self) -> Known:
         """Whether this signal is known before or only after the gradient all-reduce."""
         return "after" if any(one.known == "after" for one in self.inputs) else "before"
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether this is the same on every peer to the last bit; see `kungfu.signal.gate`."""
+        return False
 
     def named(self: S, name: str) -> S:
         """This signal under a name, by which `explain`, the log and the status line speak of it."""
@@ -132,6 +137,10 @@ class Constant(Signal):
             return SignalType("bool")
         return SignalType("int64" if isinstance(self.value, int) else "float32")
 
+    @cached_property
+    def exact(self) -> bool:
+        return self.type.dtype != "float32"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source(Signal):
@@ -152,6 +161,10 @@ class Source(Signal):
     def known(self) -> Known:
         return SOURCES[self.source].known
 
+    @cached_property
+    def exact(self) -> bool:
+        return self.source in GATE_SOURCES
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Map(Signal):
@@ -163,6 +176,10 @@ class Map(Signal):
     @cached_property
     def type(self) -> SignalType:
         return self.operation.typing(tuple(one.type for one in self.operands)).result
+
+    @cached_property
+    def exact(self) -> bool:
+        return self.type.dtype != "float32" and all(one.exact for one in self.operands)
 
     @property
     def inputs(self) -> tuple[Signal, ...]:
@@ -197,6 +214,10 @@ class Collective(Signal):
     @cached_property
     def known(self) -> Known:
         return "after"
+
+    @cached_property
+    def exact(self) -> bool:
+        return self.reduction == "carry"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

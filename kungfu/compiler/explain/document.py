@@ -12,7 +12,7 @@ from kungfu.compiler.explain.sharing import shared_parts
 from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import Plan, RiderLayout, Segment
 from kungfu.control import Rule
-from kungfu.signal import SOURCES, Constant, Signal, topological
+from kungfu.signal import SOURCES, Constant, Signal
 
 __all__ = ["explain_json"]
 
@@ -59,7 +59,7 @@ def _source(name: str) -> Mapping[str, str]:
 
 
 def _nodes(labels: Labels) -> Iterator[dict[str, str]]:
-    units = units_of(topological(labels))
+    units = units_of(labels)
     for node, label in labels.items():
         if not is_plain(node):
             yield {

@@ -34,7 +34,8 @@ def explain(plan: Plan) -> str:
     local or agreed, its dtype, its unit where one follows from the sources, and the policy's line that made it. What
     several policies share is computed once, and said so.
     """
-    words = _Words(labels_of(plan), units_of(topological(labels_of(plan))), set())
+    labels = labels_of(plan)
+    words = _Words(labels, units_of(labels), set())
     return "\n".join(_lines(plan, words)) + "\n"
 
 
