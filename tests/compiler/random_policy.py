@@ -112,7 +112,6 @@ ROUGH: dict[str, Callable[[Pools, int, int, int], Signal]] = {
     "window_mean": lambda pools, a, b, c: pools.number(a).window(b % 4 + 1).mean(),
     "smoothed_by_size": lambda pools, a, b, c: pools.number(a).by_size(3, decay=0.3)[pools.whole[1]],
 }
-MAKERS = ROUGH
 
 
 def _nest(pools: Pools, index: int) -> Signal:
