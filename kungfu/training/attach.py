@@ -62,9 +62,9 @@ def attach(
     plant_seeds(state.classes.own, seed=seed, peer=settings.peer if settings else 0)
     membership = _membership(settings, attachment, ledger)
     atexit.register(membership.close)  # however the program ends, what it recorded reaches the agent first
-    equipment = Equipment(ledger, plan, state, attachment, membership, rate)
-    barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched))
     limits = settings.limits if settings else Limits(1, 1)
+    equipment = Equipment(ledger, plan, state, attachment, membership, rate, limits)
+    barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched))
     peer = settings.peer if settings else 0
     averaging = Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers))
     return Training(averaging, Loop(barrier, _recorder(settings, averaging, membership)))

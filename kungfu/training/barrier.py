@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
 from kungfu.compiler import Plan
-from kungfu.compiler.settle import settle
+from kungfu.compiler.settle import Settled, settle
 from kungfu.control import Call
 from kungfu.control.hook import Control
 from kungfu.runtime.attachment.protocol import Attachment
@@ -19,6 +19,7 @@ from kungfu.runtime.deciding.setting import Moment, Setting, settled
 from kungfu.runtime.deciding.view import View
 from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.membership import Membership, Passage
+from kungfu.runtime.settings import Limits
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import Rate
 from kungfu.training.graph.state import TrainingState
@@ -37,7 +38,8 @@ class Equipment:
     state: TrainingState
     attachment: Attachment
     membership: Membership | Alone
-    rate: Rate | None = None
+    rate: Rate | None
+    limits: Limits
 
 
 @dataclass
@@ -163,14 +165,18 @@ class Barrier:
             "global_batch_size": decision.terms.global_batch_size,
             "previous_global_batch_size": self.terms.global_batch_size,
             "learning_rate": math.nan if rate is None else rate.destined(),
+            "min_size": self.equipment.limits.minimum,
+            "max_size": self.equipment.limits.maximum,
         }
-        return [
-            setting_of(Fired(one.action, one.rule, step, one.value, (), one.saw))
-            for one in settle(self.equipment.plan, sources)
-        ]
+        self.chronicle.shadowed(_fired(settle(self.equipment.plan, sources, standing="shadow"), step=step))
+        return [setting_of(one) for one in _fired(settle(self.equipment.plan, sources), step=step)]
 
     def _on_scale(self, setting: Setting) -> Setting:
         rate = self.equipment.rate
         if setting.kind != "learning_rate" or rate is None:
             return setting
         return replace(setting, value=rate.on_scale(setting.value))
+
+
+def _fired(settled_rules: Sequence[Settled], *, step: int) -> list[Fired]:
+    return [Fired(one.action, one.rule, step, one.value, (), one.saw) for one in settled_rules]
