@@ -149,7 +149,7 @@ def random_policy(program: Sequence[Instruction]) -> Policy:
     def body(training: TrainingSignals) -> tuple[Rule, ...]:
         pools = _seeded(training)
         for operation, a, b, c in program:
-            _put(MAKERS[operation](pools, a, b, c), pools)
+            _put(ROUGH[operation](pools, a, b, c), pools)
         return _rules(pools, program)
 
     return Policy("random", body)
