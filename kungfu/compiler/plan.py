@@ -98,7 +98,7 @@ class Plan:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """The names of the values that a status line can show in every step."""
+        """The names of the values that a status line can show; what costs more than arithmetic is NaN off its gate."""
         return tuple(self.watched_signals)
 
     @property

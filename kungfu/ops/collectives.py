@@ -6,7 +6,7 @@ from typing import Literal
 
 from kungfu.errors import PolicyError
 from kungfu.signal import Collective, Signal
-from kungfu.signal.operation import NEST, SCALAR
+from kungfu.signal.operation import NEST, SCALAR, VECTOR
 
 __all__ = ["all_gather", "all_reduce"]
 
@@ -16,7 +16,8 @@ def all_reduce(x: Signal, reduction: Literal["sum", "mean"]) -> Collective:
 
     Gives float32 of the same shape (scalar, or a vector entry by entry), agreed. Cost: one float (or `size` floats) on
     the gradient all-reduce where `x` is known before it; else a share in one small extra message. One peer's NaN makes
-    the result NaN. Raises `PolicyError` for another reduction, and for gradients, which are averaged already.
+    the result NaN. Raises `PolicyError` for another reduction, for gradients, which are averaged already, and for a vector of a
+    fixed length.
 
     >>> from kungfu.signal import TrainingSignals
     >>> all_reduce(TrainingSignals().loss, "mean").placement
@@ -26,6 +27,8 @@ def all_reduce(x: Signal, reduction: Literal["sum", "mean"]) -> Collective:
         raise PolicyError(f'all_reduce(x, {reduction!r}): a peer can add or average; write "sum" or "mean"')
     if x.type.shape == NEST:
         raise PolicyError(f"all_reduce of {x!r}: use training.mean_grads, or reduce ops.norm_squared(x)")
+    if x.type.shape not in (SCALAR, VECTOR):
+        raise PolicyError(f"all_reduce of {x!r}: takes a number, or a vector with one entry a peer; reduce it first")
     return Collective(reduction, x)
 
 

@@ -138,6 +138,20 @@ def test_a_rescale_resets_the_folds_that_said_so_and_no_other() -> None:
         assert one.variable.numpy() == (value if one.on_rescale == "keep" else one.init)
 
 
+def test_a_rescale_resets_every_entry_of_a_vector() -> None:
+    def watching(training: Any) -> Any:
+        return control.always().call(ignore, training.mean_loss.window(3, on_rescale="reset").max())
+
+    plan = compile_policies([Policy("watching", watching)])
+    cluster, rng = eager_cluster(plan, size=1), np.random.default_rng(0)
+    for number in range(1, 5):
+        step(cluster, *invented(rng, number=number, size=1))
+    (window,) = cluster.programs[0].variables
+    assert np.all(np.isfinite(window.variable.numpy()))
+    cluster.programs[0].reset_on_rescale()
+    np.testing.assert_array_equal(window.variable.numpy(), [np.nan] * 3)
+
+
 def test_a_message_that_fails_leaves_every_state_as_it_was() -> None:
     def watching(training: Any) -> Any:
         return control.always().call(ignore, training.mean_loss.ema(0.5), ops.all_reduce(training.mean_loss, "sum"))

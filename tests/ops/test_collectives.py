@@ -21,6 +21,13 @@ def test_gradients_are_not_reduced_a_second_time() -> None:
         all_reduce(training.grads, "mean")
 
 
+def test_a_vector_of_a_fixed_length_is_reduced_before_it_travels() -> None:
+    with pytest.raises(
+        PolicyError, match=r"all_reduce of <local float32\[3\] .* with one entry a peer; reduce it first"
+    ):
+        all_reduce(training.loss.window(3).values, "sum")
+
+
 def test_a_vector_is_not_gathered() -> None:
     with pytest.raises(PolicyError, match=r"takes one number a peer; reduce it first, as in ops.mean\(x\)"):
         all_gather(all_gather(training.loss))

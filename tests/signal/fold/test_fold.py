@@ -92,13 +92,8 @@ def test_a_state_is_kept_or_reset_or_converted_by_a_rescale() -> None:
     assert rescaled(total("keep"), sizes=sizes, losses=[1.0] * 5) == [1, 2, 3, 4, 5]
     assert rescaled(total("reset"), sizes=sizes, losses=[1.0] * 5) == [1, 2, 1, 2, 1]
     # 2 for 2 peers are 4 for 4; the 6 of those are 1.5 for one.
-    assert rescaled(total(lambda total, before, after: total * after / before), sizes=sizes, losses=[1.0] * 5) == [
-        1,
-        2,
-        5,
-        6,
-        2.5,
-    ]
+    converted = rescaled(total(lambda total, before, after: total * after / before), sizes=sizes, losses=[1.0] * 5)
+    assert converted == [1, 2, 5, 6, 2.5]
 
 
 def test_a_conversion_shows_even_in_a_step_whose_input_is_skipped() -> None:
