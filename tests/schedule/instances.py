@@ -31,24 +31,35 @@ class Instance:
     jobs: tuple[Job, ...]
 
 
+_CODES = st.integers(0, 16 * 8 * 20 * len(CURVES) * 4 * 9 - 1)
+"""A job as one number: drawing six costs more than simulating them."""
+
+
 @st.composite
-def instances(draw: st.DrawFn, *, curves: tuple[Curve, ...] = CURVES, most_jobs: int = 6) -> Instance:
-    """A cluster of up to 8 GPUs and up to ``most_jobs`` jobs with any limits, sorted by arrival."""
+def instances(draw: st.DrawFn, *, most_jobs: int = 5, last_s: int = 15) -> Instance:
+    """A cluster of up to 8 GPUs, up to ``most_jobs`` jobs with any limits, arriving from 0 to ``last_s`` <= 15."""
     gpus = draw(st.integers(1, 8))
-    row = st.tuples(
-        st.integers(0, 20),
-        st.integers(1, gpus),
-        st.integers(1, 20),
-        st.sampled_from(curves),
-        st.integers(1, 4),
-        st.integers(0, 8),
+    codes = draw(st.lists(_CODES, min_size=1, max_size=most_jobs))
+    rows = sorted(
+        (_digits(code, bases=(16, 8, 20, len(CURVES), 4, 9)) for code in codes), key=lambda d: d[0] % (last_s + 1)
     )
-    rows = sorted(draw(st.lists(row, min_size=1, max_size=most_jobs)), key=lambda cells: cells[0])
-    return Instance(gpus, tuple(_job(index, *cells) for index, cells in enumerate(rows)))
+    return Instance(gpus, tuple(_job(index, digits, gpus=gpus, last_s=last_s) for index, digits in enumerate(rows)))
 
 
-def _job(index: int, submit: int, gpus: int, runs: int, curve: Curve, fewest: int, more: int) -> Job:
-    return Job(str(index), submit, gpus, float(runs), curve, min(fewest, gpus), gpus + more)
+def _digits(code: int, *, bases: tuple[int, ...]) -> list[int]:
+    digits = []
+    for base in bases:
+        code, digit = divmod(code, base)
+        digits.append(digit)
+    return digits
+
+
+def _job(index: int, digits: list[int], *, gpus: int, last_s: int) -> Job:
+    submit, size, runs, curve, fewest, more = digits
+    asked = 1 + size % gpus
+    return Job(
+        str(index), submit % (last_s + 1), asked, runs + 1.0, CURVES[curve], min(fewest + 1, asked), asked + more
+    )
 
 
 def untied(seed: int) -> Instance:

