@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kungfu.errors import UsageError
 from kungfu.schedule.outcome.ledger import Result
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["save_plot"]
 
-_DAY_S = 86_400.0
+_UNITS = {"seconds": 1.0, "minutes": 60.0, "hours": 3_600.0, "days": 86_400.0}
 
 
 def save_plot(results: Sequence[Result], *, path: str | Path) -> Path:
@@ -33,22 +35,28 @@ def save_plot(results: Sequence[Result], *, path: str | Path) -> Path:
 
     figure = Figure(figsize=(9, 6), layout="constrained")
     busy, queue = figure.subplots(2, 1, sharex=True)
+    unit = _unit(max(float(np.ptp(result.timeline.time_s)) for result in results))
     for result in results:
-        days = (result.timeline.time_s - result.timeline.time_s[0]) / _DAY_S
-        busy.step(days, result.timeline.busy / result.gpus, where="post", label=result.policy, linewidth=0.8)
-        queue.step(days, result.timeline.pending, where="post", linewidth=0.8)
+        elapsed = (result.timeline.time_s - result.timeline.time_s[0]) / _UNITS[unit]
+        busy.step(elapsed, result.timeline.busy / result.gpus, where="post", label=result.policy, linewidth=0.8)
+        queue.step(elapsed, result.timeline.pending, where="post", linewidth=0.8)
     busy.set(
         ylabel="busy GPUs (fraction)", ylim=(0, 1.05), title=f"{results[0].gpus} GPUs, {len(results[0].jobs)} jobs"
     )
-    queue.set(ylabel="waiting jobs", xlabel="days")
+    queue.set(ylabel="waiting jobs", xlabel=unit)
     busy.legend(loc="lower right")
     try:
         _save_whole(figure, path=Path(path))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot write the plot {path}: {error}; give a writable path ending in .png, .svg or .pdf"
-        ) from (error)
+        ) from error
     return Path(path)
+
+
+def _unit(span_s: float) -> str:
+    """The largest unit of which the span has at least two."""
+    return next((name for name, seconds in reversed(_UNITS.items()) if span_s >= 2 * seconds), "seconds")
 
 
 def _save_whole(figure: Figure, *, path: Path) -> None:
