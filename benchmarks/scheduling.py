@@ -53,14 +53,10 @@ def made(run: Run) -> Summary:
 
 def tiresias_table(traces: Iterable[tuple[str, tuple[Job, ...], int]]) -> tuple[Table, Figures]:
     """Tiresias against Elastic-Tiresias: reduction of the mean JCT, all and by size class."""
-    table = Table(
-        title="Elastic-Tiresias: reduction of mean JCT against Tiresias (quanta 10,000 and 200,000 GPU s)",
-        box=SIMPLE_HEAD,
-        padding=(0, 1),
-        collapse_padding=True,
+    table = _table(
+        "Elastic-Tiresias: reduction of mean JCT against Tiresias (quanta 10,000 and 200,000 GPU s)",
+        headings=("trace", "GPUs", "N", "all", *CLASSES, "pending", "after"),
     )
-    for heading in ("trace", "GPUs", "N", "all", *CLASSES, "pending", "after"):
-        table.add_column(heading, justify="right", no_wrap=True)
     table.add_row("paper", "?", "?", "29.8%", "46.7%", "-8.2%", "24.2%", "", "")
     figures: Figures = {}
     for name, jobs, gpus in track(list(traces), description="Tiresias"):
@@ -91,14 +87,10 @@ def _pending(*summaries: Summary) -> list[str]:
 
 def load_table() -> tuple[Table, Figures]:
     """Where elasticity pays and where not: the same jobs, arriving faster and faster."""
-    table = Table(
-        title="Generated ITP-like trace, 128 GPUs: where elasticity pays (reduction of mean JCT)",
-        box=SIMPLE_HEAD,
-        padding=(0, 1),
-        collapse_padding=True,
+    table = _table(
+        "Generated ITP-like trace, 128 GPUs: where elasticity pays (reduction of mean JCT)",
+        headings=("load", "pending under Tiresias", "elastic", "GPU hours", "only shrinking", "GPU hours "),
     )
-    for heading in ("load", "pending under Tiresias", "elastic", "GPU hours", "only shrinking", "GPU hours "):
-        table.add_column(heading, justify="right", no_wrap=True)
     figures: Figures = {}
     for load in track((0.1, 0.3, 0.6, 0.9, 1.2), description="loads"):
         jobs = generated("itp", jobs=1500, gpus=128, load=load, seed=1)
@@ -120,14 +112,10 @@ def _hours(figures: Summary) -> float:
 
 def elan_table(trace_in: Callable[[Scaling], tuple[Job, ...]], *, gpus: int) -> tuple[Table, Figures]:
     """FIFO and backfilling against E-FIFO and E-BF, with the pauses of several systems."""
-    table = Table(
-        title=f"Elan on 195 ITP jobs, {gpus} GPUs, min a quarter and max four times the request (reductions)",
-        box=SIMPLE_HEAD,
-        padding=(0, 1),
-        collapse_padding=True,
+    table = _table(
+        f"Elan on 195 ITP jobs, {gpus} GPUs, min a quarter and max four times the request (reductions)",
+        headings=("policy", "against", "batch", "pause", "JPT", "JCT", "makespan", "busy"),
     )
-    for heading in ("policy", "against", "batch", "pause", "JPT", "JCT", "makespan", "busy"):
-        table.add_column(heading, justify="right", no_wrap=True)
     table.add_row("paper", "FIFO, BF", "hybrid", "1 s", "43%+", "25%+", "21%+", "")
     jobs = trace_in("strong")
     rigid = {name: made(Run(jobs, gpus, name)) for name in track(("fifo", "easy", "conservative"), description="rigid")}
@@ -158,14 +146,10 @@ def _elan_shares(before: Summary, *, after: Summary) -> tuple[float, float, floa
 
 def speed_table(count: int, *, gpus: int = 1024, load: float = 0.9) -> tuple[Table, Figures]:
     """Seconds to simulate a long trace under each policy, and how they grow for the rigid ones."""
-    table = Table(
-        title=f"Speed: {count:,} jobs on {gpus:,} GPUs (ITP-like, load {load}), processor seconds",
-        box=SIMPLE_HEAD,
-        padding=(0, 1),
-        collapse_padding=True,
+    table = _table(
+        f"Speed: {count:,} jobs on {gpus:,} GPUs (ITP-like, load {load}), processor seconds",
+        headings=("policy", "seconds", "a quarter of the jobs", "growth over n log n"),
     )
-    for heading in ("policy", "seconds", "a quarter of the jobs", "growth over n log n"):
-        table.add_column(heading, justify="right", no_wrap=True)
     seconds, growth = {}, {}
     for policy in track(list(CATALOGUE), description="speed"):
         seconds[policy], quarter = (_timed(policy, count=jobs, gpus=gpus, load=load) for jobs in (count, count // 4))

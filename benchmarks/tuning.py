@@ -45,7 +45,7 @@ TABLE_2 = {20: (34.00, 27.50, 15.68), 30: (17.73, 19.83, 14.70), 40: (14.99, 19.
 
 @dataclass(frozen=True)
 class Case:
-    """One planned case of a sweep: its panel, its line, where it stands, and what was found in which time."""
+    """One planned case of a sweep: its panel, its line, where it stands, what was found, and processor seconds."""
 
     panel: str
     line: str
@@ -63,9 +63,9 @@ def _curve(seconds: float, *, sigma_s: float = 0.0) -> Scaling:
 
 
 def _planned(simulator: Simulator, *, minutes: float, panel: str, line: str, x: float) -> Case:
-    begun = time.perf_counter()
+    begun = time.process_time()
     found = compare(simulator, deadline_s=minutes * 60, search=Search())
-    return Case(panel, line, x, found, time.perf_counter() - begun)
+    return Case(panel, line, x, found, time.process_time() - begun)
 
 
 def stragglers() -> Iterable[Case]:
@@ -120,9 +120,11 @@ def draw(cases: list[Case], *, label: str) -> Figure:
             x = [case.x for case in shown]
             name = f", {line}" if line not in panel and line != "init" else ""
             static = [case.found.static.dollars if case.found.static else float("nan") for case in shown]
-            axes.plot(x, static, "--o", markersize=3, label=f"static{name}")
+            axes.plot(x, static, "--o", markersize=7, markerfacecolor="none", label=f"static{name}")
             axes.plot(x, [case.found.planned.dollars for case in shown], "-o", markersize=3, label=f"planned{name}")
-        axes.set(title=panel, xlabel=label, ylabel="$", ylim=(0, None))
+        axes.set(title=panel, xlabel=label, ylabel="$")
+        axes.margins(y=0.1)
+        axes.set_ylim(bottom=0)
         axes.legend()
     return figure
 
@@ -184,7 +186,7 @@ def _dearer(found: object, *, than: object) -> bool:
 
 
 def random_512_s() -> float:
-    """Seconds to plan the large job when iterations are random, with 20 runs a plan."""
+    """Processor seconds to plan the large job when iterations are random, with 20 runs a plan."""
     simulator = Simulator(_job(512, most=4096), _curve(12.0, sigma_s=1.0), Cloud(P3_8XLARGE, Delays(init=Latency(10))))
     return _planned(simulator, minutes=100, panel="", line="", x=0).planning_s
 
