@@ -16,8 +16,8 @@ def all_reduce(x: Signal, reduction: Literal["sum", "mean"]) -> Collective:
 
     Gives float32 of the same shape (scalar, or a vector entry by entry), agreed. Cost: one float (or `size` floats) on
     the gradient all-reduce where `x` is known before it; else a share in one small extra message. One peer's NaN makes
-    the result NaN. Raises `PolicyError` for another reduction, for gradients, which are averaged already, and for a vector of a
-    fixed length.
+    the result NaN. Raises `PolicyError` for another reduction, for gradients, which are averaged already, and for
+    a vector of a fixed length.
 
     >>> from kungfu.signal import TrainingSignals
     >>> all_reduce(TrainingSignals().loss, "mean").placement
