@@ -123,8 +123,7 @@ def draw(cases: list[Case], *, label: str) -> Figure:
             axes.plot(x, static, "--o", markersize=7, markerfacecolor="none", label=f"static{name}")
             axes.plot(x, [case.found.planned.dollars for case in shown], "-o", markersize=3, label=f"planned{name}")
         axes.set(title=panel, xlabel=label, ylabel="$")
-        axes.margins(y=0.1)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.1 * max(y for drawn in axes.lines for y in drawn.get_ydata() if y == y))
         axes.legend()
     return figure
 
