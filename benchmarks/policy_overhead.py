@@ -1,10 +1,11 @@
-"""What policies cost a step: `gns_batch`, throughput and stragglers over none, in one job of two peers.
+"""What policies cost a step: `gns_batch` (measuring every fifth step), throughput and stragglers over none.
 
-One job holds three compiled steps on the same model of about a million weights: *bare* (no policy, no record),
-*watched* (the policies, no record) and *recorded* (the policies, and every step in ``trace.jsonl``, as a run does
-unless it is told not to). They are run in short blocks that alternate. A block counts by the median of its steps, and
-is divided by its neighbour of another kind, so that what else the machine does falls on all alike. On a machine that
-is busy with other things the processor's time tells more than the clock: it is printed beside.
+One job of two peers holds three compiled steps on the same model of about a million weights: *bare* (no policy, no
+record), *watched* (the policies, no record) and *recorded* (the policies, and every step in ``trace.jsonl``, as a run
+does unless it is told not to). They are run in blocks of five steps that alternate, so that each block of the watched
+ones holds one step in which the noise scale is measured. A block counts by the mean of its steps, and is divided by its
+neighbour of another kind, so that what else the machine does falls on all alike. On a machine that is busy with other
+things the processor's time tells more than the clock: it is printed beside.
 
 Prints a table, and as last line a JSON object: ``overhead`` is watched over bare, ``recording`` recorded over watched,
 ``together`` recorded over bare, each minus 1; ``messages_per_step`` what the policies send beside the gradients.
@@ -59,7 +60,7 @@ def policies() -> list[Any]:
         speed, slow = kf.monitor.throughput(training), kf.monitor.stragglers(training)
         return kf.control.every(50).when((speed < 0) & kf.ops.any(slow)).set_global_batch_size(speed)
 
-    return [gns_batch(max_peers=2), watching()]
+    return [gns_batch(max_peers=2, sample_every=5), watching()]
 
 
 def build() -> tuple[Any, Any]:
@@ -170,7 +171,7 @@ def measure(given: argparse.Namespace) -> None:
     for number in range(given.rounds + 1):
         for name in sorted(steps, reverse=number % 2 == 1):
             began = time.process_time()
-            seconds[name].append(statistics.median(timed(lambda name=name: steps[name](x, y)) for _ in range(BLOCK)))
+            seconds[name].append(statistics.fmean(timed(lambda name=name: steps[name](x, y)) for _ in range(BLOCK)))
             processor[name].append((time.process_time() - began) / BLOCK)
     if recorded.rank == 0:
         messages = recorded._loop.barrier.equipment.plan.messages_per_step

@@ -16,7 +16,13 @@ __all__ = ["gns_batch"]
 
 @kf.policy
 def gns_batch(
-    training: TrainingSignals, *, max_peers: int, min_peers: int = 2, decay: float = 0.01, every: int = 50
+    training: TrainingSignals,
+    *,
+    max_peers: int,
+    min_peers: int = 2,
+    decay: float = 0.01,
+    every: int = 50,
+    sample_every: int = 1,
 ) -> Rule:
     """As many peers as make up one noise scale with their local batches, so that the batch is as large as is useful.
 
@@ -25,10 +31,11 @@ def gns_batch(
     almost in proportion, above it hardly any.
 
     `max_peers`, `min_peers`: peers, at least 1; the job's own limits hold as well. `decay`: weight of the newest step
-    in the noise scale's averages, in (0, 1]. `every`: steps between two looks, at least 1. Cost: no message and three
-    floats on the gradient all-reduce; see `monitor.gradient_noise_scale`. Undefined, so that nothing happens: while
-    the noise scale is; at size 1 it always is and no rule built on it could fire again, hence ``min_peers=2``. Raises
-    `PolicyError` where the bounds cross.
+    in the noise scale's averages, in (0, 1]. `every`: steps between two looks, at least 1. `sample_every`: of so many
+    steps one is measured, since the two norms over all gradients are most of what the policy costs. Cost: no message
+    and three floats on the gradient all-reduce; see `monitor.gradient_noise_scale`. Undefined, so that nothing
+    happens: while the noise scale is; at size 1 it always is and no rule built on it could fire again, hence
+    ``min_peers=2``. Raises `PolicyError` where the bounds cross.
 
     McCandlish et al., *An Empirical Model of Large-Batch Training*, 2018; Mai et al., *Adaptive Distributed Training
     of Deep Learning Models*, listing 1.
@@ -40,6 +47,6 @@ def gns_batch(
         raise PolicyError(
             f"gns_batch(min_peers={min_peers!r}, max_peers={max_peers!r}): takes 1 <= min_peers <= max_peers"
         )
-    noise = kf.monitor.gradient_noise_scale(training, decay=decay)
+    noise = kf.monitor.gradient_noise_scale(training, decay=decay, every=sample_every)
     peers = kf.ops.clip(kf.ops.round(noise / training.local_batch_size), min_peers, max_peers)
     return kf.control.every(every).rescale(peers)

@@ -11,14 +11,16 @@ from kungfu.signal import Signal, TrainingSignals
 __all__ = ["gradient_noise_scale"]
 
 
-def gradient_noise_scale(training: TrainingSignals, *, decay: float = 0.01) -> Signal:
+def gradient_noise_scale(training: TrainingSignals, *, decay: float = 0.01, every: int = 1) -> Signal:
     """The batch size, in samples, at which gradient noise and signal balance.
 
     With the gradient's variance `S` over samples and the squared norm ``|G|²`` of the true gradient, as
     `kungfu.monitor.variance.gradient_moments` estimates them from the peers' gradients, it is ``S / |G|²``, each
     smoothed apart, since single estimates are often negative.
 
-    `decay`: weight of the newest step in the averages, in (0, 1]. Gives: float32 scalar, samples, agreed. On a rescale
+    `decay`: weight of the newest step in the averages, in (0, 1]. `every`: only so many steps are looked at, at least
+    1; the averages reach back as far as with all of them (``1 - (1 - decay)**every`` is the newest one's weight), and
+    other steps cost nothing. Gives: float32 scalar, samples, agreed. On a rescale
     the averages are kept: neither depends on the number of peers. Cost: three floats on the gradient all-reduce, no
     message; two norms over the gradients. Undefined: NaN at size 1 (and while only one peer has samples) until a first
     estimate, and while the smoothed ``|G|²`` is not positive. Two peers with one sample each and gradients [3, 0] and
@@ -30,6 +32,7 @@ def gradient_noise_scale(training: TrainingSignals, *, decay: float = 0.01) -> S
     'agreed'
     """
     noise, signal = gradient_moments(training)
-    smooth_noise, smooth_signal = noise.ema(decay), signal.ema(decay)
+    weight = decay if every == 1 or not 0 < decay < 1 else 1 - (1 - decay) ** every
+    smooth_noise, smooth_signal = (moment.ema(weight).sampled(every) for moment in (noise, signal))
     defined = (smooth_signal > 0) & (training.size > 1)
     return ops.where(defined, smooth_noise / smooth_signal, math.nan).named("noise_scale")
