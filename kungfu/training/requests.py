@@ -9,6 +9,7 @@ from typing import Any
 from kungfu.compiler import Plan
 from kungfu.control import Action, Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import mask_of
+from kungfu.control.rule import verdict
 from kungfu.runtime.deciding.decide import Wish
 from kungfu.runtime.deciding.setting import Setting
 from kungfu.training.graph.ledger import Outcomes
@@ -26,6 +27,8 @@ class Fired:
     value: float
     ranks: tuple[int, ...]
     saw: Mapping[str, float]
+    won: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,8 @@ def fired_rules(plan: Plan, outcomes: Outcomes, *, step: int) -> list[Fired]:
         if mask_of(rule.action) is not None:
             ranks, row = tuple(int(rank) for rank in masks[row].nonzero()[0]), row + 1
         if fired[index]:
-            found.append(Fired(rule.action, rule.name, step, float(targets[index]), ranks, values))
+            won, lost = verdict(rule, values) if rule.contenders else ((), ())
+            found.append(Fired(rule.action, rule.name, step, float(targets[index]), ranks, values, won, lost))
         start += len(names)
     return found
 
@@ -73,7 +77,7 @@ def gathered(fired: list[Fired], *, call: Callable[[Fired, Call], int | None]) -
 
 
 def _wish(fired: Fired, size: int, keep: Any) -> Wish:
-    return Wish(size, keep, fired.rule, fired.step, fired.saw)
+    return Wish(size, keep, fired.rule, fired.step, fired.saw, fired.won, fired.lost)
 
 
 def setting_of(fired: Fired) -> Setting:

@@ -42,13 +42,15 @@ class Terms:
 
 @dataclass(frozen=True)
 class Wish:
-    """A rule that fired: the size it asks for, and what it saw."""
+    """A rule that fired: the size it asks for, what it saw, and whose wish won and lost where it stands for several."""
 
     size: int
     keep: Keep
     rule: str
     step: int
     saw: Mapping[str, float] = field(default_factory=dict)
+    won: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -139,6 +139,7 @@ class Chronicle:
                 "size": passage.before.view.size,
                 "asked": wish.size,
                 "done": _in_words(passage, wish),
+                **({"won": wish.won, "lost": wish.lost} if wish.won or wish.lost else {}),
             },
         )
 
