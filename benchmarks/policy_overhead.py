@@ -10,7 +10,7 @@ things the processor's time tells more than the clock: it is printed beside.
 Prints a table, and as last line a JSON object: ``overhead`` is watched over bare, ``recording`` recorded over watched,
 ``together`` recorded over bare, each minus 1; ``messages_per_step`` what the policies send beside the gradients.
 
-Run: ``python -m benchmarks.policy_overhead [--rounds 150] [--samples 384]``
+Run: ``python -m benchmarks.policy_overhead [--rounds 150] [--samples 576]``
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; ``--peer`` is how the benchmark starts its own peers."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=150, help="blocks of 5 steps of each kind (150)")
-    parser.add_argument("--samples", type=int, default=384, help="of a step on each peer (384, about 20 ms)")
+    parser.add_argument("--samples", type=int, default=576, help="of a step on each peer (576, about 20 ms)")
     parser.add_argument("--peer", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(words)
 
