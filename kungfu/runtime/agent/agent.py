@@ -33,7 +33,7 @@ from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub, add_AgentServ
 __all__ = ["Agent", "Ending", "Job"]
 
 # How long the agent waits for further ends after the first failure: whom the others lost is the root, not they.
-_ROOT_CAUSE_S = 1.5
+_ROOT_CAUSE_S = 3.0
 _GRACE_S = 2.0
 
 

@@ -260,7 +260,7 @@ def _ended(cluster: Cluster, peer: int, code: int, now: float) -> Outcome:
     if peer in cluster.starting and cluster.view is not None:
         why = f"ended ({ending(code)}) {now - cluster.starting[peer].since:.1f} s after its start"
         return _concluded(*_lost(cluster, peer, why))
-    if code != 0 and peer not in cluster.parting:
+    if code != 0 and (peer not in cluster.parting or peer in cluster.starting):
         return cluster, [Fail(peer, ending(code))]
     if code == 0 and peer in cluster.starting:
         return cluster, [Fail(peer, _no_training(cluster.starting[peer]))]

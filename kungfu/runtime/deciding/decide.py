@@ -112,8 +112,8 @@ def _joined(view: View, terms: Terms, target: int, prepared: Prepared) -> Decisi
     terms = replace(terms, refused_size=target if reached < target else terms.refused_size)
     if not welcome:
         return Decision(view, replace(terms, target_size=0), reached)
-    others = reached < target or len(prepared.ready) > len(welcome)
-    return Decision(*_settled(view.changed(join=welcome), terms), reached if others else None)
+    # The agent hears the size in any case: it may have started others since it made this offer.
+    return Decision(*_settled(view.changed(join=welcome), terms), reached)
 
 
 def _reachable(size: int, terms: Terms, limits: Limits) -> int:

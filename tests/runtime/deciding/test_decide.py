@@ -115,9 +115,9 @@ def test_an_offer_after_the_wish_is_over_is_passed_over_even_beside_a_new_wish()
     assert decision == Decision(view_of(2), terms_of(2, target=4), prepare=4)
 
 
-def test_surplus_peers_of_an_offer_are_the_only_reason_to_bother_the_agent_at_a_full_join() -> None:
+def test_the_agent_hears_the_size_of_every_join_as_it_may_have_started_more_since_its_offer() -> None:
     offer = Prepared(peers(7, 8))
-    assert decide(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer).prepare is None
+    assert decide(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer).prepare == 4
     assert decide(view_of(2), terms_of(2, target=4), LIMITS, wish=wish(3), prepared=offer).prepare == 3
 
 
