@@ -13,17 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kungfu.errors import KungfuError, UsageError
+from kungfu.runtime.deciding.failure import EXIT_CODES
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 __all__ = ["main"]
 
-_EXITS = """exit codes:
-  0    training ended, and every peer with it
-  1    a peer's program failed or was killed
-  2    the command line, the program or the policy asks for something that cannot work
-  3    a wait ended at its deadline; the message says for whom
-  130  ended by Ctrl-C
-  143  ended by SIGTERM"""
+_EXITS = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])
 
 
 @dataclass(frozen=True)
