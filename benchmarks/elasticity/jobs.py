@@ -1,0 +1,128 @@
+"""Jobs of any system, as processes: started, watched through their stamps, waited for with a deadline, ended by id."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.elasticity.stamps import Stamp, read_stamps
+
+__all__ = ["Job", "awaited", "started"]
+
+ROOT = Path(__file__).parents[2]
+LOOK_S, GRACE_S = 0.25, 5.0
+ONE_THREAD_EACH = {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "2",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "PYTHONPATH": str(ROOT),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that runs; its workers leave their stamps in ``folder``."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    console: Path
+
+    def stamps(self) -> dict[int, list[Stamp]]:
+        """The stamps so far, by process."""
+        return read_stamps(self.folder)
+
+    def until(self, seen: Callable[[dict[int, list[Stamp]]], object], *, what: str, deadline_s: float) -> None:
+        """Waits until the stamps show it; ends the benchmark where the job ends before, or the deadline passes."""
+
+        def look() -> object:
+            if self.process.poll() is not None:
+                raise SystemExit(f"the job ended before {what}; its last words:\n{self._last_words()}")
+            return seen(self.stamps())
+
+        awaited(look, what=f"{what} (see {self.console})", deadline_s=deadline_s)
+
+    def steps_at(self, size: int, *, count: int, deadline_s: float) -> None:
+        """Waits until the last ``count`` steps of as many workers as ``size`` says were done at that size."""
+
+        def seen(workers: dict[int, list[Stamp]]) -> bool:
+            tails = [stamps[-count:] for stamps in workers.values()]
+            return sum(len(tail) == count and all(one.size == size for one in tail) for tail in tails) >= size
+
+        self.until(seen, what=f"{count} steps with {size} workers", deadline_s=deadline_s)
+
+    def _last_words(self) -> str:
+        return "\n".join(self.console.read_text(errors="replace").splitlines()[-20:])
+
+
+@contextmanager
+def started(
+    launcher: Callable[[Path], Sequence[object]], *, program: str, options: Mapping[str, object]
+) -> Iterator[Job]:
+    """A job that is ended, with all of it, at the end.
+
+    ``launcher`` gives the words before the workers' own command; it is told the job's folder.
+    """
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as path:
+        folder = Path(path)
+        own = [word for key, value in options.items() for word in (f"--{key}", value)]
+        worker = [sys.executable, "-m", f"benchmarks.elasticity.programs.{program}", "--stamps", folder, *own]
+        words = [str(word) for word in [*launcher(folder), *worker]]
+        console = folder / "console.txt"
+        with console.open("wb") as output:
+            process = subprocess.Popen(
+                words,
+                cwd=ROOT,
+                env={**os.environ, **ONE_THREAD_EACH, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            yield Job(process, folder, console)
+        finally:
+            _end(process, folder)
+
+
+def awaited(look: Callable[[], object], *, what: str, deadline_s: float) -> None:
+    """Returns once ``look`` gives something true; ends the benchmark if it does not within the deadline."""
+    deadline = time.monotonic() + deadline_s
+    while not look():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"waited {deadline_s:g} s for {what}")
+        time.sleep(LOOK_S)
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Asks the launcher to end; ends what is left of it and of its workers by their ids."""
+    family = [] if process.poll() is not None else psutil.Process(process.pid).children(recursive=True)
+    if process.poll() is None:
+        process.terminate()
+    _, alive = psutil.wait_procs([*family, *_workers(folder)], timeout=GRACE_S)
+    for one in alive:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def _workers(folder: Path) -> list[psutil.Process]:
+    """The workers that are alive; a process that only has the number of one that has ended is left alone."""
+    found = []
+    for pid in read_stamps(folder):
+        with suppress(psutil.NoSuchProcess):
+            worker = psutil.Process(pid)
+            if str(folder) in worker.cmdline():
+                found.append(worker)
+    return found

@@ -1,0 +1,41 @@
+"""A worker of Horovod Elastic: plain variables, its own state class, a commit every so many steps."""
+
+from __future__ import annotations
+
+import argparse
+from types import SimpleNamespace
+
+import horovod.tensorflow as hvd
+
+from benchmarks.elasticity import work
+from benchmarks.elasticity.programs.plain import Plain
+from benchmarks.elasticity.stamps import Writer
+
+
+def main() -> None:
+    """Trains until it is ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--commit-every", type=int, default=10, help="steps")
+    given = work.arguments(parser)
+    hvd.init()
+    plain, stamps = Plain(given.megabytes), Writer(given.stamps)
+    # Its class for plain variables does not send them under TensorFlow 2; the one for Keras models does, and asks of a
+    # model and an optimizer only their variables.
+    model, optimizer = SimpleNamespace(variables=plain.variables), SimpleNamespace(variables=list)
+    state = hvd.elastic.TensorFlowKerasState(model, optimizer, step=0)
+
+    @hvd.elastic.run
+    def train(state: hvd.elastic.TensorFlowKerasState) -> None:
+        while True:
+            with stamps.step(lambda: state.step, place=lambda: (hvd.size(), hvd.rank())):
+                work.device(given.device_s)
+                plain.step(state.step, rank=hvd.rank())
+                state.step += 1
+                if state.step % given.commit_every == 0:
+                    state.commit()
+
+    train(state)
+
+
+if __name__ == "__main__":
+    main()

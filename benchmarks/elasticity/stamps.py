@@ -1,0 +1,62 @@
+"""What a worker writes down of each of its steps: one line in a file of its own, so that no system's log is trusted.
+
+The clock is the machine's (``CLOCK_MONOTONIC``), the same in all processes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+__all__ = ["Stamp", "Writer", "read_stamps"]
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """One attempt at a step: its seconds, the count of steps done before and after it, and the job's size after it.
+
+    An attempt that failed leaves the count as it was, or lower where the system went back to an older state.
+    """
+
+    began: float
+    ended: float
+    before: int
+    after: int
+    size: int
+    rank: int
+
+
+class Writer:
+    """This worker's stamps. A line is written by one call, so a worker that is killed leaves whole lines."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = os.open(folder / f"{os.getpid()}.stamps", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    @contextmanager
+    def step(self, count: Callable[[], int], *, place: Callable[[], tuple[int, int]]) -> Iterator[None]:
+        """Stamps what is done inside, also when it raises; ``place`` gives the size and this worker's rank."""
+        began, before = time.monotonic(), count()
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            ended = time.monotonic()
+            size, rank = (0, -1) if failed else place()
+            stamp = Stamp(began, ended, before, before if failed else count(), size, rank)
+            os.write(self._file, (" ".join(map(str, astuple(stamp))) + "\n").encode())
+
+
+def read_stamps(folder: Path) -> dict[int, list[Stamp]]:
+    """The stamps of every worker by its process id, in order; without a last line that is still being written."""
+    return {int(path.stem): _read(path) for path in folder.glob("*.stamps")}
+
+
+def _read(path: Path) -> list[Stamp]:
+    text = path.read_text()
+    rows = [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+    return [Stamp(float(row[0]), float(row[1]), *map(int, row[2:])) for row in rows]

@@ -1,0 +1,99 @@
+"""What stamps say: for how long a change of the size stopped training, and what a failure cost."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.elasticity.stamps import Stamp
+
+__all__ = ["AROUND", "Change", "Recovery", "changes", "normal_step_s", "recovery"]
+
+AROUND = 5  # steps before and behind the first one of a new size whose gaps belong to the change
+
+
+@dataclass(frozen=True)
+class Change:
+    """A job's size went from ``before`` to ``after``; the longest gap of any survivor less its normal step."""
+
+    before: int
+    after: int
+    at: float
+    stop_s: float
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """From the end of a worker to the end of the survivors' next step, and the steps that they did for nothing."""
+
+    seconds: float
+    steps_lost: int
+
+
+def normal_step_s(stamps: Sequence[Stamp]) -> float:
+    """The median of the seconds from the end of a step to the end of the next one.
+
+    >>> normal_step_s([Stamp(0.0, end, 0, 0, 2, 0) for end in (1.0, 2.0, 3.0, 9.0)])
+    1.0
+    """
+    return statistics.median(_gaps(stamps))
+
+
+def changes(workers: Mapping[int, Sequence[Stamp]]) -> list[Change]:
+    """Every change of size that at least one worker lived through, in order of time.
+
+    The survivors of a change are those that did a step right before and right behind it. The stop is the longest gap
+    between the ends of two consecutive steps of one of them, within ``AROUND`` steps, less its normal step.
+    """
+    found: list[Change] = []
+    for stamps in workers.values():
+        done = [stamp for stamp in stamps if stamp.size]
+        if len(done) < 2:
+            continue
+        gaps, normal = _gaps(done), normal_step_s(done)
+        for i, (one, other) in enumerate(itertools.pairwise(done)):
+            if one.size != other.size:
+                longest = max(gaps[max(0, i - AROUND) : i + AROUND + 1])
+                found.append(Change(one.size, other.size, other.ended, longest - normal))
+    return _one_each(sorted(found, key=lambda change: change.at))
+
+
+def _one_each(found: Sequence[Change]) -> list[Change]:
+    """What several survivors saw of the same change becomes one, with the longest stop."""
+    merged: list[Change] = []
+    for change in found:
+        last = merged[-1] if merged else None
+        if last is not None and (last.before, last.after) == (change.before, change.after):
+            merged[-1] = Change(last.before, last.after, last.at, max(last.stop_s, change.stop_s))
+        else:
+            merged.append(change)
+    return merged
+
+
+def recovery(workers: Mapping[int, Sequence[Stamp]], *, killed: int, at: float) -> Recovery:
+    """What the end of the worker ``killed`` at the second ``at`` cost the others; the worst of them counts.
+
+    A survivor has recovered with the end of its first step in a job of another size. Until then, every attempt at a
+    step that did not bring the count on is a lost step: one that failed, and one that was undone by going back.
+    """
+    found = [_recovery(stamps, at=at) for pid, stamps in workers.items() if pid != killed and stamps[-1].ended > at]
+    if not found:
+        raise ValueError(f"no worker took a step after worker {killed} was killed")
+    return Recovery(max(one.seconds for one in found), max(one.steps_lost for one in found))
+
+
+def _recovery(stamps: Sequence[Stamp], *, at: float) -> Recovery:
+    first = next(i for i, stamp in enumerate(stamps) if stamp.ended >= at)
+    size = max(stamp.size for stamp in stamps[:first])
+    for last in range(first, len(stamps)):
+        one = stamps[last]
+        if one.size not in (0, size) and one.after > one.before:
+            attempts = last - first + 1
+            return Recovery(one.ended - at, attempts - (one.after - stamps[first].before))
+    raise ValueError(f"a worker never took a step with another size than {size}")
+
+
+def _gaps(stamps: Sequence[Stamp]) -> list[float]:
+    return [other.ended - one.ended for one, other in itertools.pairwise(stamps)]
