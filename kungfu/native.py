@@ -179,6 +179,16 @@ def _typed(functions: ctypes.CDLL) -> ctypes.CDLL:
         ctypes.c_int64,
         ctypes.POINTER(ctypes.c_int),
         ctypes.c_double,
+        ctypes.c_double,
+        ctypes.c_char_p,
+        ctypes.c_int,
+    ]
+    functions.kungfu_group_wait_at_most.argtypes = [ctypes.c_int64, ctypes.c_double]
+    functions.kungfu_group_late.argtypes = [
+        ctypes.c_int64,
+        ctypes.POINTER(ctypes.c_int),
+        ctypes.c_int,
+        ctypes.POINTER(ctypes.c_double),
         ctypes.c_char_p,
         ctypes.c_int,
     ]

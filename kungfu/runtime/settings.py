@@ -33,10 +33,17 @@ class Limits:
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How long the job waits, in seconds: for a peer to get ready, and for a peer during training."""
+    """How long the job waits, in seconds.
+
+    ``ready_s`` for a peer to get ready, ``wait_s`` for one during training. For one that is alive and only late a step
+    waits up to ``longest_wait_s`` where the steps that were seen make that plausible, see ``plausible_wait_s``; for
+    one whose process shows no life, ``heartbeat_s``.
+    """
 
     ready_s: float = 300.0
     wait_s: float = 60.0
+    longest_wait_s: float = 300.0
+    heartbeat_s: float = 5.0
 
 
 @dataclass(frozen=True)

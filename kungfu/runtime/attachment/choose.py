@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from kungfu.runtime.attachment.protocol import Attachment
-from kungfu.runtime.settings import AttachmentName
+from kungfu.runtime.settings import AttachmentName, Deadlines
 
 __all__ = ["make_attachment"]
 
 
-def make_attachment(name: AttachmentName) -> Attachment:
+def make_attachment(name: AttachmentName, *, deadlines: Deadlines | None = None) -> Attachment:
     """A fresh, unplugged attachment; its library is loaded only now."""
     if name == "local":
         from kungfu.runtime.attachment.local import LocalAttachment
 
-        return LocalAttachment()
+        return LocalAttachment(heartbeat_s=(deadlines or Deadlines()).heartbeat_s)
     if name == "horovod":
         from kungfu.runtime.attachment.horovod import HorovodAttachment
 

@@ -16,10 +16,13 @@ from kungfu.errors import InternalError, UsageError
 from kungfu.runtime.attachment import memory
 from kungfu.runtime.attachment.handshake import Membership
 from kungfu.runtime.attachment.mesh import Mesh, meet
+from kungfu.runtime.attachment.protocol import Late
 
 __all__ = ["LocalAttachment"]
 
 _ERROR_BYTES = 512
+_TAG_BYTES = 256
+_MOST_LATE = 256  # peers of a group, at most
 
 
 @final
@@ -28,7 +31,8 @@ class LocalAttachment:
 
     ``group`` (any integer) is the number under which the graph's ops find what they are plugged into; attachments of
     one process that are in use at the same time need different ones. A closed attachment, and one opened with size 1,
-    is the identity.
+    is the identity. While it is open a thread that no Python can hold up beats ten times a second; a peer whose
+    process has not beaten for ``heartbeat_s`` seconds (of the looker's own beats) counts as gone.
 
     >>> alone, order = LocalAttachment(), tf.Variable(0)
     >>> sums = alone.all_reduce([[1.0, 2.0], [3.0]], prescale=0.5, order=order, tag="gradients")
@@ -38,8 +42,8 @@ class LocalAttachment:
 
     name = "local"
 
-    def __init__(self, *, group: int = 0) -> None:
-        self._group = group
+    def __init__(self, *, group: int = 0, heartbeat_s: float = 5.0) -> None:
+        self._group, self._heartbeat_s = group, heartbeat_s
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         """The sum over peers of every tensor: the left fold in rank order, ``((x0 + x1) + x2) + ...``.
@@ -56,10 +60,10 @@ class LocalAttachment:
 
         Gives: tensors of the dtypes and shapes of ``values``, agreed. Cost: one message; two meetings of the peers per
         256 KiB. Raises: ``UsageError`` for no tensors or another dtype; ``tf.errors.UnavailableError`` with
-        ``kungfu: peer rank=R died during TAG`` (or ``left``), ``DeadlineExceededError`` with
-        ``kungfu: waited S s in TAG for rank=R,...``, ``InternalError`` with ``kungfu: peers differ: ...``,
-        ``CancelledError`` if this peer closes meanwhile. After an error every later call raises it again, on all peers,
-        until the next ``open`` or ``close``.
+        ``kungfu: peer rank=R died during TAG`` (or ``left``), or ``kungfu: peer rank=R shows no life for S s in TAG``,
+        ``DeadlineExceededError`` with ``kungfu: waited S s in TAG for rank=R,...``, ``InternalError`` with
+        ``kungfu: peers differ: ...``, ``CancelledError`` if this peer closes meanwhile. After an error every later call
+        raises it again, on all peers, until the next ``open`` or ``close``.
         """
         tensors = [tf.convert_to_tensor(value) for value in values]
         _check(tensors)
@@ -86,7 +90,8 @@ class LocalAttachment:
         """Plugs the op into the peers of a view, after closing what it was plugged into.
 
         ``rank`` of ``size`` peers, who all call this with the same ``job`` (at most 64 bytes), ``view`` and ``secret``
-        (at least one byte) within ``deadline_s`` seconds; that is also how long an all-reduce waits for another peer.
+        (at least one byte) within ``deadline_s`` seconds; that is also how long an all-reduce waits for another peer,
+        until ``wait_at_most`` says otherwise.
         ``addresses`` and ``rendezvous`` are not needed here.
 
         Raises: ``DeadlineExceeded`` with the ranks that did not come; ``PeerFailure`` for a peer that hung up or does
@@ -107,6 +112,21 @@ class LocalAttachment:
             for connection in mesh.values():
                 connection.close()
 
+    def wait_at_most(self, deadline_s: float) -> None:
+        """Sets how long an all-reduce waits for a peer that is alive, from now to the next ``open``; one under way too.
+
+        Costs about a microsecond; nothing happens where the attachment is closed.
+        """
+        native.load().functions.kungfu_group_wait_at_most(self._group, deadline_s)
+
+    def late(self) -> Late | None:
+        """The last wait that took a quarter of its deadline (2 to 15 s), once, on the lowest rank that waits."""
+        ranks, waited_s = (ctypes.c_int * _MOST_LATE)(), ctypes.c_double()
+        tag = ctypes.create_string_buffer(_TAG_BYTES)
+        take = native.load().functions.kungfu_group_late
+        count = take(self._group, ranks, _MOST_LATE, ctypes.byref(waited_s), tag, _TAG_BYTES)
+        return Late(tuple(ranks[:count]), waited_s.value, tag.value.decode(errors="replace")) if count else None
+
     def reason(self) -> str:
         """Nothing more: the op's own error names the ranks."""
         return ""
@@ -124,8 +144,9 @@ class LocalAttachment:
         sockets = (ctypes.c_int * me.size)(*(mesh[q].fileno() if q in mesh else -1 for q in range(me.size)))
         reason = ctypes.create_string_buffer(_ERROR_BYTES)
         try:
+            waits = deadline_s, self._heartbeat_s
             failed = library.kungfu_group_open(
-                self._group, me.rank, me.size, descriptor, memory_bytes, sockets, deadline_s, reason, _ERROR_BYTES
+                self._group, me.rank, me.size, descriptor, memory_bytes, sockets, *waits, reason, _ERROR_BYTES
             )
         finally:
             os.close(descriptor)

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Attachment"]
+__all__ = ["Attachment", "Late"]
+
+
+@dataclass(frozen=True)
+class Late:
+    """Who is waited for, since when, and in which message; the wait is not over, and they are alive."""
+
+    ranks: tuple[int, ...]
+    waited_s: float
+    tag: str
 
 
 class Attachment(Protocol):
@@ -37,6 +47,12 @@ class Attachment(Protocol):
         rendezvous: str = "",
     ) -> None:
         """Host: plugs the op into the peers of a view, closing what it was plugged into."""
+
+    def wait_at_most(self, deadline_s: float) -> None:
+        """Host, any thread: a message waits no longer than this for another peer; one under way too, where it can."""
+
+    def late(self) -> Late | None:
+        """Host, any thread: a wait of some seconds that is not over, told once, and on one of those who wait."""
 
     def reason(self) -> str:
         """Host, after a message failed: for whom it waited in vain, where its own error cannot say so; else ''."""

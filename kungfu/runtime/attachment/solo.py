@@ -26,6 +26,12 @@ class SoloAttachment:
     def open(self, *, rank: int, size: int, **_: Any) -> None:
         """There is nothing to plug into."""
 
+    def wait_at_most(self, deadline_s: float) -> None:
+        """There is nobody to wait for."""
+
+    def late(self) -> None:
+        return None
+
     def reason(self) -> str:
         return ""
 

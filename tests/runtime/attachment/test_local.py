@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -212,6 +213,55 @@ def test_the_deadline_names_the_ranks_that_did_not_come_and_breaks_the_group_for
         later = run(lambda rank, peer: reduce(peer, [1.0], tag="later"))
         assert time.monotonic() - started < 0.3
         assert all(expected in failure.message for failure in [failures[0], failures[2], *later])
+
+
+def test_a_deadline_that_is_set_while_somebody_waits_holds_for_that_wait() -> None:
+    with crew(2, deadline_s=60.0) as run:
+
+        def shorten(rank: int, peer: LocalAttachment) -> Any:
+            if rank == 1:
+                return None
+            with ThreadPoolExecutor(1) as thread:
+                waiting = thread.submit(reduce, peer, [1.0])
+                assert not wait([waiting], timeout=0.1).done
+                peer.wait_at_most(0.2)
+                return waiting.result(timeout=5.0)
+
+        failure, _ = run(shorten)
+        assert "kungfu: waited 0.2 s in gradients for rank=1" in failure.message
+
+
+def test_a_wait_that_lasts_is_told_once_by_the_lowest_rank_that_waits_and_goes_on() -> None:
+    with crew(4, deadline_s=8.0) as run:  # told after a quarter of the deadline
+        came = threading.Event()
+
+        def wait_for_two(rank: int, peer: LocalAttachment) -> Any:
+            if rank in (0, 3):
+                assert came.wait(10.0)
+            return reduce(peer, [1.0])[0]
+
+        def look(rank: int, peer: LocalAttachment) -> Any:
+            if rank != 1:
+                return peer.late()
+            while (late := peer.late()) is None:
+                came.wait(0.05)
+            came.set()
+            return late, peer.late()
+
+        looking = [LocalAttachment(group=rank) for rank in range(4)]
+        with ThreadPoolExecutor(1) as thread:
+            sums = thread.submit(run, wait_for_two)
+            told, again = look(1, looking[1])
+            assert [float(total) for total in sums.result()] == [4.0] * 4
+        assert (told.ranks, told.tag, again) == ((0, 3), "gradients", None)
+        assert 2.0 <= told.waited_s < 4.0
+        assert run(lambda rank, peer: peer.late()) == [None] * 4
+
+
+def test_a_closed_attachment_has_no_deadline_and_waits_for_nobody() -> None:
+    peer = LocalAttachment(group=80)
+    peer.wait_at_most(1.0)
+    assert peer.late() is None
 
 
 def test_a_peer_that_closes_is_named_to_those_that_wait_for_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,6 +96,20 @@ def test_a_killed_peer_is_named_by_every_survivor_at_once(tmp_path: Path) -> Non
     assert left_behind(str(tmp_path)) == []
 
 
+def test_late_is_not_dead_but_a_process_that_is_stopped_is_named_long_before_the_deadline(tmp_path: Path) -> None:
+    with processes(2, "stopped", str(tmp_path)) as peers:
+        assert peers[0].stdout is not None
+        assert peers[0].stdout.readline() == "2.0\n", "who holds Python's lock for long is waited for"
+        os.kill(peers[1].pid, signal.SIGSTOP)
+        stopped = time.monotonic()
+        report = json.loads(finish(peers[0]))
+    assert report["errors"] == ["UnavailableError"]
+    (text,) = report["texts"]
+    assert re.search(r"kungfu: peer rank=1 shows no life for 1\.\d s in gradients", text), text
+    assert 0.8 < report["noticed"] - stopped < 10.0  # of a deadline of 60
+    assert left_behind(str(tmp_path)) == []
+
+
 def left_behind(folder: str) -> list[str]:
     addresses = [line for line in Path("/proc/net/unix").read_text().splitlines() if job(folder) in line]
     return addresses + [name for name in os.listdir("/dev/shm") if "kungfu" in name]
@@ -151,12 +166,39 @@ def lose_a_peer(peer: int, folder: str) -> None:
     print(json.dumps(report))
 
 
+def stand_still(peer: int, folder: str) -> None:
+    """Rank 1 is late, but alive, by more than the heartbeat's limit; then it is stopped, and rank 0 says so."""
+    import ctypes
+
+    import tensorflow as tf
+
+    from kungfu.runtime.attachment.local import LocalAttachment
+
+    attachment, order, report = LocalAttachment(heartbeat_s=1.0), tf.Variable(0), {"errors": [], "texts": []}
+    step = tf.function(lambda value: attachment.all_reduce([value], prescale=1.0, order=order, tag="gradients")[0])
+    open_view(attachment, peer, size=2, folder=folder, view=0)
+    if peer == 1:
+        ctypes.PyDLL(None).usleep(2_500_000)  # holds Python's lock: no thread of Python runs meanwhile
+    print(float(step(1.0)), flush=True)
+    if peer == 1:
+        sys.stdin.read()
+    try:
+        step(1.0)
+    except tf.errors.OpError as error:
+        report |= {"noticed": time.monotonic(), "errors": [type(error).__name__], "texts": [error.message]}
+    print(json.dumps(report))
+
+
 def open_view(attachment, rank: int, *, size: int, folder: str, view: int) -> None:
     shared = {"job": job(folder), "deadline_s": DEADLINE_S, "secret": b"secret", "addresses": [""] * size}
     attachment.open(rank=rank, size=size, view=view, **shared)
 
 
-PROGRAMS: dict[str, Callable[[int, str], None]] = {"views": follow_views, "killed": lose_a_peer}
+PROGRAMS: dict[str, Callable[[int, str], None]] = {
+    "views": follow_views,
+    "killed": lose_a_peer,
+    "stopped": stand_still,
+}
 
 if __name__ == "__main__":
     PROGRAMS[sys.argv[2]](int(sys.argv[1]), sys.argv[3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import tensorflow as tf
@@ -14,8 +15,18 @@ from kungfu.runtime.attachment.horovod.muster import Roll, muster
 from kungfu.runtime.attachment.horovod.place import place
 from kungfu.runtime.attachment.horovod.store import Store
 from kungfu.runtime.attachment.horovod.watch import Watch
+from kungfu.runtime.attachment.protocol import Late
 
 __all__ = ["HorovodAttachment"]
+
+
+@dataclass
+class _Watched:
+    """What the watch goes by, and what it has found."""
+
+    deadline_s: float = 0.0
+    late: Late | None = None
+    reason: str = ""
 
 
 @final
@@ -24,17 +35,18 @@ class HorovodAttachment:
 
     ``host`` is the name or IPv4 address under which the other peers reach this machine. Horovod has one engine a
     process, so one attachment a process can be open. A closed attachment, and one opened with size 1, is the identity
-    and needs no engine.
+    and needs no engine. An engine that does not answer is waited for as long as the deadline of ``open``, which
+    Horovod fixes; ``wait_at_most`` is about peers whose engine answers.
     """
 
     name = "horovod"
 
     def __init__(self, *, host: str = "127.0.0.1") -> None:
         self._host = host
+        self._watched = _Watched()
         self._stores: list[Store] = []  # of the view in force, and of the one to come
         self._plug = _make_plug()
         self._stop_watch: Callable[[], None] | None = None
-        self._reason = ""
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         """The sum over peers of every tensor, added in an order that Gloo's ring chooses, bit for bit equal on all.
@@ -104,19 +116,30 @@ class HorovodAttachment:
         roll = Roll(store=rendezvous, job=job, view=view, rank=rank, size=size, secret=secret)
         muster(roll, deadline=time.monotonic() + deadline_s)
         engine.start(mine, store=rendezvous, deadline_s=deadline_s)
+        self._watched.deadline_s = deadline_s
         self._plug.size.assign(size)
         self._plug.pulse.assign(0)
         self._stop_watch = Watch(
-            rank=rank, size=size, store=rendezvous, deadline_s=deadline_s, look=self._look, give_up=self._give_up
-        ).begin()
+            rank=rank, size=size, store=rendezvous, deadline_s=lambda: self._watched.deadline_s,
+            look=self._look, note=self._note, give_up=self._give_up,
+        ).begin()  # fmt: skip
 
     def close(self) -> None:
         """Unplugs the op: the others' messages fail, and the op is the identity from now on. Idempotent."""
         self._unplug(keep="")
 
+    def wait_at_most(self, deadline_s: float) -> None:
+        """Sets how long a message waits for a peer whose engine answers, from now to the next ``open``."""
+        self._watched.deadline_s = deadline_s
+
+    def late(self) -> Late | None:
+        """The last wait that took a quarter of its deadline (2 to 15 s), once, on the lowest rank that waits."""
+        late, self._watched.late = self._watched.late, None
+        return late
+
     def reason(self) -> str:
         """For whom this peer has waited in vain since the last ``open``; '' where it has not, and messages may fail."""
-        return self._reason
+        return self._watched.reason
 
     def _unplug(self, *, keep: str) -> None:
         if self._stop_watch is not None:
@@ -125,7 +148,7 @@ class HorovodAttachment:
             self._plug.size.assign(1)
             in_message = self._look() % 2 == 1
             (engine.abandon if in_message else engine.stop)()
-        self._reason = ""
+        self._watched.reason = ""
         # The others may have been at a store for a moment after we had left it, hence not right after the meeting.
         for store in [store for store in self._stores if store.address != keep]:
             store.close()
@@ -134,8 +157,11 @@ class HorovodAttachment:
     def _look(self) -> int:
         return int(self._plug.pulse.numpy())
 
+    def _note(self, late: Late) -> None:
+        self._watched.late = late
+
     def _give_up(self, reason: str) -> None:
-        self._reason = reason
+        self._watched.reason = reason
         engine.abandon()
 
 

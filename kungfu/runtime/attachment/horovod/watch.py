@@ -2,8 +2,9 @@
 
 Horovod notices a peer whose engine is silent, but waits for ever for one whose engine answers while its program is
 stuck or has taken another way: its own check for that finds nobody under Gloo. So a thread looks at the pulse of this
-peer's messages. Who waits for long says so in the view's store; when the deadline expires, those who have not said so
-are the late ones, and stopping the engine, here and with it everywhere, ends the wait with an error.
+peer's messages. Who waits for long says so in the view's store. Those who have not said so are the late ones: after a
+part of the deadline they are noted, and when it expires, stopping the engine, here and with it everywhere, ends the
+wait with an error.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kungfu.runtime.attachment.horovod.store import get_now, put
+from kungfu.runtime.attachment.protocol import Late
+from kungfu.runtime.deciding.patience import noted_after_s
 
 __all__ = ["Pulse", "Watch", "seen"]
 
 _LOOKS = 16  # in one deadline
+_MOST_BETWEEN_LOOKS_S = 1.0  # the deadline may be shortened meanwhile
 _WAITING, _GOING = b"waiting", b"going"
 
 
@@ -47,14 +51,16 @@ def seen(before: Pulse, *, count: int, now: float) -> Pulse:
 class Watch:
     """One peer's place in a view, and how to end a wait in it.
 
-    ``store``: ``HOST:PORT``. ``look`` gives the counter of messages; ``give_up`` is told why, once.
+    ``store``: ``HOST:PORT``. ``look`` gives the counter of messages; ``deadline_s`` how long one may take at this
+    moment. ``note`` is told who is late, once a message and on the lowest rank that waits; ``give_up`` why, once.
     """
 
     rank: int
     size: int
     store: str
-    deadline_s: float
+    deadline_s: Callable[[], float]
     look: Callable[[], int]
+    note: Callable[[Late], None]
     give_up: Callable[[str], None]
 
     def begin(self) -> Callable[[], None]:
@@ -70,25 +76,41 @@ class Watch:
         return stop
 
     def _run(self, stopped: threading.Event) -> None:
-        pulse, told = Pulse(count=0, since=time.monotonic()), _GOING
-        while not stopped.wait(self.deadline_s / _LOOKS):
+        pulse, told, noted = Pulse(count=0, since=time.monotonic()), _GOING, 0
+        while not stopped.wait(self._between_looks_s()):
             now = time.monotonic()
             pulse = seen(pulse, count=self.look(), now=now)
-            state = _WAITING if pulse.waiting_s(now) > 2 * self.deadline_s / _LOOKS else _GOING
+            waiting_s = pulse.waiting_s(now)
+            state = _WAITING if waiting_s > 2 * self._between_looks_s() else _GOING
             if state != told:
                 told = self._tell(state)
-            if pulse.waiting_s(now) > self.deadline_s:
-                self.give_up(f"waited {pulse.waiting_s(now):.1f} s in a message for {self._late()}")
+            if waiting_s > self.deadline_s():
+                self.give_up(f"waited {waiting_s:.1f} s in a message for {self._late()}")
                 return
+            if waiting_s > noted_after_s(self.deadline_s()) and noted != pulse.count:
+                noted = pulse.count
+                self._note(waiting_s)
+
+    def _between_looks_s(self) -> float:
+        return min(self.deadline_s() / _LOOKS, _MOST_BETWEEN_LOOKS_S)
+
+    def _note(self, waiting_s: float) -> None:
+        with suppress(OSError):  # without the store nobody knows who waits
+            late = self._late_ranks()
+            if late and min({*range(self.size)} - {*late}) == self.rank:
+                self.note(Late(tuple(late), waiting_s, "a message"))
 
     def _tell(self, state: bytes) -> bytes:
         with suppress(OSError):  # without the store a wait still ends, only without names
             put(self.store, key=_key(self.rank), value=state)
         return state
 
+    def _late_ranks(self) -> list[int]:
+        return [q for q in range(self.size) if q != self.rank and get_now(self.store, key=_key(q)) != _WAITING]
+
     def _late(self) -> str:
         try:
-            late = [q for q in range(self.size) if q != self.rank and get_now(self.store, key=_key(q)) != _WAITING]
+            late = self._late_ranks()
         except OSError as error:
             return f"a peer whose name is not known, because the store of rank 0 does not answer ({error})"
         names = ", ".join(map(str, late))

@@ -1,14 +1,13 @@
 #include "crew.h"
 
-#include <limits.h>
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <utility>
+
+#include "futex.h"
 
 namespace kungfu {
 namespace {
@@ -21,6 +20,9 @@ constexpr int kSpinsWithCores = 2000;
 constexpr int kSpinsWithoutCores = 20;
 
 constexpr uint32_t kWhole = 0, kWriting = 1, kBroken = 2;
+
+// A wait is noted after a part of its deadline, but neither at once nor when nobody looks any more.
+constexpr double kNotedAfter = 0.25, kNotedAfterLeastS = 2.0, kNotedAfterMostS = 15.0;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -35,8 +37,10 @@ int cores() {
   return sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
 }
 
-void futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, timeout, nullptr, 0);
+std::string in_seconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f s", seconds);
+  return text;
 }
 
 }  // namespace
@@ -45,12 +49,14 @@ Crew::Crew(const SharedMemory& memory, const int* sockets, const Place& place)
     : memory_(memory),
       links_(sockets, place.size),
       place_(place),
-      spins_(cores() >= place.size ? kSpinsWithCores : kSpinsWithoutCores) {}
+      spins_(cores() >= place.size ? kSpinsWithCores : kSpinsWithoutCores),
+      heart_(memory.mapped() ? std::make_unique<Heart>(memory, place.rank, place.size) : nullptr),
+      deadline_s_(place.deadline_s) {}
 
 MaybeFailure Crew::meet(const std::string& tag) {
   Progress& own = memory_.header().progress[place_.rank];
   own.phase.store(++phase_, std::memory_order_seq_cst);
-  if (own.sleepers.load(std::memory_order_seq_cst) > 0) futex(&own.phase, FUTEX_WAKE, INT_MAX, nullptr);
+  if (own.sleepers.load(std::memory_order_seq_cst) > 0) wake_all_on(&own.phase);
   const Clock::time_point started = Clock::now();
   for (int rank = 0; rank < place_.size; ++rank) {
     if (rank == place_.rank) continue;
@@ -74,10 +80,9 @@ bool Crew::spin(int rank) const {
 
 void Crew::sleep(int rank) const {
   Progress& theirs = memory_.header().progress[rank];
-  const timespec timeout = {0, kSleepNs};
   theirs.sleepers.fetch_add(1, std::memory_order_seq_cst);
   const uint32_t seen = theirs.phase.load(std::memory_order_seq_cst);
-  if (!reached(rank)) futex(&theirs.phase, FUTEX_WAIT, seen, &timeout);
+  if (!reached(rank)) sleep_on(&theirs.phase, seen, kSleepNs);
   theirs.sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
@@ -100,18 +105,51 @@ MaybeFailure Crew::look_around(const std::string& tag, Clock::time_point started
     const char* how = memory_.header().progress[rank].left.load() != 0 ? " left during " : " died during ";
     return break_with(FailureKind::kPeerGone, "kungfu: peer rank=" + std::to_string(rank) + how + tag);
   }
-  const std::chrono::duration<double> waited = Clock::now() - started;
-  if (waited.count() < place_.deadline_s) return {};
-  return break_with(FailureKind::kLate, late_text(tag));
+  if (MaybeFailure failure = look_for_life(tag)) return failure;
+  const double waited_s = std::chrono::duration<double>(Clock::now() - started).count();
+  const double deadline_s = deadline_s_.load();
+  if (waited_s >= deadline_s) return break_with(FailureKind::kLate, late_text(tag, deadline_s));
+  const double noted_after_s = std::clamp(kNotedAfter * deadline_s, kNotedAfterLeastS, kNotedAfterMostS);
+  if (waited_s >= noted_after_s && started != noted_) note_late(tag, started, waited_s);
+  return {};
 }
 
-std::string Crew::late_text(const std::string& tag) const {
-  char waited[32];
-  std::snprintf(waited, sizeof(waited), "%.1f", place_.deadline_s);
-  std::string text = std::string("kungfu: waited ") + waited + " s in " + tag + " for ";
-  const char* comma = "";
+MaybeFailure Crew::look_for_life(const std::string& tag) {
+  for (const int rank : missing()) {
+    const double silent_s = heart_->silent_s(rank);
+    if (silent_s < place_.heartbeat_s) continue;
+    const std::string who = "kungfu: peer rank=" + std::to_string(rank);
+    return break_with(FailureKind::kPeerGone, who + " shows no life for " + in_seconds(silent_s) + " in " + tag);
+  }
+  return {};
+}
+
+void Crew::note_late(const std::string& tag, Clock::time_point started, double waited_s) {
+  noted_ = started;
+  for (int rank = 0; rank < place_.rank; ++rank) {
+    if (reached(rank)) return;  // it waits too, and says so
+  }
+  const std::lock_guard<std::mutex> held(late_lock_);
+  late_ = {waited_s, tag, missing()};
+}
+
+Late Crew::take_late() {
+  const std::lock_guard<std::mutex> held(late_lock_);
+  return std::exchange(late_, {});
+}
+
+std::vector<int> Crew::missing() const {
+  std::vector<int> ranks;
   for (int rank = 0; rank < place_.size; ++rank) {
-    if (reached(rank)) continue;
+    if (rank != place_.rank && !reached(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::string Crew::late_text(const std::string& tag, double deadline_s) const {
+  std::string text = "kungfu: waited " + in_seconds(deadline_s) + " in " + tag + " for ";
+  const char* comma = "";
+  for (const int rank : missing()) {
     text += comma + ("rank=" + std::to_string(rank));
     comma = ",";
   }
@@ -142,7 +180,7 @@ Failure Crew::break_with(FailureKind kind, const std::string& text) {
 
 void Crew::wake_all() const {
   for (int rank = 0; rank < place_.size; ++rank) {
-    futex(&memory_.header().progress[rank].phase, FUTEX_WAKE, INT_MAX, nullptr);
+    wake_all_on(&memory_.header().progress[rank].phase);
   }
 }
 

@@ -31,6 +31,8 @@ class Group {
   // type. Outputs may be their own inputs; after a failure they hold nothing of use.
   MaybeFailure all_reduce(const std::string& tag, std::vector<Piece>* pieces);
   void leave() { crew_.leave(); }
+  void wait_at_most(double deadline_s) { crew_.wait_at_most(deadline_s); }
+  Late take_late() { return crew_.take_late(); }
 
  private:
   MaybeFailure agree();

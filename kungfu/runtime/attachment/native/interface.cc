@@ -1,5 +1,6 @@
 // What Python calls through ctypes.
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -21,21 +22,42 @@ int64_t kungfu_memory_bytes(int size) { return kungfu::memory_bytes(size); }
 // Plugs the ops of group number `group` into the peers of a view, after leaving whatever it was plugged into.
 //
 // `memory_fd` holds `memory_bytes` zeros, the same memory on all peers; `sockets` has one stream socket a rank, -1 for
-// the own rank. All descriptors stay the caller's. A wait of longer than `deadline_s` breaks the group. Gives 0, or 1
-// with the reason in `error`.
+// the own rank. All descriptors stay the caller's. A wait of longer than `deadline_s`, or for a peer that has shown no life
+// for `heartbeat_s`, breaks the group. Gives 0, or 1 with the reason in `error`.
 int kungfu_group_open(int64_t group, int rank, int size, int memory_fd, int64_t memory_bytes, const int* sockets,
-                      double deadline_s, char* error, int error_bytes) {
+                      double deadline_s, double heartbeat_s, char* error, int error_bytes) {
   std::string reason;
   if (rank < 0 || rank >= size || memory_bytes < 0 || memory_bytes != kungfu::memory_bytes(size)) {
     reason = "rank " + std::to_string(rank) + " of " + std::to_string(size) + " with " + std::to_string(memory_bytes) +
              " bytes; needed are " + std::to_string(kungfu::memory_bytes(size));
   } else {
-    auto opened = std::make_shared<kungfu::Group>(memory_fd, sockets, kungfu::Place{rank, size, deadline_s});
+    const kungfu::Place place = {rank, size, deadline_s, heartbeat_s};
+    auto opened = std::make_shared<kungfu::Group>(memory_fd, sockets, place);
     reason = opened->defect();
     if (reason.empty()) kungfu::plug(group, std::move(opened));
   }
   std::snprintf(error, error_bytes, "%s", reason.c_str());
   return reason.empty() ? 0 : 1;
+}
+
+// Sets the deadline of the group's waits, of one under way too. Gives 1 if there is a group.
+int kungfu_group_wait_at_most(int64_t group, double deadline_s) {
+  const std::shared_ptr<kungfu::Group> found = kungfu::plugged(group);
+  if (found != nullptr) found->wait_at_most(deadline_s);
+  return found != nullptr ? 1 : 0;
+}
+
+// Takes what there is to say about a wait that lasts, once: how many ranks are late, the first `most` of them, for how
+// many seconds, and in which message. 0 when there is nothing.
+int kungfu_group_late(int64_t group, int* ranks, int most, double* waited_s, char* tag, int tag_bytes) {
+  const std::shared_ptr<kungfu::Group> found = kungfu::plugged(group);
+  if (found == nullptr) return 0;
+  const kungfu::Late late = found->take_late();
+  const int count = std::min(static_cast<int>(late.ranks.size()), most);
+  std::copy_n(late.ranks.begin(), count, ranks);
+  *waited_s = late.waited_s;
+  std::snprintf(tag, tag_bytes, "%s", late.tag.c_str());
+  return count;
 }
 
 // Leaves the group; an op inside it ends with an error, later ones are the identity. Gives 1 if there was a group.

@@ -24,6 +24,7 @@ struct alignas(128) Progress {
   std::atomic<uint32_t> phase;  // the futex that the others sleep on
   std::atomic<uint32_t> sleepers;
   std::atomic<uint32_t> left;
+  std::atomic<uint32_t> beat;  // counted up by a thread of the rank's own while its process runs
 };
 
 // Why the group no longer works: written once, by the first peer that finds out.

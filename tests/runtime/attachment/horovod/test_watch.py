@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import ExitStack
+from queue import Queue
 
 import pytest
 
@@ -46,7 +47,8 @@ def test_without_a_store_a_wait_still_ends() -> None:
         reasons.append(reason)
         given_up.set()
 
-    stop = Watch(rank=1, size=2, store=store.address, deadline_s=0.2, look=lambda: 1, give_up=give_up).begin()
+    alone = {"rank": 1, "size": 2, "store": store.address, "note": reasons.append}
+    stop = Watch(**alone, deadline_s=lambda: 0.2, look=lambda: 1, give_up=give_up).begin()
     assert given_up.wait(10)
     stop()
     assert "store of rank 0 does not answer" in reasons[0]
@@ -56,11 +58,27 @@ def test_a_stopped_watch_gives_nothing_up() -> None:
     store = Store("127.0.0.1")
     reasons: list[str] = []
     try:
-        watch = Watch(rank=0, size=2, store=store.address, deadline_s=60, look=lambda: 1, give_up=reasons.append)
-        watch.begin()()
+        alone = {"rank": 0, "size": 2, "store": store.address, "note": reasons.append}
+        Watch(**alone, deadline_s=lambda: 60.0, look=lambda: 1, give_up=reasons.append).begin()()
     finally:
         store.close()
     assert reasons == []
+
+
+def test_late_peers_are_noted_before_the_wait_is_given_up_and_only_by_the_lowest_that_waits() -> None:
+    deadline, notes = [6.0], {0: Queue(), 2: Queue()}
+    with ExitStack() as ending:
+        store = Store("127.0.0.1")
+        ending.callback(store.close)
+        for rank, noted in notes.items():
+            shared = {"rank": rank, "size": 3, "store": store.address, "deadline_s": lambda: deadline[0]}
+            ending.callback(Watch(**shared, look=lambda: 1, note=noted.put, give_up=noted.put).begin())
+        late = notes[0].get(timeout=20)
+        assert (late.ranks, late.tag) == ((1,), "a message")
+        assert 2.0 < late.waited_s < 6.0
+        deadline[0] = 0.5  # holds for the wait under way
+        assert "for rank 1" in notes[0].get(timeout=20)
+        assert "for rank 1" in notes[2].get(timeout=20), "the first thing that rank 2 says"
 
 
 def watched(counts: dict[int, int]) -> dict[int, str]:
@@ -80,8 +98,9 @@ def watched(counts: dict[int, int]) -> dict[int, str]:
                 rank=rank,
                 size=len(counts),
                 store=store.address,
-                deadline_s=1.0,
+                deadline_s=lambda: 1.0,
                 look=lambda count=count: count,  # type: ignore[misc]  # binds the count of this turn of the loop
+                note=lambda late: None,
                 give_up=give_up,
             )
             ending.callback(watch.begin())

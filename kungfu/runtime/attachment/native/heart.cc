@@ -1,0 +1,60 @@
+#include "heart.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "futex.h"
+
+namespace kungfu {
+namespace {
+
+constexpr long kBeatNs = 100'000'000;
+constexpr double kBeatS = 0.1;
+
+// Starts a thread to which no signal of the process is delivered: they are for the program's own.
+template <typename Run>
+std::thread without_signals(Run run) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(run);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread.native_handle(), "kungfu-beat");
+  return thread;
+}
+
+}  // namespace
+
+Heart::Heart(const SharedMemory& memory, int rank, int size)
+    : memory_(memory), rank_(rank), size_(size), process_(getpid()), thread_(without_signals([this] { run(); })) {}
+
+Heart::~Heart() {
+  if (process_ != getpid()) {  // a forked child has no such thread, and it could not be joined
+    thread_.detach();
+    return;
+  }
+  stopping_.store(1);
+  wake_all_on(&stopping_);
+  thread_.join();
+}
+
+double Heart::silent_s(int rank) const { return missed_[rank].load(std::memory_order_relaxed) * kBeatS; }
+
+void Heart::run() {
+  while (stopping_.load() == 0) {
+    memory_.header().progress[rank_].beat.fetch_add(1, std::memory_order_relaxed);
+    sleep_on(&stopping_, 0, kBeatNs);
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != rank_) look(rank);
+    }
+  }
+}
+
+void Heart::look(int rank) {
+  const uint32_t beat = memory_.header().progress[rank].beat.load(std::memory_order_relaxed);
+  missed_[rank].store(beat == seen_[rank] ? missed_[rank].load(std::memory_order_relaxed) + 1 : 0);
+  seen_[rank] = beat;
+}
+
+}  // namespace kungfu

@@ -1,0 +1,47 @@
+// By which the peers of a group see that a process runs, whatever its program does meanwhile.
+//
+// A thread of each rank counts its beats in shared memory and looks at those of the others. Silence is counted in the
+// looker's own beats, not by a clock: a machine that is slow, or was asleep, keeps both from beating, and nobody is
+// taken for dead over it. A process that is stopped does not beat; one that computes, or hangs, does.
+#ifndef KUNGFU_NATIVE_HEART_H_
+#define KUNGFU_NATIVE_HEART_H_
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
+#include "shared_memory.h"
+
+namespace kungfu {
+
+// Final; beats from its making to its end.
+class Heart {
+ public:
+  // `memory` is mapped and outlives this.
+  Heart(const SharedMemory& memory, int rank, int size);
+  ~Heart();
+  Heart(const Heart&) = delete;
+  Heart& operator=(const Heart&) = delete;
+
+  // For how long `rank` has not beaten, in seconds of this rank's beating.
+  double silent_s(int rank) const;
+
+ private:
+  void run();
+  void look(int rank);
+
+  const SharedMemory& memory_;
+  const int rank_, size_;
+  const pid_t process_;
+  std::array<std::atomic<uint32_t>, kMaxPeers> missed_{};
+  std::array<uint32_t, kMaxPeers> seen_{};
+  std::atomic<uint32_t> stopping_{0};
+  std::thread thread_;
+};
+
+}  // namespace kungfu
+
+#endif  // KUNGFU_NATIVE_HEART_H_

@@ -1,0 +1,56 @@
+"""How long a peer that is alive may keep the others waiting: as long as what was seen of the steps makes plausible.
+
+A process that has died or stands still is known at once or within the heartbeat's limit, whatever stands here. This is
+about a program that lives and does not come: it may hang, or it may validate, write a checkpoint, or wait for a disk.
+To give up a healthy job costs far more than to wait for a minute, so the floor is generous, and every pause that was
+lived through makes the next one welcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+__all__ = ["KNOWN_STEPS", "WINDOW_STEPS", "noted_after_s", "plausible_wait_s"]
+
+# Fewer steps in a view are no experience; of more than the window the oldest are forgotten.
+KNOWN_STEPS = 16
+WINDOW_STEPS = 256
+
+_TYPICAL, _SPREAD, _LONGEST = 5.0, 30.0, 2.0
+
+
+def plausible_wait_s(steps_s: Sequence[float], *, longest_s: float, floor_s: float, ceiling_s: float) -> float:
+    """The deadline, in seconds, of a wait for a peer that is alive.
+
+    It is ``max(5 median + 30 mad, 2 longest)`` of the times between the ends of recent steps, held between floor and
+    ceiling; ``mad`` is the median distance from the median. With fewer than 16 steps nothing is known, and it is the
+    ceiling. Equal floor and ceiling fix it.
+
+    ``steps_s``: seconds from step to step in this view, user code between them included, at most the last 256.
+    ``longest_s``: the longest of all of them since the view began, the forgotten ones too.
+
+    >>> plausible_wait_s([0.02] * 100, longest_s=0.5, floor_s=60.0, ceiling_s=300.0)
+    60.0
+    >>> plausible_wait_s([20.0, 21.0, 19.0, 20.0] * 8, longest_s=25.0, floor_s=60.0, ceiling_s=300.0)
+    115.0
+    >>> plausible_wait_s([0.02] * 100, longest_s=70.0, floor_s=60.0, ceiling_s=300.0)  # it validates now and then
+    140.0
+    """
+    ceiling_s = max(floor_s, ceiling_s)
+    if len(steps_s) < KNOWN_STEPS:
+        return ceiling_s
+    typical = median(steps_s)
+    spread = median(abs(step - typical) for step in steps_s)
+    return min(max(_TYPICAL * typical + _SPREAD * spread, _LONGEST * longest_s, floor_s), ceiling_s)
+
+
+def noted_after_s(deadline_s: float) -> float:
+    """After how long a wait is told, before it is given up: a quarter of its deadline, from 2 to 15 s.
+
+    The local attachment has the same numbers in its own language.
+
+    >>> noted_after_s(60.0), noted_after_s(20.0), noted_after_s(1.0)
+    (15.0, 5.0, 2.0)
+    """
+    return min(max(deadline_s / 4, 2.0), 15.0)
