@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kungfu.errors import KungfuError, UsageError
@@ -63,7 +63,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--ready-deadline", type=float, default=300.0, metavar="S", help="for a peer to get ready (300)"
     )
-    parser.add_argument("--deadline", type=float, default=60.0, metavar="S", help="for a peer while it trains (60)")
+    parser.add_argument(
+        "--deadline", type=float, metavar="S", help="for a peer while it trains (60, up to 300 where steps are slow)"
+    )
+    parser.add_argument(
+        "--heartbeat", type=float, default=5.0, metavar="S", help="for one whose process shows no life (5)"
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the program: python train.py ...")
     return parser
 
@@ -75,9 +80,6 @@ def _checked(given: argparse.Namespace) -> _Line:
             f"-np {given.peers} --min {given.min} --max {maximum}: must be 1 <= min <= np <= max; "
             "-np says how many peers the job starts with, --min and --max what a policy may make of it"
         )
-    for name, seconds in (("--ready-deadline", given.ready_deadline), ("--deadline", given.deadline)):
-        if not 1 <= seconds <= 86400:
-            raise UsageError(f"{name} {seconds:g}: must be from 1 to 86400 seconds")
     if not 0 <= given.trace_limit <= 1e6:
         raise UsageError(f"--trace-limit {given.trace_limit:g}: must be from 0 (no trace) to 1000000 MB")
     _check_policy(given.policy)
@@ -88,12 +90,24 @@ def _checked(given: argparse.Namespace) -> _Line:
         secret=secrets.token_hex(32),
         attachment=given.attachment,
         limits=Limits(given.min, maximum),
-        deadlines=Deadlines(given.ready_deadline, given.deadline),
+        deadlines=_deadlines(given),
         policy=given.policy,
         recording="steps" if given.trace_limit else "nothing",
     )
     folder = given.logdir or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
     return _Line(given.peers, settings, folder, _command(given.command), round(given.trace_limit * 1e6))
+
+
+def _deadlines(given: argparse.Namespace) -> Deadlines:
+    """A deadline that is given is fixed; without one it follows the steps."""
+    deadlines = Deadlines(given.ready_deadline, heartbeat_s=given.heartbeat)
+    if given.deadline is not None:
+        deadlines = replace(deadlines, wait_s=given.deadline, longest_wait_s=given.deadline)
+    named = {"--ready-deadline": deadlines.ready_s, "--deadline": deadlines.wait_s, "--heartbeat": given.heartbeat}
+    for name, seconds in named.items():
+        if not 1 <= seconds <= 86400:
+            raise UsageError(f"{name} {seconds:g}: must be from 1 to 86400 seconds")
+    return deadlines
 
 
 def _check_policy(spec: str) -> None:

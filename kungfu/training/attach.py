@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,9 +17,10 @@ from kungfu.errors import UsageError
 from kungfu.policy import Policy
 from kungfu.policy_path import load_policy
 from kungfu.runtime.attachment.choose import make_attachment
+from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.membership import Membership
-from kungfu.runtime.settings import Limits, Settings, read_settings
+from kungfu.runtime.settings import Deadlines, Limits, Settings, read_settings
 from kungfu.training.barrier import Barrier, Equipment
 from kungfu.training.graph.average import Averaging
 from kungfu.training.graph.ledger import Ledger
@@ -28,6 +29,8 @@ from kungfu.training.graph.state import TrainingState, classify, plant_seeds
 from kungfu.training.graph.tape import make_tape
 from kungfu.training.loop import Loop
 from kungfu.training.record.chronicle import Chronicle
+from kungfu.training.record.lookout import keep_lookout
+from kungfu.training.record.pace import Pace
 from kungfu.training.record.recorder import Recorder
 from kungfu.training.training import Training
 
@@ -57,17 +60,28 @@ def attach(
         program = lower(plan)
         ledger = _ledger(plan)
         rate = make_rate(optimizers) if _sets_rate(plan) else None
-    attachment = make_attachment(settings.attachment if settings else "solo")
+    deadlines = settings.deadlines if settings else Deadlines()
+    attachment = make_attachment(settings.attachment if settings else "solo", deadlines=deadlines)
     state = _state(model, optimizers, ledger, program)
     plant_seeds(state.classes.own, seed=seed, peer=settings.peer if settings else 0)
     membership = _membership(settings, attachment, ledger)
     atexit.register(membership.close)  # however the program ends, what it recorded reaches the agent first
+    if settings is not None:
+        atexit.register(_lookout(attachment, membership, ledger))
     limits = settings.limits if settings else Limits(1, 1)
     equipment = Equipment(ledger, plan, state, attachment, membership, rate, limits)
-    barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched))
+    pace = Pace(deadlines, wait_at_most=attachment.wait_at_most)
+    barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched), pace)
     peer = settings.peer if settings else 0
     averaging = Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers))
     return Training(averaging, Loop(barrier, _recorder(settings, averaging, membership)))
+
+
+def _lookout(attachment: Attachment, membership: Membership | Alone, ledger: Ledger) -> Callable[[], None]:
+    def tell(event: Mapping[str, Any]) -> None:
+        membership.record("events", event)
+
+    return keep_lookout(attachment.late, tell, steps=lambda: int(ledger.progress.step.numpy()))
 
 
 def _recorder(settings: Settings | None, averaging: Averaging, membership: Membership | Alone) -> Recorder | None:

@@ -24,6 +24,7 @@ from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import Rate
 from kungfu.training.graph.state import TrainingState
 from kungfu.training.record.chronicle import Chronicle
+from kungfu.training.record.pace import Pace
 from kungfu.training.requests import Fired, Requests, fired_rules, gathered, setting_of
 
 __all__ = ["Barrier", "Equipment"]
@@ -48,6 +49,7 @@ class Barrier:
 
     equipment: Equipment
     chronicle: Chronicle
+    pace: Pace = field(default_factory=Pace)
     terms: Terms = field(default_factory=Terms)
     rank: int | None = 0
     size: int = 1
@@ -85,6 +87,7 @@ class Barrier:
         stop_s = time.monotonic() - started
         if changed:
             ledger.timing.rescale_seconds.assign(stop_s)
+        self.pace.held(stop_s, changed=changed)
         self.chronicle.noted(requests.noted)
         self.chronicle.passed(passage, step=int(ledger.progress.step.numpy()), stop_s=stop_s)
 
@@ -113,6 +116,7 @@ class Barrier:
         place = self.equipment.ledger.place
         place.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
         self._agree(terms)
+        self.pace.entered()
 
     def _agree(self, terms: Terms) -> None:
         """Puts terms in force at this peer."""

@@ -88,7 +88,7 @@ class Loop:
         if not self.left:
             self.barrier.part()
         self.barrier.chronicle.ended()
-        summary = {"steps": self._steps(), "traces": self.traces()}
+        summary = {"steps": self._steps(), "traces": self.traces(), **self.barrier.pace.summary()}
         self.barrier.equipment.membership.finish(summary, leaving=self.left)
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -182,6 +182,7 @@ class Loop:
                 raise UsageError(f"{self._stale} batches in a row were stale: pass on those of training.batches()")
             return SKIPPED
         self._stale = 0
+        self.barrier.pace.stepped()
         self._chronicle_step(code)
         return returned
 

@@ -68,13 +68,21 @@ def test_a_peer_that_dies_between_update_and_barrier_is_named_by_the_survivor(tm
     ), survivor
 
 
-def test_a_peer_that_stands_still_is_named_when_the_deadline_is_over(tmp_path):
-    with started(tmp_path, "-np", 2, "--deadline", 3, program="failing.py", arguments=["endless"]) as job:
+@pytest.mark.parametrize(
+    ("options", "code", "error"),
+    [
+        (("--deadline", 3), 3, "DeadlineExceeded"),
+        (("--heartbeat", 1.5), 1, "PeerFailure: in step"),
+    ],
+    ids=["deadline", "heartbeat"],
+)
+def test_a_peer_that_stands_still_is_named_when_the_deadline_is_over(tmp_path, options, code, error):
+    with started(tmp_path, "-np", 2, *options, program="failing.py", arguments=["endless"]) as job:
         job.steps(3)
         os.kill(job.event("spawned", peer=1)["pid"], signal.SIGSTOP)
         ended = job.end(deadline_s=15)
-    assert ended.code == 3
-    assert "DeadlineExceeded" in failed(ended)
+    assert ended.code == code
+    assert error in failed(ended)
     assert "rank=1" in failed(ended)
 
 

@@ -29,8 +29,9 @@ def refused(ended: Ended, *words: str) -> None:
         (("-np", 1, "--policy", "kungfu.policies:gsn_batch"), ("gsn_batch", "gns_batch")),
         (("-np", 1, "--policy", "kungfu.policies:gns_batch"), ("max_peers",)),
         (("-np", 1, "--ready-deadline", 0), ("--ready-deadline", "86400")),
+        (("-np", 1, "--heartbeat", 0), ("--heartbeat", "86400")),
     ],
-    ids=["no-peers", "more-than-max", "no-file", "no-policy", "no-argument", "no-deadline"],
+    ids=["no-peers", "more-than-max", "no-file", "no-policy", "no-argument", "no-deadline", "no-heartbeat"],
 )
 def test_a_command_line_that_cannot_work_is_refused_before_anything_starts(tmp_path, options, words):
     ended = ran(tmp_path, *options, program="network.py")

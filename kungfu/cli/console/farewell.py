@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from kungfu.cli.console.noise import is_noise
@@ -12,8 +13,10 @@ __all__ = ["farewell"]
 _MOST_LINES = 40
 
 
-def farewell(code: int, failure: Failure | None, *, folder: Path) -> list[str]:
+def farewell(code: int, failure: Failure | None, *, folder: Path, paces: Sequence[str] = ()) -> list[str]:
     """What failed and in which peer, its last output, where the whole of it is, the exit code.
+
+    After a run that went well ``paces`` says how long things took.
 
     >>> from kungfu.runtime.deciding.failure import Failure
     >>> print("\\n".join(farewell(1, Failure(1, "rank 1 (peer 1): killed by SIGKILL", 1), folder=Path("runs/a"))))
@@ -23,7 +26,7 @@ def farewell(code: int, failure: Failure | None, *, folder: Path) -> list[str]:
       exit code 1: a peer's program failed or was killed
     """
     if failure is None:
-        return [_without_failure(code, folder)]
+        return [_without_failure(code, folder), *(f"  {line}" for line in paces)]
     headline = f"kungfu-run: failed: {failure.text}"
     ending = f"  exit code {code}: {EXIT_CODES.get(code, 'not one of our own')}"
     if failure.peer < 0:

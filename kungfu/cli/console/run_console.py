@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TextIO
@@ -19,7 +20,8 @@ from kungfu.cli.console.live import LiveScreen
 from kungfu.cli.console.noise import is_noise
 from kungfu.cli.console.plain import PlainScreen
 from kungfu.cli.reader_gone import let_go
-from kungfu.cli.story import sentence
+from kungfu.cli.story import paces, read_events, sentence
+from kungfu.errors import UsageError
 from kungfu.runtime.agent.agent import Ending
 
 __all__ = ["RunConsole", "Screen", "make_console"]
@@ -81,7 +83,7 @@ class RunConsole:
     def ended(self, ending: Ending) -> None:
         """Says how the job ended, below everything else: the root cause first if it failed."""
         self._close()
-        lines = farewell(ending.code, ending.failure, folder=self._folder)
+        lines = farewell(ending.code, ending.failure, folder=self._folder, paces=_paces(self._folder))
         out = Console(stderr=ending.code != 0, highlight=False)
         style = "bold red" if ending.failure else "bold"
         try:
@@ -117,6 +119,12 @@ class RunConsole:
             self._screen.close()
         except OSError:
             let_go(self._stream)
+
+
+def _paces(folder: Path) -> list[str]:
+    with suppress(UsageError):  # without a record there is no pace to tell
+        return paces(read_events(folder).entries)
+    return []
 
 
 def make_console(folder: Path) -> RunConsole:

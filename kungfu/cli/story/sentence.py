@@ -7,6 +7,7 @@ from typing import Any
 
 from kungfu.cli.story.settings import noted, set_to, would_have
 from kungfu.cli.story.values import (
+    UNKNOWN,
     count,
     duration,
     figure,
@@ -124,6 +125,14 @@ def _dissent(event: Fields) -> str:
     return f"the peers' rules differ in view {figure(event.get('view'))} (rank 0's counts): {wishes}"
 
 
+def _late(event: Fields) -> str:
+    ranks = [figure(rank) for rank in items_of(event, "ranks")]
+    who, are, they = ("ranks", "are", "they are") if len(ranks) > 1 else ("rank", "is", "it is")
+    where = f"{text_of(event, 'in')} after step {figure(event.get('step'))}"
+    names = " and ".join(ranks) or UNKNOWN
+    return f"{who} {names} {are} late in {where}: {duration(event.get('waited_s'))} so far, but {they} alive"
+
+
 def _finished(event: Fields) -> str:
     how = "has left the job" if event.get("leaving") is True else "is through"
     return f"peer {figure(event.get('peer'))} {how} after {count(event.get('steps'), 'step')}"
@@ -155,6 +164,7 @@ _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "missing": _missing,
     "dismissed": _dismissed,
     "dissent": _dissent,
+    "late": _late,
     "finished": _finished,
     "failed": _failed,
     "ended": _ended,

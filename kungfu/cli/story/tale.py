@@ -12,7 +12,7 @@ from kungfu.cli.story.sentence import asked, change, reasons, sentence
 from kungfu.cli.story.settings import noted, set_to, would_have
 from kungfu.cli.story.values import count, duration, figure, items_of, mapping_of, number, peers_named, text_of
 
-__all__ = ["Paragraph", "tell"]
+__all__ = ["Paragraph", "paces", "tell"]
 
 Fields = Mapping[str, Any]
 
@@ -191,9 +191,24 @@ def _finishers(events: Sequence[Fields]) -> list[str]:
     if not through:
         return []
     steps, traces = _most(through, "steps"), _most(through, "traces")
-    return [
-        f"{count(len(through), 'peer')} trained to the end: {count(steps, 'step')}, {count(traces, 'trace')} a peer"
-    ]
+    ended = f"{count(len(through), 'peer')} trained to the end: {count(steps, 'step')}, {count(traces, 'trace')} a peer"
+    return [ended, *paces(events)]
+
+
+def paces(events: Sequence[Fields]) -> list[str]:
+    """How long the steps and the rescales of a run took, on the peer that made the most steps."""
+    through = [event for event in events if event.get("event") == "finished"]
+    if not through:
+        return []
+    longest = max(through, key=lambda event: number(event.get("steps")) or 0.0)
+    named = {"a step": mapping_of(longest, "step_s"), "a rescale": mapping_of(longest, "stop_s")}
+    return [_pace(name, took) for name, took in named.items() if number(took.get("count"))]
+
+
+def _pace(name: str, took: Fields) -> str:
+    marks = [f"{duration(took.get(f'p{percent}'))} ({percent} %)" for percent in (90, 99)]
+    longest = f"at most {duration(took.get('max'))}; {figure(took.get('count'))} counted"
+    return f"{name} took {duration(took.get('p50'))} (median), {', '.join(marks)}, {longest}"
 
 
 def _most(events: Sequence[Fields], name: str) -> float | None:

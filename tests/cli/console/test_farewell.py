@@ -48,3 +48,8 @@ def test_a_good_end_and_an_ordered_end_are_one_line() -> None:
     ]
     assert farewell(130, None, folder=FOLDER) == ["kungfu-run: ended by Ctrl-C; the record so far: kungfu why runs/a"]
     assert "exit code 129" in farewell(129, None, folder=FOLDER)[0]
+
+
+def test_after_a_run_that_went_well_its_pace_is_told() -> None:
+    lines = farewell(0, None, folder=FOLDER, paces=["a step took 21 ms (median)"])
+    assert lines[1:] == ["  a step took 21 ms (median)"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kungfu.cli.story import sentence, tell
+from kungfu.cli.story import paces, sentence, tell
 from tests.cli.recorded import FAILED, GROWN, Events
 
 
@@ -109,3 +109,24 @@ def test_no_record_however_odd_makes_the_story_stumble(events: list[dict[str, ob
     assert story
     for event in events:
         assert isinstance(sentence(event), str)
+
+
+def test_the_paces_are_those_of_the_peer_with_the_most_steps() -> None:
+    took = {"count": 478, "p50": 0.021, "p90": 0.025, "p99": 0.04, "max": 1.25}
+    less = {"count": 2, "p50": 9.0, "p90": 9.0, "p99": 9.0, "max": 9.0}
+    events = [
+        {"time": 1.0, "event": "finished", "peer": 2, "leaving": True, "steps": 3, "step_s": less},
+        {"time": 2.0, "event": "finished", "peer": 0, "steps": 479, "step_s": took, "stop_s": {"count": 0}},
+    ]
+    told = "a step took 21 ms (median), 25 ms (90 %), 40 ms (99 %), at most 1.2 s; 478 counted"
+    assert paces(events) == [told]
+    assert told in tell(events)[-1].details
+    assert paces([{"event": "finished", "steps": 3}]) == paces([]) == []
+
+
+def test_a_late_peer_is_told_as_alive() -> None:
+    late = {"event": "late", "ranks": [1], "in": "gradients", "step": 811, "waited_s": 15.0}
+    assert tell([late])[0].headline == "rank 1 is late in gradients after step 811: 15.0 s so far, but it is alive"
+    both = tell([late | {"ranks": [1, 3]}])[0].headline
+    assert both.startswith("ranks 1 and 3 are late in gradients after step 811")
+    assert both.endswith("they are alive")

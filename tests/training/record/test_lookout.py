@@ -1,0 +1,25 @@
+"""A wait that lasts is told while it lasts."""
+
+from __future__ import annotations
+
+from queue import Queue
+
+from kungfu.runtime.attachment.protocol import Late
+from kungfu.training.record.lookout import keep_lookout
+
+
+def test_who_is_late_is_told_once_with_the_steps_done() -> None:
+    found: Queue[Late | None] = Queue()
+    told: Queue[dict] = Queue()
+    found.put(Late((1, 3), 15.0004, "gradients"))
+    end = keep_lookout(lambda: None if found.empty() else found.get(), told.put, steps=lambda: 811)
+    event = told.get(timeout=10)
+    end()
+    assert event == {"event": "late", "ranks": [1, 3], "in": "gradients", "step": 811, "waited_s": 15.0}
+    assert told.empty()
+
+
+def test_after_its_end_nobody_looks() -> None:
+    looks: Queue[None] = Queue()
+    keep_lookout(lambda: looks.put(None), lambda event: None, steps=lambda: 0)()
+    assert looks.empty()
