@@ -74,7 +74,7 @@ def attach(
     barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched), pace)
     peer = settings.peer if settings else 0
     averaging = Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers))
-    return Training(averaging, Loop(barrier, _recorder(settings, averaging, membership)))
+    return Training(averaging, Loop(barrier, _recorder(settings, averaging, membership)), optimizers)
 
 
 def _lookout(attachment: Attachment, membership: Membership | Alone, ledger: Ledger) -> Callable[[], None]:

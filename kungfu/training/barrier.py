@@ -126,6 +126,7 @@ class Barrier:
             rate.place(terms.ramp, done=int(done.numpy()))
         self.terms = terms
         self.equipment.ledger.place.assign_terms(terms)
+        progress.settle(terms.global_batch_size)
 
     # ---- what is asked for -----------------------------------------------------------------------------------------
 

@@ -10,10 +10,12 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.runtime.deciding.decide import Terms
 from kungfu.training.barrier import Barrier
-from kungfu.training.batches import DataSource, Stamps
+from kungfu.training.data import Feed, Stamps
 from kungfu.training.failures import translated
+from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.step import (
+    ACCUMULATED,
     BARRIER_FAILED,
     BARRIER_HELD,
     STALE_BATCH,
@@ -50,6 +52,7 @@ class Loop:
         self.stamps = Stamps()
         self.calls = self.averages = 0
         self._batch: int | None = None  # as the loader says
+        self.accumulation: Accumulation | None = None
         self._compiled: CompiledStep | None = None
         self._stale, self._finished = 0, False
         self._failure: BaseException | None = None
@@ -69,10 +72,11 @@ class Loop:
         """True once a policy has ended training."""
         return self.barrier.terms.stopped
 
-    def takes(self, source: DataSource) -> None:
+    def takes(self, feed: Feed, *, accumulation: Accumulation | None) -> None:
         """The batches of this run come from the loader."""
-        self._batch = source.batch_size
-        self.ledger.progress.samples.assign(source.samples)
+        self._batch, self.accumulation = feed.batch_size, accumulation
+        self.ledger.progress.samples.assign(feed.source.samples)
+        self.ledger.progress.drops.assign(feed.remainder == "drop")
 
     def traces(self) -> int:
         """How often the step was traced."""
@@ -132,6 +136,7 @@ class Loop:
             [*equipment.ledger.handles(), *equipment.state.handles()],
             self._hold_barrier,
             equipment.rate,
+            self.accumulation,
         )
         self.averages = 0
         compiled = CompiledStep(function, parts, tensors, structure)
@@ -182,8 +187,9 @@ class Loop:
                 raise UsageError(f"{self._stale} batches in a row were stale: pass on those of training.batches()")
             return SKIPPED
         self._stale = 0
-        self.barrier.pace.stepped()
-        self._chronicle_step(code)
+        if code != ACCUMULATED:
+            self.barrier.pace.stepped()
+            self._chronicle_step(code)
         return returned
 
     def _raise_failure(self) -> NoReturn:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import update_wrapper
 from typing import Any, Final
 
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.training.batches import DataSource, batches, checked_source
+from kungfu.training.data import Feed, Remainder, batches, checked_feed
+from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import Averaging, average
 from kungfu.training.loop import SKIPPED, Loop
 
@@ -21,10 +22,10 @@ class Training:
 
     SKIPPED: Final = SKIPPED
 
-    def __init__(self, averaging: Averaging, loop: Loop) -> None:
-        self._averaging, self._loop = averaging, loop
+    def __init__(self, averaging: Averaging, loop: Loop, optimizers: Sequence[Any]) -> None:
+        self._averaging, self._loop, self._optimizers = averaging, loop, optimizers
         self._marked: str | None = None
-        self._source: DataSource | None = None
+        self._feed: Feed | None = None
 
     @property
     def rank(self) -> int | None:
@@ -84,26 +85,61 @@ class Training:
         Raises ``UsageError`` if there is no gradient at all.
         """
         self._loop.averages += 1
-        return average(self._averaging, gradients, loss=loss)
+        return average(self._averaging, gradients, loss=loss, accumulation=self._loop.accumulation)
 
-    def batches(self, arrays: Any, *, batch_size: int, epochs: int, seed: int) -> Iterator[Any]:
-        """Walks arrays in batches: this peer's slice of each step, every sample exactly once an epoch.
+    def batches(
+        self,
+        data: Any,
+        *,
+        batch_size: int,
+        epochs: int,
+        seed: int,
+        samples: int | None = None,
+        load: Callable[[Any], Any] | None = None,
+        remainder: Remainder = "keep",
+        max_local_batch_size: int | None = None,
+    ) -> Iterator[Any]:
+        """Walks data in batches: this peer's share of each step, every sample exactly once an epoch.
 
-        ``arrays`` is a nest of arrays with one entry a sample; ``batch_size`` is that of the whole job at its start, in
-        samples; each epoch has its own order by ``seed``. All peers follow one agreed position, so nothing is lost or
-        repeated when peers join or leave. A joiner runs the program from its top: use one such loop in a program.
+        ``data`` is a nest of arrays with one entry a sample; or a sequence of records (names of files, say; any object
+        with a length and items), each made into a nest of arrays by ``load``; or a function that is given an int64
+        array of indices and gives their samples, as tensors or as a ``tf.data.Dataset`` with one element each; then
+        ``samples`` says how many there are. The next batches are loaded in one background thread while the step runs.
 
-        Raises ``UsageError`` for data or numbers that do not fit, and for a batch that the step was not called with.
+        ``batch_size`` is that of the whole job at its start, in samples; each epoch has its own order by ``seed``.
+        ``remainder="drop"`` ends an epoch where fewer samples than a step's remain; "keep" makes a smaller last step
+        of them. A peer whose share of a step is above ``max_local_batch_size`` is given it in micro-batches: each is
+        one call of the step, and only the last one reduces, updates through the attached optimizers, and counts as a
+        step; for the others ``average`` gives zeros. That costs a second copy of the gradients.
+
+        All peers follow one agreed position, so nothing is lost or repeated when peers join or leave. A joiner runs
+        the program from its top: use one such loop in a program.
+
+        Raises ``UsageError`` for data or numbers that do not fit, for a batch that the step was not called with, and
+        for an optimizer that accumulates gradients itself beside ``max_local_batch_size``; what loading raises comes
+        out of the loop, with a note on the samples.
         """
-        source = checked_source(arrays, batch_size=batch_size, epochs=epochs, seed=seed)
-        if self._source is not None:
+        feed = checked_feed(
+            data,
+            batch_size=batch_size,
+            epochs=epochs,
+            seed=seed,
+            samples=samples,
+            load=load,
+            remainder=remainder,
+            max_local_batch_size=max_local_batch_size,
+        )
+        if self._feed is not None:
             raise UsageError(
                 "training.batches() was called twice: a peer that joins runs the program from its top and could not "
                 "know which loop the others are in; use one loop with all epochs"
             )
-        self._source = source
-        self._loop.takes(source)
-        return self._walk(source)
+        accumulation = None
+        if max_local_batch_size is not None:
+            accumulation = Accumulation(self._loop.ledger.figures, self._optimizers)
+        self._feed = feed
+        self._loop.takes(feed, accumulation=accumulation)
+        return self._walk(feed)
 
     def finish(self) -> None:
         """Training is over on this peer; ``batches`` calls it at its end, a loop of your own should.
@@ -116,9 +152,9 @@ class Training:
         """How often the step was traced so far, functions inside it counted: 1, whatever happened to the membership."""
         return self._loop.traces()
 
-    def _walk(self, source: DataSource) -> Iterator[Any]:
+    def _walk(self, feed: Feed) -> Iterator[Any]:
         yield from batches(
-            source,
+            feed,
             self._loop.ledger,
             self._loop.stamps,
             over=lambda: self.left or self.stopped,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kungfu.runtime.deciding.view import spread
 
-__all__ = ["Position", "Stamp", "cut", "shuffled"]
+__all__ = ["Position", "Stamp", "advanced", "cut", "shuffled"]
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,16 @@ class Position:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a batch was cut for; a step refuses it anywhere else."""
+    """What a batch was cut for; a step refuses it anywhere else.
+
+    It is number ``micro`` (from 0) of the ``micros`` micro-batches that this peer's share of the step was cut into.
+    """
 
     epoch: int
     offset: int
     version: int
+    micro: int = 0
+    micros: int = 1
 
 
 @lru_cache(maxsize=2)
@@ -55,3 +60,15 @@ def cut(
     counts = spread(taken, size)
     start = position.offset + sum(counts[:rank])
     return shuffled(samples, seed=seed, epoch=position.epoch)[start : start + counts[rank]]
+
+
+def advanced(position: Position, taken: int, *, samples: int, least: int = 1) -> Position:
+    """The position after a step that took so many samples. An epoch ends where fewer than ``least`` samples remain.
+
+    >>> advanced(Position(0, 64), 32, samples=100), advanced(Position(0, 64), 32, samples=100, least=32)
+    (Position(epoch=0, offset=96), Position(epoch=1, offset=0))
+    """
+    offset = position.offset + taken
+    return (
+        Position(position.epoch + 1, 0) if offset + min(least, samples) > samples else Position(position.epoch, offset)
+    )

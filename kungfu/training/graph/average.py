@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +17,7 @@ from kungfu.compiler.lower import Program
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.settings import Limits
+from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.ledger import Ledger
 
 __all__ = ["Averaging", "average"]
@@ -39,8 +41,11 @@ class Averaging:
     loss_scale: Callable[[], Any] | None = None
 
 
-def average(averaging: Averaging, gradients: Any, *, loss: Any) -> Any:
-    """The weighted mean over peers of a nest of gradients, with the policy's part built around it."""
+def average(averaging: Averaging, gradients: Any, *, loss: Any, accumulation: Accumulation | None = None) -> Any:
+    """The weighted mean over peers of a nest of gradients, with the policy's part built around it.
+
+    With an ``accumulation``, that happens for the last micro-batch of a step only; the others are kept for it.
+    """
     leaves = tf.nest.flatten(gradients)
     dense = [_dense(leaf) for leaf in leaves if leaf is not None]
     if not dense:
@@ -48,7 +53,9 @@ def average(averaging: Averaging, gradients: Any, *, loss: Any) -> Any:
             f"training.average() was given {len(leaves)} gradients and all of them are None: the loss does not depend "
             "on these variables; compute it under the tape, from the model's output"
         )
-    means = iter(_exchange(averaging, dense, _scalar(loss)))
+    exchange = partial(_exchange, averaging)
+    own = _scalar(loss)
+    means = iter(exchange(dense, own) if accumulation is None else accumulation.exchanged(dense, own, exchange))
     return tf.nest.pack_sequence_as(gradients, [None if leaf is None else next(means) for leaf in leaves])
 
 

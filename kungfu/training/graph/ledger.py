@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.runtime.deciding.data import Position
+from kungfu.runtime.deciding.data import Position, advanced
 from kungfu.runtime.deciding.decide import Terms
 from kungfu.training.graph.tape import Tape
 
-__all__ = ["Figures", "Ledger", "Outcomes", "Place", "Posts", "Progress", "RuleOutcomes", "Timing"]
+__all__ = ["Figures", "Ledger", "Micro", "Outcomes", "Place", "Posts", "Progress", "RuleOutcomes", "Timing"]
 
 
 def _integer(name: str, value: int = 0) -> tf.Variable:
@@ -37,7 +37,7 @@ class Progress:
     """Agreed and replicated: steps done, and the position in the data; ``samples`` an epoch has, 0 without loader.
 
     ``batch`` is what rank 0 began with, in samples: those of a step with a loader, its own without; ``trained`` counts
-    the samples of all steps so far.
+    the samples of all steps so far. ``drops`` is 1 where an epoch ends before a step that would be smaller, else 0.
     """
 
     step: tf.Variable
@@ -46,9 +46,19 @@ class Progress:
     samples: tf.Variable
     batch: tf.Variable
     trained: tf.Variable
+    drops: tf.Variable
 
     def position(self) -> Position:
         return Position(int(self.epoch.numpy()), int(self.offset.numpy()))
+
+    def settle(self, global_batch_size: int) -> None:
+        """This batch size is in force from here: where remainders are dropped, what is left may be one now."""
+        if not int(self.drops.numpy()):
+            return
+        position, samples = self.position(), int(self.samples.numpy())
+        settled = advanced(position, 0, samples=samples, least=global_batch_size)
+        self.epoch.assign(settled.epoch)
+        self.offset.assign(settled.offset)
 
 
 @dataclass(frozen=True)
@@ -142,12 +152,24 @@ class RuleOutcomes:
 
 
 @dataclass(frozen=True)
+class Micro:
+    """Where this peer is in its share of a step: so many micro-batches ``done``, whether the one at hand is the last,
+    their samples and the sum of their losses over samples."""
+
+    done: tf.Variable
+    last: tf.Variable
+    samples: tf.Variable
+    loss: tf.Variable
+
+
+@dataclass(frozen=True)
 class Figures:
     """The figures of the last step: those that the graph goes on with, and on the tape all that the host reads."""
 
     tape: Tape
     samples: tf.Variable  # of this peer
     total_samples: tf.Variable  # of all peers
+    micro: Micro
 
 
 @dataclass(frozen=True)
@@ -168,9 +190,7 @@ class Ledger:
 
         return cls(
             order=_integer("kungfu/order"),
-            progress=Progress(
-                *(_integer(f"kungfu/{name}") for name in ("step", "epoch", "offset", "samples", "batch", "trained"))
-            ),
+            progress=Progress(*(_integer(f"kungfu/{field.name}") for field in fields(Progress))),
             place=Place(
                 *(_integer(f"kungfu/{name}", value) for name, value in (("version", 0), ("size", 1), ("rank", 0))),
                 *(_integer(f"kungfu/{name}") for name in ("view_steps", "global_batch", "target", "refused")),
@@ -196,6 +216,12 @@ class Ledger:
                 tape,
                 _numbers("kungfu/samples", value=0.0),
                 _numbers("kungfu/total_samples", value=0.0),
+                Micro(
+                    _integer("kungfu/micro_done"),
+                    _flags("kungfu/micro_last"),
+                    _numbers("kungfu/micro_samples", value=0.0),
+                    _numbers("kungfu/micro_loss", value=0.0),
+                ),
             ),
         )
 

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.training.graph.accumulate import ACCUMULATED, Accumulation
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import Rate
 
-__all__ = ["BARRIER_FAILED", "BARRIER_HELD", "STALE_BATCH", "UNSTAMPED", "CompiledStep", "StepParts", "batched"]
+__all__ = [
+    "ACCUMULATED",
+    "BARRIER_FAILED",
+    "BARRIER_HELD",
+    "STALE_BATCH",
+    "UNSTAMPED",
+    "CompiledStep",
+    "StepParts",
+    "batched",
+]
 
 # What a step comes to. The barrier never raises: inside the graph an exception would lose its type, and the rest of the
 # step would run on.
 DONE, BARRIER_HELD, STALE_BATCH, BARRIER_FAILED = 0, 1, 2, 3
 
-UNSTAMPED = (-1, -1, -1)  # a batch that did not come from training.batches is never stale
+# A batch that did not come from training.batches is never stale, and all that its peer has for the step.
+UNSTAMPED = (-1, -1, -1, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,7 @@ class StepParts:
     handles: Sequence[Any]
     barrier: Callable[[], int]
     rate: Rate | None = None
+    accumulation: Accumulation | None = None
 
 
 class CompiledStep:
@@ -45,7 +58,7 @@ class CompiledStep:
         self._structure = structure
         self._returned: Any = None
         self._outputs: Sequence[tuple[Any, Any]] = ()
-        signature = [tf.TensorSpec((3,), tf.int64), *(_open_spec(tensor) for tensor in example)]
+        signature = [tf.TensorSpec((len(UNSTAMPED),), tf.int64), *(_open_spec(tensor) for tensor in example)]
         self._outer = tf.function(self._step, input_signature=signature, autograph=False)
         self._traced = self._outer.get_concrete_function()
 
@@ -89,18 +102,19 @@ class CompiledStep:
         stale = _is_stale(self._parts.ledger, stamp)
 
         def run() -> list[Any]:
-            outputs = self._run(tensors)
+            outputs = self._run(stamp, tensors)
             self._outputs = [(output.shape, output.dtype) for output in outputs]
             return outputs
 
         def skip() -> list[Any]:
+            self._parts.ledger.figures.micro.done.assign(0)  # what was accumulated is dropped
             return [tf.constant(STALE_BATCH, tf.int64), *(_nothing(*spec) for spec in self._outputs[1:])]
 
         # The user's branch is traced first, so that the other one knows what it has to give.
         return list(tf.cond(tf.logical_not(stale), run, skip))
 
-    def _run(self, tensors: Sequence[Any]) -> list[Any]:
-        ledger = self._parts.ledger
+    def _run(self, stamp: Any, tensors: Sequence[Any]) -> list[Any]:
+        ledger, accumulation = self._parts.ledger, self._parts.accumulation
         batch = batched(tensors)
         samples = tf.constant(1) if batch is None else tf.shape(batch)[0]
         ledger.figures.samples.assign(tf.cast(samples, tf.float32))
@@ -108,13 +122,19 @@ class CompiledStep:
             self._parts.rate.advance(ledger.progress)
         kept = [variable.read_value() for variable in self._parts.statistics]
         args, kwargs = tf.nest.pack_sequence_as(self._structure, list(tensors))
-        returned = self._inner(*args, **kwargs)
+        with nullcontext() if accumulation is None else accumulation.begun(stamp):
+            returned = self._inner(*args, **kwargs)
         self._keep_statistics(samples, kept)
         leaves = tf.nest.flatten(returned)
         self._returned = (returned, [isinstance(leaf, tf.Tensor) for leaf in leaves])
-        _advance(ledger)
-        code = tf.cond(ledger.posts.everywhere.read_value() > 0, self._barrier, lambda: tf.constant(DONE, tf.int64))
+        code = self._ended() if accumulation is None else accumulation.ended(self._ended)
         return [code, *(leaf for leaf in leaves if isinstance(leaf, tf.Tensor))]
+
+    def _ended(self) -> Any:
+        """The step is done on all peers: the position moves on, and a barrier is held if one was asked for."""
+        _advance(self._parts.ledger)
+        asked = self._parts.ledger.posts.everywhere.read_value() > 0
+        return tf.cond(asked, self._barrier, lambda: tf.constant(DONE, tf.int64))
 
     def _keep_statistics(self, samples: Any, kept: Sequence[Any]) -> None:
         """A batch without samples has no mean: what a layer made of it is undone."""
@@ -150,10 +170,14 @@ def _nothing(shape: Any, dtype: Any) -> Any:
 
 
 def _is_stale(ledger: Ledger, stamp: Any) -> Any:
-    """A batch that was cut for another epoch, position or view than the ones in force; any batch once halted."""
+    """A batch that was cut for another epoch, position or view than the ones in force; any batch once halted.
+
+    A micro-batch is the first of its step, or the one behind those that are done.
+    """
     here = tf.stack([ledger.progress.epoch, ledger.progress.offset, ledger.place.version])
-    elsewhere = tf.logical_and(stamp[0] >= 0, tf.reduce_any(tf.not_equal(stamp, here)))
-    return tf.logical_or(elsewhere, ledger.posts.halted.read_value())
+    elsewhere = tf.logical_and(stamp[0] >= 0, tf.reduce_any(tf.not_equal(stamp[:3], here)))
+    out_of_turn = tf.logical_and(stamp[3] > 0, tf.not_equal(stamp[3], ledger.figures.micro.done))
+    return elsewhere | out_of_turn | ledger.posts.halted.read_value()
 
 
 def _advance(ledger: Ledger) -> None:
@@ -165,7 +189,9 @@ def _advance(ledger: Ledger) -> None:
     taken = tf.cast(tf.round(ledger.figures.total_samples.read_value()), tf.int64)
     progress.trained.assign_add(taken)
     offset = progress.offset + taken
-    over = tf.logical_and(samples > 0, offset >= samples)
+    # As in kungfu.runtime.deciding.data.advanced.
+    least = tf.where(progress.drops > 0, tf.minimum(ledger.place.global_batch_size, samples), tf.ones_like(samples))
+    over = tf.logical_and(samples > 0, offset + least > samples)
     progress.epoch.assign_add(tf.cast(over, tf.int64))
     progress.offset.assign(tf.where(over, tf.zeros_like(offset), offset))
 

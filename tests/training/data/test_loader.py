@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -119,3 +121,63 @@ def test_a_batch_that_was_mapped_on_the_way_is_known_by_its_turn():
 
 def test_no_epochs_are_no_batches():
     assert list(linear_run().training.batches(points(4), batch_size=2, epochs=0, seed=0)) == []
+
+
+def test_a_remainder_that_is_dropped_is_never_trained_on_though_the_batch_changes():
+    @kf.policy
+    def larger(training):
+        return kf.control.every(3).set_global_batch_size(6)
+
+    run = linear_run(policies=[larger()])
+    trained = walked(run, points(17), batch_size=4, epochs=3, seed=0, remainder="drop")
+    # The rule of step 3 is carried out behind step 4, with one sample left anyway; two steps of 6 make an epoch then.
+    assert [len(batch) for batch in trained] == [4, 4, 4, 4, 6, 6, 6, 6]
+    assert all(len({one for batch in epoch for one in batch}) == 12 for epoch in (trained[4:6], trained[6:]))
+
+
+def test_an_epoch_ends_at_the_barrier_that_makes_its_rest_a_remainder():
+    @kf.policy
+    def larger(training):
+        return kf.control.every(1).set_global_batch_size(6)
+
+    run = linear_run(policies=[larger()])
+    trained = walked(run, points(12), batch_size=4, epochs=2, seed=0, remainder="drop")
+    assert [len(batch) for batch in trained] == [4, 4, 6, 6]
+    assert run.training._loop.ledger.progress.position().epoch == 2
+
+
+def test_records_are_loaded_in_a_thread_that_ends_with_the_loop():
+    names = set()
+
+    def load(row):
+        names.add(threading.current_thread().name)
+        return row
+
+    run = linear_run()
+    trained = walked(run, list(points(9)), batch_size=4, epochs=2, seed=1, load=load)
+    assert [len(batch) for batch in trained] == [4, 4, 1] * 2
+    assert sorted(one for batch in trained for one in batch) == sorted([*range(9)] * 2)
+    assert names == {"kungfu-loader"}
+    assert "kungfu-loader" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_dataset_that_a_function_makes_of_indices_is_trained_on():
+    data = points(9)
+
+    def make(indices):
+        return tf.data.Dataset.from_tensor_slices(indices).map(lambda index: tf.gather(data, index))
+
+    run = linear_run()
+    trained = walked(run, make, samples=9, batch_size=4, epochs=1, seed=1)
+    assert trained == walked(linear_run(), data, batch_size=4, epochs=1, seed=1)
+
+
+def test_an_error_of_the_users_loading_comes_out_of_the_loop_and_ends_its_thread():
+    def load(row):
+        raise OSError("disk gone")
+
+    loop = linear_run().training.batches(list(points(9)), batch_size=4, epochs=1, seed=1, load=load)
+    with pytest.raises(OSError, match="disk gone") as caught:
+        next(loop)
+    assert "while loading 4 samples" in caught.value.__notes__[0]
+    assert "kungfu-loader" not in {thread.name for thread in threading.enumerate()}

@@ -1,0 +1,89 @@
+"""The loading thread: while a step runs, it loads what is guessed to come next."""
+
+from __future__ import annotations
+
+import atexit
+import warnings
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Prefetch"]
+
+# One batch ready, one being loaded: a read that is late now and then is made up for, and memory stays bounded.
+_AHEAD = 2
+_END_S = 10.0
+
+Key = TypeVar("Key")
+_Wanted = SimpleQueue[tuple[Any, "Future[Any]"] | None]
+
+
+class Prefetch(Generic[Key]):
+    """Loads what is asked for, and then what ``following`` says, at most two keys ahead, all in one thread.
+
+    Where another key is asked for than was guessed, the guesses are thrown away.
+    """
+
+    def __init__(self, load: Callable[[Key], Any], *, following: Callable[[Key], Key | None]) -> None:
+        self._following = following
+        self._wanted: _Wanted = SimpleQueue()
+        self._guesses: deque[tuple[Key, Future[Any]]] = deque()
+        # A daemon: a read that hangs must not keep a program from ending with the error that ended its training.
+        self._thread = Thread(target=_serve, args=(self._wanted, load), name="kungfu-loader", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)  # a thread that Python kills inside TensorFlow would take the exit code with it
+
+    def get(self, key: Key) -> Any:
+        """What ``load`` gives for the key; raises what it raised. It takes as long as the user's own loading."""
+        if not self._guesses or self._guesses[0][0] != key:
+            self._forget()
+            self._ask(key)
+        return self._guesses.popleft()[1].result()
+
+    def run_ahead(self, key: Key) -> None:
+        """The key is in use: what comes behind it may be loaded meanwhile."""
+        behind: Key | None = self._guesses[-1][0] if self._guesses else key
+        while len(self._guesses) < _AHEAD:
+            behind = self._following(behind) if behind is not None else None
+            if behind is None:
+                return
+            self._ask(behind)
+
+    def close(self) -> None:
+        """Ends the thread, behind the read that it is at; idempotent."""
+        atexit.unregister(self.close)
+        self._forget()
+        self._wanted.put(None)
+        self._thread.join(_END_S)
+        if self._thread.is_alive():
+            warnings.warn(
+                f"training.batches(): loading a batch that nobody needs has not ended within {_END_S:g} s; the program "
+                "goes on without waiting for it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _ask(self, key: Key) -> None:
+        future: Future[Any] = Future()
+        self._guesses.append((key, future))
+        self._wanted.put((key, future))
+
+    def _forget(self) -> None:
+        for _, future in self._guesses:
+            future.cancel()
+        self._guesses.clear()
+
+
+def _serve(wanted: _Wanted, load: Callable[[Any], Any]) -> None:
+    while (task := wanted.get()) is not None:
+        key, future = task
+        if not future.set_running_or_notify_cancel():
+            continue
+        try:
+            future.set_result(load(key))
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that asks for it
+            future.set_exception(error)
+        del task, key, future  # the batch belongs to who asked for it

@@ -1,0 +1,165 @@
+"""Micro-batches: the gradients of a peer's share of a step, summed until the last of them is there.
+
+Only the last micro-batch of a share reduces and updates (Wu et al., *EDL*, section 5.4). The user's function is traced
+once, for every micro-batch alike; what only the last one does stands in a ``tf.cond`` on a variable that the batch's
+stamp sets. That holds for the optimizer's update too, which the user's function calls: while it is traced, ``apply``
+of the attached optimizers is one that asks first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.training.graph.ledger import Figures
+
+__all__ = ["ACCUMULATED", "Accumulation"]
+
+ACCUMULATED = 4  # what a call of the step comes to whose micro-batch was not the last
+
+Exchange = Callable[[Sequence[Any], Any], list[Any]]
+
+
+class Accumulation:
+    """Sums of gradients over samples, from one micro-batch to the next."""
+
+    def __init__(self, figures: Figures, optimizers: Sequence[Any]) -> None:
+        for optimizer in optimizers:
+            _refuse_own_accumulation(optimizer)
+        self._figures, self._optimizers = figures, optimizers
+        self._sums: list[tf.Variable] = []
+
+    @contextmanager
+    def begun(self, stamp: Any) -> Iterator[None]:
+        """Graph: around the user's function. The first micro-batch of a step starts anew, whatever was before it."""
+        micro = self._figures.micro
+        micro.done.assign(stamp[3])
+        micro.last.assign(tf.equal(stamp[3] + 1, stamp[4]))
+        for optimizer in self._optimizers:
+            # Not by setattr, which Keras overrides to track what is set.
+            object.__setattr__(optimizer, "apply", self._asking(optimizer.apply))
+        try:
+            yield
+        finally:
+            for optimizer in self._optimizers:
+                object.__delattr__(optimizer, "apply")
+
+    def exchanged(self, gradients: Sequence[Any], loss: Any, exchange: Exchange) -> list[Any]:
+        """Graph: what ``exchange`` gives for the whole share, on its last micro-batch; zeros before."""
+        self._fit(gradients)
+        micro = self._figures.micro
+
+        def keep() -> list[Any]:
+            self._add(gradients, loss)
+            return [tf.zeros_like(gradient) for gradient in gradients]
+
+        def conclude() -> list[Any]:
+            *whole, mean_loss = tf.cond(
+                tf.equal(micro.done, 0),
+                lambda: [*(tf.identity(gradient) for gradient in gradients), tf.identity(loss)],
+                lambda: self._whole(gradients, loss),
+            )
+            return exchange(whole, mean_loss)
+
+        return list(tf.cond(micro.last.read_value(), conclude, keep))
+
+    def ended(self, conclude: Callable[[], Any]) -> Any:
+        """Graph: the micro-batch is done, and with the last one the step."""
+        micro = self._figures.micro
+
+        def go_on() -> Any:
+            micro.done.assign_add(1)
+            return tf.constant(ACCUMULATED, tf.int64)
+
+        def end() -> Any:
+            micro.done.assign(0)
+            return conclude()
+
+        return tf.cond(micro.last.read_value(), end, go_on)
+
+    def _whole(self, gradients: Sequence[Any], loss: Any) -> list[Any]:
+        """The means over the share's samples; from here on the share is this peer's batch."""
+        self._add(gradients, loss)
+        micro = self._figures.micro
+        samples = micro.samples.read_value()
+        self._figures.samples.assign(samples)
+        divisor = tf.maximum(samples, 1.0)
+        means = [
+            tf.cast(total / tf.cast(divisor, total.dtype), gradient.dtype)
+            for total, gradient in zip(self._sums, gradients, strict=True)
+        ]
+        return [*means, micro.loss / divisor]
+
+    def _add(self, gradients: Sequence[Any], loss: Any) -> None:
+        micro, samples = self._figures.micro, self._figures.samples.read_value()
+
+        def clear() -> Any:
+            for variable in (*self._sums, micro.samples, micro.loss):
+                variable.assign(tf.zeros_like(variable))
+            return tf.constant(True)
+
+        def add() -> Any:
+            for total, gradient in zip(self._sums, gradients, strict=True):
+                total.assign_add(tf.cast(gradient, total.dtype) * tf.cast(samples, total.dtype))
+            micro.samples.assign_add(samples)
+            micro.loss.assign_add(loss * samples)
+            return tf.constant(True)
+
+        tf.cond(tf.equal(micro.done, 0), clear, lambda: tf.constant(False))
+        tf.cond(samples > 0, add, lambda: tf.constant(False))  # the mean of nothing is NaN
+
+    def _asking(self, apply: Callable[..., None]) -> Callable[..., None]:
+        """An optimizer's ``apply`` that updates on the last micro-batch only."""
+
+        @tf.autograph.experimental.do_not_convert
+        def asking(*args: Any, **kwargs: Any) -> None:
+            def update() -> Any:
+                apply(*args, **kwargs)
+                return tf.constant(True)
+
+            tf.cond(self._figures.micro.last.read_value(), update, lambda: tf.constant(False))
+
+        return asking
+
+    def _fit(self, gradients: Sequence[Any]) -> None:
+        """The sums are made in the first trace, which is where the gradients are first seen."""
+        kinds = [(gradient.shape, _wide(gradient.dtype)) for gradient in gradients]
+        if [(total.shape, total.dtype) for total in self._sums] == kinds:
+            return
+        unknown = [str(shape) for shape, _ in kinds if not shape.is_fully_defined()]
+        if unknown:
+            raise UsageError(
+                f"training.average() was given gradients of open shapes {unknown}, which cannot be accumulated over "
+                "micro-batches: give them the shapes of their variables, or leave out max_local_batch_size"
+            )
+        with tf.init_scope():
+            self._sums = [
+                tf.Variable(
+                    tf.zeros(shape, dtype),
+                    trainable=False,
+                    name=f"kungfu/sum_{index}",
+                    experimental_enable_variable_lifting=False,  # else the function is traced again, without it
+                )
+                for index, (shape, dtype) in enumerate(kinds)
+            ]
+
+
+def _wide(dtype: Any) -> Any:
+    """Sums over samples outgrow a half; a mean of whole numbers needs a fraction on the way."""
+    if dtype in (tf.float16, tf.bfloat16):
+        return tf.float32
+    return dtype if dtype.is_floating or dtype.is_complex else tf.float64
+
+
+def _refuse_own_accumulation(optimizer: Any) -> None:
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    steps = {getattr(one, "gradient_accumulation_steps", None) for one in (optimizer, inner)} - {None}
+    if steps:
+        raise UsageError(
+            f"training.batches(max_local_batch_size=...) beside the optimizer {optimizer.name!r} with "
+            f"gradient_accumulation_steps={steps.pop()}: both accumulate; leave gradient_accumulation_steps out"
+        )

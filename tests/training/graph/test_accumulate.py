@@ -1,0 +1,243 @@
+"""Micro-batches: many calls of the step, one update, and the same one as with the whole batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.errors import UsageError
+from kungfu.runtime.deciding.data import Stamp
+from tests.training.linear import linear_model, linear_run, points
+
+X = np.random.default_rng(0).normal(size=(23, 3))
+Y = X @ [1.0, -2.0, 0.5] + 0.1
+
+
+@dataclass
+class Trained:
+    """What a run came to: of each call the samples, of each step the loss, and the state behind it."""
+
+    state: list[np.ndarray] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    gradients: list[np.ndarray] = field(default_factory=list)
+    seen: list[tuple[float, ...]] = field(default_factory=list)
+    training: Any = None
+
+
+def watching(seen: list[tuple[float, ...]]) -> Any:
+    """A policy that writes down what every step offers."""
+
+    @kf.policy
+    def watch(training):
+        norms = [kf.ops.norm_squared(one) for one in (training.grads, training.mean_grads)]
+        total = kf.ops.all_reduce(training.samples, "sum")
+        values = (training.step, training.mean_loss, total, kf.ops.all_reduce(norms[0], "sum"), norms[1])
+        return kf.control.always().call(lambda control, *values: seen.append(values), *values)
+
+    return watch()
+
+
+def trained(optimizer: Any, *, epochs: int = 2, around: Any = None, watched: bool = False, **given: Any) -> Trained:
+    """Two epochs of a float64 model; ``around`` is called with the run, its marked step and each batch."""
+    came = Trained()
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,), dtype="float64"), keras.layers.Dense(1, dtype="float64")])
+    policies = [watching(came.seen)] if watched else []
+    came.training = training = kf.attach(model, optimizer, policies=policies)
+
+    @training.step
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x)[:, 0] - y))
+        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        gradients, _ = tf.clip_by_global_norm(gradients, 5.0)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return gradients[0]
+
+    around = around or (lambda training, step, *batch: step(*batch))
+    for x, y in training.batches((X, Y), batch_size=10, epochs=epochs, seed=3, **given):
+        gradient = around(training, step, x, y)
+        if gradient is not kf.SKIPPED:
+            came.calls.append(len(x))
+            came.gradients.append(np.asarray(gradient))
+    came.state = [np.asarray(one) for one in [*model.weights, *optimizer.variables]]
+    return came
+
+
+MAKE = {
+    "SGD": lambda: keras.optimizers.SGD(0.1),
+    "Adam": lambda: keras.optimizers.Adam(0.05, use_ema=True, ema_overwrite_frequency=3, weight_decay=0.01),
+}
+
+
+@cache
+def whole_of(name: str) -> Trained:
+    """The same run on whole batches."""
+    return trained(MAKE[name]())
+
+
+def assert_same_state(cut: Trained, whole: Trained) -> None:
+    for one, other in zip(whole.state, cut.state, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "most", "calls"),
+    [("Adam", 4, [4, 4, 2, 4, 4, 2, 3]), ("SGD", 9, [9, 1, 9, 1, 3]), ("SGD", 10, [10, 10, 3])],
+)
+def test_uneven_micro_batches_give_the_updates_of_whole_batches(name, most, calls):
+    whole, cut = whole_of(name), trained(MAKE[name](), max_local_batch_size=most)
+    assert whole.calls == [10, 10, 3] * 2
+    assert cut.calls == calls * 2
+    assert_same_state(cut, whole)
+    assert cut.training.traces() == 1
+    assert int(cut.training._loop.ledger.progress.step) == 6
+
+
+@pytest.mark.slow
+def test_monitors_see_the_share_and_not_its_pieces():
+    whole, cut = (trained(MAKE["SGD"](), epochs=4, watched=True, **one) for one in ({}, {"max_local_batch_size": 3}))
+    assert len(whole.seen) >= 5
+    np.testing.assert_allclose(cut.seen, whole.seen, rtol=1e-5)
+    assert [samples for _, _, samples, _, _ in cut.seen][:3] == [10, 3, 10]
+
+
+def test_average_gives_zeros_until_the_last_micro_batch():
+    cut = trained(MAKE["SGD"](), epochs=1, max_local_batch_size=4)
+    silent = [not one.any() for one in cut.gradients]
+    assert silent == [True, True, False, True, True, False, False]
+
+
+@pytest.mark.slow
+def test_a_micro_batch_that_is_fed_twice_makes_its_step_begin_again():
+    turns = []
+
+    def stutter(training, step, x, y):
+        turns.append(len(x))
+        got = step(x, y)
+        if len(turns) == 1:
+            assert step(x, y) is not kf.SKIPPED, "the first one may begin again"
+        if len(turns) == 2:
+            assert step(x, y) is kf.SKIPPED, "it is not the turn of this one any more"
+        return got
+
+    assert_same_state(trained(MAKE["SGD"](), max_local_batch_size=4, around=stutter), whole_of("SGD"))
+    assert turns[:5] == [4, 4, 4, 4, 2]
+
+
+@pytest.mark.slow
+def test_what_was_accumulated_for_a_view_that_is_over_is_dropped():
+    turns = []
+
+    def regroup(training, step, x, y):
+        turns.append(len(x))
+        got = step(x, y)
+        if len(turns) == 2:  # the others have regrouped, as when a peer is lost
+            training._loop.ledger.place.version.assign(5)
+        return got
+
+    assert_same_state(trained(MAKE["SGD"](), max_local_batch_size=4, around=regroup), whole_of("SGD"))
+    assert turns[:5] == [4, 4, 4, 4, 2]
+
+
+def fed(run: Any, counts: list[int], *, last: int) -> list[Any]:
+    """What the step gives for micro-batches of so many points each, of which number ``last`` is the last."""
+    given = []
+    for micro, count in enumerate(counts):
+        x = tf.constant(points(9)[:count])
+        run.training._loop.stamps.put([x], Stamp(-1, 0, 0, micro, last + 1))
+        given.append(np.asarray(run.step(x)).tolist())
+    return given
+
+
+def micro_run(*layers: Any) -> Any:
+    run = linear_run(*layers)
+    run.training.batches(points(9), batch_size=9, epochs=1, seed=0, max_local_batch_size=3)
+    return run
+
+
+def test_micro_batches_without_samples_add_nothing():
+    """Peers with fewer samples than others have empty ones, whose mean is NaN."""
+    run = micro_run()
+    assert fed(run, [4, 0, 0], last=2) == [[0, 0], [0, 0], [1.5, 1.0]]
+    assert fed(run, [0, 2, 0], last=2)[-1] == [0.5, 1.0]
+    assert run.weights.tolist() == [-2.0, -2.0]
+
+
+def test_a_peer_without_any_samples_in_a_step_moves_nothing():
+    run = micro_run(keras.layers.BatchNormalization())
+    before = [np.asarray(one).tolist() for one in run.model.weights]
+    assert fed(run, [0, 0], last=1)[-1] == [0.0, 0.0]
+    assert [np.asarray(one).tolist() for one in run.model.weights] == before
+
+
+def test_half_gradients_are_summed_wider_and_whole_numbers_are_averaged():
+    training = kf.attach(linear_model(), keras.optimizers.SGD(1.0))
+    training.batches(points(9), batch_size=9, epochs=1, seed=0, max_local_batch_size=3)
+
+    @training.step
+    def step(x):
+        ones = tf.cast(tf.shape(x)[0], tf.float16) * tf.constant([20000.0], tf.float16)
+        return training.average([ones, tf.shape(x)[:1]], loss=0.0)
+
+    for micro, count in enumerate([2, 3, 1]):
+        x = tf.constant(points(count))
+        training._loop.stamps.put([x], Stamp(-1, 0, 0, micro, 3))
+        half, whole = step(x)
+    # 2, 3 and 1 samples with these "gradients": means over six samples.
+    assert float(half[0]) == pytest.approx(20000 * (4 + 9 + 1) / 6, rel=1e-3)
+    assert whole.numpy().tolist() == [(4 + 9 + 1) // 6]
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_the_optimizer_is_the_users_own_again_after_each_step(eagerly):
+    run = micro_run()
+    tf.config.run_functions_eagerly(eagerly)
+    try:
+        fed(run, [2, 1], last=1)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert "apply" not in vars(run.optimizer)
+    assert run.weights.tolist() == pytest.approx([-1 / 3, -1.0])
+
+
+def test_gradients_of_an_open_shape_are_refused():
+    training = kf.attach(linear_model(), keras.optimizers.SGD(1.0))
+    training.batches(points(9), batch_size=9, epochs=1, seed=0, max_local_batch_size=3)
+
+    @training.step
+    def step(x):
+        training.average([x], loss=0.0)
+
+    with pytest.raises(UsageError, match=r"open shapes \['\(None, 2\)'\]"):
+        step(points(2))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        keras.optimizers.SGD(1.0, gradient_accumulation_steps=4),
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0, gradient_accumulation_steps=4)),
+    ],
+)
+def test_an_optimizer_that_accumulates_itself_is_refused_beside_it(optimizer):
+    run = linear_run(optimizer=optimizer)
+    with pytest.raises(UsageError, match="gradient_accumulation_steps=4"):
+        run.training.batches(points(9), batch_size=9, epochs=1, seed=0, max_local_batch_size=3)
+
+
+def test_a_loss_scale_goes_on_under_micro_batches():
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=8.0)
+    run = linear_run(optimizer=optimizer)
+    run.training.batches(points(9), batch_size=9, epochs=1, seed=0, max_local_batch_size=3)
+    given = fed(run, [3, 1], last=1)  # the model's loss is not scaled: its gradient counts an eighth
+    assert given == [[0.0, 0.0], [0.75, 1.0]]
+    assert run.weights.tolist() == [-0.75 / 8, -1 / 8]
