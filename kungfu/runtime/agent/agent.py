@@ -17,7 +17,7 @@ from typing import Any
 from kungfu.errors import DeadlineExceeded, KungfuError
 from kungfu.runtime.agent.console import Console
 from kungfu.runtime.agent.journal import Journal
-from kungfu.runtime.agent.launch import Process, count_gpus, end, share_of_host, start
+from kungfu.runtime.agent.launch import Process, count_gpus, end, end_all, share_of_host, start
 from kungfu.runtime.agent.service import AgentService
 from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.deciding.cluster import Cluster
@@ -99,7 +99,7 @@ class Agent:
                 ending = self._next()
             return ending
         finally:
-            self._end_all()
+            end_all(list(self._processes.values()), grace_s=_GRACE_S)
             for number, handler in previous.items():
                 signal.signal(number, handler)
             server.stop()
@@ -228,17 +228,6 @@ class Agent:
         failure = find_root_cause(ended, tails, names=names, first=command.peer, late=command.late)
         self._write({"event": "failed", "peer": failure.peer, "error": failure.text, "code": failure.code})
         return Ending(failure.code, failure)
-
-    def _end_all(self) -> None:
-        """Ends every process by its id: asked first, forced after a grace."""
-        for process in self._processes.values():
-            end(process, signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE_S
-        for process in self._processes.values():
-            while not process.ended() and time.monotonic() < deadline:
-                time.sleep(0.02)
-            end(process, signal.SIGKILL)
-            process.child.wait()
 
     def _write(self, fields: dict[str, Any]) -> dict[str, Any]:
         self._journal.write("events", fields)

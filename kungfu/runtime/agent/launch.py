@@ -7,17 +7,23 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
 from kungfu.runtime.agent import shim
 
-__all__ = ["Process", "end", "share_of_host", "start"]
+__all__ = ["Process", "end", "end_all", "share_of_host", "start"]
 
 TAIL_LINES = 60
+
+# To a peer that trains the first SIGTERM is a notice, and the second ends it. A third one for a machine so busy that it
+# delivered two as one; no more, for a program that handles the signal itself gets them all.
+_ASKED_AT_S = (0.0, 0.2, 1.0)
+_LOOK_S = 0.02
 
 
 class Process:
@@ -94,6 +100,24 @@ def end(process: Process, how: signal.Signals) -> None:
             os.killpg(process.child.pid, how)
         except ProcessLookupError:
             return  # nobody is left
+
+
+def end_all(processes: Sequence[Process], *, grace_s: float) -> None:
+    """Ends every process by its id, and what it started: asked to at once and again, forced after ``grace_s``."""
+    started = time.monotonic()
+    for asked_at_s in _ASKED_AT_S:
+        _await_ends(processes, until=started + asked_at_s)
+        for process in processes:
+            end(process, signal.SIGTERM)
+    _await_ends(processes, until=started + grace_s)
+    for process in processes:
+        end(process, signal.SIGKILL)
+        process.child.wait()
+
+
+def _await_ends(processes: Sequence[Process], *, until: float) -> None:
+    while time.monotonic() < until and not all(process.ended() for process in processes):
+        time.sleep(_LOOK_S)
 
 
 def share_of_host(environment: Mapping[str, str], *, place: int, peers: int, gpus: int) -> dict[str, str]:

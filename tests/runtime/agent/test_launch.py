@@ -8,14 +8,15 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from kungfu.runtime.agent.launch import TAIL_LINES, Process, end, share_of_host, start
+from kungfu.runtime.agent.launch import TAIL_LINES, Process, end, end_all, share_of_host, start
 
 DEADLINE_S = 20.0
 PYTHON = (sys.executable, "-c")
@@ -154,6 +155,38 @@ def test_to_end_what_has_ended_already_does_nothing(tmp_path: Path) -> None:
             end(process, how)
         assert process.child.wait(DEADLINE_S) == 0
         end(process, signal.SIGKILL)
+
+
+NOTICED = "import kungfu.runtime.notice as n; n.heed_notices(lambda: None); "
+IGNORING = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+WAITING = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
+
+
+@pytest.mark.parametrize(
+    ("programs", "grace_s", "codes", "seconds"),
+    [
+        ([WAITING, WAITING], 20.0, [-15, -15], (0.0, 5.0)),
+        ([NOTICED + WAITING, WAITING], 20.0, [143, -15], (0.2, 5.0)),
+        ([IGNORING + WAITING, WAITING], 1.2, [-9, -15], (1.2, 6.0)),
+    ],
+    ids=["at-once", "noticed", "forced"],
+)
+def test_all_are_ended_some_at_the_second_request_and_some_by_force(
+    tmp_path: Path, programs: list[str], grace_s: float, codes: list[int], seconds: tuple[float, float]
+) -> None:
+    with ExitStack() as stack:
+        logs = [tmp_path / str(place) for place in range(len(programs))]
+        peers = [
+            stack.enter_context(started(log, *PYTHON, program)) for log, program in zip(logs, programs, strict=True)
+        ]
+        up = queue.SimpleQueue[object]()
+        for peer in peers:
+            peer.listen(up.put, lambda code: None)
+            assert up.get(timeout=DEADLINE_S) == "up"
+        began = time.monotonic()
+        end_all(peers, grace_s=grace_s)
+        assert seconds[0] <= time.monotonic() - began < seconds[1]
+        assert [peer.child.returncode for peer in peers] == codes
 
 
 def test_peers_die_with_their_agent(tmp_path: Path) -> None:
