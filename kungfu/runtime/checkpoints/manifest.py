@@ -1,0 +1,119 @@
+"""What a checkpoint says of itself, beside TensorFlow's own files: enough to refuse one that does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kungfu.errors import UsageError
+from kungfu.runtime.deciding.decide import Terms
+from kungfu.runtime.deciding.ramp import Ramp
+
+__all__ = ["MANIFEST", "Entry", "Manifest", "misfits", "read_manifest", "stable_names", "write_manifest"]
+
+MANIFEST = "kungfu.json"
+_FORMAT = 1
+_LASTING = ("global_batch_size", "keep", "ramp")  # of the terms; the others are about peers that are no more
+_COUNTED = re.compile(r"_\d+(?=[/_]|$)")  # Keras numbers what has no name by what else the process has made
+
+
+class Entry(NamedTuple):
+    """A variable: its name, shape and dtype, and the CRC-32 of its bytes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    checksum: int = 0
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Where training stood: ``step`` done by ``size`` peers under ``terms``; ``job`` and ``view`` are the writer's.
+
+    ``batch`` is what training began with, in samples; ``data`` tells what was walked, ``files`` the bytes of each.
+    """
+
+    step: int
+    size: int
+    batch: int
+    terms: Terms
+    variables: tuple[Entry, ...] = ()
+    data: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, int] = field(default_factory=dict)
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Writes the manifest of the checkpoint in the folder ``path``, as JSON."""
+    fields = {one.name: getattr(manifest, one.name) for one in dataclasses.fields(manifest)}
+    fields["terms"] = {name: value for name, value in asdict(manifest.terms).items() if name in _LASTING}
+    (path / MANIFEST).write_text(json.dumps({"format": _FORMAT, **fields}) + "\n")
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of the checkpoint in the folder ``path``.
+
+    Raises ``UsageError`` where there is none, where it is damaged, and where a file beside it is not as it was written.
+    """
+    try:
+        fields = json.loads((path / MANIFEST).read_text())
+        if fields.pop("format") != _FORMAT:
+            raise UsageError(f"{path} was written by another version of kungfu; resume with the version that wrote it")
+        manifest = _parsed(fields)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is no whole checkpoint of kungfu: {MANIFEST} cannot be read ({error})") from error
+    for name, size in manifest.files.items():
+        there = (path / name).stat().st_size if (path / name).is_file() else 0
+        if there != size:
+            raise UsageError(f"the checkpoint {path} is damaged: {name} has {there} of {size} bytes")
+    return manifest
+
+
+def _parsed(fields: dict[str, Any]) -> Manifest:
+    terms, variables = fields.pop("terms"), fields.pop("variables")
+    ramp = terms.pop("ramp")
+    return Manifest(
+        terms=Terms(**terms, ramp=None if ramp is None else Ramp(**ramp)),
+        variables=tuple(Entry(name, tuple(shape), dtype, checksum) for name, shape, dtype, checksum in variables),
+        **fields,
+    )
+
+
+def misfits(written: Sequence[Entry], here: Sequence[Entry]) -> Iterator[str]:
+    """What of a checkpoint does not fit the program, one sentence each; names may differ in what Keras counts.
+
+    >>> list(misfits([Entry("model/dense_4/bias", (3,), "float32")], [Entry("model/dense/bias", (2,), "float32")]))
+    ['model/dense/bias is float32[2] here and float32[3] there']
+    """
+    there, ours = (dict(zip(stable_names([one.name for one in side]), side, strict=True)) for side in (written, here))
+    for name, one in ours.items():
+        other = there.get(name)
+        if other is None:
+            yield f"{one.name} is not in it"
+        elif (other.shape, other.dtype) != (one.shape, one.dtype):
+            yield f"{one.name} is {_type(one)} here and {_type(other)} there"
+    yield from (f"it holds {one.name}, which is not here" for name, one in there.items() if name not in ours)
+
+
+def stable_names(names: Iterable[str]) -> list[str]:
+    """Names that the same program gives in any process: without Keras' numbers, those then alike by their order.
+
+    >>> stable_names(["model/dense_7/bias", "model/dense_8/bias"])
+    ['model/dense/bias', 'model/dense/bias:1']
+    """
+    seen: Counter[str] = Counter()
+    stable = []
+    for name in names:
+        plain = _COUNTED.sub("", name)
+        stable.append(f"{plain}:{seen[plain]}" if seen[plain] else plain)
+        seen[plain] += 1
+    return stable
+
+
+def _type(entry: Entry) -> str:
+    return f"{entry.dtype}[{', '.join(map(str, entry.shape))}]"

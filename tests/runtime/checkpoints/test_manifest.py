@@ -1,0 +1,69 @@
+"""What a checkpoint says of itself, and how one that does not fit is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kungfu.errors import UsageError
+from kungfu.runtime.checkpoints import Entry, Manifest, misfits, read_manifest, write_manifest
+from kungfu.runtime.deciding.decide import Terms
+from kungfu.runtime.deciding.ramp import Ramp
+
+
+def test_a_manifest_is_read_as_it_was_written_but_for_terms_about_peers(tmp_path):
+    ramp = Ramp(0.1, 0.2, since=40, over=4.0)
+    terms = Terms(64, 32.0, target_size=5, refused_size=7, keep="global_batch_size", ramp=ramp, stopped=True)
+    entry = Entry("model/dense/kernel", (2, 3), "float32", 17)
+    manifest = Manifest(12, 2, 48, terms, (entry,), {"samples": 100, "seed": 3}, {"state.index": 3})
+    (tmp_path / "state.index").write_text("abc")
+    write_manifest(manifest, tmp_path)
+    read = read_manifest(tmp_path)
+    assert read.terms == Terms(64, keep="global_batch_size", ramp=ramp)
+    assert read.variables == (entry,)
+    assert (read.step, read.size, read.batch, read.data) == (12, 2, 48, {"samples": 100, "seed": 3})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "terms": 3, "variables": []}'])
+def test_a_file_that_is_no_manifest_is_refused(tmp_path, text):
+    (tmp_path / "kungfu.json").write_text(text)
+    with pytest.raises(UsageError, match="no whole checkpoint"):
+        read_manifest(tmp_path)
+
+
+def test_another_format_is_refused_by_its_name(tmp_path):
+    (tmp_path / "kungfu.json").write_text(json.dumps({"format": 2}))
+    with pytest.raises(UsageError, match="another version of kungfu"):
+        read_manifest(tmp_path)
+
+
+def test_a_file_that_was_cut_off_is_named(tmp_path):
+    (tmp_path / "state.data").write_bytes(b"12345")
+    write_manifest(Manifest(1, 1, 1, Terms(), files={"state.data": 8}), tmp_path)
+    with pytest.raises(UsageError, match=r"state\.data has 5 of 8 bytes"):
+        read_manifest(tmp_path)
+
+
+def entries(*names: str) -> list[Entry]:
+    return [Entry(name, (2,), "float32") for name in names]
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "told"),
+    [
+        (entries("model/sequential_4/dense_9/bias"), entries("model/sequential/dense/bias"), []),
+        (entries("model/a/bias", "policy/x"), entries("model/a/bias"), ["it holds policy/x, which is not here"]),
+        (entries("model/a/bias"), entries("model/a/bias", "registered/best"), ["registered/best is not in it"]),
+        (entries("model/d/b", "model/d_1/b"), entries("model/d_6/b", "model/d_7/b"), []),
+        (entries("optimizer/linear_dense_3_bias_v"), entries("optimizer/linear_dense_bias_v"), []),
+        (entries("model/d/b"), entries("model/d/b", "model/d_1/b"), ["model/d_1/b is not in it"]),
+        (
+            [Entry("model/a/bias", (3,), "float64")],
+            entries("model/a/bias"),
+            ["model/a/bias is float32[2] here and float64[3] there"],
+        ),
+    ],
+)
+def test_misfits_are_told_by_name(there, here, told):
+    assert list(misfits(there, here)) == told
