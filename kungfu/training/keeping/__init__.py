@@ -1,0 +1,1 @@
+"""What outlasts a view and a process: registered values, hooks on a rescale, checkpoints."""
