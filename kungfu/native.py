@@ -2,7 +2,8 @@
 
 ``python -m kungfu.native`` builds it and prints where it is; without that, the first use builds it in some ten seconds.
 The library lies in a cache of the user's, not in the package: its name holds TensorFlow's version and a hash of the
-compiler's flags and of the sources, so that a library that fits is found and one that does not is never loaded.
+compiler's flags and of the sources, so that a library that fits is found and one that does not is never loaded. What
+moves and compares states needs no TensorFlow and is a small library of its own, which loads without it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 
 from kungfu.errors import InternalError, KungfuError, UsageError
 
-__all__ = ["NativeLibrary", "build", "load", "load_from", "main"]
+__all__ = ["NativeLibrary", "build", "build_state", "load", "load_from", "load_state", "main"]
 
 _SOURCES = Path(__file__).parent / "runtime" / "attachment" / "native"
 _MARK = re.compile(rb"kungfu-native tensorflow=([0-9A-Za-z.+_-]+)\0")
@@ -36,6 +37,7 @@ _ERROR_TAIL_LINES = 30
 
 _loading = threading.Lock()
 _loaded: list[NativeLibrary] = []
+_loaded_state: list[ctypes.CDLL] = []
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,17 @@ def load() -> NativeLibrary:
         return _loaded[0]
 
 
+def load_state() -> ctypes.CDLL:
+    """The functions that move and compare states (``native/state``), built if no cached library fits.
+
+    Raises ``UsageError`` without a compiler.
+    """
+    with _loading:
+        if not _loaded_state:
+            _loaded_state.append(_typed_state(ctypes.CDLL(str(build_state()))))
+        return _loaded_state[0]
+
+
 def build(folder: Path = _SOURCES) -> Path:
     """The cached library that fits the sources in ``folder`` and the installed TensorFlow, compiled if it is not there.
 
@@ -85,15 +98,24 @@ def build(folder: Path = _SOURCES) -> Path:
     """
     import tensorflow as tf
 
-    sources = sorted(path for path in folder.iterdir() if path.suffix in (".cc", ".h"))
     flags = [*_FLAGS, f'-DKUNGFU_TENSORFLOW_VERSION="{tf.__version__}"']
     flags += [_as_system_header(flag) for flag in tf.sysconfig.get_compile_flags()]
-    library = _places().cache / f"kungfu-tensorflow-{tf.__version__}-{_digest(sources, flags)}.so"
+    return _built(f"kungfu-tensorflow-{tf.__version__}", folder, flags, link=tf.sysconfig.get_link_flags())
+
+
+def build_state(folder: Path = _SOURCES / "state") -> Path:
+    """The cached library that fits the sources in ``folder``, compiled if it is not there; as ``build``."""
+    return _built("kungfu-state", folder, list(_FLAGS), link=[])
+
+
+def _built(name: str, folder: Path, flags: list[str], *, link: list[str]) -> Path:
+    sources = sorted(path for path in folder.iterdir() if path.suffix in (".cc", ".h"))
+    library = _places().cache / f"{name}-{_digest(sources, flags)}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         with _locked(library.with_suffix(".lock")):
             if not library.exists():
-                _compile(sources, [*flags, *tf.sysconfig.get_link_flags()], library)
+                _compile(sources, [*flags, *link], library)
     return library
 
 
@@ -196,10 +218,22 @@ def _typed(functions: ctypes.CDLL) -> ctypes.CDLL:
     return functions
 
 
+def _typed_state(functions: ctypes.CDLL) -> ctypes.CDLL:
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    functions.kungfu_digest.restype = None
+    functions.kungfu_digest.argtypes = [pointer, number, pointer]
+    functions.kungfu_carry_bytes.restype = number
+    functions.kungfu_carry_bytes.argtypes = []
+    for carry in (functions.kungfu_give, functions.kungfu_take):
+        carry.argtypes = [pointer, number, number, number, ctypes.c_int, ctypes.c_int, ctypes.c_double, pointer]
+    return functions
+
+
 def main() -> None:
-    """Builds and loads the library, and prints where it is and how long that took."""
+    """Builds and loads the libraries, and prints where the larger one is and how long that took."""
     started = time.monotonic()
     try:
+        load_state()
         path = load().path
     except KungfuError as error:
         sys.exit(str(error))

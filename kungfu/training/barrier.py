@@ -61,7 +61,6 @@ class Barrier:
         after = passage.after
         terms = after.terms if after.terms.global_batch_size else first_terms(after.view.size)
         self._enter(passage, terms)
-        equipment.state.thaw()
         self.chronicle.joined(passage)
 
     def meet(self) -> None:
@@ -83,7 +82,6 @@ class Barrier:
         else:
             self._agree(passage.after.terms)
         ledger.timing.synchronised.assign(math.nan)  # the barrier's seconds are no step's
-        equipment.state.thaw()
         stop_s = time.monotonic() - started
         if changed:
             ledger.timing.rescale_seconds.assign(stop_s)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from kungfu.errors import PeerFailure
 
-__all__ = ["Membership", "answer", "call"]
+__all__ = ["Membership", "answer", "call", "receive"]
 
 _HELLO = struct.Struct("!8sii32s")
 _MAGIC = b"kungfu-1"
@@ -47,7 +47,7 @@ def call(connection: socket.socket, *, me: Membership, listener: int) -> None:
     """
     nonce = os.urandom(_NONCE_BYTES)
     connection.sendall(_HELLO.pack(_MAGIC, me.rank, me.size, nonce))
-    reply = _receive(connection, _NONCE_BYTES + _PROOF_BYTES)
+    reply = receive(connection, _NONCE_BYTES + _PROOF_BYTES)
     nonces = nonce + reply[:_NONCE_BYTES]
     expected = _proof(me, role="listener", caller=me.rank, listener=listener, nonces=nonces)
     if not hmac.compare_digest(reply[_NONCE_BYTES:], expected):
@@ -63,14 +63,14 @@ def answer(connection: socket.socket, *, me: Membership) -> int:
 
     Raises: ``PeerFailure`` if it has not, or hangs up; ``TimeoutError`` by the socket's time-out.
     """
-    magic, caller, size, caller_nonce = _HELLO.unpack(_receive(connection, _HELLO.size))
+    magic, caller, size, caller_nonce = _HELLO.unpack(receive(connection, _HELLO.size))
     if magic != _MAGIC or size != me.size or not 0 <= caller < size:
         raise PeerFailure(f"a caller said {magic!r}, rank {caller}, size {size} to a peer of a view of size {me.size}")
     nonces = caller_nonce + os.urandom(_NONCE_BYTES)
     ours = _proof(me, role="listener", caller=caller, listener=me.rank, nonces=nonces)
     connection.sendall(nonces[_NONCE_BYTES:] + ours)
     expected = _proof(me, role="caller", caller=caller, listener=me.rank, nonces=nonces)
-    if not hmac.compare_digest(_receive(connection, _PROOF_BYTES), expected):
+    if not hmac.compare_digest(receive(connection, _PROOF_BYTES), expected):
         raise PeerFailure(f"a caller that says it is rank {caller} has not proved that it knows the job's secret")
     return int(caller)
 
@@ -80,7 +80,8 @@ def _proof(me: Membership, *, role: str, caller: int, listener: int, nonces: byt
     return hmac.digest(me.secret, text.encode() + nonces, "sha256")
 
 
-def _receive(connection: socket.socket, count: int) -> bytes:
+def receive(connection: socket.socket, count: int) -> bytes:
+    """Exactly ``count`` bytes; ``PeerFailure`` if the connection ends before."""
     received = b""
     while len(received) < count:
         part = connection.recv(count - len(received))

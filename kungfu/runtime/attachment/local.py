@@ -157,7 +157,7 @@ class LocalAttachment:
 def _shared(me: Membership, mesh: Mesh, memory_bytes: int, deadline: float) -> int:
     if me.rank != 0:
         left_s = max(deadline - time.monotonic(), 0.001)
-        return memory.receive(mesh[0], bytes_=memory_bytes, deadline_s=left_s)
+        return memory.receive(mesh[0], bytes_=memory_bytes, deadline_s=left_s, rank=0)
     with ExitStack() as undo:
         descriptor = memory.make(memory_bytes)
         undo.callback(os.close, descriptor)

@@ -33,8 +33,8 @@ def send(connection: socket.socket, *, descriptor: int, rank: int) -> None:
         raise PeerFailure(f"rank {rank} closed its connection before it got the shared memory") from error
 
 
-def receive(connection: socket.socket, *, bytes_: int, deadline_s: float) -> int:
-    """The descriptor that the peer at the other end passes within ``deadline_s``; the caller closes it.
+def receive(connection: socket.socket, *, bytes_: int, deadline_s: float, rank: int) -> int:
+    """The descriptor that the peer of ``rank`` at the other end passes within ``deadline_s``; the caller closes it.
 
     Raises: ``DeadlineExceeded`` if none comes; ``PeerFailure`` if the peer hangs up, or passes anything but
     ``bytes_`` sealed bytes.
@@ -43,16 +43,16 @@ def receive(connection: socket.socket, *, bytes_: int, deadline_s: float) -> int
     try:
         _, descriptors, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
     except TimeoutError as error:
-        raise DeadlineExceeded(f"waited {deadline_s:.1f} s for rank 0 to pass the shared memory") from error
+        raise DeadlineExceeded(f"waited {deadline_s:.1f} s for rank {rank} to pass the shared memory") from error
     except ConnectionError as error:
-        raise PeerFailure("rank 0 closed its connection before it passed the shared memory") from error
+        raise PeerFailure(f"rank {rank} closed its connection before it passed the shared memory") from error
     if not descriptors:
-        raise PeerFailure("rank 0 closed its connection before it passed the shared memory")
+        raise PeerFailure(f"rank {rank} closed its connection before it passed the shared memory")
     found = os.fstat(descriptors[0]).st_size
     if found != bytes_ or not fcntl.fcntl(descriptors[0], fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
         os.close(descriptors[0])
         raise PeerFailure(
-            f"rank 0 passed {found} bytes of memory where {bytes_} sealed ones were expected; "
+            f"rank {rank} passed {found} bytes of memory where {bytes_} sealed ones were expected; "
             "run the same version of kungfu on all peers"
         )
     return descriptors[0]

@@ -6,21 +6,18 @@ below its own and answers those above. A caller waits only for lower ranks, so n
 
 from __future__ import annotations
 
-import os
 import select
 import socket
-import struct
 import time
 from contextlib import ExitStack
 
-from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
+from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.runtime.attachment.abstract import connect, listen, refuse_other_users
 from kungfu.runtime.attachment.handshake import Membership, answer, call
 
 __all__ = ["Mesh", "meet"]
 
 _LOOK_S = 0.01  # an address that nobody listens on yet cannot be waited for, only tried again
-_CREDENTIALS = struct.Struct("3i")
-_LONGEST_JOB = 64  # an abstract address has room for 107 bytes
 
 Mesh = dict[int, socket.socket]
 
@@ -50,37 +47,24 @@ def _close(met: Mesh) -> None:
         connection.close()
 
 
-def _address(me: Membership, rank: int) -> str:
-    return f"\0kungfu-{me.job}-{me.view}-{rank}"
-
-
 def _listen(me: Membership) -> socket.socket:
-    if len(me.job.encode()) > _LONGEST_JOB:
-        raise UsageError(f"a job's name has at most {_LONGEST_JOB} bytes, {me.job!r} has {len(me.job.encode())}")
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(_address(me, me.rank))
-        listening.listen(me.size)
-    except OSError as error:
-        listening.close()
-        raise UsageError(
-            f"this peer cannot listen as rank {me.rank} of view {me.view} of job {me.job!r} ({error.strerror}): "
-            "is another process running as the same peer?"
-        ) from error
-    return listening
+    return listen(me.job, _name(me, me.rank), who=f"rank {me.rank} of view {me.view}", backlog=me.size)
+
+
+def _name(me: Membership, rank: int) -> str:
+    return f"{me.view}-{rank}"
 
 
 def _try_call(me: Membership, rank: int, deadline: float) -> socket.socket | None:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(_patience(deadline))
+    connection = connect(me.job, _name(me, rank), timeout_s=_patience(deadline))
+    if connection is None:
+        return None  # not there yet, or busy: the deadline ends this
     with ExitStack() as undo:
         undo.callback(connection.close)
         try:
-            connection.connect(_address(me, rank))
-            _refuse_other_users(connection)
             call(connection, me=me, listener=rank)
-        except (ConnectionRefusedError, BlockingIOError, TimeoutError):
-            return None  # not there yet, or busy: the deadline ends this
+        except (BlockingIOError, TimeoutError):
+            return None
         except ConnectionError as error:
             raise PeerFailure(f"rank {rank} closed its connection while view {me.view} met") from error
         undo.pop_all()
@@ -95,7 +79,7 @@ def _try_answer(me: Membership, listening: socket.socket, deadline: float, refus
     with ExitStack() as undo:
         undo.callback(connection.close)
         try:
-            _refuse_other_users(connection)
+            refuse_other_users(connection)
             caller = answer(connection, me=me)
         except (PeerFailure, ConnectionError, TimeoutError) as error:
             refused.append(str(error))  # a stranger must not be able to end the meeting
@@ -107,12 +91,6 @@ def _try_answer(me: Membership, listening: socket.socket, deadline: float, refus
 def _patience(deadline: float) -> float:
     """Half of what is left: one silent connection cannot use up the time of the others."""
     return max((deadline - time.monotonic()) / 2, _LOOK_S)
-
-
-def _refuse_other_users(connection: socket.socket) -> None:
-    _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    if user != os.geteuid():
-        raise PeerFailure(f"a process of user {user} is not a peer of a job of user {os.geteuid()}")
 
 
 def _late(me: Membership, missing: set[int], waited_s: float, refused: list[str]) -> str:

@@ -18,7 +18,7 @@ from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.deciding.decide import Decision, Prepared, Terms, Wish, decide
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.agency import Agency
-from kungfu.runtime.peer.replicate import ReplicatedState, differing, fetch
+from kungfu.runtime.peer.replicate import Place, ReplicatedState, differing, fetch, lent
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
@@ -76,7 +76,8 @@ class Membership:
 
     def join(self, state: ReplicatedState) -> Passage:
         """Says that this peer is ready, and waits until a view admits it and its state is that of the others."""
-        self._service.state = state
+        with state.overwritten():  # the first use of anything is slow, and this one keeps nobody waiting
+            state.digest()
         self._agency.ready()
         self._attachment.close()
         admission = self._service.admission(deadline_s=365 * 86400.0, what="the job to admit this peer")
@@ -137,9 +138,8 @@ class Membership:
     def _arrival(self, before: Standing, state: ReplicatedState, wish: Wish | None) -> pb.Arrival:
         number, self._barriers = self._barriers, self._barriers + 1
         text = f"{wish.rule} asks for {wish.size}" if wish else ""
-        return pb.Arrival(
-            version=before.view.version, number=number, rank=before.rank or 0, wish=text, digest=state.digest()
-        )
+        digest = state.sampled_digest(before.view.version + number)
+        return pb.Arrival(version=before.view.version, number=number, rank=before.rank or 0, wish=text, digest=digest)
 
     def _member(self) -> Standing:
         if self._standing is None or self._standing.rank is None:
@@ -155,7 +155,8 @@ class Membership:
             self._attachment.close()
             self._standing = after
         else:
-            self._install(after, state, rendezvous, sources=[], parts=parts)
+            stayers = [rank for rank, peer in enumerate(after.view.peers) if before.view.rank_of(peer.id) is not None]
+            self._install(after, state, rendezvous, sources=stayers, parts=parts)
 
     # ---- the first meeting ---------------------------------------------------------------------------------------
 
@@ -236,8 +237,11 @@ class Membership:
         self, after: Standing, state: ReplicatedState, rendezvous: str, *, sources: list[int], parts: dict[str, float]
     ) -> None:
         assert after.rank is not None
+        place = Place(
+            after.view, after.rank, sources, self._settings.job, self._settings.secret, deadline_s=self._deadline_s
+        )
         started = self._clock()
-        if not sources:
+        if place.holds:
             state.rescaled()
         self._attachment.open(
             rank=after.rank,
@@ -250,14 +254,15 @@ class Membership:
             rendezvous=rendezvous,
         )
         parts["attach"] = self._clock() - started
-        if sources and after.rank not in sources:
-            fetch(state, after.view, sources, secret=self._settings.secret, deadline_s=self._deadline_s)
+        if not place.holds:
+            fetch(state, place)
             state.rescaled()
-        message = pb.Installed(version=after.view.version, rank=after.rank, digest=state.digest())
-        if after.rank == 0:
-            self._confirm(after.view, message)
-        else:
-            self._installed(after.view.peers[0], message)
+        with lent(state, place, desk=self._service.desk):
+            message = pb.Installed(version=after.view.version, rank=after.rank, digest=state.digest())
+            if after.rank == 0:
+                self._confirm(after.view, message)
+            else:
+                self._installed(after.view.peers[0], message)
         parts["state"] = self._clock() - started - parts["attach"]
         self._standing, self._barriers = after, 0
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import grpc
 
-from kungfu.errors import DeadlineExceeded
+from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.deciding.decide import Prepared
 from kungfu.runtime.peer.meeting import Meetings
-from kungfu.runtime.peer.replicate import ReplicatedState, chunks
+from kungfu.runtime.peer.replicate import Desk
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire.convert import to_prepared
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceServicer
@@ -28,7 +28,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def __init__(self, *, deadline_s: float, on_offer: Callable[[], None], rendezvous: Callable[[int], str]) -> None:
         self.barriers: Meetings[pb.Arrival, pb.Verdict] = Meetings()
         self.installations: Meetings[pb.Installed, pb.Confirmation] = Meetings()
-        self.state: ReplicatedState | None = None
+        self.desk = Desk()
         self._deadline_s, self._on_offer, self._rendezvous = deadline_s, on_offer, rendezvous
         self._changed = threading.Condition()
         self._admission: pb.Admission | None = None
@@ -47,10 +47,12 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         return meeting.result(deadline_s=2 * self._deadline_s) or pb.Confirmation(error="the leader never confirmed")
 
     def Fetch(self, request: pb.Slice, context: Any) -> Iterator[pb.Chunk]:  # noqa: N802 - gRPC's name
-        if self.state is None:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this peer has no state yet")
-        else:
-            yield from chunks(self.state, request.start, request.stop)
+        try:
+            yield from self.desk.serve(request, deadline_s=self._deadline_s)
+        except DeadlineExceeded as error:
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
+        except PeerFailure as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
     def Admit(self, request: pb.Admission, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:

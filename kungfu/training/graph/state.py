@@ -8,12 +8,15 @@ would drop the same units.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow as tf
+
+from kungfu.runtime.attachment.variables import memory_of, overwritten
+from kungfu.runtime.peer.replicate import Buffers, digests, sampled
 
 __all__ = ["StateClasses", "TrainingState", "classify", "plant_seeds"]
 
@@ -67,42 +70,40 @@ def plant_seeds(own: Mapping[str, tf.Variable], *, seed: int, peer: int) -> None
 
 
 class TrainingState:
-    """The replicated state as one run of bytes: the shared variables, then the averaged ones."""
+    """The replicated state in memory: the shared variables, then the averaged ones.
+
+    Variables of the CPU are read and overwritten where they are; those of another device by way of a copy here.
+    """
 
     def __init__(self, classes: StateClasses, *, on_rescaled: Callable[[], None]) -> None:
         self.classes = classes
         self._on_rescaled = on_rescaled
         self._variables = [*classes.shared.values(), *classes.averaged.values()]
-        self._sizes = [int(np.prod(v.shape)) * v.dtype.size for v in self._variables]
-        self._frozen: bytes | None = None
 
     def handles(self) -> list[tf.Tensor]:
         """The resource handles of everything that a barrier may write."""
         return [variable.handle for variable in [*self._variables, *self.classes.own.values()]]
 
-    def total_bytes(self) -> int:
-        return sum(self._sizes)
+    def lent(self) -> Buffers:
+        """The memory of all replicated variables, to be read; see ``ReplicatedState``."""
+        return memory_of(self._variables)
 
-    def read(self, start: int, stop: int) -> bytes:
-        """A part of the state; all peers stand at a barrier, so it is laid out once and then only cut."""
-        if self._frozen is None:
-            self._frozen = b"".join(v.numpy().tobytes() for v in self._variables)
-        return self._frozen[start:stop]
-
-    def thaw(self) -> None:
-        """Training goes on: what ``read`` laid out is old."""
-        self._frozen = None
-
-    def fill(self, content: memoryview) -> None:
-        offset = 0
-        for variable, size in zip(self._variables, self._sizes, strict=True):
-            values = np.frombuffer(content[offset : offset + size], dtype=variable.dtype.as_numpy_dtype)
-            variable.assign(values.reshape(variable.shape))
-            offset += size
+    def overwritten(self) -> AbstractContextManager[Buffers]:
+        """The memory of all replicated variables, to be written into; see ``ReplicatedState``."""
+        return overwritten(self._variables)
 
     def digest(self) -> dict[str, int]:
-        return {name: zlib.crc32(variable.numpy().tobytes()) for name, variable in self.classes.shared.items()}
+        """The checksum of every shared variable: one pass over its memory."""
+        return dict(zip(self.classes.shared, digests(self._shared()), strict=True))
+
+    def sampled_digest(self, turn: int) -> dict[str, int]:
+        """The checksum of a slice of every shared variable, another one with every turn."""
+        return dict(zip(self.classes.shared, digests(sampled(self._shared(), turn)), strict=True))
 
     def rescaled(self) -> None:
         """Folds that declare ``reset`` start anew; called on every peer of a new view before digests are compared."""
         self._on_rescaled()
+
+    def _shared(self) -> Buffers:
+        buffers = self.lent()
+        return replace(buffers, table=buffers.table[: len(self.classes.shared)])

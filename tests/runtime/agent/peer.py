@@ -10,31 +10,43 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
 
 from kungfu.runtime.deciding.decide import Terms, Wish
 from kungfu.runtime.peer.membership import Membership, Passage
+from kungfu.runtime.peer.replicate import Buffers
 from kungfu.runtime.settings import Settings, read_settings
 
 
-@dataclass
 class State:
     """How many barriers this job has held."""
 
-    barriers: int = 0
+    def __init__(self) -> None:
+        self._count = np.zeros(1, np.int64)
 
-    def total_bytes(self) -> int:
-        return 8
+    @property
+    def barriers(self) -> int:
+        return int(self._count[0])
 
-    def read(self, start: int, stop: int) -> bytes:
-        return self.barriers.to_bytes(8, "big")[start:stop]
+    def count(self) -> None:
+        self._count += 1
 
-    def fill(self, content: memoryview) -> None:
-        self.barriers = int.from_bytes(content, "big")
+    def lent(self) -> Buffers:
+        return Buffers.of([self._count])
+
+    @contextmanager
+    def overwritten(self) -> Iterator[Buffers]:
+        yield self.lent()
 
     def digest(self) -> dict[str, int]:
         return {"barriers": self.barriers}
+
+    def sampled_digest(self, turn: int) -> dict[str, int]:
+        return self.digest()
 
     def rescaled(self) -> None:
         """The count is the job's, whatever its size."""
@@ -82,7 +94,7 @@ def train(
     """Barriers until the job has grown and shrunk again, or its growth was refused."""
     size = 3 if state.barriers else 2
     while True:
-        state.barriers += 1
+        state.count()
         if mishap == "member dies" and settings.peer == 1 and state.barriers == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         if terms.target_size and settings.peer == 0:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import queue
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +16,7 @@ from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFail
 from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.membership import Membership, Passage
+from kungfu.runtime.peer.replicate import Buffers
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from kungfu.runtime.wire import messages_pb2 as pb
@@ -27,33 +28,11 @@ from kungfu.runtime.wire.messages_pb2_grpc import (
     add_AgentServiceServicer_to_server,
     add_PeerServiceServicer_to_server,
 )
+from tests.runtime.peer.held import Held
 
 SECRET = "ab" * 32
 TERMS = Terms(64, 32.0)
 SHORT_S = 0.6  # for a wait that is to expire, after others of the same deadline that are not
-
-
-@dataclass
-class State:
-    """One variable of bytes, and how often the view changed under it."""
-
-    content: bytes
-    rescales: int = 0
-
-    def total_bytes(self) -> int:
-        return len(self.content)
-
-    def read(self, start: int, stop: int) -> bytes:
-        return self.content[start:stop]
-
-    def fill(self, content: memoryview) -> None:
-        self.content = bytes(content)
-
-    def digest(self) -> dict[str, int]:
-        return {"w": zlib.crc32(self.content)}
-
-    def rescaled(self) -> None:
-        self.rescales += 1
 
 
 @dataclass
@@ -115,7 +94,7 @@ class Member:
     """One peer of the job."""
 
     membership: Membership
-    state: State
+    state: Held
     socket: Socket
     posts: list[str]
 
@@ -133,11 +112,17 @@ class Job:
 
     def add(self, content: bytes) -> Member:
         settings = Settings(
-            "job", len(self.members), self.address, SECRET, "local", Limits(1, 4), Deadlines(wait_s=self.wait_s)
+            f"membership-{os.getpid()}",
+            len(self.members),
+            self.address,
+            SECRET,
+            "local",
+            Limits(1, 4),
+            Deadlines(wait_s=self.wait_s),
         )
         socket, posts = Socket(), list[str]()
         membership = Membership(settings, attachment=socket, on_offer=lambda: posts.append("offer"))
-        self.members.append(Member(membership, State(content), socket, posts))
+        self.members.append(Member(membership, Held(content), socket, posts))
         return self.members[-1]
 
     def serve_silence(self) -> str:
@@ -274,7 +259,7 @@ def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() 
         assert passages[0].prepared == Prepared((peer,), parts={"spawn": 0.5})
         assert set(passages[0].parts) == {"barrier", "attach", "state"}
         assert running.members[2].state.content == b"state"
-        assert [member.state.rescales for member in running.members] == [1, 2, 1]
+        assert [member.state.rescales for member in running.members] == [2, 2, 1]
         assert [member.socket.opened[-1]["rendezvous"] for member in running.members] == ["store for 3"] * 3
         assert running.agent.in_force[-1] == after.view
         assert [passage.after.rank for passage in running.all_do(barrier(terms=after.terms))] == [0, 1, 2]
@@ -393,8 +378,9 @@ def test_a_state_that_arrives_wrong_starts_no_view() -> None:
         assert [view.version for view in running.agent.in_force] == [1]
 
 
-class _Deaf(State):
+class _Deaf(Held):
     """Takes nothing in."""
 
-    def fill(self, content: memoryview) -> None:
-        assert bytes(content) == b"state"
+    @contextmanager
+    def overwritten(self) -> Iterator[Buffers]:
+        yield Buffers.of([self.memory.copy()])

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kungfu.training.graph.state import TrainingState, classify, plant_seeds
+from kungfu.training.graph.state import StateClasses, TrainingState, classify, plant_seeds
 from tests.training.linear import linear_model
 
 
@@ -71,11 +71,14 @@ def test_seeds_differ_between_peers_and_generators_and_are_the_same_again():
 
 def test_the_state_is_carried_over_byte_by_byte_in_any_slices():
     giver, taker = states(fill=3.0), states(fill=0.0)
-    content = b"".join(giver.read(start, start + 7) for start in range(0, giver.total_bytes(), 7))
-    assert len(content) == giver.total_bytes()
+    content = giver.lent()
     assert taker.digest() != giver.digest()
-    taker.fill(memoryview(content))
+    with taker.overwritten() as memory:
+        for start in range(0, content.total_bytes, 7):
+            memory.write(start, content.read(start, min(start + 7, content.total_bytes)))
     assert taker.digest() == giver.digest()
+    assert bool(taker.classes.shared["policy/flag"])
+    assert np.all(taker.classes.averaged["model/linear/normal/moving_mean"].numpy() == 3.0)
 
 
 def states(*, fill):
@@ -86,13 +89,14 @@ def states(*, fill):
     return TrainingState(classify(model, [], odd), on_rescaled=lambda: None)
 
 
-def test_a_state_that_was_read_is_laid_out_anew_after_the_barrier():
+def test_what_is_lent_stays_as_it_is_while_training_goes_on():
     state = states(fill=1.0)
-    before = state.read(0, state.total_bytes())
+    lent = state.lent()
+    before = lent.read(0, lent.total_bytes)
     next(iter(state.classes.shared.values())).assign_add(tf.ones([2, 3]))
-    assert state.read(0, state.total_bytes()) == before, "all peers stand still while it is read"
-    state.thaw()
-    assert state.read(0, state.total_bytes()) != before
+    assert lent.read(0, lent.total_bytes) == before
+    after = state.lent()
+    assert after.read(0, after.total_bytes) != before
 
 
 def test_the_digest_names_every_shared_variable_and_sees_one_bit():
@@ -103,3 +107,12 @@ def test_the_digest_names_every_shared_variable_and_sees_one_bit():
     variable.assign(np.nextafter(variable.numpy(), np.float32(2)))
     after = state.digest()
     assert [name for name in after if after[name] != before[name]] == ["model/linear/frozen/bias"]
+
+
+def test_a_sampled_digest_sees_a_change_in_its_turn_only():
+    large = {"model/large": tf.Variable(tf.zeros([1 << 18]))}
+    state = TrainingState(StateClasses(large, {}, {}), on_rescaled=lambda: None)
+    before = [state.sampled_digest(turn) for turn in range(32)]
+    large["model/large"].scatter_nd_update([[100_000]], [1.0])
+    seen = [turn for turn in range(32) if state.sampled_digest(turn) != before[turn]]
+    assert seen == [100_000 * 32 // (1 << 18)]

@@ -1,0 +1,54 @@
+"""Where variables are in memory, for the runtime to read and overwrite while the graph stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from kungfu.native import load
+from kungfu.runtime.peer.replicate import Buffers
+
+__all__ = ["memory_of", "overwritten"]
+
+
+def memory_of(variables: Sequence[tf.Variable]) -> Buffers:
+    """The memory of variables, to be read: their own buffers on the CPU, a copy of those on another device.
+
+    What is assigned to a variable while the buffers are held goes to new memory, so they never change.
+    """
+    if not _elsewhere(variables):
+        return _own_memory(variables, use="read")
+    with tf.device("/CPU:0"):
+        return Buffers.of([np.ascontiguousarray(variable.numpy()) for variable in variables])
+
+
+@contextmanager
+def overwritten(variables: Sequence[tf.Variable]) -> Iterator[Buffers]:
+    """The memory of variables, to be written into; at the end of the block they have what was written.
+
+    On the CPU that is their own memory, after a buffer that is shared with another tensor was left to that one.
+    """
+    if not _elsewhere(variables):
+        yield _own_memory(variables, use="overwrite")
+        return
+    arrays = [np.empty(variable.shape, variable.dtype.as_numpy_dtype) for variable in variables]
+    yield Buffers.of(arrays)
+    for variable, array in zip(variables, arrays, strict=True):
+        variable.assign(array)
+
+
+def _elsewhere(variables: Sequence[tf.Variable]) -> bool:
+    return any("CPU" not in variable.device for variable in variables)
+
+
+def _own_memory(variables: Sequence[tf.Variable], *, use: Literal["read", "overwrite"]) -> Buffers:
+    if not variables:
+        return Buffers.of([])
+    found: Any = load().ops.kungfu_buffers(
+        [variable.handle for variable in variables], Ts=[variable.dtype for variable in variables], use=use
+    )
+    return Buffers(found.table.numpy(), found.values)

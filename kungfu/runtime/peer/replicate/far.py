@@ -1,0 +1,45 @@
+"""The state from a peer of another host: a stream of messages, written into place as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from kungfu.errors import InternalError
+from kungfu.runtime.deciding.transfer import Part
+from kungfu.runtime.peer.replicate.buffers import Buffers
+from kungfu.runtime.peer.replicate.near import named
+from kungfu.runtime.peer.replicate.place import Place
+from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.wire import rpc
+from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub
+
+__all__ = ["take"]
+
+
+def take(
+    buffers: Buffers,
+    part: Part,
+    place: Place,
+    *,
+    on_open: Callable[[Callable[[], None]], bool],
+    on_progress: Callable[[int], None],
+) -> None:
+    """Takes ``part`` over the network; ``on_progress`` hears how many bytes have come. See ``near.take``."""
+    request = pb.Slice(version=place.view.version, start=part.start, stop=part.stop, rank=place.rank)
+    came, wanted, began = 0, part.stop - part.start, time.monotonic()
+    with rpc.connect(place.view.peers[part.source].address, secret=place.secret) as channel:
+        if not on_open(channel.close):
+            return
+        try:
+            for chunk in PeerServiceStub(channel).Fetch(request):
+                if came + len(chunk.data) > wanted:
+                    came += len(chunk.data)
+                    break
+                buffers.write(part.start + came, chunk.data)
+                came += len(chunk.data)
+                on_progress(came)
+        except rpc.RpcError as error:
+            raise rpc.named(error, what=named(part), deadline_s=time.monotonic() - began) from error
+    if came != wanted:
+        raise InternalError(f"{named(part)}: {came} of {wanted} bytes came")
