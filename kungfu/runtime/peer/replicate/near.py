@@ -46,7 +46,7 @@ def giving(buffers: Buffers, place: Place, takers: Sequence[int], *, failures: l
                 connections.append(connection)
                 pool.submit(_serve, connection, buffers, place, failures)
 
-        accepting = threading.Thread(target=accept, name="kungfu-accept")
+        accepting = threading.Thread(target=accept, name="kungfu-give-accept")
         accepting.start()
         try:
             yield
