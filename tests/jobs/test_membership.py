@@ -69,6 +69,16 @@ def test_uneven_slices_of_a_batch_that_stays_whole_leave_the_same_weights_everyw
     assert finished == {0: False, 1: False, 2: True}
 
 
+def test_a_peer_that_leaves_makes_the_other_cut_its_share_into_more_micro_batches(tmp_path):
+    # Two shares of 13 and 12 samples are three micro-batches each, the last of one without samples; alone it is five.
+    ended, found = trained(
+        tmp_path, "-np", 2, epochs=3, schedule='{"6": 1}', keep="global_batch_size", batch_size=25, max_local=6
+    )
+    assert ended.sizes == [2, 1]
+    assert_exact(found, epochs=3)
+    assert [row["batch"] for row in ended.metrics] == [25] * 12
+
+
 def test_peers_that_bring_batches_of_their_own_are_weighted_by_their_samples(tmp_path):
     ended = ran(tmp_path, "-np", 2, "--deadline", 10, program="own_batches.py", arguments=[4, tmp_path])
     assert ended.code == 0, ended.output

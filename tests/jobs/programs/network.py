@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--batch-size", type=int, default=12)
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--max-local", type=int, help="the largest micro-batch")
     parser.add_argument("--patient-at", type=int, default=0, help="the size at which each step takes 40 ms more")
     given = parser.parse_args()
 
@@ -63,7 +64,8 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         seen.scatter_add(tf.IndexedSlices(tf.ones_like(index), index))
 
-    for x, y, index in training.batches(data, batch_size=given.batch_size, epochs=given.epochs, seed=1):
+    walk = {"batch_size": given.batch_size, "epochs": given.epochs, "seed": 1, "max_local_batch_size": given.max_local}
+    for x, y, index in training.batches(data, **walk):
         step(x, y, index)
         if training.size == given.patient_at:
             time.sleep(0.04)
