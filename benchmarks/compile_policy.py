@@ -84,11 +84,12 @@ def _traced(plan: Plan) -> float:
     """Seconds to make variables and ops of a plan, as in a step."""
     import tensorflow as tf
 
+    from kungfu.compiler.fused import fused
     from kungfu.compiler.lower import lower
 
     specs = {name: _spec(name) for name in plan.sources | {"size", "rank"}}
     started = time.perf_counter()
-    program = lower(plan)
+    program = fused(lower(plan))
 
     def step(sources: dict[str, Any]) -> Any:
         return program.conclude(sources, program.riders(sources), lambda vectors, tag: vectors)

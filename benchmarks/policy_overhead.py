@@ -121,6 +121,7 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     import tensorflow as tf
 
     from kungfu.compiler import compile_policies
+    from kungfu.compiler.fused import fused
     from kungfu.compiler.lower import lower
     from kungfu.runtime.attachment.choose import make_attachment
     from kungfu.training.barrier import Barrier
@@ -133,7 +134,7 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     plan, attachment = compile_policies(given), make_attachment("local")
     saw = sum(len(names) for names in plan.saw)
     with tf.device("/CPU:0"):
-        program = lower(plan)
+        program = fused(lower(plan))
         ledger = Ledger.create(rules=len(plan.rules), masks=0, saw=saw, tape=make_tape(plan))
     membership = Beside(first, attachment, name)
     equipment = replace(

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,8 @@ from kungfu.errors import InternalError, KungfuError, UsageError
 
 __all__ = ["NativeLibrary", "build", "build_state", "load", "load_from", "load_state", "main"]
 
-_SOURCES = Path(__file__).parent / "runtime" / "attachment" / "native"
+_OPS = (Path(__file__).parent / "compiler" / "fused", Path(__file__).parent / "runtime" / "attachment" / "native")
+_STATE = Path(__file__).parent / "runtime" / "attachment" / "native" / "state"
 _MARK = re.compile(rb"kungfu-native tensorflow=([0-9A-Za-z.+_-]+)\0")
 # No flag may change a result: no -march=native, no fast-math, no fused multiply-add.
 _FLAGS = ("-O3", "-fPIC", "-shared", "-fno-trapping-math", "-ffp-contract=off", "-Wall", "-Wextra")
@@ -91,8 +92,9 @@ def load_state() -> ctypes.CDLL:
         return _loaded_state[0]
 
 
-def build(folder: Path = _SOURCES) -> Path:
-    """The cached library that fits the sources in ``folder`` and the installed TensorFlow, compiled if it is not there.
+def build(*folders: Path) -> Path:
+    """The cached library that fits the ops' sources, or those in ``folders``, and the installed TensorFlow; compiled
+    if it is not there.
 
     Of several processes that ask at once one compiles, under a lock, and the others wait for it. Raises as ``load``.
     """
@@ -100,16 +102,16 @@ def build(folder: Path = _SOURCES) -> Path:
 
     flags = [*_FLAGS, f'-DKUNGFU_TENSORFLOW_VERSION="{tf.__version__}"']
     flags += [_as_system_header(flag) for flag in tf.sysconfig.get_compile_flags()]
-    return _built(f"kungfu-tensorflow-{tf.__version__}", folder, flags, link=tf.sysconfig.get_link_flags())
+    return _built(f"kungfu-tensorflow-{tf.__version__}", folders or _OPS, flags, link=tf.sysconfig.get_link_flags())
 
 
-def build_state(folder: Path = _SOURCES / "state") -> Path:
+def build_state(folder: Path = _STATE) -> Path:
     """The cached library that fits the sources in ``folder``, compiled if it is not there; as ``build``."""
-    return _built("kungfu-state", folder, list(_FLAGS), link=[])
+    return _built("kungfu-state", [folder], list(_FLAGS), link=[])
 
 
-def _built(name: str, folder: Path, flags: list[str], *, link: list[str]) -> Path:
-    sources = sorted(path for path in folder.iterdir() if path.suffix in (".cc", ".h"))
+def _built(name: str, folders: Sequence[Path], flags: list[str], *, link: list[str]) -> Path:
+    sources = sorted(path for one in folders for path in one.iterdir() if path.suffix in (".cc", ".h"))
     library = _places().cache / f"{name}-{_digest(sources, flags)}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)

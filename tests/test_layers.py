@@ -22,7 +22,7 @@ ALLOWED = {
     "monitor": ["ops", "signal", "errors"],
     "policy": ["monitor", "control", "ops", "signal", "errors"],
     "policy_path": ["policy", "errors"],
-    "compiler": [*CALCULUS, "errors"],
+    "compiler": ["native", *CALCULUS, "errors"],
     "trace": ["compiler", *CALCULUS, "errors"],
     "training": ["compiler", "trace", "policy_path", "runtime", *CALCULUS, "errors"],
     "testing": ["compiler", "trace", "runtime", *CALCULUS, "errors"],

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -22,7 +22,7 @@ from kungfu.signal import Fold, OnRescale, Source
 from kungfu.signal.operation import NEST, DType, Operation, SignalType
 from kungfu.signal.sources import Placement
 
-__all__ = ["FoldVariable", "Program", "lower"]
+__all__ = ["Arithmetic", "FoldVariable", "Program", "lower", "offered"]
 
 AllReduce = Callable[[list[tf.Tensor], str], Sequence[tf.Tensor]]
 _NOTHING = {"bool": False, "int64": 0, "float32": nan}
@@ -43,12 +43,23 @@ class FoldVariable:
     init: bool | int | float
 
 
+class Arithmetic(Protocol):
+    """How a program computes what is no reduction of the gradients; see the methods of `Program`."""
+
+    def riders(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor: ...
+
+    def conclude(
+        self, program: Program, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce
+    ) -> Outcome: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """A plan in TensorFlow: the same eagerly, in a `tf.function`, and in a `tf.while_loop`."""
 
     plan: Plan
     states: Mapping[Fold, tuple[FoldVariable, ...]]
+    arithmetic: Arithmetic
 
     @property
     def variables(self) -> list[FoldVariable]:
@@ -67,7 +78,7 @@ class Program:
         step that does not need it. Beside the sources, `riders` and `conclude` take it for given."""
         machine = TensorFlowMachine(sources, _no_messages)
         return {
-            name: reduced(one, Evaluation(machine, self._held()))
+            name: reduced(one, Evaluation(machine, self.held()))
             for name, one in self.plan.frontier.items()
             if name not in sources and all(nest in sources for nest in one.sources)
         }
@@ -75,26 +86,41 @@ class Program:
     @tf.autograph.experimental.do_not_convert
     def riders(self, sources: Mapping[str, Any]) -> tf.Tensor:
         """This peer's float32 vector for the gradient all-reduce; `sources` holds those known before it."""
-        machine = TensorFlowMachine(sources, _no_messages)
-        return prepare(self.plan, Evaluation(machine, self._held()))
+        return self.arithmetic.riders(self, sources)
 
     @tf.autograph.experimental.do_not_convert
     def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
         """The decisions of this step, from all sources and the sum of all peers' riders; moves the folds on."""
-        evaluation = Evaluation(TensorFlowMachine(sources, all_reduce), self._held())
-        outcome = conclude(self.plan, evaluation, summed=summed)
-        for fold, fields in self.states.items():
+        return self.arithmetic.conclude(self, sources, summed, all_reduce)
+
+    def held(self) -> dict[Fold, tuple[tf.Tensor, ...]]:
+        """The states of the folds as they are now."""
+        return {fold: tuple(one.variable.read_value() for one in fields) for fold, fields in self.states.items()}
+
+
+@dataclass(frozen=True)
+class OpByOp:
+    """Each node of the plan as TensorFlow's own ops."""
+
+    def riders(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor:
+        machine = TensorFlowMachine(sources, _no_messages)
+        return prepare(program.plan, Evaluation(machine, program.held()))
+
+    def conclude(
+        self, program: Program, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce
+    ) -> Outcome:
+        evaluation = Evaluation(TensorFlowMachine(sources, all_reduce), program.held())
+        outcome = conclude(program.plan, evaluation, summed=summed)
+        for fold, fields in program.states.items():
             for one, value in zip(fields, evaluation.renewed[fold], strict=True):
                 one.variable.assign(value)
         return outcome
 
-    def _held(self) -> dict[Fold, tuple[tf.Tensor, ...]]:
-        return {fold: tuple(one.variable.read_value() for one in fields) for fold, fields in self.states.items()}
-
 
 def lower(plan: Plan) -> Program:
-    """The TensorFlow program of a plan; makes one variable a field of a fold's state, not trainable."""
-    return Program(plan, {fold: _variables(fold, names=names) for fold, names in plan.state_names.items()})
+    """The TensorFlow program of a plan, op by op; makes one variable a field of a fold's state, not trainable."""
+    states = {fold: _variables(fold, names=names) for fold, names in plan.state_names.items()}
+    return Program(plan, states, OpByOp())
 
 
 def _variables(fold: Fold, *, names: Sequence[str]) -> tuple[FoldVariable, ...]:
@@ -104,6 +130,13 @@ def _variables(fold: Fold, *, names: Sequence[str]) -> tuple[FoldVariable, ...]:
         variable = tf.Variable(start, trainable=False, name=name.replace("/", "_"))
         made.append(FoldVariable(name, variable, fold.placement, fold.on_rescale, init))
     return tuple(made)
+
+
+def offered(sources: Mapping[str, Any], *, name: str, dtype: DType | None) -> Any:
+    """A source of the step as a tensor; without a dtype, a nest as its list of tensors."""
+    if name not in sources:
+        raise InternalError(f"the step did not offer the source {name!r} that its plan reads")
+    return list(sources[name]) if dtype is None else tf.cast(sources[name], _DTYPES[dtype])
 
 
 def _no_messages(vectors: list[tf.Tensor], tag: str) -> Sequence[tf.Tensor]:
@@ -118,10 +151,7 @@ class TensorFlowMachine:
     all_reduce: AllReduce
 
     def source(self, source: Source) -> Any:
-        if source.source not in self.sources:
-            raise InternalError(f"the step did not offer the source {source.source!r} that its plan reads")
-        value = self.sources[source.source]
-        return list(value) if source.type.shape == NEST else self.cast(value, source.type.dtype)
+        return offered(self.sources, name=source.source, dtype=None if source.type.shape == NEST else source.type.dtype)
 
     def given(self, name: str) -> Any | None:
         return self.sources.get(name)

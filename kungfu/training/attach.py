@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler.fused import fused
 from kungfu.compiler.lower import Program, lower
 from kungfu.control import Budget, SetLearningRate
 from kungfu.control.action import mask_of
@@ -57,7 +58,7 @@ def attach(
     named = [load_policy(settings.policy)] if settings and settings.policy else []
     plan = compile_policies([*policies, *named], budget=budget)
     with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by
-        program = lower(plan)
+        program = fused(lower(plan))
         ledger = _ledger(plan)
         rate = make_rate(optimizers) if _sets_rate(plan) else None
     deadlines = settings.deadlines if settings else Deadlines()

@@ -47,9 +47,11 @@ class Peer:
             np.testing.assert_allclose(one.variable.numpy(), value, err_msg=one.name, **TOLERANCE)
 
 
-def peer_of(plan: Plan, log: Log, *, wrapped: Callable[[Any], Any]) -> Peer:
-    """A peer whose step runs as `wrapped` makes it: traced with `traced`, op by op with `eager`."""
-    peer = Peer(lower(plan), log)
+def peer_of(
+    plan: Plan, log: Log, *, wrapped: Callable[[Any], Any], made: Callable[[Program], Program] = lambda one: one
+) -> Peer:
+    """A peer whose step runs as `wrapped` makes it, traced with `traced`, at once with `eager`; `made` may fuse it."""
+    peer = Peer(made(lower(plan)), log)
 
     def exchange(vector: Any, tag: str) -> Any:
         def summed(own: Any) -> Any:
@@ -74,7 +76,7 @@ def peer_of(plan: Plan, log: Log, *, wrapped: Callable[[Any], Any]) -> Peer:
 
 
 def eager(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The step, op by op."""
+    """The step, without a graph."""
     return step
 
 

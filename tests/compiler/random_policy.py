@@ -31,6 +31,11 @@ class Pools:
     def number(self, index: int) -> Signal:
         return self.numbers[-1 - index % len(self.numbers)]
 
+    def early(self, index: int) -> Signal:
+        """A number that is known before the gradients are reduced."""
+        known = [one for one in self.numbers if one.known == "before"]
+        return known[-1 - index % len(known)]
+
     def flag(self, index: int) -> Signal:
         return self.flags[-1 - index % len(self.flags)]
 
@@ -112,6 +117,13 @@ ROUGH: dict[str, Callable[[Pools, int, int, int], Signal]] = {
     "window_mean": lambda pools, a, b, c: pools.number(a).window(b % 4 + 1).mean(),
     "smoothed_by_size": lambda pools, a, b, c: pools.number(a).by_size(3, decay=0.3)[pools.whole[1]],
 }
+# All of them, with collectives only where they ride on the gradients.
+RIDING: dict[str, Callable[[Pools, int, int, int], Signal]] = {
+    **{name: make for name, make in ROUGH.items() if name not in ("sum_vectors", "carried")},
+    "all_reduce": lambda pools, a, b, c: ops.all_reduce(pools.early(a), "sum"),
+    "all_reduce_mean": lambda pools, a, b, c: ops.all_reduce(pools.early(a), "mean"),
+    "all_gather": lambda pools, a, b, c: ops.all_gather(pools.early(a)),
+}
 
 
 def _nest(pools: Pools, index: int) -> Signal:
@@ -143,13 +155,13 @@ def instructions(
     return st.lists(one, min_size=max(3, at_least), max_size=at_most)
 
 
-def random_policy(program: Sequence[Instruction]) -> Policy:
+def random_policy(program: Sequence[Instruction], *, makers: Mapping[str, Any] = ROUGH) -> Policy:
     """The policy that these instructions make: one rule that rescales, one that calls, and some names."""
 
     def body(training: TrainingSignals) -> tuple[Rule, ...]:
         pools = _seeded(training)
         for operation, a, b, c in program:
-            _put(ROUGH[operation](pools, a, b, c), pools)
+            _put(makers[operation](pools, a, b, c), pools)
         return _rules(pools, program)
 
     return Policy("random", body)

@@ -1,4 +1,7 @@
-"""One plan, two interpreters: TensorFlow, eager and traced, and NumPy agree on random policies and inputs."""
+"""One plan, three interpreters: TensorFlow, the native op and NumPy agree on random policies and inputs.
+
+The first two each at once and traced. A listing waits for no message, so it is met where all collectives ride.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kungfu.compiler import Outcome, Plan, compile_policies
+from kungfu.compiler.fused import fused
+from kungfu.compiler.lower import Program, lower
 from kungfu.compiler.replay import Replay
 from tests.compiler.cluster import (
     Cluster,
@@ -26,11 +31,12 @@ from tests.compiler.cluster import (
     traced_cluster,
 )
 from tests.compiler.one_peer import TOLERANCE, eager, peer_of, run, traced
-from tests.compiler.random_policy import EXACT, ROUGH, Instruction, instructions, random_policy
+from tests.compiler.random_policy import EXACT, RIDING, ROUGH, Instruction, instructions, random_policy
 from tests.compiler.witness import Grid, Log, Witness
 
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 SEEDS = st.integers(0, 2**16)
+GRIDS: st.SearchStrategy[Grid] = st.sampled_from(["dyadic", "real"])
 
 
 def examples(number: int) -> settings:
@@ -70,11 +76,13 @@ EXAMPLES = int(os.environ.get("KUNGFU_SOAK_EXAMPLES", "30"))
 STEPS = 50
 
 
-def assert_histories_agree(plan: Plan, *, sizes: list[int], seed: int, grid: Grid) -> None:
-    """Plays one peer of a cluster through changing views, traced and op by op, beside the replay of all."""
+def assert_histories_agree(
+    plan: Plan, *, sizes: list[int], seed: int, grid: Grid, made: Callable[[Program], Program] = lambda one: one
+) -> None:
+    """Plays one peer of a cluster through changing views, traced and at once, beside the replay of all."""
     rng, log = np.random.default_rng(seed), Log(grid)
     replay = Replay(plan, size=sizes[0], machine=partial(Witness, log))
-    peers = [peer_of(plan, log, wrapped=traced), peer_of(plan, log, wrapped=eager)]
+    peers = [peer_of(plan, log, wrapped=one, made=made) for one in (traced, eager)]
     for number in range(1, STEPS + 1):
         size = sizes[(number - 1) * len(sizes) // STEPS]
         if number == 1 or size != replay.size:
@@ -141,6 +149,19 @@ def test_on_any_numbers_random_policies_decide_the_same_wherever_the_margin_is_n
     program: list[Instruction], sizes: list[int], seed: int
 ) -> None:
     assert_histories_agree(compile_policies([random_policy(program)]), sizes=sizes, seed=seed, grid="real")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@examples(EXAMPLES)
+@given(program=instructions(at_least=3, at_most=30, makers=RIDING), sizes=SIZES, seed=SEEDS, grid=GRIDS)
+def test_in_one_native_op_random_policies_decide_the_same(
+    program: list[Instruction], sizes: list[int], seed: int, grid: Grid
+) -> None:
+    plan = compile_policies([random_policy(program, makers=RIDING)])
+    operations = lower(plan)
+    assert fused(operations) is not operations
+    assert_histories_agree(plan, sizes=sizes, seed=seed, grid=grid, made=fused)
 
 
 @pytest.mark.slow

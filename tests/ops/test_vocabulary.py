@@ -1,4 +1,4 @@
-"""The twins: TensorFlow and NumPy say the same about every number, the awkward ones first."""
+"""The twins: TensorFlow, NumPy and the native library say the same about every number, the awkward ones first."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kungfu.compiler.fused.assemble import Assembler
+from kungfu.compiler.fused.program import evaluated
 from kungfu.compiler.lower import TensorFlowMachine
 from kungfu.compiler.replay import NumpyCluster
 from kungfu.errors import PolicyError
@@ -60,7 +62,21 @@ def both(operation: Operation, operands: list[Any], types: tuple[SignalType, ...
         (oracle,) = NumpyCluster({}, 1).apply(operation, [(one,) for one in operands], typing.operands)
     tensor = TensorFlowMachine({}, lambda vectors, tag: vectors).apply(operation, operands, typing.operands)
     assert str(np.asarray(oracle).dtype) == tensor.dtype.name == typing.result.dtype
+    if all(one.shape != NEST for one in types):
+        native = in_a_listing(operation, operands, types)
+        assert str(native.dtype) == typing.result.dtype
+        np.testing.assert_allclose(native.reshape(tensor.shape), tensor, rtol=1e-6, err_msg=operation.name)
     return oracle, tensor.numpy()
+
+
+def in_a_listing(operation: Operation, operands: list[Any], types: tuple[SignalType, ...]) -> Any:
+    """The operation in the native library, as a vector."""
+    machine = Assembler(frontier=())
+    registers = [machine.input(f"operand_{place}", one) for place, one in enumerate(types)]
+    result = machine.apply(operation, registers, operation.typing(types).operands)
+    known = {f"operand_{place}": one for place, one in enumerate(operands)}
+    (given,) = evaluated(machine.listing(states=[], results=[result]), [], known)
+    return given.numpy()
 
 
 @pytest.mark.parametrize("operation", ELEMENTWISE, ids=named)

@@ -219,5 +219,5 @@ def _post(averaging: Averaging, outcome: Any) -> None:
         ledger.posts.asked.assign_add(1)
         return tf.constant(True)
 
-    fired = tf.reduce_any(tf.logical_and(outcome.fired, tf.constant(acting, tf.bool)))
-    tf.cond(fired, post, lambda: tf.constant(False))
+    fired = outcome.fired if all(acting) else tf.logical_and(outcome.fired, tf.constant(acting, tf.bool))
+    tf.cond(tf.reduce_any(fired), post, lambda: tf.constant(False))

@@ -139,7 +139,8 @@ class Outcomes:
         """Graph: keeps the outcome of the rules for which ``standing`` (bool, one a rule) holds."""
         self.fired.assign(tf.logical_and(outcome.fired, standing))
         self.targets.assign(outcome.targets)
-        self.masks.assign(outcome.masks)
+        if self.masks.shape[0]:
+            self.masks.assign(outcome.masks)
         self.saw.assign(outcome.saw)
 
 

@@ -1,0 +1,191 @@
+"""Assemble: the walk over a plan once more, with a machine that computes nothing and writes down what is to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import count
+
+import numpy as np
+
+from kungfu.compiler.fused.listing import Listing, Register, assembled, literal
+from kungfu.compiler.plan import Plan, RiderLayout
+from kungfu.compiler.walk import Evaluation, conclude, prepare
+from kungfu.errors import InternalError
+from kungfu.signal import NEST, SCALAR, SOURCES, VECTOR, Fold, Source
+from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
+
+__all__ = ["SUMMED", "Assembler", "after_sync", "before_sync"]
+
+SUMMED = "summed"  # the input that holds what the peers' riders add up to
+
+_NOTHING: Mapping[DType, bool | int | float] = {"bool": False, "int64": 0, "float32": float("nan")}
+
+
+def before_sync(plan: Plan) -> Listing:
+    """What comes before the gradient all-reduce; gives this peer's riders."""
+    machine = Assembler(plan.frontier)
+    states = _states(plan, machine)
+    riders = prepare(plan, Evaluation(machine, _by_fold(plan, states)))
+    return machine.listing(states=states, results=[riders])
+
+
+def after_sync(plan: Plan) -> Listing:
+    """What comes after it; gives the fields of the outcome, each as one vector, and moves every state on."""
+    machine = Assembler(plan.frontier)
+    states = _states(plan, machine)
+    evaluation = Evaluation(machine, _by_fold(plan, states))
+    outcome = conclude(plan, evaluation, summed=machine.input(SUMMED, SignalType("float32", VECTOR)))
+    kept = [one for fold in plan.state_names for one in evaluation.renewed[fold]]
+    return machine.listing(states=states, results=list(outcome), kept=kept)
+
+
+def _states(plan: Plan, machine: Assembler) -> list[Register]:
+    """A register for every field of every fold's state."""
+    return [machine.register(one.type) for fold in plan.state_names for one in fold.recurrence.updates]
+
+
+def _by_fold(plan: Plan, states: Sequence[Register]) -> dict[Fold, tuple[Register, ...]]:
+    given = iter(states)
+    return {fold: tuple(next(given) for _ in fold.recurrence.init) for fold in plan.state_names}
+
+
+@dataclass(frozen=True, eq=False)
+class Assembler:
+    """Writes instructions; its values are registers. See `kungfu.compiler.walk.Machine`.
+
+    ``frontier`` names what is computed of the gradients outside, and is an input here.
+    """
+
+    frontier: Collection[str]
+    code: list[str] = field(default_factory=list)
+    inputs: dict[str, Register] = field(default_factory=dict)
+    constants: dict[tuple[DType, str], Register] = field(default_factory=dict)
+    numbers: count[int] = field(default_factory=count)
+
+    def listing(
+        self, *, states: Sequence[Register], results: Sequence[Register], kept: Sequence[Register] = ()
+    ) -> Listing:
+        """What was written so far; states that are neither read nor kept are left out."""
+        read = {int(word) for line in self.code for word in line.split()[1:]} | {one.number for one in results}
+        needed = {place: one for place, one in enumerate(states) if kept or one.number in read}
+        return assembled(
+            self.code, states=needed, inputs=self.inputs, constants=self.constants, results=results, kept=kept
+        )
+
+    def register(self, type: SignalType) -> Register:
+        """A register that nothing is in yet."""
+        return Register(next(self.numbers), type)
+
+    def input(self, name: str, type: SignalType) -> Register:
+        """The register that begins with what the step offers under this name."""
+        if name not in self.inputs:
+            self.inputs[name] = self.register(type)
+        return self.inputs[name]
+
+    def write(self, name: str, operands: Sequence[Register], type: SignalType) -> Register:
+        """One instruction, and the register with what it gives."""
+        result = self.register(type)
+        self.code.append(" ".join([name, str(result.number), *(str(one.number) for one in operands)]))
+        return result
+
+    # ---- what the walk asks of a machine -------------------------------------------------------------------------
+
+    def source(self, source: Source) -> Register:
+        if source.type.shape == NEST:
+            return self.register(source.type)  # read by nobody: what is made of it is on the frontier
+        return self.input(source.source, source.type)
+
+    def given(self, name: str) -> Register | None:
+        return self.input(name, SignalType("float32")) if name in self.frontier else None
+
+    def constant(self, value: bool | int | float, dtype: DType) -> Register:
+        text = literal(float(np.float32(value)) if dtype == "float32" else value, dtype=dtype)
+        if (dtype, text) not in self.constants:
+            self.constants[dtype, text] = self.register(SignalType(dtype))
+        return self.constants[dtype, text]
+
+    def cast(self, value: Register, dtype: DType) -> Register:
+        if value.type.dtype == dtype:
+            return value
+        return self.write(f"to_{dtype}.{value.type.dtype}", [value], SignalType(dtype, value.type.shape))
+
+    def apply(self, operation: Operation, operands: Sequence[Register], dtypes: Sequence[DType]) -> Register:
+        given = [self.cast(one, dtype) for one, dtype in zip(operands, dtypes, strict=True)]
+        result = operation.typing(tuple(one.type for one in given)).result
+        return self.write(f"{operation.name}.{given[0].type.dtype}", given, result)
+
+    def all_finite(self, value: Register) -> Register:
+        each = self.write("is_finite.float32", [value], SignalType("bool", value.type.shape))
+        return each if value.type.shape == SCALAR else self.write("all", [each], SignalType("bool"))
+
+    def blank(self, type: SignalType) -> Register:
+        nothing = self.constant(_NOTHING[type.dtype], type.dtype)
+        if type.shape == SCALAR:
+            return nothing
+        (length,) = type.shape
+        return self.write("spread", [nothing, self.size if length == "size" else self.whole(int(length))], type)
+
+    def branch(
+        self, on: Register, then: Callable[[], list[Register]], otherwise: Callable[[], list[Register]]
+    ) -> list[Register]:
+        start = self._reserve()
+        taken = then()
+        results = [self.register(one.type) for one in taken]
+        self._copy(taken, results)
+        middle = self._reserve()
+        self._copy(otherwise(), results)
+        self.code[start] = f"skip_unless {on.number} {middle - start}"
+        self.code[middle] = f"skip {len(self.code) - middle - 1}"
+        return results
+
+    def scattered(self, value: Register) -> Register:
+        zeros = self.write("spread", [self.constant(0.0, "float32"), self.size], SignalType("float32", VECTOR))
+        rank = self.input("rank", SOURCES["rank"].type)
+        return self.write("place", [zeros, rank, value], zeros.type)
+
+    def packed(self, scalars: Sequence[Register], vectors: Sequence[Register]) -> Register:
+        return self.write("join", [*scalars, *vectors], SignalType("float32", VECTOR))
+
+    def unpacked(self, message: Register, layout: RiderLayout) -> list[Register]:
+        number = SignalType("float32")
+        singles = [
+            self.write("take.float32", [message, self.whole(place)], number) for place in range(len(layout.scalars))
+        ]
+        at, parts = self.whole(len(layout.scalars)), []
+        for _ in layout.vectors:
+            parts.append(self.write("part", [message, at, self.size], message.type))
+            at = self.write("add.int64", [at, self.size], at.type)
+        return [*singles, *parts]
+
+    def averaged(self, value: Register) -> Register:
+        return self.apply(OPERATORS["divide"], [value, self.cast(self.size, "float32")], ["float32", "float32"])
+
+    def exchanged(self, message: Register, tag: str) -> Register:
+        raise InternalError(f"the plan sends message {tag!r} of its own, and no listing can wait for another peer")
+
+    def stacked(self, values: Sequence[Register], dtype: DType) -> Register:
+        return self.write("join", values, SignalType(dtype, VECTOR))
+
+    def rows(self, vectors: Sequence[Register]) -> Register:
+        return self.write("join", vectors, SignalType("bool", VECTOR))
+
+    # ---- what that is made of ------------------------------------------------------------------------------------
+
+    @cached_property
+    def size(self) -> Register:
+        """Peers in the view."""
+        return self.input("size", SOURCES["size"].type)
+
+    def whole(self, value: int) -> Register:
+        """A whole number."""
+        return self.constant(value, "int64")
+
+    def _reserve(self) -> int:
+        """The place of an instruction that is known later."""
+        self.code.append("")
+        return len(self.code) - 1
+
+    def _copy(self, values: Sequence[Register], results: Sequence[Register]) -> None:
+        self.code.extend(f"copy {to.number} {one.number}" for one, to in zip(values, results, strict=True))

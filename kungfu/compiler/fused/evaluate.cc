@@ -1,0 +1,126 @@
+// The op in the graph: a whole listing as one node, on the folds' variables in their places.
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "listing.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace {
+
+namespace tf = tensorflow;
+
+REGISTER_OP("KungfuEvaluate")
+    .Input("states: count * resource")
+    .Input("values: Ts")
+    .Output("results: Rs")
+    .Attr("count: int >= 0")
+    .Attr("Ts: list({float, int64, bool}) >= 0")
+    .Attr("Rs: list({float, int64, bool}) >= 0")
+    .Attr("listing: string")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
+      for (int i = 0; i < context->num_outputs(); ++i) {
+        context->set_output(i, context->Vector(tf::shape_inference::InferenceContext::kUnknownDim));
+      }
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Carries out a listing; see listing.h. All that it writes it writes at its end.
+
+states: Variables that it reads, and moves on where the listing says what is kept.
+values: Scalars and vectors that the listing takes.
+results: Vectors; a scalar is a vector of one entry.
+)doc");
+
+template <typename T>
+void read_entries(const tf::Tensor& tensor, kungfu::Value* value) {
+  const auto entries = tensor.flat<T>();
+  for (int64_t i = 0; i < entries.size(); ++i) value->put(i, entries(i));
+}
+
+template <typename T>
+void write_entries(const kungfu::Value& value, tf::Tensor* tensor) {
+  auto entries = tensor->flat<T>();
+  for (int64_t i = 0; i < entries.size(); ++i) entries(i) = value.at<T>(i);
+}
+
+void read(const tf::Tensor& tensor, kungfu::Value* value) {
+  tensor.dims() == 0 ? value->become_scalar() : value->become_vector(tensor.NumElements());
+  if (tensor.dtype() == tf::DT_FLOAT) return read_entries<float>(tensor, value);
+  if (tensor.dtype() == tf::DT_INT64) return read_entries<int64_t>(tensor, value);
+  read_entries<bool>(tensor, value);
+}
+
+void write(const kungfu::Value& value, tf::Tensor* tensor) {
+  if (tensor->dtype() == tf::DT_FLOAT) return write_entries<float>(value, tensor);
+  if (tensor->dtype() == tf::DT_INT64) return write_entries<int64_t>(value, tensor);
+  write_entries<bool>(value, tensor);
+}
+
+class Evaluate final : public tf::OpKernel {
+ public:
+  explicit Evaluate(tf::OpKernelConstruction* construction) : tf::OpKernel(construction) {
+    std::string text;
+    OP_REQUIRES_OK(construction, construction->GetAttr("listing", &text));
+    const std::string wrong = listing_.parse(text);
+    OP_REQUIRES(construction, wrong.empty(), absl::InvalidArgumentError(wrong));
+    const size_t inputs = listing_.states().size() + listing_.inputs().size();
+    OP_REQUIRES(construction, inputs == static_cast<size_t>(construction->num_inputs()),
+                absl::InvalidArgumentError("kungfu: a listing and its op differ in what they take"));
+    OP_REQUIRES(construction, listing_.results().size() == static_cast<size_t>(construction->num_outputs()),
+                absl::InvalidArgumentError("kungfu: a listing and its op differ in what they give"));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    const std::lock_guard<std::mutex> held(one_run_);
+    std::vector<tf::core::RefCountPtr<tf::Var>> variables(listing_.states().size());
+    for (size_t i = 0; i < variables.size(); ++i) {
+      OP_REQUIRES_OK(context, tf::LookupResource(context, tf::HandleFromInput(context, i), &variables[i]));
+      const tf::tf_shared_lock lock(*variables[i]->mu());
+      read(*variables[i]->tensor(), &listing_.value(listing_.states()[i]));
+    }
+    for (size_t i = 0; i < listing_.inputs().size(); ++i) {
+      read(context->input(variables.size() + i), &listing_.value(listing_.inputs()[i]));
+    }
+    listing_.run();
+    OP_REQUIRES_OK(context, give(context));
+    OP_REQUIRES_OK(context, keep(context, variables));
+  }
+
+ private:
+  absl::Status give(tf::OpKernelContext* context) {
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      const kungfu::Value& value = listing_.value(listing_.results()[i]);
+      tf::Tensor* result = nullptr;
+      TF_RETURN_IF_ERROR(context->allocate_output(i, {static_cast<int64_t>(value.size())}, &result));
+      write(value, result);
+    }
+    return absl::OkStatus();
+  }
+
+  // Into fresh memory: whoever has read a variable may still hold the old one.
+  absl::Status keep(tf::OpKernelContext* context, const std::vector<tf::core::RefCountPtr<tf::Var>>& variables) {
+    for (size_t i = 0; i < listing_.kept().size(); ++i) {
+      const tf::mutex_lock lock(*variables[i]->mu());
+      tf::Tensor* const old = variables[i]->tensor();
+      tf::Tensor fresh;
+      TF_RETURN_IF_ERROR(context->allocate_temp(old->dtype(), old->shape(), &fresh));
+      write(listing_.value(listing_.kept()[i]), &fresh);
+      *old = fresh;
+    }
+    return absl::OkStatus();
+  }
+
+  std::mutex one_run_;
+  kungfu::Listing listing_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("KungfuEvaluate").Device(tf::DEVICE_CPU), Evaluate);
+
+}  // namespace

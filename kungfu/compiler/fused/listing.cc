@@ -1,0 +1,89 @@
+#include "listing.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+namespace kungfu {
+namespace {
+
+std::vector<int> numbers_in(std::istream& words) {
+  std::vector<int> found;
+  for (int number; words >> number;) found.push_back(number);
+  return found;
+}
+
+}  // namespace
+
+std::string Listing::parse(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!parse_line(line)) return "kungfu: no instruction of this library: " + line;
+  }
+  return "";
+}
+
+bool Listing::parse_line(const std::string& line) {
+  std::istringstream words(line);
+  std::string head;
+  words >> head;
+  if (head == "constant") {
+    std::string type, text;
+    int number = -1;
+    words >> type >> number >> text;
+    return number >= 0 && parse_constant(type, text, number);
+  }
+  std::vector<int> numbers = numbers_in(words);
+  if (head == "skip" || head == "skip_unless") {
+    if (numbers.empty()) return false;
+    const size_t skipped = numbers.back();
+    numbers.pop_back();
+    instructions_.push_back({nullptr, -1, std::move(numbers), skipped});
+    return true;
+  }
+  hold(numbers);
+  if (head == "states") return states_ = std::move(numbers), true;
+  if (head == "inputs") return inputs_ = std::move(numbers), true;
+  if (head == "results") return results_ = std::move(numbers), true;
+  if (head == "kept") return kept_ = std::move(numbers), true;
+  const Operation operation = operation_called(head);
+  if (operation == nullptr || numbers.empty()) return false;
+  instructions_.push_back({operation, numbers[0], {numbers.begin() + 1, numbers.end()}, 0});
+  return true;
+}
+
+bool Listing::parse_constant(const std::string& type, const std::string& text, int number) {
+  hold({number});
+  Word& word = registers_[number].words[0];
+  if (type == "float32") {
+    word.number = std::strtof(text.c_str(), nullptr);
+  } else if (type == "int64") {
+    word.whole = std::strtoll(text.c_str(), nullptr, 10);
+  } else if (type == "bool") {
+    word.flag = text == "1";
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void Listing::hold(const std::vector<int>& numbers) {
+  for (const int number : numbers) {
+    if (number >= static_cast<int>(registers_.size())) registers_.resize(number + 1);
+  }
+}
+
+void Listing::run() {
+  for (size_t at = 0; at < instructions_.size(); ++at) {
+    const Instruction& next = instructions_[at];
+    if (next.operation == nullptr) {
+      if (next.operands.empty() || !registers_[next.operands[0]].words[0].flag) at += next.skipped;
+      continue;
+    }
+    operands_.clear();
+    for (const int number : next.operands) operands_.push_back(&registers_[number]);
+    next.operation(operands_, &registers_[next.result]);
+  }
+}
+
+}  // namespace kungfu

@@ -1,0 +1,59 @@
+// A listing: what a step computes for its policies, one instruction a line, as kungfu/compiler/fused/assemble.py writes.
+//
+//   states R...           the registers that begin with the folds' states
+//   inputs R...           the registers that begin with what the step offers
+//   constant TYPE R TEXT  a register that holds a constant throughout
+//   results R...          what is handed out at the end
+//   kept R...             what the states become, in their order; none where they stay
+//   skip N                goes on behind the next N instructions
+//   skip_unless R N       does so where R is false
+//   NAME.TYPE R R...      an operation by its name and its first operand's type: the result, then the operands
+//
+// Every register is written before it is read, whichever way the skips lead.
+#ifndef KUNGFU_FUSED_LISTING_H_
+#define KUNGFU_FUSED_LISTING_H_
+
+#include <string>
+#include <vector>
+
+#include "operation.h"
+#include "value.h"
+
+namespace kungfu {
+
+struct Instruction {
+  Operation operation = nullptr;  // none: a skip
+  int result = -1;
+  std::vector<int> operands;  // of a skip its condition, or none
+  size_t skipped = 0;
+};
+
+class Listing {
+ public:
+  // Empty, or what is wrong with the text.
+  std::string parse(const std::string& text);
+
+  // Carries out the instructions; the states and inputs must stand in their registers.
+  void run();
+
+  Value& value(int number) { return registers_[number]; }
+
+  const std::vector<int>& states() const { return states_; }
+  const std::vector<int>& inputs() const { return inputs_; }
+  const std::vector<int>& results() const { return results_; }
+  const std::vector<int>& kept() const { return kept_; }
+
+ private:
+  bool parse_line(const std::string& line);
+  bool parse_constant(const std::string& type, const std::string& text, int number);
+  void hold(const std::vector<int>& numbers);
+
+  std::vector<Value> registers_;
+  std::vector<int> states_, inputs_, results_, kept_;
+  std::vector<Instruction> instructions_;
+  std::vector<const Value*> operands_;  // of the instruction that is being carried out
+};
+
+}  // namespace kungfu
+
+#endif  // KUNGFU_FUSED_LISTING_H_

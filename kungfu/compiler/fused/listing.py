@@ -1,0 +1,62 @@
+"""A listing: what one side of a step computes, one instruction a line, for the native op `KungfuEvaluate`.
+
+``listing.h`` beside this file says what the lines mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kungfu.signal.operation import DType, SignalType
+
+__all__ = ["Listing", "Register", "assembled", "literal"]
+
+
+@dataclass(frozen=True, eq=False)
+class Register:
+    """Where a value stands while a listing runs."""
+
+    number: int
+    type: SignalType
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The text, and what the op is given beside it: states by their place among the fields of all folds, inputs by
+    name; and the dtypes of the vectors that it gives."""
+
+    text: str
+    states: tuple[int, ...]
+    inputs: Mapping[str, DType]
+    results: tuple[DType, ...]
+
+
+def assembled(
+    code: Iterable[str],
+    *,
+    states: Mapping[int, Register],
+    inputs: Mapping[str, Register],
+    constants: Mapping[tuple[DType, str], Register],
+    results: Sequence[Register],
+    kept: Sequence[Register] = (),
+) -> Listing:
+    """The listing of this code; ``kept`` is what all states become, none where they stay."""
+    head = [
+        _numbered("states", states.values()),
+        _numbered("inputs", inputs.values()),
+        *(f"constant {dtype} {register.number} {text}" for (dtype, text), register in constants.items()),
+        _numbered("results", results),
+        _numbered("kept", kept),
+    ]
+    given = {name: register.type.dtype for name, register in inputs.items()}
+    return Listing("\n".join([*head, *code]), tuple(states), given, tuple(one.type.dtype for one in results))
+
+
+def _numbered(word: str, registers: Iterable[Register]) -> str:
+    return " ".join([word, *(str(one.number) for one in registers)])
+
+
+def literal(value: bool | int | float, *, dtype: DType) -> str:
+    """A constant in a listing's words: a float to its last bit."""
+    return float(value).hex() if dtype == "float32" else str(int(value))

@@ -1,0 +1,20 @@
+// The operations of a listing by their names: the third twin of each of kungfu/ops/vocabulary.py, and a few more.
+#ifndef KUNGFU_FUSED_OPERATION_H_
+#define KUNGFU_FUSED_OPERATION_H_
+
+#include <string>
+#include <vector>
+
+#include "value.h"
+
+namespace kungfu {
+
+using Operands = std::vector<const Value*>;
+using Operation = void (*)(const Operands& operands, Value* result);
+
+// By "name.type", or by the name alone where the type does not matter; null if there is none.
+Operation operation_called(const std::string& name);
+
+}  // namespace kungfu
+
+#endif  // KUNGFU_FUSED_OPERATION_H_

@@ -1,0 +1,171 @@
+#include "vectors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace kungfu {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+// Counted from the end where negative; may lie outside.
+int64_t place_in(const Value& vector, int64_t index) {
+  return index < 0 ? index + static_cast<int64_t>(vector.size()) : index;
+}
+
+void take(const Operands& operands, const Word& nothing, Value* result) {
+  const Value &vector = *operands[0], &places = *operands[1];
+  places.scalar ? result->become_scalar() : result->become_vector(places.size());
+  for (size_t i = 0; i < result->size(); ++i) {
+    const int64_t at = place_in(vector, places.at<int64_t>(i));
+    const bool inside = at >= 0 && at < static_cast<int64_t>(vector.size());
+    result->words[i] = inside ? vector.words[at] : nothing;
+  }
+}
+
+// The place of the first entry that no other precedes; a NaN counts as the last of all.
+template <typename Precedes>
+void first_by(const Operands& operands, Value* result, float last, Precedes precedes) {
+  const Value& vector = *operands[0];
+  const auto entry = [&](size_t i) { return std::isnan(vector.at<float>(i)) ? last : vector.at<float>(i); };
+  size_t best = 0;
+  for (size_t i = 1; i < vector.size(); ++i) {
+    if (precedes(entry(i), entry(best))) best = i;
+  }
+  result->become_scalar();
+  result->put(0, static_cast<int64_t>(best));
+}
+
+int64_t flags_set(const Value& vector) {
+  return std::count_if(vector.words.begin(), vector.words.end(), [](const Word& word) { return word.flag; });
+}
+
+}  // namespace
+
+// ---- whatever the entries are --------------------------------------------------------------------------------------
+
+void choose(const Operands& operands, Value* result) {
+  result->become_scalar();
+  for (const Value* one : operands) {
+    if (!one->scalar) result->become_vector(one->size());
+  }
+  for (size_t i = 0; i < result->size(); ++i) {
+    result->words[i] = operands[operands[0]->word(i).flag ? 1 : 2]->word(i);
+  }
+}
+
+void copy(const Operands& operands, Value* result) {
+  result->scalar = operands[0]->scalar;
+  result->words = operands[0]->words;
+}
+
+void join(const Operands& operands, Value* result) {
+  result->become_vector(0);
+  for (const Value* one : operands) result->words.insert(result->words.end(), one->words.begin(), one->words.end());
+}
+
+void part(const Operands& operands, Value* result) {
+  const auto first = operands[0]->words.begin() + operands[1]->at<int64_t>(0);
+  result->scalar = false;
+  result->words.assign(first, first + operands[2]->at<int64_t>(0));
+}
+
+void place(const Operands& operands, Value* result) {
+  copy(operands, result);
+  const int64_t at = place_in(*result, operands[1]->at<int64_t>(0));
+  if (at >= 0 && at < static_cast<int64_t>(result->size())) result->words[at] = operands[2]->words[0];
+}
+
+void push(const Operands& operands, Value* result) {
+  result->scalar = false;
+  result->words.assign(operands[0]->words.begin() + 1, operands[0]->words.end());
+  result->words.push_back(operands[1]->words[0]);
+}
+
+void spread(const Operands& operands, Value* result) {
+  result->scalar = false;
+  result->words.assign(operands[1]->at<int64_t>(0), operands[0]->words[0]);
+}
+
+void ranks(const Operands& operands, Value* result) {
+  result->become_vector(operands[0]->at<int64_t>(0));
+  for (size_t i = 0; i < result->size(); ++i) result->put(i, static_cast<int64_t>(i));
+}
+
+void take_number(const Operands& operands, Value* result) {
+  Word nothing;
+  nothing.number = kNaN;
+  take(operands, nothing, result);
+}
+
+void take_other(const Operands& operands, Value* result) {
+  Word nothing;
+  nothing.whole = 0;
+  take(operands, nothing, result);
+}
+
+// ---- reductions ----------------------------------------------------------------------------------------------------
+
+void any(const Operands& operands, Value* result) {
+  result->become_scalar();
+  result->put(0, flags_set(*operands[0]) > 0);
+}
+
+void all(const Operands& operands, Value* result) {
+  result->become_scalar();
+  result->put(0, flags_set(*operands[0]) == static_cast<int64_t>(operands[0]->size()));
+}
+
+void count(const Operands& operands, Value* result) {
+  result->become_scalar();
+  result->put(0, flags_set(*operands[0]));
+}
+
+void argmin(const Operands& operands, Value* result) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  first_by(operands, result, infinity, [](float a, float b) { return a < b; });
+}
+
+void argmax(const Operands& operands, Value* result) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  first_by(operands, result, -infinity, [](float a, float b) { return a > b; });
+}
+
+Numbers& entries(const Value& vector, Missing missing) {
+  static thread_local Numbers numbers;  // keeps its room from call to call
+  numbers.clear();
+  for (size_t i = 0; i < vector.size(); ++i) {
+    const float entry = vector.at<float>(i);
+    if (missing == Missing::kSpreads || !std::isnan(entry)) numbers.push_back(entry);
+  }
+  return numbers;
+}
+
+bool has_nan(const Numbers& numbers) {
+  return std::any_of(numbers.begin(), numbers.end(), [](float entry) { return std::isnan(entry); });
+}
+
+float sum(Numbers& numbers) { return static_cast<float>(std::accumulate(numbers.begin(), numbers.end(), 0.0)); }
+
+float mean(Numbers& numbers) { return sum(numbers) / static_cast<float>(numbers.size()); }
+
+float smallest(Numbers& numbers) {
+  if (numbers.empty() || has_nan(numbers)) return kNaN;
+  return *std::min_element(numbers.begin(), numbers.end());
+}
+
+float largest(Numbers& numbers) {
+  if (numbers.empty() || has_nan(numbers)) return kNaN;
+  return *std::max_element(numbers.begin(), numbers.end());
+}
+
+float median(Numbers& numbers) {
+  if (numbers.empty() || has_nan(numbers)) return kNaN;
+  std::sort(numbers.begin(), numbers.end());
+  const size_t last = numbers.size() - 1;
+  return (numbers[last / 2] + numbers[(last + 1) / 2]) / 2;
+}
+
+}  // namespace kungfu

@@ -1,0 +1,134 @@
+"""The fused program: when it is one, what it leaves in the graph, and what it does to the folds' variables.
+
+That it decides what the other interpreters decide is shown in ``tests/compiler/test_equivalence.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kungfu import control, monitor, native, ops
+from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler.fused import fused
+from kungfu.compiler.lower import Program, lower
+from kungfu.compiler.replay import Replay
+from kungfu.errors import InternalError
+from kungfu.policies import gns_batch, schedule
+from kungfu.policy import Policy
+from tests.compiler.cluster import as_tensors, invented, replayed_states, states
+
+
+def ignore(control: Any, *values: float) -> None:
+    """A hook that does nothing."""
+
+
+def watching(training: Any) -> Any:
+    """Folds of every kind of state, a gate, a mask, riders of both kinds."""
+    slow = monitor.stragglers(training)
+    speed, window = monitor.throughput(training), training.mean_loss.window(3)
+    return control.every(2).when((training.mean_loss > 0).count() > 0).evict(slow), control.every(3).call(
+        ignore, speed, window.max(), training.mean_loss.delta()
+    )
+
+
+def watched_plan() -> Plan:
+    return compile_policies([Policy("watching", watching), gns_batch(max_peers=4, sample_every=2)])
+
+
+def no_messages(vectors: list[Any], tag: str) -> list[Any]:
+    raise AssertionError(f"a fused program sent {tag}")
+
+
+def stepped(program: Program, sources: Any) -> Any:
+    return program.conclude(sources, program.riders(sources), no_messages)
+
+
+def test_all_that_is_no_norm_is_two_nodes() -> None:
+    program = fused(lower(watched_plan()))
+    local, agreed = invented(np.random.default_rng(0), number=1, size=1)
+    sources = as_tensors(local[0], rank=0, agreed=agreed, local=local)
+    numbers = {name: value for name, value in sources.items() if not isinstance(value, list)}
+    norms = {name: tf.constant(1.0) for name in program.plan.frontier}
+    graph = tf.function(lambda: list(stepped(program, {**numbers, **norms}))).get_concrete_function().graph
+    kinds = [one.type for one in graph.get_operations()]
+    assert kinds.count("KungfuEvaluate") == 2
+    arithmetic = {"AddV2", "Sub", "Mul", "RealDiv", "SelectV2", "IsFinite", "Greater", "ReadVariableOp", "If"}
+    assert arithmetic.isdisjoint(kinds)
+
+
+def test_the_graph_knows_every_state_so_that_a_warm_up_can_put_it_back() -> None:
+    program = fused(lower(watched_plan()))
+    local, agreed = invented(np.random.default_rng(0), number=1, size=1)
+    sources = as_tensors(local[0], rank=0, agreed=agreed, local=local)
+    known = tf.function(lambda: list(stepped(program, sources))).get_concrete_function().variables
+    assert {one.variable.ref() for one in program.variables} == {one.ref() for one in known}
+
+
+def test_who_has_read_a_state_keeps_what_he_has_read() -> None:
+    program, rng = fused(lower(watched_plan())), np.random.default_rng(0)
+    for number in (1, 2, 3, 4):
+        local, agreed = invented(rng, number=number, size=1)
+        read = [one.variable.read_value() for one in program.variables]
+        then = [one.numpy().copy() for one in read]
+        stepped(program, as_tensors(local[0], rank=0, agreed=agreed, local=local))
+        np.testing.assert_equal([one.numpy() for one in read], then)
+        assert any(not np.array_equal(one, two, equal_nan=True) for one, two in zip(states(program), then, strict=True))
+
+
+def test_it_runs_on_every_step_of_a_while_loop() -> None:
+    counted = Policy("counted", lambda t: control.every(2).call(ignore, t.mean_loss.ema(0.5), t.step))
+    plan = compile_policies([counted])
+    looped, replay = fused(lower(plan)), Replay(plan, size=1)
+
+    @tf.function
+    def steps(count: tf.Tensor) -> tf.Tensor:
+        fired = tf.constant(0)
+        for number in tf.range(1, count + 1):
+            sources = {"step": number, "size": 1, "rank": 0, "pending": False, "mean_loss": tf.cast(number, tf.float32)}
+            fired += tf.reduce_sum(tf.cast(stepped(looped, sources).fired, tf.int32))
+        return fired
+
+    assert int(steps(tf.constant(6, tf.int64))) == 3
+    for number in range(1, 7):
+        replay.step([{}], {"step": number, "pending": False, "mean_loss": float(number)})
+    np.testing.assert_allclose(states(looped), replayed_states(replay, rank=0), rtol=1e-6)
+
+
+def test_a_plan_without_rules_or_with_messages_of_its_own_stays_op_by_op() -> None:
+    late = Policy("late", lambda t: control.every(2).call(ignore, ops.all_reduce(t.loss - t.mean_loss, "sum")))
+    for policies in ([], [late]):
+        program = lower(compile_policies(policies))
+        assert fused(program) is program
+
+
+def test_without_a_library_it_stays_op_by_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = lower(compile_policies([schedule({1: 2})]))
+    assert fused(program) is not program
+    monkeypatch.setattr(native, "_loaded", [])
+    monkeypatch.setenv("KUNGFU_NATIVE_LIBRARY", "/nowhere/none.so")
+    assert fused(program) is program
+
+
+def test_a_source_that_the_step_does_not_offer_is_named() -> None:
+    program = fused(lower(compile_policies([schedule({1: 2})])))
+    with pytest.raises(InternalError, match="the step did not offer the source 'pending' that its plan reads"):
+        program.conclude({"size": 2, "rank": 0, "step": 1}, tf.zeros([0]), no_messages)
+
+
+@pytest.mark.parametrize(
+    "line", ["add.complex64 2 0 1", "swap 1 0", "skip", "constant float16 0 0x1p+0", "constant int64", "add.int64"]
+)
+def test_a_line_that_is_no_instruction_is_refused_by_its_words(line: str) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(f"no instruction of this library: {line}")):
+        native.load().ops.kungfu_evaluate([], [], Rs=[], listing=f"states\ninputs\nresults\nkept\n{line}")
+
+
+def test_a_listing_that_takes_or_gives_something_else_than_its_op_is_refused() -> None:
+    for text, difference in (("inputs 0 1", "what they take"), ("inputs 0\nresults 0 0", "what they give")):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"a listing and its op differ in {difference}"):
+            native.load().ops.kungfu_evaluate([], [tf.constant(1.0)], Rs=[], listing=text)
