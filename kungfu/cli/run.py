@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kungfu.errors import KungfuError, UsageError
+from kungfu.runtime.deciding.cluster import Budgets
 from kungfu.runtime.deciding.failure import EXIT_CODES
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
@@ -30,6 +31,7 @@ class _Line:
     folder: Path
     command: tuple[str, ...]
     trace_limit_bytes: int
+    budgets: Budgets
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--heartbeat", type=float, default=5.0, metavar="S", help="for one whose process shows no life (5)"
     )
+    parser.add_argument(
+        "--failures", type=int, default=10, metavar="K", help="replace so many peers that fail in the run (10)"
+    )
+    parser.add_argument(
+        "--preemptions", type=int, default=1000, metavar="K", help="and so many that are taken away by SIGTERM (1000)"
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the program: python train.py ...")
     return parser
 
@@ -80,6 +88,9 @@ def _checked(given: argparse.Namespace) -> _Line:
             f"-np {given.peers} --min {given.min} --max {maximum}: must be 1 <= min <= np <= max; "
             "-np says how many peers the job starts with, --min and --max what a policy may make of it"
         )
+    for name, budget in (("--failures", given.failures), ("--preemptions", given.preemptions)):
+        if budget < 0:
+            raise UsageError(f"{name} {budget}: must be 0 (replace none) or more")
     if not 0 <= given.trace_limit <= 1e6:
         raise UsageError(f"--trace-limit {given.trace_limit:g}: must be from 0 (no trace) to 1000000 MB")
     _check_policy(given.policy)
@@ -95,7 +106,8 @@ def _checked(given: argparse.Namespace) -> _Line:
         recording="steps" if given.trace_limit else "nothing",
     )
     folder = given.logdir or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
-    return _Line(given.peers, settings, folder, _command(given.command), round(given.trace_limit * 1e6))
+    budgets = Budgets(given.failures, given.preemptions)
+    return _Line(given.peers, settings, folder, _command(given.command), round(given.trace_limit * 1e6), budgets)
 
 
 def _deadlines(given: argparse.Namespace) -> Deadlines:
@@ -138,7 +150,7 @@ def _run(line: _Line) -> int:
     from kungfu.runtime.agent.journal import Journal
 
     journal = Journal(line.folder, trace_limit_bytes=line.trace_limit_bytes)
-    job = Job(line.command, line.size, line.settings, dict(os.environ))
+    job = Job(line.command, line.size, line.settings, dict(os.environ), line.budgets)
     with make_console(journal.folder) as console:
         ending = Agent(job, journal=journal, console=console).run()
         journal.close()

@@ -13,21 +13,25 @@ from kungfu.compiler import Plan
 from kungfu.compiler.settle import Settled, settle
 from kungfu.control import Call
 from kungfu.control.hook import Control
+from kungfu.errors import KungfuError
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.deciding.decide import Decision, Terms
 from kungfu.runtime.deciding.setting import Moment, Setting, settled
 from kungfu.runtime.deciding.view import View
 from kungfu.runtime.peer.alone import Alone
-from kungfu.runtime.peer.membership import Membership, Passage
+from kungfu.runtime.peer.membership import Loss, Membership
+from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.settings import Limits
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import Rate
 from kungfu.training.graph.state import TrainingState
 from kungfu.training.record.chronicle import Chronicle
 from kungfu.training.record.pace import Pace
-from kungfu.training.requests import Fired, Requests, fired_rules, gathered, setting_of
+from kungfu.training.requests import Fired, Requests, demanded, fired_rules, gathered, setting_of
 
 __all__ = ["Barrier", "Equipment"]
+
+_NOTHING = Requests()
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Barrier:
     terms: Terms = field(default_factory=Terms)
     rank: int | None = 0
     size: int = 1
+    unanswered: Requests | None = None  # of a barrier that has not come to its end
 
     def join(self, first_terms: Callable[[int], Terms]) -> None:
         """Enters the job. ``first_terms`` gives the batch of the very first view, from its size."""
@@ -69,13 +74,14 @@ class Barrier:
         equipment, ledger = self.equipment, self.equipment.ledger
         ledger.posts.serve()
         self.average_statistics()
-        requests = self._requests()
+        requests = self.unanswered = self._requests()
         passage = equipment.membership.meet(
             equipment.state,
             self.terms,
             wish=requests.wish,
             adjust=lambda before, decision: self._adjusted(before, decision, requests),
         )
+        self.unanswered = None
         changed = passage.before is not None and passage.after.view.version != passage.before.view.version
         if changed:
             self._enter(passage, passage.after.terms)
@@ -86,8 +92,29 @@ class Barrier:
         if changed:
             ledger.timing.rescale_seconds.assign(stop_s)
         self.pace.held(stop_s, changed=changed)
-        self.chronicle.noted(requests.noted)
         self.chronicle.passed(passage, step=int(ledger.progress.step.numpy()), stop_s=stop_s)
+
+    def recover(self, error: KungfuError) -> None:
+        """Others were lost in a step or at a barrier: goes on with those who live, from the state of one of them.
+
+        What the broken barrier was asked for is asked again at the next one. Raises ``error`` where nobody else is.
+        """
+        equipment, ledger = self.equipment, self.equipment.ledger
+        if isinstance(equipment.membership, Alone):
+            raise error
+        started, done = time.monotonic(), self._steps()
+        loss = Loss(error, done, self.terms)
+        passage = equipment.membership.survive(equipment.state, loss, adjust=self._adjusted)
+        self._enter(passage, passage.after.terms)
+        ledger.timing.synchronised.assign(math.nan)
+        ledger.posts.halted.assign(False)
+        if self.unanswered is not None:
+            ledger.posts.asked.assign_add(1)
+        stop_s = time.monotonic() - started
+        ledger.timing.rescale_seconds.assign(stop_s)
+        self.pace.held(stop_s, changed=True)
+        redone = done - self._steps()
+        self.chronicle.recovered(passage, step=self._steps(), redone=max(0, redone), stop_s=stop_s)
 
     def part(self) -> None:
         """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""
@@ -129,11 +156,18 @@ class Barrier:
     # ---- what is asked for -----------------------------------------------------------------------------------------
 
     def _requests(self) -> Requests:
-        ledger, plan = self.equipment.ledger, self.equipment.plan
+        ledger, plan, membership = self.equipment.ledger, self.equipment.plan, self.equipment.membership
         # The step whose rules fired is the one before the step that carried their post.
         fired = fired_rules(plan, ledger.rules.posted, step=int(ledger.progress.step.numpy()) - 1)
         ledger.rules.posted.fired.assign(tf.zeros_like(ledger.rules.posted.fired))
-        return gathered(fired, call=self._call)
+        requests = gathered(fired, membership.view, call=self._call)
+        if self.unanswered is not None:
+            requests = _after(self.unanswered, requests)
+        demand = membership.take_demand()
+        return requests if demand is None else demanded(requests, demand, step=self._steps())
+
+    def _steps(self) -> int:
+        return int(self.equipment.ledger.progress.step.numpy())
 
     def _call(self, fired: Fired, action: Call) -> int | None:
         """The hook of listing 1 of the KungFu paper: called on every peer, with agreed values."""
@@ -142,7 +176,7 @@ class Barrier:
         self.chronicle.called(fired.rule, step=fired.step, saw=fired.saw, asked=control.wanted)
         return control.wanted
 
-    def _adjusted(self, before: View, decision: Decision, requests: Requests) -> Terms:
+    def _adjusted(self, before: View, decision: Decision, requests: Requests = _NOTHING) -> Terms:
         """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""
         ledger, rate = self.equipment.ledger, self.equipment.rate
         now = Moment(
@@ -179,6 +213,13 @@ class Barrier:
         if setting.kind != "learning_rate" or rate is None:
             return setting
         return replace(setting, value=rate.on_scale(setting.value))
+
+
+def _after(unanswered: Requests, newer: Requests) -> Requests:
+    """What was asked of a barrier that broke, and what was asked since."""
+    wish = newer.wish or unanswered.wish
+    settings = (*unanswered.settings, *newer.settings)
+    return Requests(wish, settings, (*unanswered.checkpoints, *newer.checkpoints))
 
 
 def _fired(settled_rules: Sequence[Settled], *, step: int) -> list[Fired]:

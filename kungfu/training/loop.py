@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn
 
 import tensorflow as tf
 
-from kungfu.errors import UsageError
+from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 from kungfu.runtime.deciding.decide import Terms
 from kungfu.training.barrier import Barrier
 from kungfu.training.data import Feed, Stamps
@@ -89,8 +89,14 @@ class Loop:
         self._finished = True
         if self._compiled is None:
             return
-        if not self.left:
-            self.barrier.part()
+        while not self.left:
+            try:
+                self.barrier.part()
+                break
+            except (PeerFailure, DeadlineExceeded, tf.errors.OpError) as error:
+                where = "the last barrier"
+                ours = translated(error, self.barrier, where=where) if isinstance(error, tf.errors.OpError) else error
+                self._recover(ours, error)
         self.barrier.chronicle.ended()
         summary = {"steps": self._steps(), "traces": self.traces(), **self.barrier.pace.summary()}
         self.barrier.equipment.membership.finish(summary, leaving=self.left)
@@ -111,8 +117,19 @@ class Loop:
         try:
             returned, code = self._compiled(stamp, tensors)
         except tf.errors.OpError as error:
-            raise translated(error, self.barrier, where=f"step {self._steps() + 1}") from error
-        return self._concluded(returned, code)
+            self._recover(translated(error, self.barrier, where=f"step {self._steps() + 1}"), error)
+            return SKIPPED
+        result = self._concluded(returned, code)
+        if code == BARRIER_FAILED:
+            self._recover(self._failed_barrier(), self._failure)
+        return result
+
+    def _recover(self, failure: BaseException, cause: BaseException | None) -> None:
+        """Goes on without the peers that were lost; whatever else went wrong is raised."""
+        if not isinstance(failure, PeerFailure | DeadlineExceeded):
+            raise failure from (cause if cause is not failure else None)
+        self.barrier.recover(failure)
+        self._record_view()
 
     def _call_inside(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The step as a part of a function of the user's, a loop say; its batches are the user's own."""
@@ -179,8 +196,6 @@ class Loop:
         return BARRIER_HELD
 
     def _concluded(self, returned: Any, code: int) -> Any:
-        if code == BARRIER_FAILED:
-            self._raise_failure()
         if code == STALE_BATCH:
             self._stale += 1
             if self._stale > _STALE_IN_A_ROW:
@@ -192,14 +207,17 @@ class Loop:
             self._chronicle_step(code)
         return returned
 
-    def _raise_failure(self) -> NoReturn:
+    def _failed_barrier(self) -> BaseException:
         """Statistics are averaged in a barrier, and a peer may be lost over that too."""
         failure = self._failure
         assert failure is not None
         if isinstance(failure, tf.errors.OpError):
-            where = f"the barrier behind step {self._steps()}"
-            raise translated(failure, self.barrier, where=where) from failure
-        raise failure
+            return translated(failure, self.barrier, where=f"the barrier behind step {self._steps()}")
+        return failure
+
+    def _raise_failure(self) -> NoReturn:
+        failure = self._failed_barrier()
+        raise failure from (self._failure if self._failure is not failure else None)
 
     def _record_view(self) -> None:
         if self._recorder is not None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kungfu.compiler import Plan
 from kungfu.control import Action, Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.control.rule import verdict
-from kungfu.runtime.deciding.decide import Wish
+from kungfu.runtime.deciding.decide import Contest, Leave, Wish
+from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.setting import Setting
+from kungfu.runtime.deciding.view import View
 from kungfu.training.graph.ledger import Outcomes
 
-__all__ = ["Fired", "Requests", "fired_rules", "gathered"]
+__all__ = ["Fired", "Requests", "demanded", "fired_rules", "gathered"]
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,11 @@ class Fired:
 
 @dataclass(frozen=True)
 class Requests:
-    """What a barrier is asked for: a size, other settings, and what this version only writes down."""
+    """What a barrier is asked for: a membership, other settings, and checkpoints, by who asks for them."""
 
     wish: Wish | None = None
     settings: tuple[Setting, ...] = ()
-    noted: tuple[Fired, ...] = field(default=())
+    checkpoints: tuple[str, ...] = ()
 
 
 def fired_rules(plan: Plan, outcomes: Outcomes, *, step: int) -> list[Fired]:
@@ -57,11 +60,14 @@ def fired_rules(plan: Plan, outcomes: Outcomes, *, step: int) -> list[Fired]:
     return found
 
 
-def gathered(fired: list[Fired], *, call: Callable[[Fired, Call], int | None]) -> Requests:
-    """What rules that fired ask for together; ``call`` calls a hook and gives the size that it wants, newest first."""
+def gathered(fired: list[Fired], view: View, *, call: Callable[[Fired, Call], int | None]) -> Requests:
+    """What rules that fired ask for together; ``call`` calls a hook and gives the size that it wants, newest first.
+
+    A mask names ranks of ``view``.
+    """
     wish: Wish | None = None
     settings: list[Setting] = []
-    noted: list[Fired] = []
+    checkpoints: list[str] = []
     for one in fired:
         action = one.action
         if isinstance(action, Rescale):
@@ -69,15 +75,39 @@ def gathered(fired: list[Fired], *, call: Callable[[Fired, Call], int | None]) -
         elif isinstance(action, Call):
             wanted = call(one, action)
             wish = wish if wanted is None else _wish(one, wanted, "local_batch_size")
-        elif isinstance(action, Evict | Replace | Checkpoint):
-            noted.append(one)
+        elif isinstance(action, Evict | Replace):
+            wish = _farewell(one, view) or wish
+        elif isinstance(action, Checkpoint):
+            checkpoints.append(one.rule)
         else:
             settings.append(setting_of(one))
-    return Requests(wish, tuple(settings), tuple(noted))
+    return Requests(wish, tuple(settings), tuple(checkpoints))
 
 
 def _wish(fired: Fired, size: int, keep: Any) -> Wish:
-    return Wish(size, keep, fired.rule, fired.step, fired.saw, fired.won, fired.lost)
+    return Wish(size, keep, fired.rule, fired.step, fired.saw, Contest(fired.won, fired.lost))
+
+
+def _farewell(fired: Fired, view: View) -> Wish | None:
+    """The peers that a mask shows, by id: a rule knows ranks. ``None`` where it shows none."""
+    peers = tuple(view.ids[rank] for rank in fired.ranks if rank < view.size)
+    leave = Leave(peers, "now" if isinstance(fired.action, Evict) else "replaced")
+    size = view.size - len(peers) if leave.when == "now" else view.size
+    contest = Contest(fired.won, fired.lost)
+    return Wish(size, "local_batch_size", fired.rule, fired.step, fired.saw, contest, leave) if peers else None
+
+
+def demanded(requests: Requests, demand: Demand, *, step: int) -> Requests:
+    """What a barrier is asked for when somebody outside demands something too: of two sizes, the demanded one."""
+    if demand.kind == "stop":
+        return replace(requests, settings=(*requests.settings, Setting("stop", math.nan, demand.why, step)))
+    if demand.kind == "checkpoint":
+        return replace(requests, checkpoints=(*requests.checkpoints, demand.why))
+    leave: Leave | None = None
+    if demand.kind != "resize":
+        when: dict[str, Any] = {"leave": "now", "notice": "noticed", "replace": "replaced"}
+        leave = Leave(demand.peers, when[demand.kind])
+    return replace(requests, wish=Wish(demand.size, "local_batch_size", demand.why, step, leave=leave))
 
 
 def setting_of(fired: Fired) -> Setting:

@@ -138,6 +138,41 @@ def _finished(event: Fields) -> str:
     return f"peer {figure(event.get('peer'))} {how} after {count(event.get('steps'), 'step')}"
 
 
+def _lost(event: Fields) -> str:
+    said, rank, peer = text_of(event, "error"), number(event.get("rank")), figure(event.get("peer"))
+    who = f"peer {peer}" if rank is None else f"rank {rank:.0f} (peer {peer})"
+    return f"{who} is lost: {text_of(event, 'how')}{f' ({said})' if said else ''}"
+
+
+def _broken(event: Fields) -> str:
+    return f"view {figure(event.get('version'))} is broken: {text_of(event, 'why')}"
+
+
+def _regrouping(event: Fields) -> str:
+    peers, target = items_of(event, "peers"), number(event.get("target")) or 0
+    more = target - len(peers)
+    coming = f"; {count(more, 'replacement')} will come" if more > 0 else ""
+    return f"{peers_named(peers)} regroup in view {figure(event.get('version'))}{coming}"
+
+
+def _recovered(event: Fields) -> str:
+    undone = number(event.get("redone")) or 0
+    redone = f", {count(undone, 'step')} undone" if undone else ""
+    return (
+        f"step {figure(event.get('step'))}: {figure(event.get('from'))} -> {count(event.get('to'), 'peer')} go on "
+        f"from the state of peer {figure(event.get('state_of'))}{redone}, batch "
+        f"{figure(event.get('global_batch_size'))}; training stood still for {duration(event.get('stop_s'))}"
+    )
+
+
+def _noticed(event: Fields) -> str:
+    return f"peer {figure(event.get('peer'))} was told that it will be taken away: it leaves at the next barrier"
+
+
+def _unheard(event: Fields) -> str:
+    return f"peer {figure(event.get('peer'))} did not answer: {text_of(event, 'error')}"
+
+
 def _failed(event: Fields) -> str:
     return f"failed: {text_of(event, 'error')}"
 
@@ -165,6 +200,12 @@ _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "dismissed": _dismissed,
     "dissent": _dissent,
     "late": _late,
+    "lost": _lost,
+    "broken": _broken,
+    "regrouping": _regrouping,
+    "recovered": _recovered,
+    "noticed": _noticed,
+    "unheard": _unheard,
     "finished": _finished,
     "failed": _failed,
     "ended": _ended,

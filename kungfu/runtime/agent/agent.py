@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import queue
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kungfu.errors import DeadlineExceeded, KungfuError
+from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.agent.console import Console
 from kungfu.runtime.agent.journal import Journal
 from kungfu.runtime.agent.launch import Process, count_gpus, end, end_all, share_of_host, start
+from kungfu.runtime.agent.relay import Relay, Unformed, Unheard
 from kungfu.runtime.agent.service import AgentService
 from kungfu.runtime.deciding import cluster as decided
-from kungfu.runtime.deciding.cluster import Cluster
-from kungfu.runtime.deciding.decide import Terms
-from kungfu.runtime.deciding.failure import Failure, find_root_cause
-from kungfu.runtime.deciding.view import View
+from kungfu.runtime.deciding.cluster import Budgets, Cluster, Rules
+from kungfu.runtime.deciding.failure import Failure, find_root_cause, headline
+from kungfu.runtime.deciding.view import Peer
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_prepared, from_terms, from_view
-from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub, add_AgentServiceServicer_to_server
+from kungfu.runtime.wire.messages_pb2_grpc import add_AgentServiceServicer_to_server
 
 __all__ = ["Agent", "Ending", "Job"]
 
@@ -39,12 +36,17 @@ _GRACE_S = 2.0
 
 @dataclass(frozen=True)
 class Job:
-    """What to run: the peers' settings are ``settings`` with their own id."""
+    """What to run: the peers' settings are ``settings`` with their own id; ``budgets`` bound how many are replaced."""
 
     command: tuple[str, ...]
     size: int
     settings: Settings
     environment: Mapping[str, str]
+    budgets: Budgets = field(default_factory=Budgets)
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(self.settings.deadlines, self.budgets, self.settings.limits.minimum)
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,6 @@ class _Signalled:
     number: int
 
 
-@dataclass(frozen=True)
-class _Lost:
-    error: KungfuError
-
-
 class Agent:
     """Runs one job on this host to its end; ``run`` must be called in the main thread."""
 
@@ -73,9 +70,11 @@ class Agent:
     ) -> None:
         self._job, self._journal, self._console, self._clock = job, journal, console, clock
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._cluster = Cluster(job.settings.deadlines)
+        self._cluster = Cluster(job.rules)
         self._processes: dict[int, Process] = {}
+        self._addresses: dict[int, Peer] = {}
         self._settings = job.settings
+        self._relay = Relay(job.settings, self._events.put)
 
     def run(self) -> Ending:
         """Starts the job and returns how it ended; nothing of it is left when this returns."""
@@ -92,9 +91,7 @@ class Agent:
             self._console.event(
                 self._write({"event": "started", "size": self._job.size, "command": [*self._job.command]})
             )
-            ending = self._perform_all(
-                decided.first(self._job.size, deadlines=self._settings.deadlines, now=self._clock())
-            )
+            ending = self._perform_all(decided.first(self._job.size, rules=self._job.rules, now=self._clock()))
             while ending is None:
                 ending = self._next()
             return ending
@@ -115,8 +112,12 @@ class Agent:
         if isinstance(event, _Signalled):
             self._write({"event": "ended", "reason": signal.Signals(event.number).name})
             return Ending(128 + event.number)
-        if isinstance(event, _Lost):
+        if isinstance(event, Unformed):
             return self._failed(decided.Fail(-1, str(event.error), late=isinstance(event.error, DeadlineExceeded)))
+        if isinstance(event, Unheard):
+            if event.peer in self._cluster.alive:
+                self._write({"event": "unheard", "peer": event.peer, "error": event.error})
+            return None
         self._note(event)
         return self._perform_all(decided.step(self._cluster, event, self._clock()))
 
@@ -128,6 +129,10 @@ class Agent:
             )
         elif isinstance(event, decided.Ended):
             self._write({"event": "peer ended", "peer": event.peer, "how": decided.ending(event.code)})
+        elif isinstance(event, decided.Noticed):
+            self._console.event(self._write({"event": "noticed", "peer": event.peer}))
+        elif isinstance(event, decided.Seen):
+            self._addresses[event.peer.id] = event.peer
 
     def _perform_all(self, outcome: decided.Outcome) -> Ending | None:
         self._cluster, commands = outcome
@@ -144,14 +149,20 @@ class Agent:
             case decided.Kill(peer, reason):
                 self._console.event(self._write({"event": "dismissed", "peer": peer, "reason": reason}))
                 end(self._processes[peer], signal.SIGKILL)
-            case decided.Form(view):
-                threading.Thread(target=self._form, args=(view,), daemon=True).start()
-            case decided.Offer(view, prepared):
+            case decided.Form():
+                self._relay.form(command)
+            case decided.Lead():
+                self._lead(command)
+            case decided.Announce():
+                self._announce(command)
+            case decided.Tell():
+                self._relay.to_leader(command)
+            case decided.Offer(_, prepared):
                 if prepared.missing:
                     self._console.event(
                         self._write({"event": "missing", "peers": list(prepared.missing), "reason": prepared.reason})
                     )
-                threading.Thread(target=self._offer, args=(view, from_prepared(prepared)), daemon=True).start()
+                self._relay.to_leader(command)
             case decided.Fail():
                 return self._failed(command)
             case decided.Done():
@@ -183,43 +194,37 @@ class Agent:
         rank = self._cluster.view.rank_of(peer) if self._cluster.view else None
         return f"peer {peer}" if rank is None else f"rank {rank}"
 
-    def _form(self, view: View) -> None:
-        """Admits everybody to the first view; the state is rank 0's."""
-        try:
-            rendezvous = self._ask(view, 0, "PrepareAttachment", from_view(view)).address
-            for rank in range(view.size):
-                message = pb.Admission(
-                    view=from_view(view), terms=from_terms(Terms()), rendezvous=rendezvous, sources=[0]
-                )
-                self._ask(view, rank, "Admit", message)
-        except KungfuError as error:
-            self._events.put(_Lost(error))
+    def _lead(self, command: decided.Lead) -> None:
+        survivors, lost = list(command.view.ids), {str(peer): how for peer, how in command.lost.items()}
+        told = {"event": "regrouping", "version": command.view.version, "peers": survivors, "lost": lost}
+        self._console.event(self._write({**told, "target": command.target}))
+        self._relay.lead(command, unled=decided.Unled)
 
-    def _offer(self, view: View, message: pb.Prepared) -> None:
-        try:
-            self._ask(view, 0, "Offer", message)
-        except KungfuError as error:
-            leader = self._processes[view.peers[0].id]
-            if leader.child.poll() is None:  # a leader that has ended speaks for itself: failed, or done training
-                self._events.put(_Lost(error))
-
-    def _ask(self, view: View, rank: int, method: str, message: Any) -> Any:
-        peer = view.peers[rank]
-        with rpc.connect(peer.address, secret=self._settings.secret) as channel:
-            stub = PeerServiceStub(channel)
-            what = f"rank {rank} (peer {peer.id}) to take {method}"
-            return rpc.call(getattr(stub, method), message, deadline_s=self._settings.deadlines.wait_s, what=what)
+    def _announce(self, command: decided.Announce) -> None:
+        if command.peer < 0:
+            self._console.event(self._write({"event": "broken", "version": command.version, "why": command.how}))
+        elif command.version:
+            view, said = self._cluster.view, headline(self._processes[command.peer].tail)
+            rank = None if view is None else view.rank_of(command.peer)
+            lost = {"event": "lost", "peer": command.peer, "rank": rank, "how": command.how, "error": said}
+            self._console.event(self._write(lost))
+        alive = [peer for id_, peer in self._addresses.items() if id_ in self._cluster.alive]
+        self._relay.announce(command, alive)
 
     def _failed(self, command: decided.Fail) -> Ending:
         """Waits a moment for the ends of others, then looks for the one that came first in the chain of causes."""
-        ended = {command.peer: command.reason}
+        ended = {command.peer: command.reason, **command.others}
         deadline = self._clock() + _ROOT_CAUSE_S
         while (left := deadline - self._clock()) > 0 and not command.late:
             try:
                 event = self._events.get(timeout=left)
             except queue.Empty:
                 break
-            if isinstance(event, decided.Ended) and event.code != 0 and event.peer not in self._cluster.parting:
+            if (
+                isinstance(event, decided.Ended)
+                and event.code != 0
+                and event.peer not in self._cluster.processes.parting
+            ):
                 ended[event.peer] = decided.ending(event.code)
             if set(ended) >= self._cluster.alive | {command.peer}:
                 break

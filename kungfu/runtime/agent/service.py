@@ -11,7 +11,7 @@ from kungfu.runtime.agent.console import Console
 from kungfu.runtime.agent.journal import Journal
 from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire.convert import to_peer, to_view
+from kungfu.runtime.wire.convert import to_peer, to_report, to_view
 from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceServicer
 
 __all__ = ["AgentService"]
@@ -49,6 +49,14 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
                 fields = json.loads(record.line)
                 self._journal.write(record.stream, fields)
                 (self._console.event if record.stream == "events" else self._console.status)(fields)
+        return pb.Ack()
+
+    def Lost(self, request: pb.Loss, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        self._put(decided.Lost(request.peer, to_report(request)))
+        return pb.Ack()
+
+    def Notify(self, request: pb.Notice, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        self._put(decided.Noticed(request.peer))
         return pb.Ack()
 
     def Finish(self, request: pb.Finished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name

@@ -16,7 +16,7 @@ from kungfu.errors import InternalError, UsageError
 from kungfu.runtime.attachment import memory
 from kungfu.runtime.attachment.handshake import Membership
 from kungfu.runtime.attachment.mesh import Mesh, meet
-from kungfu.runtime.attachment.protocol import Late
+from kungfu.runtime.attachment.protocol import Abandoned, Late, never
 
 __all__ = ["LocalAttachment"]
 
@@ -86,13 +86,14 @@ class LocalAttachment:
         secret: bytes,
         addresses: Sequence[str],
         rendezvous: str = "",
+        abandoned: Abandoned = never,
     ) -> None:
         """Plugs the op into the peers of a view, after closing what it was plugged into.
 
         ``rank`` of ``size`` peers, who all call this with the same ``job`` (at most 64 bytes), ``view`` and ``secret``
         (at least one byte) within ``deadline_s`` seconds; that is also how long an all-reduce waits for another peer,
         until ``wait_at_most`` says otherwise.
-        ``addresses`` and ``rendezvous`` are not needed here.
+        ``addresses`` and ``rendezvous`` are not needed here. ``abandoned`` gives a reason once waiting is in vain.
 
         Raises: ``DeadlineExceeded`` with the ranks that did not come; ``PeerFailure`` for a peer that hung up or does
         not know the secret; ``UsageError`` for a rank outside the size, an empty secret, a job's name too long, or a
@@ -105,7 +106,7 @@ class LocalAttachment:
             return
         deadline = time.monotonic() + deadline_s
         me = Membership(job=job, view=view, rank=rank, size=size, secret=secret)
-        mesh = meet(me, deadline_s=deadline_s)
+        mesh = meet(me, deadline_s=deadline_s, abandoned=abandoned)
         try:
             self._plug(me, mesh, deadline_s=deadline_s, deadline=deadline)
         finally:

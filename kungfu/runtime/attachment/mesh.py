@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.attachment.abstract import connect, listen, refuse_other_users
 from kungfu.runtime.attachment.handshake import Membership, answer, call
+from kungfu.runtime.attachment.protocol import Abandoned, never
 
 __all__ = ["Mesh", "meet"]
 
@@ -22,11 +23,12 @@ _LOOK_S = 0.01  # an address that nobody listens on yet cannot be waited for, on
 Mesh = dict[int, socket.socket]
 
 
-def meet(me: Membership, *, deadline_s: float) -> Mesh:
+def meet(me: Membership, *, deadline_s: float, abandoned: Abandoned = never) -> Mesh:
     """The socket to every other peer of ``me.view``, by rank; the caller closes them.
 
     Raises: ``DeadlineExceeded`` with the ranks that did not come within ``deadline_s`` seconds; ``PeerFailure`` for a
-    peer that hangs up or does not know the job's secret; ``UsageError`` if another process listens as this peer.
+    peer that hangs up or does not know the job's secret, and with the reason that ``abandoned`` gives;
+    ``UsageError`` if another process listens as this peer.
     """
     deadline = time.monotonic() + deadline_s
     met: Mesh = {}
@@ -34,6 +36,8 @@ def meet(me: Membership, *, deadline_s: float) -> Mesh:
     with ExitStack() as undo, _listen(me) as listening:
         undo.callback(_close, met)
         while missing := set(range(me.size)) - {me.rank, *met}:
+            if (reason := abandoned()) is not None:
+                raise PeerFailure(reason)
             if time.monotonic() > deadline:
                 raise DeadlineExceeded(_late(me, missing, deadline_s, refused))
             met |= {rank: made for rank in missing if rank < me.rank and (made := _try_call(me, rank, deadline))}

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Attachment", "Late"]
+__all__ = ["Abandoned", "Attachment", "Late", "never"]
+
+Abandoned = Callable[[], str | None]
+
+
+def never() -> str | None:
+    """Nothing speaks against waiting to the deadline."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,12 @@ class Attachment(Protocol):
         secret: bytes,
         addresses: Sequence[str],
         rendezvous: str = "",
+        abandoned: Abandoned = never,
     ) -> None:
-        """Host: plugs the op into the peers of a view, closing what it was plugged into."""
+        """Host: plugs the op into the peers of a view, closing what it was plugged into.
+
+        ``abandoned`` gives a reason once the wait for the others is in vain: ``PeerFailure``.
+        """
 
     def wait_at_most(self, deadline_s: float) -> None:
         """Host, any thread: a message waits no longer than this for another peer; one under way too, where it can."""

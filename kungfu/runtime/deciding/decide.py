@@ -7,6 +7,9 @@
 | larger, under way        | all there      | they join; surplus ones are dismissed                         |
 | larger, under way        | some missing   | those who are there join; the target is marked as refused     |
 | as large as the view     | any            | nothing; those under way are dismissed                        |
+| some peers to leave now  | any            | they leave, rank 0 included; more are prepared if it says so  |
+| some to be replaced      | none yet       | the agent prepares as many, the view stays                    |
+| to be replaced, under way | some or all   | as many leave as have come                                    |
 
 The newest wish wins over one that is under way. An offer that does not account for exactly the peers that were asked
 for last was made for an older wish, and some of its peers may be dismissed by now: the agent is asked for a new one.
@@ -22,14 +25,18 @@ from kungfu.runtime.deciding.ramp import Ramp
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Limits
 
-__all__ = ["Decision", "Keep", "Prepared", "Terms", "Wish", "decide"]
+__all__ = ["Contest", "Decision", "Keep", "Leave", "Prepared", "Terms", "Wish", "decide"]
 
 Keep = Literal["local_batch_size", "global_batch_size"]
+When = Literal["now", "noticed", "replaced"]
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What the peers of a view agree on besides its members; batch sizes in samples."""
+    """What the peers of a view agree on besides its members; batch sizes in samples.
+
+    ``leaving`` are the ids of those who leave when the peers under way have come.
+    """
 
     global_batch_size: int = 0
     batch_per_peer: float = 0.0
@@ -38,19 +45,37 @@ class Terms:
     keep: Keep = "local_batch_size"
     ramp: Ramp | None = None
     stopped: bool = False
+    leaving: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Whose wish won and whose lost, where a rule stands for several."""
+
+    won: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Peers by id that are to leave: now, as far as the job's minimum allows; now, because they were given notice,
+    which nothing can refuse; or when others have come to replace them."""
+
+    peers: tuple[int, ...]
+    when: When
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A rule that fired: the size it asks for, what it saw, and whose wish won and lost where it stands for several."""
+    """A rule that fired: the size it asks for, what it saw, and who is to leave if it names them."""
 
     size: int
     keep: Keep
     rule: str
     step: int
     saw: Mapping[str, float] = field(default_factory=dict)
-    won: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
+    contest: Contest = field(default_factory=Contest)
+    leave: Leave | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +90,10 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Decision:
-    """The view and terms after the barrier; ``prepare`` is a size for the agent to bring the job to."""
+    """The view and terms after the barrier; ``prepare`` is a size for the agent to bring the job to.
+
+    It counts the processes of the job, so those too who leave when others have come.
+    """
 
     view: View
     terms: Terms
@@ -82,10 +110,13 @@ def decide(
     >>> decide(two, Terms(64, 32.0), Limits(1, 4), wish=wish).prepare
     4
     """
+    if wish is not None and wish.leave is not None:
+        return _left(view, terms, limits, wish.size, wish.keep, wish.leave)
     under_way = terms.target_size > 0
-    asked = terms.target_size - view.size  # so many peers are under way
+    terms = replace(terms, leaving=tuple(peer for peer in terms.leaving if view.rank_of(peer) is not None))
+    asked = terms.target_size - view.size + len(terms.leaving)  # so many peers are under way
     if wish is not None:
-        terms = replace(terms, keep=wish.keep, refused_size=0, target_size=0)
+        terms = replace(terms, keep=wish.keep, refused_size=0, target_size=0, leaving=())
         target = _reachable(wish.size, terms, limits)
         terms = replace(terms, refused_size=wish.size if target != wish.size else 0)
     elif prepared is not None and under_way:
@@ -95,11 +126,35 @@ def decide(
     if target < view.size:
         shrunk = view.changed(leave=view.newest(view.size - target))
         return Decision(*_settled(shrunk, terms), target if under_way else None)
-    if target == view.size:
+    if target == view.size and not terms.leaving:
         return Decision(view, replace(terms, target_size=0), target if under_way else None)
-    if prepared is None or _accounted(prepared) != asked or target - view.size > asked:
-        return Decision(view, replace(terms, target_size=target), target)
+    coming = target - view.size + len(terms.leaving)
+    if prepared is None or _accounted(prepared) != asked or coming > asked:
+        return Decision(view, replace(terms, target_size=target), target + len(terms.leaving))
     return _joined(view, terms, target, prepared)
+
+
+def _left(view: View, terms: Terms, limits: Limits, size: int, keep: Keep, leave: Leave) -> Decision:
+    """Peers leave by name; a notice cannot be refused, but the last peer of a job has nobody to leave it to."""
+    least = 1 if leave.when == "noticed" else limits.minimum
+    named = [peer for peer in view.ids if peer in leave.peers]
+    going = tuple(named[: max(0, view.size - least)])
+    refused = view.size - len(named) if len(going) < len(named) else 0
+    if leave.when == "replaced":
+        named = named if view.size >= limits.minimum else []
+        terms = replace(terms, target_size=view.size if named else 0, leaving=tuple(named), refused_size=0)
+        return Decision(view, terms, view.size + len(named))
+    if not going:
+        return Decision(view, replace(terms, refused_size=refused))
+    shrunk, under_way = view.changed(leave=going), terms.target_size > 0
+    wanted = max(shrunk.size, limits.clip(size))
+    if leave.when == "noticed":
+        terms = replace(terms, target_size=0)  # who is taken away does not change what is trained: the batch stays
+    else:
+        shrunk, terms = _settled(shrunk, replace(terms, keep=keep, refused_size=refused))
+    if wanted == shrunk.size:
+        return Decision(shrunk, terms, wanted + len(going) if under_way else None)
+    return Decision(shrunk, replace(terms, target_size=wanted), wanted + len(going))
 
 
 def _accounted(prepared: Prepared) -> int:
@@ -107,13 +162,16 @@ def _accounted(prepared: Prepared) -> int:
 
 
 def _joined(view: View, terms: Terms, target: int, prepared: Prepared) -> Decision:
-    welcome = prepared.ready[: target - view.size]
-    reached = view.size + len(welcome)
+    growth, leaving = target - view.size, terms.leaving
+    welcome = prepared.ready[: growth + len(leaving)]
+    going = leaving[: max(0, len(welcome) - growth)]
+    reached = view.size + len(welcome) - len(going)
     terms = replace(terms, refused_size=target if reached < target else terms.refused_size)
     if not welcome:
-        return Decision(view, replace(terms, target_size=0), reached)
+        return Decision(view, replace(terms, target_size=0, leaving=()), reached)
     # The agent hears the size in any case: it may have started others since it made this offer.
-    return Decision(*_settled(view.changed(join=welcome), terms), reached)
+    changed = view.changed(leave=going, join=welcome)
+    return Decision(*_settled(changed, terms), reached + len(going))
 
 
 def _reachable(size: int, terms: Terms, limits: Limits) -> int:
@@ -126,7 +184,7 @@ def _reachable(size: int, terms: Terms, limits: Limits) -> int:
 
 def _settled(view: View, terms: Terms) -> tuple[View, Terms]:
     """The terms of a view that has just changed its size: the change is over, and the batch follows."""
-    terms = replace(terms, target_size=0)
+    terms = replace(terms, target_size=0, leaving=())
     if terms.keep == "global_batch_size":
         return view, replace(terms, batch_per_peer=terms.global_batch_size / view.size)
     return view, replace(terms, global_batch_size=round(terms.batch_per_peer * view.size))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["EXIT_CODES", "Failure", "find_root_cause"]
+__all__ = ["EXIT_CODES", "Failure", "find_root_cause", "headline"]
 
 # Documented in the README and by `kungfu-run --help`.
 EXIT_CODES = {
@@ -52,19 +52,24 @@ def find_root_cause(
     root = min(ended, key=lambda peer: (_rank_of_kind(kinds[peer]), peer != first, peer))
     name = names.get(root, "")
     who = f"{name} (peer {root})" if name.startswith("rank") else f"peer {root}"
-    headline = _headline(tails.get(root, ()))
-    text = ended[root] if root == _AGENT else f"{who}: {ended[root]}" + (f": {headline}" if headline else "")
+    said = headline(tails.get(root, ()))
+    text = ended[root] if root == _AGENT else f"{who}: {ended[root]}" + (f": {said}" if said else "")
     return Failure(root, text, 3 if late else _code(kinds[root], ended[root]), tuple(tails.get(root, ())))
 
 
 def _kind(tail: Sequence[str]) -> str:
     """The class of the last error in the output, '' if there is none."""
-    match = _HEADLINE.match(_headline(tail))
+    match = _HEADLINE.match(headline(tail))
     return match[1] if match else ""
 
 
-def _headline(tail: Sequence[str]) -> str:
-    return next((line for line in reversed(tail) if _HEADLINE.match(line)), "")
+def headline(tail: Sequence[str]) -> str:
+    """The last error in the last lines of a peer's output, '' if there is none.
+
+    >>> headline(["Traceback (most recent call last):", "ValueError: too wide", "bye"])
+    'ValueError: too wide'
+    """
+    return next((line for line in reversed(list(tail)) if _HEADLINE.match(line)), "")
 
 
 def _rank_of_kind(kind: str) -> int:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.runtime.deciding.cluster import Report
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_peer, from_view
+from kungfu.runtime.wire.convert import from_peer, from_report, from_view
 from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceStub
 
 __all__ = ["Agency"]
@@ -51,6 +52,14 @@ class Agency:
     def in_force(self, view: View) -> None:
         """All peers of ``view`` hold the same state and train."""
         self._call(self._stub.InForce, from_view(view))
+
+    def lost(self, report: Report) -> None:
+        """This peer lost others, is unplugged and waits for a new view."""
+        self._call(self._stub.Lost, from_report(report, self._peer.id))
+
+    def notify(self, why: str) -> None:
+        """This peer will be taken away: the job shall let it go."""
+        self._call(self._stub.Notify, pb.Notice(peer=self._peer.id, why=why))
 
     def record(self, stream: str, fields: Mapping[str, Any] | Fields) -> None:
         """Queues one JSON object for a stream of the agent's journal.

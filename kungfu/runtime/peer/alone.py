@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kungfu.runtime.deciding.decide import Decision, Terms, Wish
+from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.view import Peer, View
-from kungfu.runtime.peer.membership import Adjust, Passage, Standing, as_decided
+from kungfu.runtime.peer.passage import Adjust, Passage, Standing, as_decided
 from kungfu.runtime.peer.replicate import ReplicatedState
 
 __all__ = ["Alone"]
@@ -22,6 +23,10 @@ class Alone:
     def __init__(self) -> None:
         self._standing = Standing(View(0, (Peer(0, ""),)), 0, Terms())
 
+    @property
+    def view(self) -> View:
+        return self._standing.view
+
     def join(self, state: ReplicatedState) -> Passage:
         return Passage(None, self._standing)
 
@@ -32,6 +37,10 @@ class Alone:
 
     def part(self, state: ReplicatedState, terms: Terms) -> None:
         """Nobody else has to agree that training is over."""
+
+    def take_demand(self) -> Demand | None:
+        """Nobody can ask."""
+        return None
 
     def record(self, stream: str, fields: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
         """Nobody keeps a journal of a program that runs alone."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from kungfu.errors import DeadlineExceeded
+from kungfu.errors import DeadlineExceeded, PeerFailure
 
 __all__ = ["Meeting", "Meetings"]
 
@@ -32,16 +32,29 @@ class Meeting(Generic[Arrival, Result]):
             self._arrivals[rank] = arrival
             self._changed.notify_all()
 
-    def everyone(self, size: int, *, deadline_s: float, what: str) -> dict[int, Arrival]:
-        """The arrivals of all ranks below ``size``; ``DeadlineExceeded`` names those who are missing."""
+    def everyone(
+        self, size: int, *, deadline_s: float, what: str, abandoned: Callable[[], str | None] = lambda: None
+    ) -> dict[int, Arrival]:
+        """The arrivals of all ranks below ``size``; ``DeadlineExceeded`` names those who are missing.
+
+        ``abandoned`` gives a reason once the wait is in vain, which is asked at each ``wake``: ``PeerFailure``.
+        """
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._missing(size), timeout=deadline_s):
+            self._changed.wait_for(lambda: not self._missing(size) or abandoned() is not None, timeout=deadline_s)
+            if self._missing(size):
+                if (reason := abandoned()) is not None:
+                    raise PeerFailure(f"at {what}: {reason}")
                 missing = ", ".join(f"rank {rank}" for rank in self._missing(size))
                 raise DeadlineExceeded(f"waited {deadline_s:.1f} s at {what} for {missing}")
             return {rank: self._arrivals[rank] for rank in range(size)}
 
     def _missing(self, size: int) -> list[int]:
         return [rank for rank in range(size) if rank not in self._arrivals]
+
+    def wake(self) -> None:
+        """Lets who waits look again whether its wait is in vain."""
+        with self._changed:
+            self._changed.notify_all()
 
     def conclude(self, result: Result) -> None:
         """Lets everybody leave with ``result``."""
@@ -71,3 +84,10 @@ class Meetings(Generic[Arrival, Result]):
             for old in [k for k, (since, _) in self._open.items() if now - since > 600 and k != key]:
                 del self._open[old]
             return self._open.setdefault(key, (now, Meeting()))[1]
+
+    def wake(self) -> None:
+        """Lets everybody who waits in one of them look again."""
+        with self._lock:
+            meetings = [meeting for _, meeting in self._open.values()]
+        for meeting in meetings:
+            meeting.wake()

@@ -8,17 +8,22 @@ compared again: no step runs on a state that is not the same everywhere.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kungfu.errors import InternalError, KungfuError, PeerFailure
+from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
+from kungfu.runtime.deciding.cluster import Report
 from kungfu.runtime.deciding.decide import Decision, Prepared, Terms, Wish, decide
+from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.agency import Agency
-from kungfu.runtime.peer.replicate import Place, ReplicatedState, differing, fetch, lent
+from kungfu.runtime.peer.install import Entry, Installer, same_everywhere
+from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Survived, as_decided
+from kungfu.runtime.peer.replicate import ReplicatedState
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
@@ -26,34 +31,19 @@ from kungfu.runtime.wire import rpc
 from kungfu.runtime.wire.convert import from_terms, from_view, to_terms, to_view
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 
-__all__ = ["Adjust", "Membership", "Passage", "Standing"]
+__all__ = ["Loss", "Membership"]
 
-Adjust = Callable[[View, Decision], Terms]
-
-
-def as_decided(before: View, decision: Decision) -> Terms:
-    """The terms that come with the decision, as they are."""
-    return decision.terms
+_NAMED = re.compile(r"rank[ =]([0-9,]+)")
+_EVER_S = 365 * 86400.0  # the agent ends who waits in vain
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where this peer stands: its view and the terms in force; ``rank`` is ``None`` once it has left."""
+class Loss:
+    """What this peer knows when it has lost others: the error, its steps done, and the terms in force."""
 
-    view: View
-    rank: int | None
+    error: KungfuError
+    step: int
     terms: Terms
-
-
-@dataclass(frozen=True)
-class Passage:
-    """What a barrier came to: the standing after it, what led to it, and the seconds that its parts took."""
-
-    before: Standing | None
-    after: Standing
-    wish: Wish | None = None
-    prepared: Prepared | None = None
-    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 class Membership:
@@ -71,8 +61,15 @@ class Membership:
         self._deadline_s = settings.deadlines.wait_s
         self._service = PeerService(deadline_s=self._deadline_s, on_offer=on_offer, rendezvous=attachment.prepare)
         self._server, self._agency = _started(settings, self._service)
+        self._installer = Installer(settings, attachment, self._service, self._agency, clock)
         self._standing: Standing | None = None
-        self._barriers = 0
+        self._barriers = self._heard = 0
+        self._holds = False
+
+    @property
+    def view(self) -> View:
+        """The view that this peer is in."""
+        return self._member().view
 
     def join(self, state: ReplicatedState) -> Passage:
         """Says that this peer is ready, and waits until a view admits it and its state is that of the others."""
@@ -80,15 +77,38 @@ class Membership:
             state.digest()
         self._agency.ready()
         self._attachment.close()
-        admission = self._service.admission(deadline_s=365 * 86400.0, what="the job to admit this peer")
-        view = to_view(admission.view)
-        rank = view.rank_of(self._settings.peer)
-        if rank is None:
-            raise InternalError(f"peer {self._settings.peer} was admitted to view {view.version}, which lacks it")
-        standing = Standing(view, rank, to_terms(admission.terms))
-        parts: dict[str, float] = {}
-        self._install(standing, state, admission.rendezvous, sources=list(admission.sources), parts=parts)
-        return Passage(None, standing, parts=parts)
+        while True:
+            admission = self._admission()
+            parts: dict[str, float] = {}
+            try:
+                standing = self._enter(self._entry(admission), state, parts)
+                return Passage(None, standing, parts=parts)
+            except (PeerFailure, DeadlineExceeded) as error:
+                self._report(Loss(error, 0, Terms()))  # the others go on without this peer, and admit it later
+
+    def survive(self, state: ReplicatedState, loss: Loss, *, adjust: Adjust = as_decided) -> Passage:
+        """This peer lost others: unplugs itself, reports, and enters the view of those who live.
+
+        All of them take the state of the one that is furthest on; the lowest rank leads, and lets ``adjust`` make the
+        terms. Raises what is wrong if it is not for the loss of a peer.
+        """
+        before = replace(self._member(), terms=loss.terms)
+        while True:
+            started = self._clock()
+            self._report(loss)
+            admission = self._admission()
+            parts = {"regroup": self._clock() - started}
+            entry = self._entry(admission)
+            if entry.standing.rank == 0:
+                leads = self._leads(before, entry.view, admission.survival.target, adjust)
+                entry = replace(entry, leads=leads)
+            try:
+                after = self._enter(entry, state, parts)
+            except (PeerFailure, DeadlineExceeded) as error:
+                loss = replace(loss, error=error)
+                continue
+            survived = Survived(dict(admission.survival.lost), str(loss.error), entry.sources[0])
+            return Passage(before, after, parts=parts, survived=survived)
 
     def meet(self, state: ReplicatedState, terms: Terms, *, wish: Wish | None, adjust: Adjust = as_decided) -> Passage:
         """Holds the barrier that the peers of this view agreed on.
@@ -120,6 +140,10 @@ class Membership:
             self._lead(before, arrival, lambda: Decision(before.view, before.terms))
         else:
             self._follow(before, arrival)
+
+    def take_demand(self) -> Demand | None:
+        """The leader's: what somebody outside wants to have carried out at this barrier, if anything."""
+        return self._service.take_demand() if self._member().rank == 0 else None
 
     def record(self, stream: str, fields: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
         """One more line of a stream of the job's journal; see ``Agency.record``."""
@@ -156,7 +180,44 @@ class Membership:
             self._standing = after
         else:
             stayers = [rank for rank, peer in enumerate(after.view.peers) if before.view.rank_of(peer.id) is not None]
-            self._install(after, state, rendezvous, sources=stayers, parts=parts)
+            self._enter(Entry(after, rendezvous, tuple(stayers)), state, parts)
+
+    def _enter(self, entry: Entry, state: ReplicatedState, parts: dict[str, float]) -> Standing:
+        self._heard = max(self._heard, entry.view.version)
+        self._holds = self._holds and entry.holds  # a state that is being replaced is neither the old nor the new one
+        self._standing = standing = self._installer.install(entry, state, parts)
+        self._holds, self._barriers = True, 0
+        return standing
+
+    # ---- losing others -------------------------------------------------------------------------------------------
+
+    def _report(self, loss: Loss) -> None:
+        self._attachment.close()
+        standing, error = self._standing, loss.error
+        report = Report(
+            version=self._heard,
+            step=loss.step,
+            holds=self._holds,
+            error=str(error),
+            suspects=() if standing is None else _suspects(str(error), standing.view),
+            late=isinstance(error, DeadlineExceeded),
+        )
+        self._agency.lost(report)
+
+    def _admission(self) -> pb.Admission:
+        return self._service.admission(after=self._heard, deadline_s=_EVER_S, what="the job to admit this peer")
+
+    def _entry(self, admission: pb.Admission) -> Entry:
+        view = to_view(admission.view)
+        rank = view.rank_of(self._settings.peer)
+        if rank is None:
+            raise InternalError(f"peer {self._settings.peer} was admitted to view {view.version}, which lacks it")
+        return Entry(Standing(view, rank, to_terms(admission.terms)), admission.rendezvous, tuple(admission.sources))
+
+    def _leads(self, before: Standing, view: View, target: int, adjust: Adjust) -> Callable[[], Terms]:
+        """The terms of survivors: the batch stays, so that what is trained does not change because a peer was lost."""
+        kept = replace(before.terms, target_size=target, refused_size=0, leaving=())
+        return lambda: adjust(before.view, Decision(view, kept))
 
     # ---- the first meeting ---------------------------------------------------------------------------------------
 
@@ -183,8 +244,9 @@ class Membership:
                 before.view.size,
                 deadline_s=self._deadline_s,
                 what=f"barrier {arrival.number} of view {arrival.version}",
+                abandoned=lambda: self._service.breaches.of(before.view),
             )
-            _same_everywhere({rank: dict(message.digest) for rank, message in arrivals.items()}, before.view)
+            same_everywhere({rank: dict(message.digest) for rank, message in arrivals.items()}, before.view)
             self._log_dissent({rank: message.wish for rank, message in arrivals.items()}, before.view)
             verdict = self._announce(before.view, decision())
         except KungfuError as error:
@@ -231,62 +293,6 @@ class Membership:
             stub = PeerServiceStub(channel)
             rpc.call(stub.Admit, admission, deadline_s=self._deadline_s, what=f"peer {peer.id}, about to join")
 
-    # ---- the second meeting --------------------------------------------------------------------------------------
-
-    def _install(
-        self, after: Standing, state: ReplicatedState, rendezvous: str, *, sources: list[int], parts: dict[str, float]
-    ) -> None:
-        assert after.rank is not None
-        place = Place(
-            after.view, after.rank, sources, self._settings.job, self._settings.secret, deadline_s=self._deadline_s
-        )
-        started = self._clock()
-        if place.holds:
-            state.rescaled()
-        self._attachment.open(
-            rank=after.rank,
-            size=after.view.size,
-            job=self._settings.job,
-            view=after.view.version,
-            deadline_s=self._deadline_s,
-            secret=bytes.fromhex(self._settings.secret),
-            addresses=[peer.address for peer in after.view.peers],
-            rendezvous=rendezvous,
-        )
-        parts["attach"] = self._clock() - started
-        if not place.holds:
-            fetch(state, place)
-            state.rescaled()
-        with lent(state, place, desk=self._service.desk):
-            message = pb.Installed(version=after.view.version, rank=after.rank, digest=state.digest())
-            if after.rank == 0:
-                self._confirm(after.view, message)
-            else:
-                self._installed(after.view.peers[0], message)
-        parts["state"] = self._clock() - started - parts["attach"]
-        self._standing, self._barriers = after, 0
-
-    def _confirm(self, view: View, message: pb.Installed) -> None:
-        meeting = self._service.installations.at(view.version)
-        meeting.arrive(0, message)
-        try:
-            what = f"the start of view {view.version}"
-            arrivals = meeting.everyone(view.size, deadline_s=self._deadline_s, what=what)
-            _same_everywhere({rank: dict(arrival.digest) for rank, arrival in arrivals.items()}, view)
-        except KungfuError as error:
-            meeting.conclude(pb.Confirmation(error=str(error)))
-            raise
-        meeting.conclude(pb.Confirmation())
-        self._agency.in_force(view)
-
-    def _installed(self, leader: Peer, message: pb.Installed) -> None:
-        what = f"rank 0 (peer {leader.id}), confirming view {message.version}"
-        with rpc.connect(leader.address, secret=self._settings.secret) as channel:
-            stub = PeerServiceStub(channel)
-            confirmation = rpc.call(stub.Install, message, deadline_s=2.5 * self._deadline_s, what=what)
-        if confirmation.error:
-            raise PeerFailure(confirmation.error)
-
 
 def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, Agency]:
     server = rpc.serve(
@@ -298,7 +304,7 @@ def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, Agen
     return server, Agency(settings, Peer(settings.peer, server.address))
 
 
-def _same_everywhere(digests: Mapping[int, Mapping[str, int]], view: View) -> None:
-    difference = differing(digests)
-    if difference is not None:
-        raise InternalError(f"the peers of view {view.version} do not hold the same state: {difference}")
+def _suspects(error: str, view: View) -> tuple[int, ...]:
+    """The ids of the ranks that an error names."""
+    ranks = {int(word) for match in _NAMED.findall(error) for word in match.split(",") if word}
+    return tuple(view.ids[rank] for rank in sorted(ranks) if rank < view.size)

@@ -10,10 +10,12 @@ import grpc
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.deciding.decide import Prepared
+from kungfu.runtime.deciding.demand import Demand
+from kungfu.runtime.peer.breach import Breaches
 from kungfu.runtime.peer.meeting import Meetings
 from kungfu.runtime.peer.replicate import Desk
 from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire.convert import to_prepared
+from kungfu.runtime.wire.convert import to_demand, to_prepared
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceServicer
 
 __all__ = ["PeerService"]
@@ -33,6 +35,8 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._changed = threading.Condition()
         self._admission: pb.Admission | None = None
         self._offer: Prepared | None = None
+        self._demands: list[Demand] = []
+        self.breaches = Breaches()
 
     # A follower waits longer than its leader, so that the error that comes back is the leader's, which knows the names.
 
@@ -66,17 +70,43 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._on_offer()
         return pb.Ack()
 
+    def Carry(self, request: pb.Demand, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        with self._changed:
+            self._demands.append(to_demand(request))
+        self._on_offer()
+        return pb.Ack()
+
+    def Announce(self, request: pb.Breach, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        self.breaches.announce(peer=request.peer, version=request.version, how=request.how)
+        self.barriers.wake()
+        self.installations.wake()
+        return pb.Ack()
+
     def PrepareAttachment(self, request: pb.ViewInfo, context: Any) -> pb.Rendezvous:  # noqa: N802 - gRPC's name
         return pb.Rendezvous(address=self._rendezvous(len(request.peers)))
 
-    def admission(self, *, deadline_s: float, what: str) -> pb.Admission:
-        """The view that this peer is admitted to; ``DeadlineExceeded`` if none comes."""
+    def admission(self, *, after: int, deadline_s: float, what: str) -> pb.Admission:
+        """The newest view that this peer is admitted to, later than version ``after``; ``DeadlineExceeded`` if none
+        comes. Waits in views before it are over."""
+
+        def arrived() -> bool:
+            return self._admission is not None and self._admission.view.version > after
+
         with self._changed:
-            if not self._changed.wait_for(lambda: self._admission is not None, timeout=deadline_s):
+            if not self._changed.wait_for(arrived, timeout=deadline_s):
                 raise DeadlineExceeded(f"waited {deadline_s:.0f} s for {what}")
             admission, self._admission = self._admission, None
             assert admission is not None
             return admission
+
+    def take_demand(self) -> Demand | None:
+        """The oldest demand that is not carried out yet, once; if others are left, another barrier is asked for."""
+        with self._changed:
+            demand = self._demands.pop(0) if self._demands else None
+            others = bool(self._demands)
+        if others:
+            self._on_offer()
+        return demand
 
     def take_offer(self) -> Prepared | None:
         """The last offer of prepared peers, once."""

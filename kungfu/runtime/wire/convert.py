@@ -5,18 +5,24 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import cast
 
+from kungfu.runtime.deciding.cluster import Report
 from kungfu.runtime.deciding.decide import Keep, Prepared, Terms
+from kungfu.runtime.deciding.demand import Demand, DemandKind
 from kungfu.runtime.deciding.ramp import Ramp, RampUnit
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.wire import messages_pb2 as pb
 
 __all__ = [
+    "from_demand",
     "from_peer",
     "from_prepared",
+    "from_report",
     "from_terms",
     "from_view",
+    "to_demand",
     "to_peer",
     "to_prepared",
+    "to_report",
     "to_terms",
     "to_view",
 ]
@@ -47,6 +53,7 @@ def from_terms(terms: Terms) -> pb.Terms:
         keep=terms.keep,
         ramp=None if terms.ramp is None else pb.Ramp(**asdict(terms.ramp)),
         stopped=terms.stopped,
+        leaving=terms.leaving,
     )
 
 
@@ -59,6 +66,7 @@ def to_terms(message: pb.Terms) -> Terms:
         cast(Keep, message.keep or "local_batch_size"),
         _to_ramp(message.ramp) if message.HasField("ramp") else None,
         message.stopped,
+        tuple(message.leaving),
     )
 
 
@@ -79,3 +87,27 @@ def to_prepared(message: pb.Prepared) -> Prepared:
     return Prepared(
         tuple(to_peer(peer) for peer in message.ready), tuple(message.missing), message.reason, dict(message.parts)
     )
+
+
+def from_demand(demand: Demand) -> pb.Demand:
+    return pb.Demand(id=demand.id, kind=demand.kind, why=demand.why, size=demand.size, peers=demand.peers)
+
+
+def to_demand(message: pb.Demand) -> Demand:
+    return Demand(cast(DemandKind, message.kind), message.why, message.size, tuple(message.peers), message.id)
+
+
+def from_report(report: Report, peer: int) -> pb.Loss:
+    return pb.Loss(
+        peer=peer,
+        version=report.version,
+        step=report.step,
+        holds=report.holds,
+        error=report.error,
+        suspects=report.suspects,
+        late=report.late,
+    )
+
+
+def to_report(message: pb.Loss) -> Report:
+    return Report(message.version, message.step, message.holds, message.error, tuple(message.suspects), message.late)

@@ -26,7 +26,7 @@ class ViewInfo(_message.Message):
     def __init__(self, version: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped")
+    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving")
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     BATCH_PER_PEER_FIELD_NUMBER: _ClassVar[int]
     TARGET_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,7 @@ class Terms(_message.Message):
     KEEP_FIELD_NUMBER: _ClassVar[int]
     RAMP_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     global_batch_size: int
     batch_per_peer: float
     target_size: int
@@ -41,7 +42,8 @@ class Terms(_message.Message):
     keep: str
     ramp: Ramp
     stopped: bool
-    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[str] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ...) -> None: ...
+    leaving: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[str] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ramp(_message.Message):
     __slots__ = ("start", "target", "since", "over", "unit")
@@ -91,16 +93,33 @@ class Verdict(_message.Message):
     def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class Admission(_message.Message):
-    __slots__ = ("view", "terms", "rendezvous", "sources")
+    __slots__ = ("view", "terms", "rendezvous", "sources", "survival")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    SURVIVAL_FIELD_NUMBER: _ClassVar[int]
     view: ViewInfo
     terms: Terms
     rendezvous: str
     sources: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., sources: _Optional[_Iterable[int]] = ...) -> None: ...
+    survival: Survival
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., sources: _Optional[_Iterable[int]] = ..., survival: _Optional[_Union[Survival, _Mapping]] = ...) -> None: ...
+
+class Survival(_message.Message):
+    __slots__ = ("target", "lost")
+    class LostEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    target: int
+    lost: _containers.ScalarMap[int, str]
+    def __init__(self, target: _Optional[int] = ..., lost: _Optional[_Mapping[int, str]] = ...) -> None: ...
 
 class Slice(_message.Message):
     __slots__ = ("version", "start", "stop", "rank")
@@ -138,10 +157,36 @@ class Installed(_message.Message):
     def __init__(self, version: _Optional[int] = ..., rank: _Optional[int] = ..., digest: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Confirmation(_message.Message):
-    __slots__ = ("error",)
+    __slots__ = ("error", "terms")
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
     error: str
-    def __init__(self, error: _Optional[str] = ...) -> None: ...
+    terms: Terms
+    def __init__(self, error: _Optional[str] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ...) -> None: ...
+
+class Breach(_message.Message):
+    __slots__ = ("peer", "version", "how")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    HOW_FIELD_NUMBER: _ClassVar[int]
+    peer: int
+    version: int
+    how: str
+    def __init__(self, peer: _Optional[int] = ..., version: _Optional[int] = ..., how: _Optional[str] = ...) -> None: ...
+
+class Demand(_message.Message):
+    __slots__ = ("id", "kind", "why", "size", "peers")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    kind: str
+    why: str
+    size: int
+    peers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., why: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("ready", "missing", "reason", "parts")
@@ -205,3 +250,29 @@ class Finished(_message.Message):
     summary: str
     leaving: bool
     def __init__(self, peer: _Optional[int] = ..., summary: _Optional[str] = ..., leaving: bool = ...) -> None: ...
+
+class Loss(_message.Message):
+    __slots__ = ("peer", "version", "step", "holds", "error", "suspects", "late")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    peer: int
+    version: int
+    step: int
+    holds: bool
+    error: str
+    suspects: _containers.RepeatedScalarFieldContainer[int]
+    late: bool
+    def __init__(self, peer: _Optional[int] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., holds: bool = ..., error: _Optional[str] = ..., suspects: _Optional[_Iterable[int]] = ..., late: bool = ...) -> None: ...
+
+class Notice(_message.Message):
+    __slots__ = ("peer", "why")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    peer: int
+    why: str
+    def __init__(self, peer: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...

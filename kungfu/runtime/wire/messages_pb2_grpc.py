@@ -59,6 +59,16 @@ class PeerServiceStub(object):
                 request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Prepared.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
+        self.Announce = channel.unary_unary(
+                '/kungfu.PeerService/Announce',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Breach.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+                _registered_method=True)
+        self.Carry = channel.unary_unary(
+                '/kungfu.PeerService/Carry',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Demand.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+                _registered_method=True)
         self.PrepareAttachment = channel.unary_unary(
                 '/kungfu.PeerService/PrepareAttachment',
                 request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.ViewInfo.SerializeToString,
@@ -99,6 +109,18 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Announce(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Carry(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PrepareAttachment(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -131,6 +153,16 @@ def add_PeerServiceServicer_to_server(servicer, server):
             'Offer': grpc.unary_unary_rpc_method_handler(
                     servicer.Offer,
                     request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Prepared.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.SerializeToString,
+            ),
+            'Announce': grpc.unary_unary_rpc_method_handler(
+                    servicer.Announce,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Breach.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.SerializeToString,
+            ),
+            'Carry': grpc.unary_unary_rpc_method_handler(
+                    servicer.Carry,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Demand.FromString,
                     response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.SerializeToString,
             ),
             'PrepareAttachment': grpc.unary_unary_rpc_method_handler(
@@ -285,6 +317,60 @@ class PeerService(object):
             _registered_method=True)
 
     @staticmethod
+    def Announce(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.PeerService/Announce',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Breach.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Carry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.PeerService/Carry',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Demand.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def PrepareAttachment(request,
             target,
             options=(),
@@ -351,6 +437,16 @@ class AgentServiceStub(object):
                 request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Finished.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
+        self.Lost = channel.unary_unary(
+                '/kungfu.AgentService/Lost',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Loss.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+                _registered_method=True)
+        self.Notify = channel.unary_unary(
+                '/kungfu.AgentService/Notify',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Notice.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+                _registered_method=True)
 
 
 class AgentServiceServicer(object):
@@ -392,6 +488,18 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Lost(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Notify(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -423,6 +531,16 @@ def add_AgentServiceServicer_to_server(servicer, server):
             'Finish': grpc.unary_unary_rpc_method_handler(
                     servicer.Finish,
                     request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Finished.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.SerializeToString,
+            ),
+            'Lost': grpc.unary_unary_rpc_method_handler(
+                    servicer.Lost,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Loss.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.SerializeToString,
+            ),
+            'Notify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Notify,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Notice.FromString,
                     response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.SerializeToString,
             ),
     }
@@ -587,6 +705,60 @@ class AgentService(object):
             target,
             '/kungfu.AgentService/Finish',
             kungfu_dot_runtime_dot_wire_dot_messages__pb2.Finished.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Lost(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.AgentService/Lost',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Loss.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Notify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.AgentService/Notify',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Notice.SerializeToString,
             kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,

@@ -9,7 +9,7 @@ from typing import Any
 
 from kungfu.runtime.deciding.decide import Wish
 from kungfu.runtime.deciding.setting import Setting
-from kungfu.runtime.peer.membership import Passage
+from kungfu.runtime.peer.passage import Passage
 from kungfu.training.requests import Fired
 
 __all__ = ["Chronicle"]
@@ -57,11 +57,6 @@ class Chronicle:
                 },
             )
 
-    def noted(self, fired: Sequence[Fired]) -> None:
-        """Decisions that this version writes down and does not carry out."""
-        for one in fired if self._leading else ():
-            self._record("events", _told(one) | {"event": "noted"})
-
     def shadowed(self, fired: Sequence[Fired]) -> None:
         """What rules in the shadow would have asked for."""
         for one in fired:
@@ -94,6 +89,29 @@ class Chronicle:
             "global_batch_size": after.terms.global_batch_size,
             "stop_s": round(stop_s, 6),
             "parts": {**parts, "_since": now},
+        }
+
+    def recovered(self, passage: Passage, *, step: int, redone: int, stop_s: float) -> None:
+        """Peers were lost, and those who live have gone on from ``step``; ``redone`` steps of this peer are undone."""
+        before, after, survived = passage.before, passage.after, passage.survived
+        assert before is not None
+        assert survived is not None
+        self._leading = after.rank == 0
+        self._rescale = {
+            "event": "recovered",
+            "step": step,
+            "from": before.view.size,
+            "to": after.view.size,
+            "view": after.view.version,
+            "lost": {str(peer): how for peer, how in survived.lost.items()},
+            "noticed_by": survived.error,
+            "state_of": after.view.peers[survived.source].id,
+            "redone": redone,
+            "target": after.terms.target_size,
+            "global_batch_size": after.terms.global_batch_size,
+            "stop_s": round(stop_s, 6),
+            "parts": {**{f"{name}_s": round(s, 6) for name, s in passage.parts.items()}},
+            "_began": self._clock(),
         }
 
     def stepped(self, figures: Mapping[str, Any], watched: Sequence[float]) -> None:
@@ -139,7 +157,7 @@ class Chronicle:
                 "size": passage.before.view.size,
                 "asked": wish.size,
                 "done": _in_words(passage, wish),
-                **({"won": wish.won, "lost": wish.lost} if wish.won or wish.lost else {}),
+                **_named(wish),
             },
         )
 
@@ -152,11 +170,21 @@ class Chronicle:
                 {
                     "event": "refused",
                     "rule": self._under_way.rule if self._under_way else "",
-                    "asked": passage.after.terms.refused_size,
+                    "asked": passage.after.terms.refused_size or (self._under_way.size if self._under_way else 0),
                     "size": passage.after.view.size,
                     "reason": passage.prepared.reason,
                 },
             )
+
+
+def _named(wish: Wish) -> dict[str, Any]:
+    """Who was named, and whose wish won and lost, where that says something."""
+    named: dict[str, Any] = {}
+    if wish.contest.won or wish.contest.lost:
+        named |= {"won": wish.contest.won, "lost": wish.contest.lost}
+    if wish.leave is not None:
+        named |= {"peers": wish.leave.peers, "when": wish.leave.when}
+    return named
 
 
 def _in_words(passage: Passage, wish: Wish) -> str:
@@ -166,6 +194,9 @@ def _in_words(passage: Passage, wish: Wish) -> str:
     if after.view.size < size:
         gone = size - after.view.size
         return f"{gone} peer{'s' if gone > 1 else ''} leave{'' if gone > 1 else 's'} at once"
+    if after.terms.leaving:
+        count = len(after.terms.leaving)
+        return f"{count} peer{'s' if count > 1 else ''} will be replaced; others are being prepared"
     if after.terms.target_size > size:
         more = after.terms.target_size - size
         preparing = f"{more} more {'are' if more > 1 else 'is'} being prepared while training goes on"

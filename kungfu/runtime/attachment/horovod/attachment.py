@@ -15,7 +15,7 @@ from kungfu.runtime.attachment.horovod.muster import Roll, muster
 from kungfu.runtime.attachment.horovod.place import place
 from kungfu.runtime.attachment.horovod.store import Store
 from kungfu.runtime.attachment.horovod.watch import Watch
-from kungfu.runtime.attachment.protocol import Late
+from kungfu.runtime.attachment.protocol import Abandoned, Late, never
 
 __all__ = ["HorovodAttachment"]
 
@@ -91,12 +91,14 @@ class HorovodAttachment:
         secret: bytes,
         addresses: Sequence[str],
         rendezvous: str = "",
+        abandoned: Abandoned = never,
     ) -> None:
         """Plugs the op into the peers of a view, after closing what it was plugged into.
 
         ``rank`` of ``size`` peers, who all call this with the same ``job``, ``view``, ``secret`` (at least one byte),
         ``addresses`` (``HOST:PORT`` of every peer in rank order) and ``rendezvous`` (what ``prepare`` gave on rank 0)
-        within ``deadline_s`` seconds; that is also about how long an all-reduce waits for another peer.
+        within ``deadline_s`` seconds; that is also about how long an all-reduce waits for another peer. ``abandoned``
+        gives a reason once waiting for them is in vain.
 
         Raises: ``DeadlineExceeded`` with the ranks that did not come; ``PeerFailure`` where rank 0 does not answer or
         a peer does not know the secret; ``UsageError`` for a rank outside the size, an empty secret, no rendezvous, or
@@ -114,7 +116,7 @@ class HorovodAttachment:
             )
         mine = place(rank, addresses=addresses)
         roll = Roll(store=rendezvous, job=job, view=view, rank=rank, size=size, secret=secret)
-        muster(roll, deadline=time.monotonic() + deadline_s)
+        muster(roll, deadline=time.monotonic() + deadline_s, abandoned=abandoned)
         engine.start(mine, store=rendezvous, deadline_s=deadline_s)
         self._watched.deadline_s = deadline_s
         self._plug.size.assign(size)

@@ -11,9 +11,11 @@ from __future__ import annotations
 import hmac
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.attachment.horovod.store import get, get_now, put
+from kungfu.runtime.attachment.protocol import Abandoned, never
 
 __all__ = ["Roll", "muster"]
 
@@ -35,18 +37,19 @@ class Roll:
         return hmac.digest(self.secret, text.encode(), "sha256").hex().encode()
 
 
-def muster(roll: Roll, *, deadline: float) -> None:
+def muster(roll: Roll, *, deadline: float, abandoned: Abandoned = never) -> None:
     """Gives back control when all peers of the view are there.
 
     ``deadline``: on the clock of ``time.monotonic``, seconds.
 
     Raises: ``DeadlineExceeded`` with the ranks that did not come; ``PeerFailure`` where the store is gone, or a peer
-    has not proved that it belongs to the same view of the same job.
+    has not proved that it belongs to the same view of the same job; and with the reason that ``abandoned`` gives.
     """
     started = time.monotonic()
     try:
         put(roll.store, key=_key(roll.rank), value=roll.proof(roll.rank))
-        missing = [rank for rank in range(roll.size) if not _is_there(roll, rank, deadline=deadline)]
+        there = partial(_is_there, roll, deadline=deadline, abandoned=abandoned)
+        missing = [rank for rank in range(roll.size) if not there(rank)]
     except OSError as error:
         raise PeerFailure(
             f"rank 0 of view {roll.view} does not answer at {roll.store}, where the peers meet ({error}); it has died "
@@ -59,9 +62,11 @@ def muster(roll: Roll, *, deadline: float) -> None:
         )
 
 
-def _is_there(roll: Roll, rank: int, *, deadline: float) -> bool:
+def _is_there(roll: Roll, rank: int, *, deadline: float, abandoned: Abandoned) -> bool:
     said = get_now(roll.store, key=_key(rank))
     while said is None and time.monotonic() < deadline:
+        if (reason := abandoned()) is not None:
+            raise PeerFailure(reason)
         said = get(roll.store, key=_key(rank))
     if said is not None and not hmac.compare_digest(said, roll.proof(rank)):
         raise PeerFailure(

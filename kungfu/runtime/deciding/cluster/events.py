@@ -1,0 +1,196 @@
+"""What the agent hears, and what it may be told to do: values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kungfu.runtime.deciding.decide import Prepared
+from kungfu.runtime.deciding.demand import Demand
+from kungfu.runtime.deciding.view import Peer, View
+
+__all__ = [
+    "Announce",
+    "Command",
+    "Done",
+    "Ended",
+    "Event",
+    "Fail",
+    "Finishing",
+    "Form",
+    "InForce",
+    "Kill",
+    "Lead",
+    "Lost",
+    "Noticed",
+    "Offer",
+    "Report",
+    "Seen",
+    "Spawn",
+    "Tell",
+    "Tick",
+    "Unled",
+    "Wanted",
+]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A starting peer reached a stage: it attached, or (with ``ready``) waits to be admitted."""
+
+    peer: Peer
+    ready: bool
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The leader wants the job to have ``size`` peers, those included that leave when others have come."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class InForce:
+    """A view has begun to train."""
+
+    view: View
+
+
+@dataclass(frozen=True)
+class Finishing:
+    """A peer's training is over: by itself, or because a view let it go."""
+
+    peer: int
+    leaving: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a peer says that lost others: the newest view it has heard of, its steps done, and why it thinks so.
+
+    ``holds`` says whether it holds the shared state: a joiner does not before its first view. ``suspects`` are the ids
+    that its error names; ``late`` means that a deadline expired, not that a connection ended.
+    """
+
+    version: int
+    step: int
+    holds: bool
+    error: str
+    suspects: tuple[int, ...] = ()
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A peer lost others, has unplugged itself and waits for a new view."""
+
+    peer: int
+    report: Report
+
+
+@dataclass(frozen=True)
+class Unled:
+    """Nobody could be admitted to this view of survivors: the one who was to lead it does not answer."""
+
+    view: View
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """A peer was told by its platform that it will be taken away soon."""
+
+    peer: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process ended, with its exit code (negative: the signal)."""
+
+    peer: int
+    code: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time went by."""
+
+
+Event = Seen | Wanted | InForce | Finishing | Lost | Unled | Noticed | Ended | Tick
+
+
+@dataclass(frozen=True)
+class Spawn:
+    peer: int
+
+
+@dataclass(frozen=True)
+class Kill:
+    peer: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Form:
+    """Admit these peers to the first view."""
+
+    view: View
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Admit the survivors to ``view``; who is not of its ranks ``sources`` takes their state.
+
+    ``target`` is the size that the job will have with the replacements, 0 if none come. ``lost`` says how the others
+    were lost, by id.
+    """
+
+    view: View
+    sources: tuple[int, ...]
+    target: int
+    lost: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Announce:
+    """Tell every peer: ``peer`` is gone (-1: none is), and views up to ``version`` are broken, as ``how`` says."""
+
+    peer: int
+    version: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Let the leader of ``view`` hold a barrier and carry this out."""
+
+    view: View
+    demand: Demand
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Tell the leader of ``view`` who is ready and who is missing."""
+
+    view: View
+    prepared: Prepared
+
+
+@dataclass(frozen=True)
+class Fail:
+    """End the job: ``peer`` is at the root of it, ``reason`` says how; ``late`` means that a deadline expired.
+
+    ``others`` were lost with it, by id and how.
+    """
+
+    peer: int
+    reason: str
+    late: bool = False
+    others: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Done:
+    """Every process has ended well."""
+
+
+Command = Spawn | Kill | Form | Lead | Announce | Tell | Offer | Fail | Done

@@ -1,0 +1,160 @@
+"""Survivors of a broken view: who lives, who leads them on, whose state counts, and who is replaced.
+
+A member that loses another unplugs itself, reports, and waits. When all living members have reported, the next view is
+formed of them in their old order; those that have done most steps hold the state that counts, so that what one of them
+has seen happen never un-happens. Who does not report in time is killed: late becomes dead, and cannot wake up into a view that
+has gone on without it. All of it may happen again before the new view trains: a report of a later view begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kungfu.runtime.deciding.cluster.events import Announce, Fail, InForce, Kill, Lead, Lost, Report
+from kungfu.runtime.deciding.cluster.starting import gathered, spawned
+from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Regrouping
+from kungfu.runtime.deciding.view import View
+
+__all__ = ["again", "begun", "late_to_regroup", "member_died", "reported", "unled"]
+
+# A peer that the survivors' errors name gets so long to report itself: its connection may have ended with the others'.
+SUSPECT_S = 2.0
+# Views formed in a row without one that trained: something ends each of them.
+STUCK = 6
+
+
+def member_died(cluster: Cluster, peer: int, how: str, now: float) -> Outcome:
+    """A peer of the view is gone; the others are told, and what they report decides."""
+    assert cluster.view is not None
+    version = max(cluster.view.version, cluster.regrouping.version if cluster.regrouping else 0)
+    regrouping = cluster.regrouping or Regrouping(now, version)
+    reports = {other: report for other, report in regrouping.reports.items() if other != peer}
+    regrouping = replace(regrouping, lost={**regrouping.lost, peer: how}, reports=reports)
+    cluster = replace(cluster, regrouping=regrouping)
+    if not cluster.members:
+        others = {other: why for other, why in regrouping.lost.items() if other != peer}
+        return cluster, [Fail(peer, how, others=others)]
+    cluster, commands = _formed(cluster, now)
+    return cluster, [Announce(peer, version, how), *commands]
+
+
+def reported(cluster: Cluster, event: Lost, now: float) -> Outcome:
+    """A peer says that it lost others."""
+    peer, report = event.peer, event.report
+    if peer not in cluster.alive:
+        return cluster, []
+    if cluster.view is None:
+        return cluster, [Fail(peer, report.error, late=report.late)]
+    if peer not in cluster.members:
+        return cluster, []  # a joiner: it waits, and is offered again when a view has begun
+    version = max(report.version, cluster.view.version)
+    regrouping = cluster.regrouping or Regrouping(now, version)
+    if regrouping.formed is not None and report.version >= regrouping.formed.version:
+        regrouping = replace(regrouping, since=now, formed=None, reports={})  # that view broke before it trained
+    elif regrouping.formed is not None:
+        return cluster, []  # sent before it was admitted to that view
+    announced = [Announce(-1, version, report.error)] if not regrouping.reports else []
+    reports = {**regrouping.reports, peer: report}
+    regrouping = replace(regrouping, version=max(version, regrouping.version), reports=reports)
+    cluster, commands = _formed(replace(cluster, regrouping=regrouping), now)
+    return cluster, [*announced, *commands]
+
+
+def _formed(cluster: Cluster, now: float) -> Outcome:
+    """The next view, once everybody who lives has reported."""
+    regrouping, members = cluster.regrouping, cluster.members
+    assert regrouping is not None
+    assert cluster.view is not None
+    if regrouping.formed is not None or not regrouping.reports or set(members) - set(regrouping.reports):
+        return cluster, []
+    if (defect := _defect(cluster)) is not None:
+        return cluster, [defect]
+    peers = tuple(peer for peer in cluster.view.peers if peer.id in members)
+    # The lost leader may have announced the number after the last one to some: this view is neither.
+    view = View(regrouping.version + 2, peers)
+    coming = len(cluster.starting) + len(_replaced(cluster))
+    formed = replace(regrouping, formed=view, version=view.version, since=now, stuck=regrouping.stuck + 1)
+    sources = tuple(view.ids.index(peer) for peer in _furthest(regrouping.reports, members))
+    target = view.size + coming if coming else 0
+    return replace(cluster, regrouping=formed), [Lead(view, sources, target, regrouping.lost)]
+
+
+def unled(cluster: Cluster, view: View) -> Cluster:
+    """The view has no leader: its members still wait, and another one is formed when it is clear who lives."""
+    regrouping = cluster.regrouping
+    if regrouping is None or regrouping.formed != view:
+        return cluster
+    return replace(cluster, regrouping=replace(regrouping, formed=None))
+
+
+def again(cluster: Cluster, now: float) -> Outcome:
+    """Forms a view if all who live have reported, and none is formed yet."""
+    return (cluster, []) if cluster.regrouping is None else _formed(cluster, now)
+
+
+def _defect(cluster: Cluster) -> Fail | None:
+    """Why no view can be formed of the survivors."""
+    regrouping, members = cluster.regrouping, cluster.members
+    assert regrouping is not None
+    root, how = next(iter(regrouping.lost.items()), (members[0], regrouping.reports[members[0]].error))
+    others = {peer: why for peer, why in regrouping.lost.items() if peer != root}
+    late = all(report.late for report in regrouping.reports.values()) and not regrouping.lost
+    if not any(report.holds for report in regrouping.reports.values()):
+        return Fail(root, f"{how}, and no survivor holds the state of the job", others=others)
+    if regrouping.stuck >= STUCK:
+        return Fail(root, f"{how}; {STUCK} views in a row broke before they trained", late=late, others=others)
+    expected = len(members) + len(cluster.starting) + len(_replaced(cluster))
+    if expected < cluster.rules.minimum:
+        left = f"{expected} peer{'' if expected == 1 else 's'} would be left, fewer than --min {cluster.rules.minimum}"
+        return Fail(root, f"{how}; {left}, and the budget for replacements is spent", others=others)
+    return None
+
+
+def _furthest(reports: Mapping[int, Report], members: tuple[int, ...]) -> list[int]:
+    """Of those who hold the state, the ones furthest on: they need nothing from each other."""
+    done = max(reports[peer].step for peer in members if reports[peer].holds)
+    return [peer for peer in members if reports[peer].holds and reports[peer].step == done]
+
+
+def _replaced(cluster: Cluster) -> tuple[int, ...]:
+    """The lost peers that are replaced once the survivors train again: as many as the budgets allow."""
+    regrouping, losses, budgets = cluster.regrouping, cluster.losses, cluster.rules.budgets
+    assert regrouping is not None
+    failed = tuple(peer for peer in regrouping.lost if peer not in losses.noticed)
+    taken = tuple(peer for peer in regrouping.lost if peer in losses.noticed)
+    over_failures = max(0, losses.failures - budgets.failures)
+    over_preemptions = max(0, losses.preemptions - budgets.preemptions)
+    return failed[over_failures:] + taken[over_preemptions:]
+
+
+def begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
+    """A view trains. If it is that of survivors, the lost are replaced now, beside the training."""
+    fresh = {peer for peer in event.view.ids if peer in cluster.starting}
+    starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in fresh}
+    losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
+    regrouping, replaced = cluster.regrouping, () if cluster.regrouping is None else _replaced(cluster)
+    if regrouping is not None and (regrouping.formed is None or event.view.version < regrouping.formed.version):
+        # The leader's last word before it lost somebody: the reports of its members are still to come.
+        return replace(cluster, view=event.view, starting=starting, losses=losses), []
+    cluster = replace(cluster, view=event.view, starting=starting, losses=losses, regrouping=None)
+    if regrouping is None:
+        return cluster, []
+    cluster, spawns = spawned(cluster, replaced, now)
+    cluster, offers = gathered(cluster)
+    return cluster, [*spawns, *offers]
+
+
+def late_to_regroup(cluster: Cluster, now: float) -> list[Kill]:
+    """Members that ought to have reported by now. Those whom an error names are given less time."""
+    regrouping = cluster.regrouping
+    if regrouping is None or regrouping.formed is not None or not regrouping.reports:
+        return []
+    silent = [peer for peer in cluster.members if peer not in regrouping.reports]
+    suspects = {peer for report in regrouping.reports.values() for peer in report.suspects}
+    waited = now - regrouping.since
+    limit = SUSPECT_S if set(silent) <= suspects else cluster.rules.deadlines.wait_s
+    if waited <= limit:
+        return []
+    why = next(iter(regrouping.reports.values())).error
+    return [Kill(peer, f"it did not regroup with the others within {waited:.1f} s; {why}") for peer in silent]

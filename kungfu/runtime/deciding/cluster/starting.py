@@ -1,0 +1,110 @@
+"""Peers on their way into the job: spawned, awaited, offered, dismissed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kungfu.runtime.deciding.cluster.events import Form, Kill, Offer, Seen, Spawn
+from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Starting
+from kungfu.runtime.deciding.decide import Prepared
+from kungfu.runtime.deciding.view import View
+
+__all__ = ["dismissed", "gathered", "late_to_start", "lost_on_the_way", "seen", "spawned", "wanted"]
+
+# Replacements in a row that never came to train: what ends them is not chance.
+CRASH_LOOP = 3
+
+
+def spawned(cluster: Cluster, replacing: Iterable[int | None], now: float) -> Outcome:
+    """Starts a peer for each entry, which is the id that it replaces or ``None``."""
+    first = cluster.processes.next_id
+    fresh = {first + place: Starting(now, replaces=other) for place, other in enumerate(replacing)}
+    people = replace(cluster.processes, alive=cluster.alive | set(fresh), next_id=first + len(fresh))
+    return replace(cluster, starting={**cluster.starting, **fresh}, processes=people), [Spawn(peer) for peer in fresh]
+
+
+def dismissed(cluster: Cluster, peers: Iterable[int], reason: str) -> Outcome:
+    """Lets peers go that are on their way."""
+    going = list(peers)
+    starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in going}
+    people = replace(cluster.processes, parting=cluster.processes.parting | set(going))
+    return replace(cluster, starting=starting, processes=people), [Kill(peer, reason) for peer in going]
+
+
+def wanted(cluster: Cluster, size: int, now: float) -> Outcome:
+    """The leader asks for a size: spawns what is missing, dismisses what is too much."""
+    if cluster.view is None:
+        return cluster, []  # there is no leader yet who could ask
+    have, cluster = len(cluster.members) + len(cluster.starting), replace(cluster, missing={})
+    if size > have:
+        cluster, changes = spawned(cluster, [None] * (size - have), now)
+    else:
+        cluster, changes = _thinned(cluster, have - size, f"the job wants {size} peers now")
+    cluster, offers = gathered(cluster)
+    return cluster, [*changes, *offers]
+
+
+def _thinned(cluster: Cluster, count: int, reason: str) -> Outcome:
+    """Lets ``count`` of those go who start: first those that have come least far, they are the cheapest."""
+    order = sorted(cluster.starting, key=lambda peer: (cluster.starting[peer].ready is not None, -peer))
+    return dismissed(cluster, order[:count], reason)
+
+
+def seen(cluster: Cluster, event: Seen, now: float) -> Outcome:
+    """A starting peer has come further."""
+    entry = cluster.starting.get(event.peer.id)
+    if entry is None or entry.ready is not None:
+        return cluster, []  # dismissed in the meantime, and its end is under way; or said before
+    entry = replace(entry, ready=now, peer=event.peer) if event.ready else replace(entry, attached=now)
+    return gathered(replace(cluster, starting={**cluster.starting, event.peer.id: entry}))
+
+
+def gathered(cluster: Cluster) -> Outcome:
+    """Once nobody is on the way any more: the first view, or an offer to the leader, if there is one just now."""
+    if any(entry.ready is None for entry in cluster.starting.values()) or cluster.regrouping is not None:
+        return cluster, []
+    peers = tuple(entry.peer for _, entry in sorted(cluster.starting.items()) if entry.peer is not None)
+    if cluster.view is None:
+        return cluster, [Form(View(1, peers))]
+    if not peers and not cluster.missing:
+        return cluster, []
+    reason = "; ".join(f"peer {peer}: {why}" for peer, why in sorted(cluster.missing.items()))
+    prepared = Prepared(peers, tuple(sorted(cluster.missing)), reason, _parts(cluster))
+    return replace(cluster, missing={}), [Offer(cluster.view, prepared)]
+
+
+def _parts(cluster: Cluster) -> dict[str, float]:
+    """Of the slowest joiner: seconds from its spawn to ``attach``, and from there to ready."""
+    entries = [entry for entry in cluster.starting.values() if entry.attached and entry.ready]
+    if not entries:
+        return {}
+    slowest = max(entries, key=lambda entry: (entry.ready or 0.0) - entry.since)
+    attached, ready = slowest.attached or 0.0, slowest.ready or 0.0
+    return {"spawn": attached - slowest.since, "ready": ready - attached}
+
+
+def lost_on_the_way(cluster: Cluster, peer: int, why: str, now: float) -> Outcome:
+    """A starting peer will not come: one that replaces another is started again, else the run goes on without it."""
+    entry = cluster.starting[peer]
+    starting = {other: one for other, one in cluster.starting.items() if other != peer}
+    cluster = replace(cluster, starting=starting)
+    if entry.replaces is None:
+        return gathered(replace(cluster, missing={**cluster.missing, peer: why}))
+    losses = replace(cluster.losses, untrained=cluster.losses.untrained + 1)
+    cluster = replace(cluster, losses=losses)
+    if losses.untrained < CRASH_LOOP:
+        return spawned(cluster, [entry.replaces], now)
+    why = f"{why}; {losses.untrained} replacements in a row never trained, so no other one is started"
+    return gathered(replace(cluster, missing={**cluster.missing, peer: why}))
+
+
+def late_to_start(cluster: Cluster, now: float) -> tuple[int, str] | None:
+    """A peer that has been on its way for too long, and how far it came."""
+    limit = cluster.rules.deadlines.ready_s
+    late = [peer for peer, entry in cluster.starting.items() if entry.ready is None and now - entry.since > limit]
+    if not late:
+        return None
+    stage = "called kf.attach()" if cluster.starting[late[0]].attached else "started"
+    why = f"waited {limit:.0f} s for peer {late[0]} to get ready; it has {stage} and not yet finished its first step"
+    return late[0], why

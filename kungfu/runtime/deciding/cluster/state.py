@@ -1,0 +1,124 @@
+"""What the agent knows of its job between two events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kungfu.runtime.deciding.cluster.events import Command, Report
+from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.settings import Deadlines
+
+__all__ = ["Budgets", "Cluster", "Losses", "Outcome", "Processes", "Regrouping", "Rules", "Starting", "ending"]
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """How many lost peers are replaced in the life of a job: those that failed, and those that were preempted."""
+
+    failures: int = 10
+    preemptions: int = 1000
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What holds for the whole job; below ``minimum`` peers, with nobody on the way, it ends."""
+
+    deadlines: Deadlines
+    budgets: Budgets = field(default_factory=Budgets)
+    minimum: int = 1
+
+
+@dataclass(frozen=True)
+class Starting:
+    """A peer on its way: when it was spawned, called ``attach`` and got ready (seconds of the agent's clock).
+
+    ``replaces`` the peer of this id, which was lost; ``None`` for one that a policy asked for.
+    """
+
+    since: float
+    attached: float | None = None
+    ready: float | None = None
+    peer: Peer | None = None
+    replaces: int | None = None
+
+
+@dataclass(frozen=True)
+class Processes:
+    """By id: those that run, were let go, and are through with training; ids below ``next_id`` are given."""
+
+    alive: frozenset[int] = frozenset()
+    parting: frozenset[int] = frozenset()
+    finished: frozenset[int] = frozenset()
+    next_id: int = 0
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What was lost so far. ``untrained`` counts the replacements in a row that never came to train.
+
+    ``noticed`` are members that said they would be taken away; ``broken_after`` are scripts that failed when their
+    training was over, by id and how.
+    """
+
+    failures: int = 0
+    preemptions: int = 0
+    untrained: int = 0
+    noticed: frozenset[int] = frozenset()
+    broken_after: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Regrouping:
+    """A view that lost somebody, until another one is in force.
+
+    ``version`` is the newest number in use; ``lost`` says how members were lost; ``reports`` are of the survivors that
+    wait for a new view. Once it is ``formed`` they have been admitted to it, and each of them may report anew.
+    """
+
+    since: float
+    version: int
+    lost: Mapping[int, str] = field(default_factory=dict)
+    reports: Mapping[int, Report] = field(default_factory=dict)
+    formed: View | None = None
+    stuck: int = 0  # views formed in a row of which none began to train
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The agent's knowledge."""
+
+    rules: Rules
+    view: View | None = None
+    starting: Mapping[int, Starting] = field(default_factory=dict)
+    missing: Mapping[int, str] = field(default_factory=dict)
+    processes: Processes = field(default_factory=Processes)
+    losses: Losses = field(default_factory=Losses)
+    regrouping: Regrouping | None = None
+
+    @property
+    def alive(self) -> frozenset[int]:
+        """The ids of running processes."""
+        return self.processes.alive
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Those of the view who run, train, and were not let go: who has to be heard when it breaks."""
+        if self.view is None:
+            return ()
+        people = self.processes
+        return tuple(p for p in self.view.ids if p in people.alive and p not in people.parting | people.finished)
+
+
+Outcome = tuple[Cluster, list[Command]]
+
+
+def ending(code: int) -> str:
+    """An exit code in words.
+
+    >>> ending(3), ending(-9)
+    ('exit code 3', 'killed by SIGKILL')
+    """
+    from signal import Signals
+
+    return f"exit code {code}" if code >= 0 else f"killed by {Signals(-code).name}"

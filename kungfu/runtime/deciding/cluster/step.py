@@ -1,0 +1,194 @@
+"""What the agent decides: a pure function of the peers it started and what it hears of them.
+
+``step(cluster, event, now)`` gives the next cluster and the commands to perform. A peer is *starting* from its spawn
+until it trains in a view; then it is a member, until it ends or a later view lacks it.
+
+| event                             | what follows                                                           |
+| --------------------------------- | ---------------------------------------------------------------------- |
+| a starting peer is ready          | no other one on its way: form the first view, or offer them            |
+| a starting peer ends or is late   | of the first view: the job fails; a replacement: another one, thrice;  |
+|                                   | else: offer those who are ready                                        |
+| the leader wants another size     | spawn what is missing, kill what is too much, offer those who are left |
+| a member ends in the middle       | announce it; the survivors report                                      |
+| a member says that it lost others | when all living ones have: form their view (``regroup``)               |
+| the view of survivors trains      | spawn replacements, within the budgets                                 |
+| a member is given notice          | let the leader let it go, and have another one in its place            |
+| a script fails after its training | remembered: the job fails when the others are through                  |
+| no member is alive                | kill those who start: nobody could take them in                        |
+| all processes have ended          | the job is done                                                        |
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kungfu.runtime.deciding.cluster.events import (
+    Announce,
+    Command,
+    Done,
+    Ended,
+    Event,
+    Fail,
+    Finishing,
+    InForce,
+    Kill,
+    Lost,
+    Noticed,
+    Seen,
+    Tell,
+    Tick,
+    Unled,
+    Wanted,
+)
+from kungfu.runtime.deciding.cluster.regroup import again, begun, late_to_regroup, member_died, reported, unled
+from kungfu.runtime.deciding.cluster.starting import (
+    dismissed,
+    late_to_start,
+    lost_on_the_way,
+    seen,
+    spawned,
+    wanted,
+)
+from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Rules, Starting, ending
+from kungfu.runtime.deciding.demand import Demand
+
+__all__ = ["first", "step"]
+
+_PREEMPTED = (-15, 143)  # SIGTERM, with no handler and with ours
+
+
+def first(size: int, *, rules: Rules, now: float) -> Outcome:
+    """The start of a job of ``size`` peers."""
+    return spawned(Cluster(rules), [None] * size, now)
+
+
+def step(cluster: Cluster, event: Event, now: float) -> Outcome:
+    """The next cluster, and what to do."""
+    match event:
+        case Seen():
+            return seen(cluster, event, now)
+        case Wanted(size):
+            return wanted(cluster, size, now)
+        case InForce():
+            return _begun(cluster, event, now)
+        case Finishing(peer, leaving):
+            return _finishing(cluster, peer, leaving=leaving)
+        case Lost():
+            return reported(cluster, event, now)
+        case Unled(view):
+            return unled(cluster, view), []
+        case Noticed(peer):
+            return _noticed(cluster, peer)
+        case Ended(peer, code):
+            people = replace(cluster.processes, alive=cluster.alive - {peer})
+            return _ended(replace(cluster, processes=people), peer, code, now)
+        case Tick():
+            return _ticked(cluster, now)
+
+
+def _begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
+    cluster, commands = begun(cluster, event, now)
+    missed = sorted(cluster.losses.noticed & set(cluster.members)) if cluster.regrouping is None else []
+    return cluster, [*commands, *(_let_go(cluster, peer) for peer in missed)]
+
+
+def _finishing(cluster: Cluster, peer: int, *, leaving: bool) -> Outcome:
+    people = cluster.processes
+    if leaving:
+        return replace(cluster, processes=replace(people, parting=people.parting | {peer})), []
+    cluster = replace(cluster, processes=replace(people, finished=people.finished | {peer}))
+    return dismissed(cluster, cluster.starting, "training is over")
+
+
+def _noticed(cluster: Cluster, peer: int) -> Outcome:
+    """A member leaves at the next barrier; of the others, those who have no view yet cannot, and end as they do."""
+    losses = cluster.losses
+    if peer in losses.noticed or peer not in cluster.members:
+        return cluster, []
+    losses = replace(losses, noticed=losses.noticed | {peer}, preemptions=losses.preemptions + 1)
+    cluster = replace(cluster, losses=losses)
+    return cluster, [] if cluster.regrouping else [_let_go(cluster, peer)]
+
+
+def _let_go(cluster: Cluster, peer: int) -> Tell:
+    """A replacement comes where the budget allows one."""
+    assert cluster.view is not None
+    people = len(cluster.members) + len(cluster.starting)
+    size = people if cluster.losses.preemptions <= cluster.rules.budgets.preemptions else people - 1
+    return Tell(cluster.view, Demand("notice", "preemption notice", size, (peer,)))
+
+
+def _ended(cluster: Cluster, peer: int, code: int, now: float) -> Outcome:
+    people, how = cluster.processes, ending(code)
+    if peer in cluster.starting:
+        return _ended_on_the_way(cluster, peer, code, now)
+    if cluster.view is None or peer not in cluster.view.ids or peer in people.parting:
+        return _concluded(cluster, [])
+    if peer in people.finished:
+        if code != 0:
+            broken = {**cluster.losses.broken_after, peer: how}
+            cluster = replace(cluster, losses=replace(cluster.losses, broken_after=broken))
+        return _concluded(cluster, [])
+    if code == 0:
+        how = "its script ended (exit code 0) while the others trained"
+    return member_died(_taken(cluster, peer, code), peer, how, now)
+
+
+def _taken(cluster: Cluster, peer: int, code: int) -> Cluster:
+    """Counts the loss: a peer that ends by SIGTERM was preempted, with or without time to leave."""
+    losses = cluster.losses
+    if peer in losses.noticed:
+        return cluster  # counted when it was noticed
+    if code in _PREEMPTED:
+        losses = replace(losses, preemptions=losses.preemptions + 1, noticed=losses.noticed | {peer})
+    else:
+        losses = replace(losses, failures=losses.failures + 1)
+    return replace(cluster, losses=losses)
+
+
+def _ended_on_the_way(cluster: Cluster, peer: int, code: int, now: float) -> Outcome:
+    entry, version = cluster.starting[peer], cluster.view.version if cluster.view else 0
+    if cluster.view is None:
+        return cluster, [Fail(peer, ending(code) if code else _no_training(entry))]
+    why = f"ended ({ending(code)}) {now - entry.since:.1f} s after its start"
+    cluster, commands = lost_on_the_way(cluster, peer, why, now)
+    # It may have been on its way into a view: whoever waits for it there hears it.
+    return _concluded(cluster, [*([Announce(peer, 0, ending(code))] if version else []), *commands])
+
+
+def _concluded(cluster: Cluster, commands: list[Command]) -> Outcome:
+    """What an end means for the others: without a living member nothing else can happen."""
+    if not cluster.alive:
+        return cluster, [_over(cluster)]
+    if cluster.view is None or cluster.alive & set(cluster.view.ids):
+        return cluster, commands
+    return dismissed(cluster, cluster.starting, "no peer that trains is left")
+
+
+def _over(cluster: Cluster) -> Command:
+    broken = dict(cluster.losses.broken_after)
+    if not broken:
+        return Done()
+    root = min(broken)
+    how = broken.pop(root)
+    return Fail(root, f"{how}, after its training was over", others=broken)
+
+
+def _no_training(entry: Starting) -> str:
+    if entry.attached is None:
+        return "the script ended without calling kf.attach(): nothing was trained under kungfu-run"
+    return "the script called kf.attach() but never called a function marked @training.step"
+
+
+def _ticked(cluster: Cluster, now: float) -> Outcome:
+    cluster, commands = again(cluster, now)
+    kills = [*commands, *late_to_regroup(cluster, now)]
+    late = late_to_start(cluster, now)
+    if late is None:
+        return cluster, kills
+    peer, why = late
+    if cluster.view is None:
+        return cluster, [Fail(peer, why, late=True)]
+    people = replace(cluster.processes, parting=cluster.processes.parting | {peer})
+    cluster, commands = lost_on_the_way(replace(cluster, processes=people), peer, why, now)
+    return cluster, [*kills, Kill(peer, why), *commands]

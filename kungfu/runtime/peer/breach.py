@@ -1,0 +1,42 @@
+"""What this peer has heard of the ends of others: a wait for somebody who is gone ends at once, under its name."""
+
+from __future__ import annotations
+
+import threading
+
+from kungfu.runtime.deciding.view import View
+
+__all__ = ["Breaches"]
+
+
+class Breaches:
+    """Facts that only ever grow: peers that are gone, by id, and the newest view that is broken."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._gone: dict[int, str] = {}
+        self._broken, self._how = 0, ""
+
+    def announce(self, *, peer: int, version: int, how: str) -> None:
+        """Process ``peer`` is gone (-1: none is), and views up to ``version`` are broken (0: none is)."""
+        with self._lock:
+            if peer >= 0:
+                self._gone[peer] = how
+            if version > self._broken:
+                self._broken, self._how = version, how
+
+    def of(self, view: View) -> str | None:
+        """Why a wait for the members of ``view`` is in vain; ``None`` if nothing speaks against it.
+
+        >>> from kungfu.runtime.deciding.view import Peer
+        >>> breaches, view = Breaches(), View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
+        >>> breaches.of(view)
+        >>> breaches.announce(peer=4, version=0, how="killed by SIGKILL")
+        >>> breaches.of(view)
+        'rank 1 (peer 4) is gone: killed by SIGKILL'
+        """
+        with self._lock:
+            for rank, peer in enumerate(view.peers):
+                if peer.id in self._gone:
+                    return f"rank {rank} (peer {peer.id}) is gone: {self._gone[peer.id]}"
+            return f"view {view.version} is broken: {self._how}" if view.version <= self._broken else None

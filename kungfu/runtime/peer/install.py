@@ -1,0 +1,134 @@
+"""The second meeting: a view's peers plug together, fetch the state, and compare it before any step runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kungfu.errors import InternalError, KungfuError, PeerFailure
+from kungfu.runtime.attachment.protocol import Attachment
+from kungfu.runtime.deciding.decide import Terms
+from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.peer.agency import Agency
+from kungfu.runtime.peer.passage import Standing
+from kungfu.runtime.peer.replicate import Place, ReplicatedState, differing, fetch, lent
+from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.settings import Settings
+from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.wire import rpc
+from kungfu.runtime.wire.convert import from_terms, to_terms
+from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub
+
+__all__ = ["Entry", "Installer", "same_everywhere"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How a peer comes into a view: where it will stand, and the ranks that hold the state.
+
+    In a view of survivors ``leads`` gives the leader's terms, once it has the state; the others take them over.
+    """
+
+    standing: Standing
+    rendezvous: str = ""
+    sources: tuple[int, ...] = ()
+    leads: Callable[[], Terms] | None = None
+
+    @property
+    def view(self) -> View:
+        return self.standing.view
+
+    @property
+    def holds(self) -> bool:
+        """Whether this peer holds the state from the start."""
+        return self.standing.rank in self.sources
+
+
+@dataclass(frozen=True)
+class Installer:
+    """What this peer enters a view with."""
+
+    settings: Settings
+    attachment: Attachment
+    service: PeerService
+    agency: Agency
+    clock: Callable[[], float] = field(default=time.monotonic)
+
+    def install(self, entry: Entry, state: ReplicatedState, parts: dict[str, float]) -> Standing:
+        """Enters the view: where this peer stands in it. ``parts`` gets the seconds of attaching and of the state.
+
+        Raises ``PeerFailure`` for a member that is gone, ``DeadlineExceeded`` naming who did not come,
+        ``InternalError`` when the states differ.
+        """
+        rank, started = entry.standing.rank, self.clock()
+        assert rank is not None
+        place = self._place(entry, rank)
+        if entry.holds:
+            state.rescaled()
+        self._plug(entry, rank)
+        parts["attach"] = self.clock() - started
+        if not entry.holds:
+            fetch(state, place, abandoned=lambda: self.service.breaches.of(entry.view))
+            state.rescaled()
+        with lent(state, place, desk=self.service.desk):
+            message = pb.Installed(version=entry.view.version, rank=rank, digest=state.digest())
+            terms = self._confirm(entry, message) if rank == 0 else self._installed(entry, message)
+        parts["state"] = self.clock() - started - parts["attach"]
+        return replace(entry.standing, terms=terms)
+
+    def _place(self, entry: Entry, rank: int) -> Place:
+        job, secret, deadline_s = self.settings.job, self.settings.secret, self.settings.deadlines.wait_s
+        return Place(entry.view, rank, entry.sources, job, secret, deadline_s)
+
+    def _plug(self, entry: Entry, rank: int) -> None:
+        self.attachment.open(
+            rank=rank,
+            size=entry.view.size,
+            job=self.settings.job,
+            view=entry.view.version,
+            deadline_s=self.settings.deadlines.wait_s,
+            secret=bytes.fromhex(self.settings.secret),
+            addresses=[peer.address for peer in entry.view.peers],
+            rendezvous=entry.rendezvous,
+            abandoned=lambda: self.service.breaches.of(entry.view),
+        )
+
+    def _confirm(self, entry: Entry, message: pb.Installed) -> Terms:
+        view = entry.view
+        meeting = self.service.installations.at(view.version)
+        meeting.arrive(0, message)
+        try:
+            arrivals = meeting.everyone(
+                view.size,
+                deadline_s=self.settings.deadlines.wait_s,
+                what=f"the start of view {view.version}",
+                abandoned=lambda: self.service.breaches.of(view),
+            )
+            same_everywhere({rank: dict(arrival.digest) for rank, arrival in arrivals.items()}, view)
+            terms = entry.standing.terms if entry.leads is None else entry.leads()
+            # First the agent: whoever hears that the view is in force must not know more than it does.
+            self.agency.in_force(view)
+        except KungfuError as error:
+            meeting.conclude(pb.Confirmation(error=str(error)))
+            raise
+        meeting.conclude(pb.Confirmation(terms=None if entry.leads is None else from_terms(terms)))
+        return terms
+
+    def _installed(self, entry: Entry, message: pb.Installed) -> Terms:
+        leader: Peer = entry.view.peers[0]
+        what = f"rank 0 (peer {leader.id}), confirming view {message.version}"
+        with rpc.connect(leader.address, secret=self.settings.secret) as channel:
+            stub = PeerServiceStub(channel)
+            deadline_s = 2.5 * self.settings.deadlines.wait_s
+            confirmation: pb.Confirmation = rpc.call(stub.Install, message, deadline_s=deadline_s, what=what)
+        if confirmation.error:
+            raise PeerFailure(confirmation.error)
+        return to_terms(confirmation.terms) if confirmation.HasField("terms") else entry.standing.terms
+
+
+def same_everywhere(digests: Mapping[int, Mapping[str, int]], view: View) -> None:
+    """Raises ``InternalError`` that names the first variable on which the peers of a view differ."""
+    difference = differing(digests)
+    if difference is not None:
+        raise InternalError(f"the peers of view {view.version} do not hold the same state: {difference}")

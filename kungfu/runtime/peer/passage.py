@@ -1,0 +1,48 @@
+"""Where a peer stands, and how it came to stand there: values that the training layer reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from kungfu.runtime.deciding.decide import Decision, Prepared, Terms, Wish
+from kungfu.runtime.deciding.view import View
+
+__all__ = ["Adjust", "Passage", "Standing", "Survived", "as_decided"]
+
+Adjust = Callable[[View, Decision], Terms]
+
+
+def as_decided(before: View, decision: Decision) -> Terms:
+    """The terms that come with the decision, as they are."""
+    return decision.terms
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where this peer stands: its view and the terms in force; ``rank`` is ``None`` once it has left."""
+
+    view: View
+    rank: int | None
+    terms: Terms
+
+
+@dataclass(frozen=True)
+class Survived:
+    """What this peer lived through: how others were lost, by id, how it noticed, and whose state it goes on with."""
+
+    lost: Mapping[int, str]
+    error: str
+    source: int  # rank in the new view
+
+
+@dataclass(frozen=True)
+class Passage:
+    """What a barrier came to: the standing after it, what led to it, and the seconds that its parts took."""
+
+    before: Standing | None
+    after: Standing
+    wish: Wish | None = None
+    prepared: Prepared | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    survived: Survived | None = None
