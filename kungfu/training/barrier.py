@@ -73,8 +73,8 @@ class Barrier:
         started = time.monotonic()
         equipment, ledger = self.equipment, self.equipment.ledger
         ledger.posts.serve()
-        self.average_statistics()
         requests = self.unanswered = self._requests()
+        self.average_statistics()
         passage = equipment.membership.meet(
             equipment.state,
             self.terms,

@@ -91,12 +91,3 @@ def test_a_policy_in_the_shadow_is_told_of_and_not_acted_on():
     assert taken == [4] * 6
     told = [(event["step"], event["asked"]) for event in events if event.get("event") == "shadow"]
     assert told == [(2, 8.0)]
-
-
-def test_a_checkpoint_that_a_rule_asks_for_is_written_down():
-    run, events = run_with(lambda training: control.every(2).checkpoint())
-    for _ in range(4):
-        run.step(points(2))
-    assert [(event["action"], event["step"]) for event in events if event.get("event") == "noted"][:1] == [
-        ("Checkpoint", 2)
-    ]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from kungfu import errors
 from kungfu.errors import InternalError, KungfuError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.deciding.decide import Terms
@@ -20,7 +21,7 @@ from kungfu.runtime.wire import rpc
 from kungfu.runtime.wire.convert import from_terms, to_terms
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub
 
-__all__ = ["Entry", "Installer", "same_everywhere"]
+__all__ = ["Entry", "Installer", "from_leader", "same_everywhere"]
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Installer:
             # First the agent: whoever hears that the view is in force must not know more than it does.
             self.agency.in_force(view)
         except KungfuError as error:
-            meeting.conclude(pb.Confirmation(error=str(error)))
+            meeting.conclude(pb.Confirmation(error=str(error), kind=type(error).__name__))
             raise
         meeting.conclude(pb.Confirmation(terms=None if entry.leads is None else from_terms(terms)))
         return terms
@@ -123,7 +124,7 @@ class Installer:
             deadline_s = 2.5 * self.settings.deadlines.wait_s
             confirmation: pb.Confirmation = rpc.call(stub.Install, message, deadline_s=deadline_s, what=what)
         if confirmation.error:
-            raise PeerFailure(confirmation.error)
+            raise from_leader(confirmation.kind, confirmation.error)
         return to_terms(confirmation.terms) if confirmation.HasField("terms") else entry.standing.terms
 
 
@@ -132,3 +133,13 @@ def same_everywhere(digests: Mapping[int, Mapping[str, int]], view: View) -> Non
     difference = differing(digests)
     if difference is not None:
         raise InternalError(f"the peers of view {view.version} do not hold the same state: {difference}")
+
+
+def from_leader(kind: str, said: str) -> KungfuError:
+    """The leader's error, raised by all: what ends it must not look to the others like the loss of a peer.
+
+    >>> from_leader("InternalError", "the states differ")
+    InternalError('the states differ')
+    """
+    found = getattr(errors, kind, PeerFailure)
+    return found(said) if isinstance(found, type) and issubclass(found, KungfuError) else PeerFailure(said)

@@ -21,7 +21,7 @@ from kungfu.runtime.deciding.decide import Decision, Prepared, Terms, Wish, deci
 from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.agency import Agency
-from kungfu.runtime.peer.install import Entry, Installer, same_everywhere
+from kungfu.runtime.peer.install import Entry, Installer, from_leader, same_everywhere
 from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Survived, as_decided
 from kungfu.runtime.peer.replicate import ReplicatedState
 from kungfu.runtime.peer.service import PeerService
@@ -229,7 +229,7 @@ class Membership:
                 PeerServiceStub(channel).Arrive, arrival, deadline_s=2.5 * self._deadline_s, what=what
             )
         if verdict.error:
-            raise PeerFailure(verdict.error)
+            raise from_leader(verdict.kind, verdict.error)
         return verdict
 
     def _decide(self, before: Standing, wish: Wish | None, prepared: Prepared | None, adjust: Adjust) -> Decision:
@@ -250,7 +250,7 @@ class Membership:
             self._log_dissent({rank: message.wish for rank, message in arrivals.items()}, before.view)
             verdict = self._announce(before.view, decision())
         except KungfuError as error:
-            meeting.conclude(pb.Verdict(error=str(error)))
+            meeting.conclude(pb.Verdict(error=str(error), kind=type(error).__name__))
             raise
         meeting.conclude(verdict)
         return verdict

@@ -81,16 +81,18 @@ class Arrival(_message.Message):
     def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., wish: _Optional[str] = ..., digest: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("view", "terms", "rendezvous", "error")
+    __slots__ = ("view", "terms", "rendezvous", "error", "kind")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     view: ViewInfo
     terms: Terms
     rendezvous: str
     error: str
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+    kind: str
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., error: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class Admission(_message.Message):
     __slots__ = ("view", "terms", "rendezvous", "sources", "survival")
@@ -157,12 +159,14 @@ class Installed(_message.Message):
     def __init__(self, version: _Optional[int] = ..., rank: _Optional[int] = ..., digest: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Confirmation(_message.Message):
-    __slots__ = ("error", "terms")
+    __slots__ = ("error", "terms", "kind")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     error: str
     terms: Terms
-    def __init__(self, error: _Optional[str] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ...) -> None: ...
+    kind: str
+    def __init__(self, error: _Optional[str] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class Breach(_message.Message):
     __slots__ = ("peer", "version", "how")

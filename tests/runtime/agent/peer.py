@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from kungfu.runtime.deciding.decide import Terms, Wish
-from kungfu.runtime.peer.membership import Membership, Passage
+from kungfu.runtime.peer.membership import Membership
+from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.peer.replicate import Buffers
 from kungfu.runtime.settings import Settings, read_settings
 

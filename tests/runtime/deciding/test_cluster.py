@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.deciding.cluster import (
+    Announce,
     Cluster,
     Command,
     Done,
@@ -21,6 +22,7 @@ from kungfu.runtime.deciding.cluster import (
     InForce,
     Kill,
     Offer,
+    Rules,
     Seen,
     Spawn,
     Tick,
@@ -32,7 +34,7 @@ from kungfu.runtime.deciding.decide import Prepared
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
-DEADLINES = Deadlines(ready_s=100.0, wait_s=10.0)
+RULES = Rules(Deadlines(ready_s=100.0, wait_s=10.0))
 
 
 def peer(id_: int) -> Peer:
@@ -61,7 +63,7 @@ def after(cluster: Cluster, *events: Event, now: float = 1.0) -> tuple[Cluster, 
 
 
 def started(size: int) -> Cluster:
-    return first(size, deadlines=DEADLINES, now=0.0)[0]
+    return first(size, rules=RULES, now=0.0)[0]
 
 
 def training(*ids: int) -> Cluster:
@@ -78,7 +80,7 @@ def growing(size: int, target: int) -> Cluster:
 
 
 def test_a_job_starts_as_many_peers_as_it_was_told() -> None:
-    cluster, commands = first(3, deadlines=DEADLINES, now=0.0)
+    cluster, commands = first(3, rules=RULES, now=0.0)
     assert commands == [Spawn(0), Spawn(1), Spawn(2)]
     assert cluster.alive == {0, 1, 2}
 
@@ -147,13 +149,14 @@ def test_a_joiner_that_dies_is_missing_in_the_offer_of_the_others() -> None:
     assert commands == []
     _, commands = after(cluster, Ended(2, 1), now=14.0)
     reason = "peer 2: ended (exit code 1) 4.0 s after its start"
-    assert commands == [Offer(view_of(0, 1), Prepared((peer(3),), (2,), reason))]
+    offer = Offer(view_of(0, 1), Prepared((peer(3),), (2,), reason))
+    assert commands == [Announce(2, 0, "exit code 1"), offer], "who waits for it in a view to be hears of it"
 
 
 def test_a_joiner_that_ends_well_before_it_trained_is_missing_too() -> None:
     _, commands = after(growing(2, 3), Ended(2, 0), now=11.0)
     reason = "peer 2: ended (exit code 0) 1.0 s after its start"
-    assert commands == [Offer(view_of(0, 1), Prepared((), (2,), reason))]
+    assert commands == [Announce(2, 0, "exit code 0"), Offer(view_of(0, 1), Prepared((), (2,), reason))]
 
 
 def test_a_joiner_that_is_late_is_killed_and_its_end_means_nothing_more() -> None:
@@ -209,13 +212,14 @@ def test_more_wanted_while_some_are_under_way_spawns_only_the_rest() -> None:
 # ---- ends -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_that_dies_fails_the_job() -> None:
-    assert after(training(0, 1), Ended(1, -11))[1] == [Fail(1, "killed by SIGSEGV")]
+def test_the_only_member_that_dies_fails_the_job() -> None:
+    assert after(training(0), Ended(0, -11))[1] == [Fail(0, "killed by SIGSEGV")]
 
 
 def test_a_script_that_fails_after_its_training_fails_the_job() -> None:
-    cluster, _ = after(training(0, 1), Finishing(0, leaving=False), Finishing(1, leaving=False), Ended(1, 0))
-    assert after(cluster, Ended(0, 1))[1] == [Fail(0, "exit code 1")]
+    cluster, commands = after(training(0, 1), Finishing(0, leaving=False), Finishing(1, leaving=False), Ended(0, 1))
+    assert commands == [], "the others come to their end"
+    assert after(cluster, Ended(1, 0))[1] == [Fail(0, "exit code 1, after its training was over")]
 
 
 def test_a_job_is_done_when_its_last_process_has_ended() -> None:
@@ -245,7 +249,7 @@ def test_a_peer_that_leaves_dismisses_nobody() -> None:
 
 def test_joiners_do_not_wait_for_members_that_are_gone() -> None:
     cluster, commands = after(growing(2, 3), Ended(0, 0), Ended(1, 0))
-    assert commands == [Kill(2, "no peer that trains is left")]
+    assert commands[-1] == Kill(2, "no peer that trains is left")
     assert after(cluster, Ended(2, -9))[1] == [Done()]
 
 
@@ -282,7 +286,7 @@ def possible(cluster: Cluster, event: object, formed: Iterable[Form]) -> Event |
 
 @given(st.integers(1, 4), st.lists(st.tuples(events, st.sampled_from([0.0, 1.0, 60.0])), max_size=60))
 def test_any_order_of_events_keeps_account_of_every_process(size: int, history: list[tuple[object, float]]) -> None:
-    cluster, commands = first(size, deadlines=DEADLINES, now=0.0)
+    cluster, commands = first(size, rules=RULES, now=0.0)
     spawned, killed, formed, now = {command.peer for command in commands}, set[int](), list[Form](), 0.0
     for drawn, seconds in history:
         now += seconds
@@ -306,7 +310,9 @@ def test_any_order_of_events_keeps_account_of_every_process(size: int, history: 
         if has_failed(commands) or not cluster.alive:
             return
         assert set(cluster.starting) <= cluster.alive
-        assert cluster.alive | set(cluster.starting) | cluster.parting <= set(range(cluster.next_id))
+        assert cluster.alive | set(cluster.starting) | cluster.processes.parting <= set(
+            range(cluster.processes.next_id)
+        )
 
 
 def has_failed(commands: list[Command]) -> bool:

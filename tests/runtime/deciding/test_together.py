@@ -22,6 +22,7 @@ from kungfu.runtime.deciding.cluster import (
     InForce,
     Kill,
     Offer,
+    Rules,
     Seen,
     Tick,
     Wanted,
@@ -66,7 +67,7 @@ class World:
 
 
 def begun(size: int) -> World:
-    cluster, _ = first(size, deadlines=Deadlines(ready_s=100.0), now=0.0)
+    cluster, _ = first(size, rules=Rules(Deadlines(ready_s=100.0)), now=0.0)
     view = View(1, tuple(Peer(id_, f"host:{id_}") for id_ in range(size)))
     for peer in view.peers:
         cluster, _ = step(cluster, Seen(peer, ready=True), 0.0)

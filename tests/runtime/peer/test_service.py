@@ -61,10 +61,13 @@ def test_a_leader_that_never_confirms_is_an_error_not_a_hang() -> None:
 def test_an_admission_is_given_once() -> None:
     peer = service()
     peer.Admit(pb.Admission(view=pb.ViewInfo(version=4), sources=[0, 1]), None)
-    admission = peer.admission(deadline_s=0.0, what="the job")
+    admission = peer.admission(after=0, deadline_s=0.0, what="the job")
     assert (admission.view.version, list(admission.sources)) == (4, [0, 1])
     with pytest.raises(DeadlineExceeded, match=r"^waited 0 s for the job to admit this peer$"):
-        peer.admission(deadline_s=0.0, what="the job to admit this peer")
+        peer.admission(after=4, deadline_s=0.0, what="the job to admit this peer")
+    peer.Admit(pb.Admission(view=pb.ViewInfo(version=4)), None)
+    with pytest.raises(DeadlineExceeded):
+        peer.admission(after=4, deadline_s=0.0, what="a later view than the one that broke")
 
 
 def test_an_offer_is_posted_kept_until_it_is_taken_and_replaced_by_a_newer_one() -> None:

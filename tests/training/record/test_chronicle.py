@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
 from kungfu.runtime.deciding.view import Peer, View
-from kungfu.runtime.peer.membership import Passage, Standing
+from kungfu.runtime.peer.passage import Passage, Standing
 from kungfu.training.record.chronicle import Chronicle
 
 PEERS = tuple(Peer(number, f"host:{number}") for number in range(4))

@@ -16,8 +16,10 @@ from kungfu.runtime.deciding.cluster.starting import gathered, spawned
 from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Regrouping
 from kungfu.runtime.deciding.view import View
 
-__all__ = ["again", "begun", "late_to_regroup", "member_died", "reported", "unled"]
+__all__ = ["QUIT", "again", "begun", "late_to_regroup", "member_died", "reported", "unled"]
 
+# Of a peer without which the others could not go on.
+QUIT = "its script ended (exit code 0) while the others trained"
 # A peer that the survivors' errors name gets so long to report itself: its connection may have ended with the others'.
 SUSPECT_S = 2.0
 # Views formed in a row without one that trained: something ends each of them.
@@ -54,11 +56,21 @@ def reported(cluster: Cluster, event: Lost, now: float) -> Outcome:
         regrouping = replace(regrouping, since=now, formed=None, reports={})  # that view broke before it trained
     elif regrouping.formed is not None:
         return cluster, []  # sent before it was admitted to that view
+    quitters = {id_: QUIT for id_ in _quitters(cluster) if id_ not in regrouping.lost}
+    losses = replace(cluster.losses, failures=cluster.losses.failures + len(quitters))
+    regrouping, cluster = replace(regrouping, lost={**regrouping.lost, **quitters}), replace(cluster, losses=losses)
     announced = [Announce(-1, version, report.error)] if not regrouping.reports else []
     reports = {**regrouping.reports, peer: report}
     regrouping = replace(regrouping, version=max(version, regrouping.version), reports=reports)
     cluster, commands = _formed(replace(cluster, regrouping=regrouping), now)
     return cluster, [*announced, *commands]
+
+
+def _quitters(cluster: Cluster) -> list[int]:
+    """Members whose process has ended without a word."""
+    assert cluster.view is not None
+    people = cluster.processes
+    return [peer for peer in cluster.view.ids if peer not in people.alive | people.parting | people.finished]
 
 
 def _formed(cluster: Cluster, now: float) -> Outcome:

@@ -40,7 +40,7 @@ from kungfu.runtime.deciding.cluster.events import (
     Unled,
     Wanted,
 )
-from kungfu.runtime.deciding.cluster.regroup import again, begun, late_to_regroup, member_died, reported, unled
+from kungfu.runtime.deciding.cluster.regroup import QUIT, again, begun, late_to_regroup, member_died, reported, unled
 from kungfu.runtime.deciding.cluster.starting import (
     dismissed,
     late_to_start,
@@ -129,8 +129,8 @@ def _ended(cluster: Cluster, peer: int, code: int, now: float) -> Outcome:
             broken = {**cluster.losses.broken_after, peer: how}
             cluster = replace(cluster, losses=replace(cluster.losses, broken_after=broken))
         return _concluded(cluster, [])
-    if code == 0:
-        how = "its script ended (exit code 0) while the others trained"
+    if code == 0 and cluster.regrouping is None:
+        return _concluded(cluster, [Announce(peer, 0, QUIT)])  # the last ones to train do not miss each other
     return member_died(_taken(cluster, peer, code), peer, how, now)
 
 
