@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kungfu import errors
-from kungfu.errors import InternalError, KungfuError, PeerFailure
+from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, StaleView, UsageError
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.deciding.decide import Terms
 from kungfu.runtime.deciding.view import Peer, View
@@ -22,6 +21,10 @@ from kungfu.runtime.wire.convert import from_terms, to_terms
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub
 
 __all__ = ["Entry", "Installer", "from_leader", "same_everywhere"]
+
+_KINDS: Mapping[str, type[KungfuError]] = {
+    kind.__name__: kind for kind in (DeadlineExceeded, InternalError, PolicyError, StaleView, UsageError)
+}
 
 
 @dataclass(frozen=True)
@@ -141,5 +144,4 @@ def from_leader(kind: str, said: str) -> KungfuError:
     >>> from_leader("InternalError", "the states differ")
     InternalError('the states differ')
     """
-    found = getattr(errors, kind, PeerFailure)
-    return found(said) if isinstance(found, type) and issubclass(found, KungfuError) else PeerFailure(said)
+    return _KINDS.get(kind, PeerFailure)(said)
