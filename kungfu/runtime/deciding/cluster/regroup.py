@@ -1,9 +1,10 @@
 """Survivors of a broken view: who lives, who leads them on, whose state counts, and who is replaced.
 
 A member that loses another unplugs itself, reports, and waits. When all living members have reported, the next view is
-formed of them in their old order; those that have done most steps hold the state that counts, so that what one of them
-has seen happen never un-happens. Who does not report in time is killed: late becomes dead, and cannot wake up into a view that
-has gone on without it. All of it may happen again before the new view trains: a report of a later view begins anew.
+formed of them in their old order. Those that have done most steps hold the state that counts, so that what one of them
+has seen happen never un-happens. Who does not report in time is killed: late becomes dead, and cannot wake up into a
+view that has gone on without it. All of it may happen again before the new view trains: a report of a later view begins
+anew.
 """
 
 from __future__ import annotations
