@@ -139,7 +139,7 @@ def _finished(event: Fields) -> str:
 
 
 def _lost(event: Fields) -> str:
-    said, rank, peer = text_of(event, "error"), number(event.get("rank")), figure(event.get("peer"))
+    said, rank, peer = event.get("error"), number(event.get("rank")), figure(event.get("peer"))
     who = f"peer {peer}" if rank is None else f"rank {rank:.0f} (peer {peer})"
     return f"{who} is lost: {text_of(event, 'how')}{f' ({said})' if said else ''}"
 
@@ -152,14 +152,15 @@ def _regrouping(event: Fields) -> str:
     peers, target = items_of(event, "peers"), number(event.get("target")) or 0
     more = target - len(peers)
     coming = f"; {count(more, 'replacement')} will come" if more > 0 else ""
-    return f"{peers_named(peers)} regroup in view {figure(event.get('version'))}{coming}"
+    regroup = "regroups" if len(peers) == 1 else "regroup"
+    return f"{peers_named(peers)} {regroup} in view {figure(event.get('version'))}{coming}"
 
 
 def _recovered(event: Fields) -> str:
     undone = number(event.get("redone")) or 0
     redone = f", {count(undone, 'step')} undone" if undone else ""
     return (
-        f"step {figure(event.get('step'))}: {figure(event.get('from'))} -> {count(event.get('to'), 'peer')} go on "
+        f"step {figure(event.get('step'))}: {figure(event.get('from'))} -> {count(event.get('to'), 'peer')}, "
         f"from the state of peer {figure(event.get('state_of'))}{redone}, batch "
         f"{figure(event.get('global_batch_size'))}; training stood still for {duration(event.get('stop_s'))}"
     )
