@@ -1,4 +1,4 @@
-"""``kungfu``: tells of policies and of runs, and plans."""
+"""``kungfu``: tells of policies and of runs, steers running jobs, and plans."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ _PLANNING = (
     ("simulate", "kungfu.cli.planning.simulate", "run a scheduler over a trace of jobs"),
     ("replay", "kungfu.cli.replay.command", "run a policy over a recorded run, without training"),
     ("plan-tuning", "kungfu.cli.planning.plan_tuning", "plan a hyperparameter search under a deadline"),
+)
+# Those of `kungfu.cli.job.command`.
+_STEERING = (
+    ("status", "tell how a running job is"),
+    ("resize", "have a running job go to N peers"),
+    ("scale-out", "have N peers more join a running job"),
+    ("scale-in", "have peers leave a running job"),
+    ("migrate", "have a new peer take the place of another"),
+    ("checkpoint", "have a running job write its state to disk"),
+    ("profile", "measure throughput and efficiency of a running job at every size"),
+    ("stop", "have a running job end its training"),
 )
 _EXITS = """exit codes: 0 done, 2 the command line or what it names is wrong, 130 ended by Ctrl-C"""
 
@@ -49,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="kungfu", description="Looks at policies and at runs; kungfu-run starts one.", epilog=_EXITS
+        prog="kungfu",
+        description="Looks at policies and runs, steers a running job; kungfu-run starts one.",
+        epilog=_EXITS,
     )
     parser.add_argument("--version", action="version", version=f"kungfu {_version()}")
     parser.set_defaults(act=None, name="")
@@ -62,6 +75,10 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
             brought = commands.add_parser(name, help=what, description=what)
             if name in words:  # the others' modules are not loaded
                 _add_module(brought, name=name, module=module)
+    for name, what in _STEERING:
+        brought = commands.add_parser(name, help=what, description=what)
+        if name in words:
+            _add_steering(brought, name=name)
     return parser
 
 
@@ -86,6 +103,13 @@ def _add_module(parser: argparse.ArgumentParser, *, name: str, module: str) -> N
     brought = importlib.import_module(module)
     brought.add_arguments(parser)
     parser.set_defaults(act=brought.run, name=name)
+
+
+def _add_steering(parser: argparse.ArgumentParser, *, name: str) -> None:
+    from kungfu.cli.job.command import add_arguments, run
+
+    add_arguments(parser, name=name)
+    parser.set_defaults(act=run, name=name)
 
 
 # Each command loads what it needs when it is called: help and errors are quick.

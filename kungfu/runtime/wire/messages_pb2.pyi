@@ -280,3 +280,141 @@ class Notice(_message.Message):
     peer: int
     why: str
     def __init__(self, peer: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
+class Request(_message.Message):
+    __slots__ = ("id", "kind", "size", "peers", "host", "span", "if_view")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    IF_VIEW_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    kind: str
+    size: int
+    peers: _containers.RepeatedScalarFieldContainer[int]
+    host: str
+    span: Span
+    if_view: int
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., if_view: _Optional[int] = ...) -> None: ...
+
+class Span(_message.Message):
+    __slots__ = ("minimum", "maximum", "steps")
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    minimum: int
+    maximum: int
+    steps: int
+    def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("id", "words", "state", "reason", "view", "seconds", "points")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    words: str
+    state: str
+    reason: str
+    view: int
+    seconds: float
+    points: _containers.RepeatedCompositeFieldContainer[Point]
+    def __init__(self, id: _Optional[str] = ..., words: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., view: _Optional[int] = ..., seconds: _Optional[float] = ..., points: _Optional[_Iterable[_Union[Point, _Mapping]]] = ...) -> None: ...
+
+class Point(_message.Message):
+    __slots__ = ("size", "steps", "samples", "seconds")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    steps: int
+    samples: int
+    seconds: float
+    def __init__(self, size: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class RequestId(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class Inquiry(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JobStatus(_message.Message):
+    __slots__ = ("job", "scaling", "membership", "peers", "figures", "request", "troubles")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SCALING_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    scaling: str
+    membership: Membership
+    peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
+    figures: Figures
+    request: Answer
+    troubles: _containers.RepeatedCompositeFieldContainer[Trouble]
+    def __init__(self, job: _Optional[str] = ..., scaling: _Optional[str] = ..., membership: _Optional[_Union[Membership, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., figures: _Optional[_Union[Figures, _Mapping]] = ..., request: _Optional[_Union[Answer, _Mapping]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ...) -> None: ...
+
+class Membership(_message.Message):
+    __slots__ = ("version", "size", "target", "minimum", "maximum")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    size: int
+    target: int
+    minimum: int
+    maximum: int
+    def __init__(self, version: _Optional[int] = ..., size: _Optional[int] = ..., target: _Optional[int] = ..., minimum: _Optional[int] = ..., maximum: _Optional[int] = ...) -> None: ...
+
+class PeerStatus(_message.Message):
+    __slots__ = ("id", "rank", "host", "pid", "state", "for_s")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    FOR_S_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    rank: int
+    host: str
+    pid: int
+    state: str
+    for_s: float
+    def __init__(self, id: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., for_s: _Optional[float] = ...) -> None: ...
+
+class Figures(_message.Message):
+    __slots__ = ("step", "epoch", "global_batch_size", "loss", "samples_per_s")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    epoch: int
+    global_batch_size: int
+    loss: float
+    samples_per_s: float
+    def __init__(self, step: _Optional[int] = ..., epoch: _Optional[int] = ..., global_batch_size: _Optional[int] = ..., loss: _Optional[float] = ..., samples_per_s: _Optional[float] = ...) -> None: ...
+
+class Trouble(_message.Message):
+    __slots__ = ("time", "text")
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    time: float
+    text: str
+    def __init__(self, time: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...

@@ -769,3 +769,164 @@ class AgentService(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class JobServiceStub(object):
+    """Every method answers at once: a request that takes time is looked at again.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Status = channel.unary_unary(
+                '/kungfu.JobService/Status',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Inquiry.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.JobStatus.FromString,
+                _registered_method=True)
+        self.Ask = channel.unary_unary(
+                '/kungfu.JobService/Ask',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Request.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Answer.FromString,
+                _registered_method=True)
+        self.Look = channel.unary_unary(
+                '/kungfu.JobService/Look',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.RequestId.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Answer.FromString,
+                _registered_method=True)
+
+
+class JobServiceServicer(object):
+    """Every method answers at once: a request that takes time is looked at again.
+    """
+
+    def Status(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Ask(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Look(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_JobServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Status': grpc.unary_unary_rpc_method_handler(
+                    servicer.Status,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Inquiry.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.JobStatus.SerializeToString,
+            ),
+            'Ask': grpc.unary_unary_rpc_method_handler(
+                    servicer.Ask,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Request.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Answer.SerializeToString,
+            ),
+            'Look': grpc.unary_unary_rpc_method_handler(
+                    servicer.Look,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.RequestId.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Answer.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'kungfu.JobService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('kungfu.JobService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class JobService(object):
+    """Every method answers at once: a request that takes time is looked at again.
+    """
+
+    @staticmethod
+    def Status(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.JobService/Status',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Inquiry.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.JobStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.JobService/Ask',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Request.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Answer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Look(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.JobService/Look',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.RequestId.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Answer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -1,0 +1,89 @@
+"""Hands a request to a job, waits until it is carried out, and says how it went."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.text import Text
+
+from kungfu.cli.story.values import count, duration
+from kungfu.runtime.deciding.requests import Request, Stop
+from kungfu.runtime.steering.client import JobClient, JobOver, connected
+from kungfu.runtime.steering.status import JobStatus, Progress
+
+__all__ = ["carried_out", "exit_code", "pursued"]
+
+_LOOK_EVERY_S = 0.2
+
+
+def carried_out(folder: Path, request: Request, *, timeout_s: float, form: Literal["text", "json"]) -> int:
+    """Asks, waits up to ``timeout_s`` seconds, prints what came of it; gives the exit code."""
+    progress = pursued(folder, request, timeout_s=timeout_s)
+    if form == "json":
+        print(json.dumps(asdict(progress), indent=2))
+    else:
+        Console(highlight=False).print(Text(_in_words(progress)), soft_wrap=True)
+    return exit_code(progress, timeout_s=timeout_s)
+
+
+def exit_code(progress: Progress, *, timeout_s: float) -> int:
+    """0 for a request that was carried out, or was accepted where nobody wanted to wait; else 1."""
+    return 0 if progress.state == "carried out" or (progress.state == "accepted" and timeout_s == 0) else 1
+
+
+def pursued(
+    folder: Path,
+    request: Request,
+    *,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Progress:
+    """Asks, and looks again until the request is no longer under way or ``timeout_s`` seconds have gone by.
+
+    On a terminal it shows what the job does meanwhile. A job that ends while it is told to stop has done so.
+    """
+    deadline = clock() + timeout_s
+    with connected(folder) as job, Console(stderr=True).status("") as live:
+        first = progress = job.ask(request)
+        try:
+            while first.state == "accepted" and progress.state == "accepted" and clock() < deadline:
+                live.update(_meanwhile(progress, job))
+                pause(_LOOK_EVERY_S)
+                progress = job.look(request.id)
+        except JobOver as over:
+            if not isinstance(request.action, Stop):
+                raise
+            how = "without a word" if over.code is None else f"with exit code {over.code}"
+            progress = replace(progress, state="carried out", reason=f"the job has ended {how}")
+        return progress
+
+
+def _meanwhile(progress: Progress, job: JobClient) -> str:
+    status = job.status()
+    return f"{progress.words}, {duration(progress.seconds)}: {_at_work(status)}"
+
+
+def _at_work(status: JobStatus) -> str:
+    where, starting = status.membership, [peer for peer in status.peers if peer.state in ("starting", "ready")]
+    coming = f", {count(len(starting), 'peer')} getting ready" if starting else ""
+    step = f" at step {status.figures.step}" if status.figures.step is not None else ""
+    return f"{count(where.size, 'peer')} train{step}{coming}"
+
+
+def _in_words(progress: Progress) -> str:
+    why = f": {progress.reason}" if progress.reason else ""
+    match progress.state:
+        case "carried out":
+            return f"{progress.words}: carried out in {duration(progress.seconds)}, view {progress.view}{why}"
+        case "accepted":
+            return (
+                f"{progress.words}: under way as {progress.id!r}; the same command with --id {progress.id} waits for it"
+            )
+    return f"{progress.words}: {progress.state}{why}"

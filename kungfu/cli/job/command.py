@@ -1,0 +1,130 @@
+"""``kungfu status``, ``resize``, ``scale-out``, ``scale-in``, ``migrate``, ``checkpoint``, ``profile``, ``stop``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from kungfu.errors import UsageError
+from kungfu.runtime.deciding.requests import (
+    Action,
+    Checkpoint,
+    Migrate,
+    Profile,
+    Request,
+    Resize,
+    ScaleIn,
+    ScaleOut,
+    Stop,
+)
+
+__all__ = ["add_arguments", "run"]
+
+RUNS = Path("runs")
+_PROFILE_STEPS = 50
+_EXITS = (
+    "exit codes: 0 carried out, 1 refused by the job or not carried out in time, 2 wrong command line or no such job"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
+    """Give ``parser`` the arguments of the command ``name``."""
+    parser.epilog = _EXITS
+    _ADDERS[name](parser)
+    if name != "scale-in":
+        parser.add_argument(
+            "folder", nargs="?", type=Path, metavar="LOGDIR", help="the job's folder (the newest one in runs/)"
+        )
+    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="for programs")
+    if name == "status":
+        return
+    parser.add_argument("--id", metavar="ID", help="of the request; a repeated one is not carried out twice (random)")
+    parser.add_argument("--if-view", type=int, metavar="V", help="refuse it in any other view than version V")
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="wait so long for it (600)")
+    parser.add_argument(
+        "--no-wait", dest="timeout", action="store_const", const=0.0, help="hand it in, and do not wait for it"
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Does what the command line says; gives the exit code. Raises ``KungfuError`` where there is no such job."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
+    from kungfu.cli.job.carry_out import carried_out
+    from kungfu.cli.job.status import told_status
+    from kungfu.runtime.steering.job_file import newest_folder
+
+    if given.name == "scale-in":
+        given.peers, given.folder = _peers_and_folder(given.words)
+    folder = given.folder or newest_folder(RUNS)
+    if given.name == "status":
+        return told_status(folder, form=given.form)
+    request = Request(given.id or secrets.token_hex(4), _ACTIONS[given.name](given), given.if_view)
+    if given.name == "profile":
+        from kungfu.cli.job.profile import profiled
+
+        return profiled(folder, request, timeout_s=given.timeout, form=given.form, target=given.to)
+    return carried_out(folder, request, timeout_s=given.timeout, form=given.form)
+
+
+def _peers_and_folder(words: Sequence[str]) -> tuple[tuple[int, ...], Path | None]:
+    """Peers are numbers, and the last word may be a folder."""
+    peers, rest = [word for word in words if word.isdecimal()], [word for word in words if not word.isdecimal()]
+    if not peers or len(rest) > 1 or (rest and words[-1] != rest[0]):
+        raise UsageError(
+            f"{' '.join(words)!r}: give the ids of peers, as kungfu status shows them, then perhaps LOGDIR"
+        )
+    return tuple(int(peer) for peer in peers), Path(rest[0]) if rest else None
+
+
+def _no_more(parser: argparse.ArgumentParser) -> None:
+    """It takes no arguments of its own."""
+
+
+def _add_size(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("size", type=int, metavar="N", help="how many peers there shall be")
+
+
+def _add_count(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("count", type=int, metavar="N", help="how many peers more")
+
+
+def _add_peers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="+", metavar="PEER", help="ids of peers that shall leave, then perhaps LOGDIR")
+
+
+def _add_migration(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("peer", type=int, metavar="PEER", help="the id of the peer that shall be replaced")
+    parser.add_argument("host", metavar="HOST", help="where the new one shall run: it joins before the other leaves")
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("minimum", type=int, metavar="MIN", help="the smallest size, in peers")
+    parser.add_argument("maximum", type=int, metavar="MAX", help="the largest size")
+    parser.add_argument(
+        "--steps", type=int, default=_PROFILE_STEPS, metavar="K", help="measured at each size (%(default)s)"
+    )
+    parser.add_argument("--to", type=Path, metavar="STEM", help="write STEM.json and STEM.png (LOGDIR/profile)")
+
+
+_ADDERS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
+    "status": _no_more,
+    "resize": _add_size,
+    "scale-out": _add_count,
+    "scale-in": _add_peers,
+    "migrate": _add_migration,
+    "checkpoint": _no_more,
+    "profile": _add_profile,
+    "stop": _no_more,
+}
+_ACTIONS: Mapping[str, Callable[[argparse.Namespace], Action]] = {
+    "resize": lambda given: Resize(given.size),
+    "scale-out": lambda given: ScaleOut(given.count),
+    "scale-in": lambda given: ScaleIn(given.peers),
+    "migrate": lambda given: Migrate(given.peer, given.host),
+    "checkpoint": lambda given: Checkpoint(),
+    "profile": lambda given: Profile(given.minimum, given.maximum, given.steps),
+    "stop": lambda given: Stop(),
+}

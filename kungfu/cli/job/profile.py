@@ -1,0 +1,96 @@
+"""``kungfu profile MIN MAX``: throughput and efficiency of each size, as a table, JSON and a plot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from kungfu.cli.job.carry_out import exit_code, pursued
+from kungfu.cli.story.values import figure
+from kungfu.errors import UsageError
+from kungfu.runtime.deciding.requests import Point, Request
+from kungfu.runtime.steering.status import Progress
+
+__all__ = ["Measure", "efficiencies", "profiled"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What was measured at a size; ``efficiency`` is 1 where a peer trains the most samples a second."""
+
+    size: int
+    samples_per_s: float
+    efficiency: float
+    steps: int
+
+
+def profiled(
+    folder: Path, request: Request, *, timeout_s: float, form: Literal["text", "json"], target: Path | None
+) -> int:
+    """Has the job measured, prints the figures, writes STEM.json and STEM.png; gives the exit code.
+
+    Raises ``UsageError`` where the files cannot be written.
+    """
+    progress = pursued(folder, request, timeout_s=timeout_s)
+    measures = efficiencies(progress.points)
+    document = {"request": progress.words, "state": progress.state, "reason": progress.reason, "sizes": measures}
+    stem = target or folder / "profile"
+    text = json.dumps(document, indent=2, default=asdict)
+    if form == "json":
+        print(text)
+    else:
+        _print(progress, measures)
+    if measures:
+        from kungfu.cli.job.picture import drawn  # takes a second to load
+
+        _write(stem.with_name(f"{stem.name}.json"), f"{text}\n".encode())
+        _write(
+            stem.with_name(f"{stem.name}.png"),
+            drawn([(one.size, one.samples_per_s, one.efficiency) for one in measures]),
+        )
+        if form == "text":
+            print(f"written: {stem}.json, {stem}.png")
+    return exit_code(progress, timeout_s=timeout_s)
+
+
+def efficiencies(points: Sequence[Point]) -> list[Measure]:
+    """By size: throughput ``t(p)`` in samples/s, and efficiency ``(t(p) / p) / max_q (t(q) / q)``.
+
+    So the size at which a peer trains most has efficiency 1; often, but not always, it is the smallest one.
+    Amoeba (Wu et al., 2019), section 3.1.
+
+    >>> [one.efficiency for one in efficiencies([Point(2, 5, 300, 2.0), Point(1, 5, 100, 1.0)])]
+    [1.0, 0.75]
+    """
+    best = max((one.samples_per_s / one.size for one in points), default=0.0)
+    return [
+        Measure(one.size, one.samples_per_s, one.samples_per_s / one.size / best if best else 0.0, one.steps)
+        for one in sorted(points, key=lambda one: one.size)
+    ]
+
+
+def _print(progress: Progress, measures: Sequence[Measure]) -> None:
+    console = Console(highlight=False)
+    if measures:
+        table = Table()
+        for name in ("peers", "samples/s", "a peer", "efficiency", "steps"):
+            table.add_column(name, justify="right")
+        for one in measures:
+            speeds = (figure(one.samples_per_s), figure(one.samples_per_s / one.size))
+            table.add_row(str(one.size), *speeds, f"{one.efficiency:.0%}", str(one.steps))
+        console.print(table)
+    if progress.state != "carried out":
+        console.print(f"{progress.words}: {progress.state}{': ' if progress.reason else ''}{progress.reason}")
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; give a file that can be written with --to") from error

@@ -1,0 +1,65 @@
+"""``kungfu status``: a running job at a glance, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kungfu.cli.story.values import UNKNOWN, count, duration, figure
+from kungfu.runtime.steering.client import connected
+from kungfu.runtime.steering.status import JobStatus, PeerStatus
+
+__all__ = ["told_status"]
+
+
+def told_status(folder: Path, *, form: Literal["text", "json"]) -> int:
+    """Prints how the job is whose record is in ``folder``; gives the exit code."""
+    with connected(folder) as job:
+        status = job.status()
+    if form == "json":
+        print(json.dumps(asdict(status), indent=2))
+        return 0
+    console = Console(highlight=False)
+    console.print(Text(f"job {status.job} in {folder}", style="bold"), soft_wrap=True)
+    for line in _lines(status):
+        console.print(Text(line), soft_wrap=True)
+    console.print(_table(status))
+    return 0
+
+
+def _lines(status: JobStatus) -> Iterator[str]:
+    where, figures = status.membership, status.figures
+    going = f", on the way to {where.target}" if where.target != where.size else ""
+    bounds = f"from {where.minimum} to {where.maximum}, {status.scaling}"
+    yield f"view {where.version or UNKNOWN}: {count(where.size, 'peer')}{going} ({bounds})"
+    batch = count(figures.global_batch_size, "sample")
+    yield f"step {figure(figures.step)} of epoch {figure(figures.epoch)}, batch {batch}, loss {figure(figures.loss)}"
+    yield f"{figure(figures.samples_per_s)} samples/s"
+    if status.request is not None:
+        asked = status.request
+        yield f"under way: {asked.words} ({asked.id}), since {duration(asked.seconds)}"
+    for trouble in status.troubles:
+        yield f"{time.strftime('%H:%M:%S', time.localtime(trouble.time))} {trouble.text}"
+
+
+def _table(status: JobStatus) -> Table:
+    table = Table()
+    for name in ("peer", "rank", "host", "pid", "state", "for"):
+        table.add_column(name, justify="left" if name in ("host", "state") else "right")
+    for peer in sorted(status.peers, key=_order):
+        rank = UNKNOWN if peer.rank is None else str(peer.rank)
+        table.add_row(str(peer.id), rank, peer.host, str(peer.pid), peer.state, duration(peer.for_s))
+    return table
+
+
+def _order(peer: PeerStatus) -> tuple[bool, int, int]:
+    """By rank; those in no view behind, by id."""
+    return peer.rank is None, peer.rank or 0, peer.id

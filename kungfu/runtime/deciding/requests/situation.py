@@ -1,0 +1,120 @@
+"""Why a request cannot be taken in the situation that the job is in; ``None`` where it can."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kungfu.runtime.deciding.requests.request import (
+    Action,
+    Checkpoint,
+    Migrate,
+    Profile,
+    Request,
+    Resize,
+    ScaleIn,
+    ScaleOut,
+    Stop,
+)
+from kungfu.runtime.deciding.view import View
+from kungfu.runtime.settings import Limits
+
+__all__ = ["Scaling", "Situation", "objection"]
+
+Scaling = Literal["elastic", "inelastic"]
+MOST_STEPS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the agent knows of its job. ``hosts`` are the names of the hosts that have an agent; ``over`` says how the
+    job ended or is ending, and is empty before."""
+
+    view: View | None
+    limits: Limits
+    scaling: Scaling
+    hosts: frozenset[str]
+    patience_s: float
+    over: str = ""
+
+
+def objection(request: Request, situation: Situation) -> str | None:
+    """Why this request is refused, whatever else may be under way.
+
+    >>> from kungfu.runtime.deciding.view import Peer
+    >>> two = View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
+    >>> objection(Request("r", ScaleIn((1,))), Situation(two, Limits(1, 4), "elastic", frozenset(["a"]), 60.0))
+    'peer 1 is not in view 3, whose peers are 0 and 4'
+    """
+    if situation.over:
+        return situation.over
+    if situation.view is None:
+        return "the job does not train yet: its first peers are getting ready; ask again in a moment"
+    version = situation.view.version
+    if request.if_view is not None and request.if_view != version:
+        return f"the job is in view {version}, not in view {request.if_view} as the request presumes; look again"
+    if situation.scaling == "inelastic" and not isinstance(request.action, Checkpoint | Stop):
+        return "the job was declared inelastic (kungfu-run --inelastic): its peers may not be changed from outside"
+    return _misfit(request.action, situation.view, situation)
+
+
+def _misfit(action: Action, view: View, situation: Situation) -> str | None:
+    match action:
+        case Resize(size):
+            return _out_of_limits(size, situation.limits)
+        case ScaleOut(count) if count < 1:
+            return f"scale-out by {count}: give how many peers shall come, 1 or more"
+        case ScaleOut(count):
+            return _out_of_limits(view.size + count, situation.limits)
+        case ScaleIn(peers):
+            return _cannot_leave(peers, view, situation.limits)
+        case Migrate(peer, host):
+            return _not_in_view((peer,), view) or _no_such_host(host, situation.hosts)
+        case Profile():
+            return _cannot_profile(action, situation.limits)
+        case _:
+            return None
+
+
+def _out_of_limits(size: int, limits: Limits) -> str | None:
+    if limits.clip(size) == size:
+        return None
+    return f"a size of {size}: this job takes {limits.minimum} to {limits.maximum} (kungfu-run --min, --max)"
+
+
+def _cannot_leave(peers: tuple[int, ...], view: View, limits: Limits) -> str | None:
+    going = set(peers)
+    if not going:
+        return "no peer was named that shall leave"
+    left = view.size - len(going)
+    if strange := _not_in_view(peers, view):
+        return strange
+    if left < limits.minimum:
+        many = f"{len(going)} of {view.size} peers" if view.size > 1 else "the only peer"
+        return f"without {many} the job would have {left}; it takes no fewer than {limits.minimum} (kungfu-run --min)"
+    return None
+
+
+def _not_in_view(peers: tuple[int, ...], view: View) -> str | None:
+    strange = [str(peer) for peer in peers if view.rank_of(peer) is None]
+    if not strange:
+        return None
+    members = " and ".join(filter(None, [", ".join(str(peer) for peer in view.ids[:-1]), str(view.ids[-1])]))
+    verb = "is" if len(strange) == 1 else "are"
+    noun = "peer" if len(strange) == 1 else "peers"
+    whose = f"whose peers are {members}" if view.size > 1 else f"whose only peer is {members}"
+    return f"{noun} {', '.join(strange)} {verb} not in view {view.version}, {whose}"
+
+
+def _no_such_host(host: str, hosts: frozenset[str]) -> str | None:
+    if host in hosts:
+        return None
+    return f"no agent of this job runs on {host!r}: all its peers are on one host, {' alias '.join(sorted(hosts))}"
+
+
+def _cannot_profile(action: Profile, limits: Limits) -> str | None:
+    if not 1 <= action.minimum <= action.maximum:
+        return f"sizes from {action.minimum} to {action.maximum}: give 1 <= MIN <= MAX"
+    if not 1 <= action.steps <= MOST_STEPS:
+        return f"{action.steps} steps of each size: give 1 to {MOST_STEPS}"
+    return _out_of_limits(action.minimum, limits) or _out_of_limits(action.maximum, limits)

@@ -1,0 +1,1 @@
+"""How a running job is steered from outside: where it is found, what it answers, what it is asked."""

@@ -1,0 +1,93 @@
+"""``job.json`` in a job's folder: where its agent listens, and the secret without which it answers nothing.
+
+Only its owner can read it. When the job is over the secret is taken out and the exit code written in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from kungfu.errors import UsageError
+
+__all__ = ["NAME", "JobFile", "end_job_file", "is_running", "newest_folder", "read_job_file", "write_job_file"]
+
+NAME = "job.json"
+# A process that was made later than this after the job began is another one under the same number.
+_SLACK_S = 2.0
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """A job's name, the address of its agent, the secret, kungfu-run's process, and the times in seconds since 1970.
+
+    ``ended`` and ``code`` are ``None`` while the job runs.
+    """
+
+    job: str
+    agent: str
+    secret: str
+    pid: int
+    started: float
+    ended: float | None = None
+    code: int | None = None
+
+
+def write_job_file(folder: Path, content: JobFile) -> None:
+    """Puts the file in its place in one move: who reads it reads a whole one."""
+    handle, name = tempfile.mkstemp(prefix=".job-", dir=folder)  # made with mode 0600
+    with os.fdopen(handle, "w") as file:
+        file.write(json.dumps(asdict(content), indent=1) + "\n")
+    os.replace(name, folder / NAME)
+
+
+def read_job_file(folder: Path) -> JobFile:
+    """The file of a job. Raises ``UsageError`` where there is none, or where it says something else."""
+    path = folder / NAME
+    try:
+        fields = json.loads(path.read_text())
+        return JobFile(**fields)
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"the folder holds no {NAME}" if folder.is_dir() else "there is no such folder"
+        raise UsageError(f"{folder}: {what}; give the folder of a job that runs (kungfu-run's --logdir)") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; only the user who started a job may steer it") from error
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{path} does not hold what this version of kungfu-run writes ({error})") from error
+
+
+def newest_folder(runs: Path) -> Path:
+    """The folder of the job that began last, of those in ``runs``. Raises ``UsageError`` where there is none."""
+    folders = [path.parent for path in runs.glob(f"*/{NAME}")]
+    if not folders:
+        raise UsageError(f"no job was found in {runs}/: give the folder of one (kungfu-run's --logdir)")
+    return max(folders, key=_began)
+
+
+def _began(folder: Path) -> tuple[bool, float]:
+    """Those that can be read and still run come before all others."""
+    try:
+        content = read_job_file(folder)
+    except UsageError:
+        return False, 0.0
+    return is_running(content), content.started
+
+
+def is_running(content: JobFile) -> bool:
+    """Whether the kungfu-run that wrote this still runs on this host."""
+    if content.ended is not None:
+        return False
+    try:
+        return psutil.Process(content.pid).create_time() <= content.started + _SLACK_S
+    except psutil.NoSuchProcess:
+        return False
+
+
+def end_job_file(folder: Path, *, code: int, now: float) -> None:
+    """Marks the job as over, and forgets its secret."""
+    write_job_file(folder, replace(read_job_file(folder), secret="", ended=now, code=code))

@@ -1,0 +1,169 @@
+"""The commands that steer a job, against a real line to a desk without peers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kungfu.cli.main import main
+from kungfu.runtime.deciding.cluster import Finishing, InForce
+from kungfu.runtime.deciding.demand import Demand
+from kungfu.runtime.steering.desk import Answered, Measured
+from kungfu.runtime.steering.job_file import end_job_file
+from tests.runtime.steering.office import Office, office, view
+
+
+def demands_of(place: Office, *words: object) -> list[Demand]:
+    """What the leader is told because of a command that does not wait."""
+    place.told.clear()
+    assert main([*map(str, words), str(place.folder), "--no-wait"]) == 0
+    return place.told
+
+
+def served(place: Office, *after: Any) -> threading.Thread:
+    """A leader that lets these events happen once it is told something."""
+
+    def serve() -> None:
+        told = threading.Event()
+        while not place.told:
+            assert not told.wait(0.01)
+        for event in after:
+            place.put(event)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_every_command_says_its_own_to_the_leader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, demand in (
+        (["resize", 3], ("resize", 3, ())),
+        (["scale-out", 2], ("resize", 4, ())),
+        (["scale-in", 0], ("leave", 0, (0,))),
+        (["migrate", 1, "localhost"], ("replace", 0, (1,))),
+        (["checkpoint"], ("checkpoint", 0, ())),
+        (["profile", 1, 4], ("resize", 4, ())),
+        (["stop"], ("stop", 0, ())),
+    ):
+        with office(tmp_path) as place:
+            (told,) = demands_of(place, *words)
+            assert (told.kind, told.size, told.peers) == demand
+            assert "under way" in capsys.readouterr().out or words[0] == "profile"
+
+
+def test_a_command_waits_until_it_is_carried_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with office(tmp_path) as place:
+        leader = served(place, Answered("c", result="written to ckpt-4"))
+        assert main(["checkpoint", str(tmp_path), "--id", "c"]) == 0
+        leader.join(5.0)
+    out = capsys.readouterr().out
+    assert out.startswith("checkpoint: carried out in ")
+    assert out.endswith(", view 3: written to ckpt-4\n")
+
+
+def test_the_same_id_is_carried_out_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with office(tmp_path) as place:
+        assert main(["resize", "2", str(tmp_path), "--id", "r"]) == 0
+        assert main(["resize", "2", str(tmp_path), "--id", "r", "--json"]) == 0
+        assert len(place.told) == 1
+    first, _, second = capsys.readouterr().out.partition("\n")
+    assert first.endswith("view 3: it was so already")
+    assert json.loads(second)["state"] == "carried out"
+
+
+def test_what_is_refused_is_code_1_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with office(tmp_path):
+        assert main(["resize", "9", str(tmp_path)]) == 1
+        assert capsys.readouterr().out == (
+            "resize 9: refused: a size of 9: this job takes 1 to 4 (kungfu-run --min, --max)\n"
+        )
+        assert main(["scale-in", "1", str(tmp_path), "--if-view", "2", "--json"]) == 1
+        assert json.loads(capsys.readouterr().out)["state"] == "refused"
+
+
+def test_what_is_not_carried_out_in_time_is_code_1_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with office(tmp_path):
+        assert main(["resize", "3", str(tmp_path), "--id", "r", "--timeout", "0.01"]) == 1
+    assert "resize 3: under way as 'r'; the same command with --id r waits for it" in capsys.readouterr().out
+
+
+def test_a_job_that_ends_when_it_is_told_to_stop_has_done_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with office(tmp_path) as place:
+        leader = served(place, Finishing(0, leaving=False))
+        assert main(["stop", str(tmp_path)]) == 0
+        leader.join(5.0)
+        assert "training has ended" in capsys.readouterr().out
+        end_job_file(tmp_path, code=0, now=5.0)
+        assert main(["status", str(tmp_path)]) == 2
+    assert "the job is over; it ended with exit code 0" in capsys.readouterr().err
+
+
+def test_the_status_is_told_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with office(tmp_path) as place:
+        place.put(Measured(({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},)))
+        assert main(["resize", "3", str(tmp_path), "--no-wait", "--id", "r"]) == 0
+        assert main(["status", str(tmp_path)]) == 0
+        out = capsys.readouterr().out
+        assert "view 3: 2 peers, on the way to 3 (from 1 to 4, elastic)" in out
+        assert "step 7 of epoch 1, batch 64 samples, loss 0.500" in out
+        assert "under way: resize 3 (r), since " in out
+        assert main(["status", str(tmp_path), "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert [peer["state"] for peer in status["peers"]] == ["training", "training"]
+    assert status["figures"]["samples_per_s"] == 128.0
+    assert status["request"]["words"] == "resize 3"
+
+
+def test_peers_are_numbers_and_the_last_word_may_be_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["one"], ["nowhere", "1"], ["1", "here", "there"]):
+        assert main(["scale-in", *words]) == 2
+        assert "give the ids of peers, as kungfu status shows them" in capsys.readouterr().err
+
+
+def test_without_a_job_every_command_is_one_message_and_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["stop"]) == 2
+    assert capsys.readouterr().err.startswith("kungfu stop: no job was found in runs/")
+    assert main(["resize", "2", "nowhere"]) == 2
+    assert capsys.readouterr().err.startswith("kungfu resize: nowhere: there is no such folder")
+
+
+def test_the_newest_job_in_runs_is_taken_where_none_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    with office(tmp_path / "runs" / "one"):
+        assert main(["status"]) == 0
+    assert "job job in runs/one" in capsys.readouterr().out
+
+
+def test_a_profile_is_printed_written_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def lines(size: int, speed: float) -> Measured:
+        row = {"step": 1, "epoch": 0, "size": size, "batch": 12, "loss": 0.5, "samples_per_s": speed}
+        return Measured((row,) * 20)
+
+    with office(tmp_path) as place:
+        leader = served(place, lines(2, 30.0), InForce(view(4, 0)), lines(1, 20.0), InForce(view(5, 0, 2)))
+        assert main(["profile", "1", "2", str(tmp_path), "--steps", "5"]) == 0
+        leader.join(5.0)
+    document = json.loads((tmp_path / "profile.json").read_text())
+    assert document["state"] == "carried out"
+    assert [(one["size"], one["samples_per_s"], one["efficiency"]) for one in document["sizes"]] == [
+        (1, 20.0, 1.0),
+        (2, 30.0, 0.75),
+    ]
+    assert (tmp_path / "profile.png").read_bytes().startswith(b"\x89PNG")
+    assert "75%" in capsys.readouterr().out
