@@ -15,6 +15,7 @@ from pathlib import Path
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.deciding.cluster import Budgets
 from kungfu.runtime.deciding.failure import EXIT_CODES
+from kungfu.runtime.deciding.requests.situation import Scaling
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 __all__ = ["main"]
@@ -32,6 +33,7 @@ class _Line:
     command: tuple[str, ...]
     trace_limit_bytes: int
     budgets: Budgets
+    scaling: Scaling
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,6 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--preemptions", type=int, default=1000, metavar="K", help="and so many that are taken away by SIGTERM (1000)"
     )
+    parser.add_argument(
+        "--inelastic", dest="scaling", action="store_const", const="inelastic", default="elastic",
+        help="refuse every command that would change the peers (kungfu resize, ...); policies still may",
+    )  # fmt: skip
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the program: python train.py ...")
     return parser
 
@@ -107,7 +113,8 @@ def _checked(given: argparse.Namespace) -> _Line:
     )
     folder = given.logdir or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
     budgets = Budgets(given.failures, given.preemptions)
-    return _Line(given.peers, settings, folder, _command(given.command), round(given.trace_limit * 1e6), budgets)
+    limit_bytes = round(given.trace_limit * 1e6)
+    return _Line(given.peers, settings, folder, _command(given.command), limit_bytes, budgets, given.scaling)
 
 
 def _deadlines(given: argparse.Namespace) -> Deadlines:
@@ -150,7 +157,7 @@ def _run(line: _Line) -> int:
     from kungfu.runtime.agent.journal import Journal
 
     journal = Journal(line.folder, trace_limit_bytes=line.trace_limit_bytes)
-    job = Job(line.command, line.size, line.settings, dict(os.environ), line.budgets)
+    job = Job(line.command, line.size, line.settings, dict(os.environ), line.budgets, line.scaling)
     with make_console(journal.folder) as console:
         ending = Agent(job, journal=journal, console=console).run()
         journal.close()

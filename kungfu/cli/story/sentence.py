@@ -178,6 +178,12 @@ def _failed(event: Fields) -> str:
     return f"failed: {text_of(event, 'error')}"
 
 
+def _request(event: Fields) -> str:
+    state, reason = text_of(event, "state"), event.get("reason")
+    after = f" after {duration(event.get('seconds'))}" if state in ("carried out", "expired") else ""
+    return f"kungfu {text_of(event, 'request')}: {state}{after}{f' ({reason})' if reason else ''}"
+
+
 def _ended(event: Fields) -> str:
     return f"ended: {text_of(event, 'reason')}"
 
@@ -208,6 +214,7 @@ _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "noticed": _noticed,
     "unheard": _unheard,
     "finished": _finished,
+    "request": _request,
     "failed": _failed,
     "ended": _ended,
 }

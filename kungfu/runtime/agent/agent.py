@@ -6,6 +6,7 @@ thread works off; so a decision is never interrupted by another.
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import time
@@ -22,10 +23,17 @@ from kungfu.runtime.agent.service import AgentService
 from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.deciding.cluster import Budgets, Cluster, Rules
 from kungfu.runtime.deciding.failure import Failure, find_root_cause, headline
+from kungfu.runtime.deciding.requests.situation import Scaling
 from kungfu.runtime.deciding.view import Peer
 from kungfu.runtime.settings import Settings
+from kungfu.runtime.steering.desk import Desk, Reported
+from kungfu.runtime.steering.job_file import JobFile, end_job_file, write_job_file
+from kungfu.runtime.steering.service import JobService, Question
 from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.messages_pb2_grpc import add_AgentServiceServicer_to_server
+from kungfu.runtime.wire.messages_pb2_grpc import (
+    add_AgentServiceServicer_to_server,
+    add_JobServiceServicer_to_server,
+)
 
 __all__ = ["Agent", "Ending", "Job"]
 
@@ -36,13 +44,17 @@ _GRACE_S = 2.0
 
 @dataclass(frozen=True)
 class Job:
-    """What to run: the peers' settings are ``settings`` with their own id; ``budgets`` bound how many are replaced."""
+    """What to run: the peers' settings are ``settings`` with their own id; ``budgets`` bound how many are replaced.
+
+    The peers of a job that is inelastic are not changed from outside.
+    """
 
     command: tuple[str, ...]
     size: int
     settings: Settings
     environment: Mapping[str, str]
     budgets: Budgets = field(default_factory=Budgets)
+    scaling: Scaling = "elastic"
 
     @property
     def rules(self) -> Rules:
@@ -75,19 +87,16 @@ class Agent:
         self._addresses: dict[int, Peer] = {}
         self._settings = job.settings
         self._relay = Relay(job.settings, self._events.put)
+        self._desk = Desk(job.settings, scaling=job.scaling, tell=self._tell, process_of=self._process_of)
 
     def run(self) -> Ending:
         """Starts the job and returns how it ended; nothing of it is left when this returns."""
-        service = AgentService(self._events.put, self._journal, self._console)
-        server = rpc.serve(
-            lambda grpc_server: add_AgentServiceServicer_to_server(service, grpc_server),
-            host=self._settings.agent,
-            secret=self._settings.secret,
-            threads=8 + 2 * self._settings.limits.maximum,
-        )
+        server = self._served()
         self._settings = replace(self._settings, agent=server.address)
+        ending: Ending | None = None
         previous = {n: signal.signal(n, self._on_signal) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
+            self._announce_job()
             self._console.event(
                 self._write({"event": "started", "size": self._job.size, "command": [*self._job.command]})
             )
@@ -97,9 +106,26 @@ class Agent:
             return ending
         finally:
             end_all(list(self._processes.values()), grace_s=_GRACE_S)
+            end_job_file(self._journal.folder, code=1 if ending is None else ending.code, now=time.time())
             for number, handler in previous.items():
                 signal.signal(number, handler)
             server.stop()
+
+    def _served(self) -> rpc.Server:
+        """The agent's server: for its peers, and for those who steer the job."""
+
+        def register(grpc_server: Any) -> None:
+            service = AgentService(self._events.put, self._journal, self._console)
+            add_AgentServiceServicer_to_server(service, grpc_server)
+            add_JobServiceServicer_to_server(JobService(self._events.put), grpc_server)
+
+        threads = 8 + 2 * self._settings.limits.maximum
+        return rpc.serve(register, host=self._settings.agent, secret=self._settings.secret, threads=threads)
+
+    def _announce_job(self) -> None:
+        settings = self._settings
+        content = JobFile(settings.job, settings.agent, settings.secret, os.getpid(), time.time())
+        write_job_file(self._journal.folder, content)
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._events.put(_Signalled(number))
@@ -118,8 +144,19 @@ class Agent:
             if event.peer in self._cluster.alive:
                 self._write({"event": "unheard", "peer": event.peer, "error": event.error})
             return None
-        self._note(event)
-        return self._perform_all(decided.step(self._cluster, event, self._clock()))
+        if not isinstance(event, Question | Reported):
+            self._note(event)
+            ending = self._perform_all(decided.step(self._cluster, event, self._clock()))
+            if ending is not None:
+                return ending
+        self._steer(event)
+        return None
+
+    def _steer(self, event: Any) -> None:
+        """What people and schedulers ask for, and what came of it."""
+        for demand in self._desk.hears(event, self._cluster, self._clock()):
+            assert self._cluster.view is not None
+            self._perform(decided.Tell(self._cluster.view, demand))
 
     def _note(self, event: Any) -> None:
         """Chronicles what the peers did of themselves; what the agent does is noted where it does it."""
@@ -234,6 +271,13 @@ class Agent:
         self._write({"event": "failed", "peer": failure.peer, "error": failure.text, "code": failure.code})
         return Ending(failure.code, failure)
 
+    def _process_of(self, peer: int) -> int:
+        return self._processes[peer].child.pid
+
+    def _tell(self, fields: dict[str, Any]) -> None:
+        self._console.event(self._write(fields))
+
     def _write(self, fields: dict[str, Any]) -> dict[str, Any]:
         self._journal.write("events", fields)
+        self._desk.noted(fields)
         return fields

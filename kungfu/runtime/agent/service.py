@@ -10,6 +10,7 @@ from typing import Any
 from kungfu.runtime.agent.console import Console
 from kungfu.runtime.agent.journal import Journal
 from kungfu.runtime.deciding import cluster as decided
+from kungfu.runtime.steering.desk import Reported
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire.convert import to_peer, to_report, to_view
 from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceServicer
@@ -41,14 +42,17 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         return pb.Ack()
 
     def Report(self, request: pb.Records, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        told: dict[str, list[dict[str, Any]]] = {"events": [], "metrics": []}
         with self._lock:
             self._journal.append("trace", [one.line for one in request.records if one.stream == "trace"])
             for record in request.records:
                 if record.stream == "trace":
                     continue
                 fields = json.loads(record.line)
+                told[record.stream].append(fields)
                 self._journal.write(record.stream, fields)
                 (self._console.event if record.stream == "events" else self._console.status)(fields)
+        self._put(Reported(tuple(told["events"]), tuple(told["metrics"])))
         return pb.Ack()
 
     def Lost(self, request: pb.Loss, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name

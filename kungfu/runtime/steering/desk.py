@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,25 +17,17 @@ from kungfu.runtime.steering.recent import Recent
 from kungfu.runtime.steering.service import AboutRequest, Question
 from kungfu.runtime.steering.status import JobStatus, PeerStatus, Progress, membership, peer_states, progress
 
-__all__ = ["Answered", "Desk", "Measured"]
+__all__ = ["Desk", "Reported"]
 
 Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Lines of the leader's metrics."""
+class Reported:
+    """Lines of the leader's events and metrics."""
 
-    lines: tuple[Fields, ...]
-
-
-@dataclass(frozen=True)
-class Answered:
-    """The leader's word on a demand; see ``requests.Heard``."""
-
-    demand: str
-    refusal: str = ""
-    result: str = ""
+    events: tuple[Fields, ...] = ()
+    metrics: tuple[Fields, ...] = ()
 
 
 class Desk:
@@ -52,32 +44,54 @@ class Desk:
         self._settings, self._scaling, self._tell, self._process_of = settings, scaling, tell, process_of
         self._ledger, self._recent = Ledger(), Recent()
         self._states: dict[int, tuple[str, float]] = {}
-        self._over = ""
+        self._measured: tuple[requests.Step, ...] = ()
+        self._over = self._unreached = ""
 
     def hears(self, event: Any, cluster: Cluster, now: float) -> list[Demand]:
         """What the leader is to be told after ``event``, which ``cluster`` knows of already."""
         self._since(cluster, now)
-        match event:
-            case Question():
-                return self._answer(event, cluster, now)
-            case Measured(lines):
-                steps = [self._recent.stepped(line) for line in lines]
-                undisturbed = () if cluster.starting else tuple(one for one in steps if one is not None)
-                return self._step(requests.Measured(undisturbed), cluster, now)
-            case Answered(demand, refusal, result):
-                return self._step(requests.Heard(demand, refusal, result), cluster, now)
-            case InForce():
-                return self._step(requests.Viewed(), cluster, now)
-            case Finishing(_, leaving) if not leaving:
-                self._over = self._over or "training is over: the peers' programs run on to their ends"
-                return self._step(requests.Over(), cluster, now)
-            case Tick():
-                return self._step(requests.Tick(), cluster, now)
-        return []
+        demands: list[Demand] = []
+        if isinstance(event, Question):
+            demands += self._answer(event, cluster, now)
+        elif isinstance(event, Reported):
+            self._remember(event, cluster)
+        if isinstance(event, Finishing) and not event.leaving:
+            self._over = self._over or "training is over: the peers' programs run on to their ends"
+        for news in self._news(event):
+            demands += self._step(news, cluster, now)
+        return demands
 
     def noted(self, fields: Fields) -> None:
         """Something stands in the journal now."""
         self._recent.happened(fields)
+        if fields["event"] == "missing":
+            self._unreached = str(fields["reason"])
+
+    def _remember(self, reported: Reported, cluster: Cluster) -> None:
+        """Steps beside which somebody got ready, on the same host, are no measure of a size."""
+        steps = [self._recent.stepped(line) for line in reported.metrics]
+        self._measured = () if cluster.starting else tuple(one for one in steps if one is not None)
+        for fields in reported.events:
+            self._recent.happened(fields)
+
+    def _news(self, event: Any) -> Iterator[requests.Event]:
+        """What an event says of the request that is under way."""
+        entry = current(self._ledger)
+        demand = entry.demand if entry else None
+        match event:
+            case Reported(events, _):
+                yield requests.Measured(self._measured)
+                if demand is not None:
+                    yield from (_heard(fields, demand) for fields in events if _speaks_of(fields, demand))
+            case InForce():
+                yield requests.Viewed()
+            case Finishing(_, leaving) if not leaving:
+                yield requests.Over()
+            case Tick():
+                yield requests.Tick()
+        unreached, self._unreached = self._unreached, ""
+        if unreached and demand is not None and demand.kind in ("resize", "replace"):
+            yield requests.Heard(demand.id, refusal=unreached)
 
     def _answer(self, question: Question, cluster: Cluster, now: float) -> list[Demand]:
         matter, demands = question.matter, list[Demand]()
@@ -103,7 +117,7 @@ class Desk:
         return demands
 
     def _situation(self, cluster: Cluster) -> Situation:
-        deadlines, host = self._settings.deadlines, self._settings.agent.rpartition(":")[0]
+        deadlines, host = self._settings.deadlines, self._settings.agent.partition(":")[0]
         return Situation(
             cluster.view,
             self._settings.limits,
@@ -131,7 +145,7 @@ class Desk:
         return None if entry is None else progress(entry, answer=entry.newest, now=now)
 
     def _peers(self, cluster: Cluster, now: float) -> tuple[PeerStatus, ...]:
-        host = self._settings.agent.rpartition(":")[0]
+        host = self._settings.agent.partition(":")[0]
         return tuple(
             PeerStatus(
                 peer,
@@ -152,6 +166,17 @@ class Desk:
             peer: before[peer] if peer in before and before[peer][0] == state else (state, now)
             for peer, state in states.items()
         }
+
+
+def _speaks_of(fields: Fields, demand: Demand) -> bool:
+    """Whether an event of the leader's is the outcome of a demand."""
+    return fields.get("event") == demand.kind == "checkpoint" and fields.get("rule") == demand.why
+
+
+def _heard(fields: Fields, demand: Demand) -> requests.Heard:
+    where = str(fields.get("path", ""))
+    failure = fields.get("error")
+    return requests.Heard(demand.id, f"{where}: {failure}" if failure else "", where)
 
 
 def _told(entry: Entry, now: float) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -89,5 +90,6 @@ def is_running(content: JobFile) -> bool:
 
 
 def end_job_file(folder: Path, *, code: int, now: float) -> None:
-    """Marks the job as over, and forgets its secret."""
-    write_job_file(folder, replace(read_job_file(folder), secret="", ended=now, code=code))
+    """Marks the job as over, and forgets its secret; where the folder was taken away there is nothing to mark."""
+    with suppress(UsageError, OSError):
+        write_job_file(folder, replace(read_job_file(folder), secret="", ended=now, code=code))

@@ -12,9 +12,11 @@ import pytest
 from kungfu.cli.main import main
 from kungfu.runtime.deciding.cluster import Finishing, InForce
 from kungfu.runtime.deciding.demand import Demand
-from kungfu.runtime.steering.desk import Answered, Measured
+from kungfu.runtime.steering.desk import Reported
 from kungfu.runtime.steering.job_file import end_job_file
 from tests.runtime.steering.office import Office, office, view
+
+ROW = {"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0}
 
 
 def demands_of(place: Office, *words: object) -> list[Demand]:
@@ -57,12 +59,14 @@ def test_every_command_says_its_own_to_the_leader(tmp_path: Path, capsys: pytest
 
 def test_a_command_waits_until_it_is_carried_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with office(tmp_path) as place:
-        leader = served(place, Answered("c", result="written to ckpt-4"))
+        leader = served(
+            place, Reported(events=({"event": "checkpoint", "rule": "kungfu checkpoint", "path": "ckpt-4"},))
+        )
         assert main(["checkpoint", str(tmp_path), "--id", "c"]) == 0
         leader.join(5.0)
     out = capsys.readouterr().out
     assert out.startswith("checkpoint: carried out in ")
-    assert out.endswith(", view 3: written to ckpt-4\n")
+    assert out.endswith(", view 3: ckpt-4\n")
 
 
 def test_the_same_id_is_carried_out_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +112,9 @@ def test_a_job_that_ends_when_it_is_told_to_stop_has_done_so(
 
 def test_the_status_is_told_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with office(tmp_path) as place:
-        place.put(Measured(({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},)))
+        place.put(
+            Reported(metrics=({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},))
+        )
         assert main(["resize", "3", str(tmp_path), "--no-wait", "--id", "r"]) == 0
         assert main(["status", str(tmp_path)]) == 0
         out = capsys.readouterr().out
@@ -151,9 +157,8 @@ def test_the_newest_job_in_runs_is_taken_where_none_is_named(
 
 
 def test_a_profile_is_printed_written_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def lines(size: int, speed: float) -> Measured:
-        row = {"step": 1, "epoch": 0, "size": size, "batch": 12, "loss": 0.5, "samples_per_s": speed}
-        return Measured((row,) * 20)
+    def lines(size: int, speed: float) -> Reported:
+        return Reported(metrics=({**ROW, "size": size, "samples_per_s": speed},) * 20)
 
     with office(tmp_path) as place:
         leader = served(place, lines(2, 30.0), InForce(view(4, 0)), lines(1, 20.0), InForce(view(5, 0, 2)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kungfu.runtime.deciding.cluster import Cluster, InForce
+from kungfu.runtime.deciding.cluster import Cluster, InForce, Rules
 from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.requests.situation import Scaling
 from kungfu.runtime.deciding.view import Peer, View
@@ -57,14 +57,14 @@ class Office:
 
 def with_view(cluster: Cluster, after: View) -> Cluster:
     """All peers of the view run, and nobody else does."""
-    return replace(cluster, view=after, alive=frozenset(after.ids))
+    return replace(cluster, view=after, processes=replace(cluster.processes, alive=frozenset(after.ids)))
 
 
 @contextmanager
 def office(folder: Path, *, scaling: Scaling = "elastic", secret: str = SECRET) -> Iterator[Office]:
     """A job of peers 0 and 1 in view 3, which takes 1 to 4; its file in ``folder`` holds ``secret``."""
     settings = Settings("job", -1, "127.0.0.1:0", SECRET, "local", Limits(1, 4), Deadlines(60.0, 20.0))
-    place = Office(folder, with_view(Cluster(settings.deadlines), view(3, 0, 1)))
+    place = Office(folder, with_view(Cluster(Rules(settings.deadlines)), view(3, 0, 1)))
     desk = Desk(settings, scaling=scaling, tell=place.journal.append, process_of=lambda peer: 100 + peer)
     service = JobService(place.put)
     server = rpc.serve(

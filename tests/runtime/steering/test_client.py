@@ -14,7 +14,7 @@ import pytest
 from kungfu.errors import PeerFailure, UsageError
 from kungfu.runtime.deciding.requests import Request, Resize, ScaleIn
 from kungfu.runtime.steering.client import JobOver, connected
-from kungfu.runtime.steering.desk import Measured
+from kungfu.runtime.steering.desk import Reported
 from kungfu.runtime.steering.job_file import end_job_file, read_job_file, write_job_file
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
@@ -24,7 +24,9 @@ from tests.runtime.steering.office import SECRET, office, view
 
 def test_the_status_tells_of_view_peers_and_the_newest_steps(tmp_path: Path) -> None:
     with office(tmp_path) as place, connected(tmp_path) as job:
-        place.put(Measured(({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},)))
+        place.put(
+            Reported(metrics=({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},))
+        )
         status = job.status()
     assert (status.job, status.scaling) == ("job", "elastic")
     assert (status.membership.version, status.membership.size, status.membership.target) == (3, 2, 2)

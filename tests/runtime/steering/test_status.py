@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kungfu.runtime.deciding.cluster import Cluster, Starting
+from kungfu.runtime.deciding.cluster import Cluster, Rules, Starting
+from kungfu.runtime.deciding.cluster.state import Processes
 from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.requests import Answer, Entry, Request, Stop
 from kungfu.runtime.deciding.view import Peer, View
@@ -10,7 +11,8 @@ from kungfu.runtime.settings import Deadlines, Limits
 from kungfu.runtime.steering.status import membership, peer_states
 
 VIEW = View(4, (Peer(2, "a:2"), Peer(5, "a:5")))
-CLUSTER = Cluster(Deadlines(), VIEW, {6: Starting(0.0), 7: Starting(0.0, 1.0, 2.0)}, alive=frozenset([1, 2, 5, 6, 7]))
+STARTING = {6: Starting(0.0), 7: Starting(0.0, 1.0, 2.0)}
+CLUSTER = Cluster(Rules(Deadlines()), VIEW, STARTING, processes=Processes(alive=frozenset([1, 2, 5, 6, 7])))
 LIMITS = Limits(1, 6)
 
 
@@ -36,5 +38,5 @@ def test_a_request_under_way_says_where_the_job_is_going() -> None:
 
 
 def test_before_the_first_view_there_is_no_size_yet() -> None:
-    cluster = Cluster(Deadlines(), starting={0: Starting(0.0)}, alive=frozenset([0]))
+    cluster = Cluster(Rules(Deadlines()), starting={0: Starting(0.0)}, processes=Processes(alive=frozenset([0])))
     assert (membership(cluster, LIMITS, under_way=None).version, peer_states(cluster)) == (0, {0: "starting"})
