@@ -36,8 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
     _ADDERS[name](parser)
     if name != "scale-in":
         parser.add_argument(
-            "folder", nargs="?", type=Path, metavar="LOGDIR", help="the job's folder (the newest one in runs/)"
+            "place", nargs="?", type=Path, metavar="LOGDIR", help="the job's folder (the newest one in runs/)"
         )
+    parser.add_argument("--logdir", type=Path, metavar="LOGDIR", help="the same, where options stand between")
     parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="for programs")
     if name == "status":
         return
@@ -57,8 +58,8 @@ def run(given: argparse.Namespace) -> int:
     from kungfu.runtime.steering.job_file import newest_folder
 
     if given.name == "scale-in":
-        given.peers, given.folder = _peers_and_folder(given.words)
-    folder = given.folder or newest_folder(RUNS)
+        given.peers, given.place = _peers_and_folder(given.words)
+    folder = given.logdir or given.place or newest_folder(RUNS)
     if given.name == "status":
         return told_status(folder, form=given.form)
     request = Request(given.id or secrets.token_hex(4), _ACTIONS[given.name](given), given.if_view)

@@ -108,8 +108,8 @@ def membership(cluster: Cluster, limits: Limits, *, under_way: Entry | None) -> 
 
 
 def peer_states(cluster: Cluster) -> dict[int, PeerState]:
-    """The state of each process that runs, by id."""
-    members = set(cluster.view.ids) if cluster.view else set()
+    """The state of each process that runs, by id: one whose training is over is leaving, too."""
+    members = set(cluster.view.ids) - cluster.processes.finished if cluster.view else set()
     return {peer: _state(cluster, peer, member=peer in members) for peer in sorted(cluster.alive)}
 
 

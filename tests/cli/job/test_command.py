@@ -45,8 +45,8 @@ def test_every_command_says_its_own_to_the_leader(tmp_path: Path, capsys: pytest
     for words, demand in (
         (["resize", 3], ("resize", 3, ())),
         (["scale-out", 2], ("resize", 4, ())),
-        (["scale-in", 0], ("leave", 0, (0,))),
-        (["migrate", 1, "localhost"], ("replace", 0, (1,))),
+        (["scale-in", 0], ("leave", 1, (0,))),
+        (["migrate", 1, "localhost"], ("replace", 2, (1,))),
         (["checkpoint"], ("checkpoint", 0, ())),
         (["profile", 1, 4], ("resize", 4, ())),
         (["stop"], ("stop", 0, ())),
@@ -85,7 +85,7 @@ def test_what_is_refused_is_code_1_with_its_reason(tmp_path: Path, capsys: pytes
         assert capsys.readouterr().out == (
             "resize 9: refused: a size of 9: this job takes 1 to 4 (kungfu-run --min, --max)\n"
         )
-        assert main(["scale-in", "1", str(tmp_path), "--if-view", "2", "--json"]) == 1
+        assert main(["scale-in", "1", "--if-view", "2", "--json", "--logdir", str(tmp_path)]) == 1
         assert json.loads(capsys.readouterr().out)["state"] == "refused"
 
 

@@ -123,9 +123,9 @@ def _demand(name: str, action: Action, *, size: int) -> Demand:
         case ScaleOut(count):
             return Demand("resize", why, size=size + count, id=name)
         case ScaleIn(peers):
-            return Demand("leave", why, peers=tuple(dict.fromkeys(peers)), id=name)
+            return Demand("leave", why, size=size - len(set(peers)), peers=tuple(dict.fromkeys(peers)), id=name)
         case Migrate(peer, _):
-            return Demand("replace", why, peers=(peer,), id=name)
+            return Demand("replace", why, size=size, peers=(peer,), id=name)
         case Checkpoint():
             return Demand("checkpoint", why, id=name)
         case Stop():

@@ -92,8 +92,8 @@ class Job:
     [
         (Resize(3), Demand("resize", "kungfu resize 3", size=3, id="r"), (0, 1, 2)),
         (ScaleOut(2), Demand("resize", "kungfu scale-out 2", size=4, id="r"), (0, 1, 2, 3)),
-        (ScaleIn((0, 0)), Demand("leave", "kungfu scale-in 0 0", peers=(0,), id="r"), (1,)),
-        (Migrate(1, "a"), Demand("replace", "kungfu migrate 1 -> a", peers=(1,), id="r"), (0, 2)),
+        (ScaleIn((0, 0)), Demand("leave", "kungfu scale-in 0 0", size=1, peers=(0,), id="r"), (1,)),
+        (Migrate(1, "a"), Demand("replace", "kungfu migrate 1 -> a", size=2, peers=(1,), id="r"), (0, 2)),
     ],
 )
 def test_a_request_for_other_peers_is_carried_out_when_the_view_is_as_asked_for(

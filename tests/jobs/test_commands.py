@@ -1,0 +1,49 @@
+"""A job that is steered from outside, through the commands."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kungfu.cli.main import main
+from kungfu.runtime.steering.job_file import NAME, read_job_file
+from tests.jobs.harness import Job, started
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_job_is_resized_thinned_migrated_and_stopped_by_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def asked(job: Job, *words: object) -> dict[str, Any]:
+        assert main([*map(str, words), "--logdir", str(job.folder), "--json"]) in (0, 1)
+        return json.loads(capsys.readouterr().out)
+
+    arguments = ["--results", tmp_path / "results", "--epochs", 1_000_000, "--patient-at", 2]
+    with started(tmp_path, "-np", 2, "--max", 3, program="network.py", arguments=arguments) as job:
+        job.event("view", version=1)
+        assert stat.S_IMODE((job.folder / NAME).stat().st_mode) == 0o600
+        grown = asked(job, "resize", 3, "--if-view", 1, "--id", "grow")
+        assert (grown["state"], grown["view"]) == ("carried out", 2), grown
+        assert "not in view 1" in asked(job, "scale-in", 1, "--if-view", 1)["reason"]
+        assert asked(job, "scale-in", 0)["state"] == "carried out", "rank 0 leaves as any other"
+        assert asked(job, "resize", 3, "--if-view", 1, "--id", "grow")["state"] == "carried out", "once, not again"
+        assert asked(job, "migrate", 1, "localhost")["state"] == "carried out"
+        status = asked(job, "status")
+        assert [(peer["id"], peer["rank"]) for peer in status["peers"] if peer["rank"] is not None] == [(2, 0), (3, 1)]
+        assert (status["membership"]["version"], status["figures"]["step"] > 0) == (4, True)
+        assert asked(job, "stop")["state"] == "carried out"
+        ended = job.end()
+    assert ended.code == 0, ended.output
+    assert [event["peers"] for event in ended.all_of("view")] == [[0, 1], [0, 1, 2], [1, 2], [2, 3]]
+    assert {event["leaving"] for event in ended.all_of("finished") if event["peer"] in (2, 3)} == {False}
+    requests = [(event["request"], event["state"]) for event in ended.all_of("request")]
+    assert requests[:2] == [("resize 3", "accepted"), ("resize 3", "carried out")]
+    assert requests.count(("resize 3", "carried out")) == 1
+    assert (read_job_file(job.folder).code, read_job_file(job.folder).secret) == (0, "")
+    assert main(["status", str(job.folder)]) == 2
+    assert "the job is over; it ended with exit code 0" in capsys.readouterr().err
