@@ -107,7 +107,7 @@ def demanded(requests: Requests, demand: Demand, *, step: int) -> Requests:
     if demand.kind != "resize":
         when: dict[str, Any] = {"leave": "now", "notice": "noticed", "replace": "replaced"}
         leave = Leave(demand.peers, when[demand.kind])
-    return replace(requests, wish=Wish(demand.size, "local_batch_size", demand.why, step, leave=leave))
+    return replace(requests, wish=Wish(demand.size, demand.keep, demand.why, step, leave=leave))
 
 
 def setting_of(fired: Fired) -> Setting:

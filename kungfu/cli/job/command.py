@@ -7,8 +7,10 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 from kungfu.errors import UsageError
+from kungfu.runtime.deciding.decide import Keep
 from kungfu.runtime.deciding.requests import (
     Action,
     Checkpoint,
@@ -34,6 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
     """Give ``parser`` the arguments of the command ``name``."""
     parser.epilog = _EXITS
     _ADDERS[name](parser)
+    if name in ("resize", "scale-out", "scale-in", "profile"):
+        parser.add_argument(
+            "--keep", choices=get_args(Keep), default="global_batch_size", help="the batch that stays (%(default)s)"
+        )
     if name != "scale-in":
         parser.add_argument(
             "place", nargs="?", type=Path, metavar="LOGDIR", help="the job's folder (the newest one in runs/)"
@@ -121,11 +127,11 @@ _ADDERS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
     "stop": _no_more,
 }
 _ACTIONS: Mapping[str, Callable[[argparse.Namespace], Action]] = {
-    "resize": lambda given: Resize(given.size),
-    "scale-out": lambda given: ScaleOut(given.count),
-    "scale-in": lambda given: ScaleIn(given.peers),
+    "resize": lambda given: Resize(given.size, given.keep),
+    "scale-out": lambda given: ScaleOut(given.count, given.keep),
+    "scale-in": lambda given: ScaleIn(given.peers, given.keep),
     "migrate": lambda given: Migrate(given.peer, given.host),
     "checkpoint": lambda given: Checkpoint(),
-    "profile": lambda given: Profile(given.minimum, given.maximum, given.steps),
+    "profile": lambda given: Profile(given.minimum, given.maximum, given.steps, given.keep),
     "stop": lambda given: Stop(),
 }

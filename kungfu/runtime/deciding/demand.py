@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from kungfu.runtime.deciding.decide import Keep
+
 __all__ = ["Demand", "DemandKind"]
 
 DemandKind = Literal["resize", "leave", "notice", "replace", "checkpoint", "stop"]
@@ -23,7 +25,8 @@ class Demand:
     | `checkpoint` | the state is written down                                                    |
     | `stop`       | training ends on all peers                                                   |
 
-    ``why`` stands where an event names the rule that decided.
+    ``why`` stands where an event names the rule that decided; ``keep`` is the batch size that stays when the size
+    changes: the whole one, unless it says else, for nobody outside may change what is trained without saying so.
     """
 
     kind: DemandKind
@@ -31,3 +34,4 @@ class Demand:
     size: int = 0
     peers: tuple[int, ...] = ()
     id: str = ""
+    keep: Keep = "global_batch_size"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import cast, get_args
 
 from kungfu.errors import UsageError
+from kungfu.runtime.deciding.decide import Keep
 from kungfu.runtime.deciding.requests import (
     Action,
     Checkpoint,
@@ -29,6 +30,7 @@ _KINDS = ("resize", "scale-out", "scale-in", "migrate", "checkpoint", "profile",
 def from_request(request: Request) -> pb.Request:
     message = _from_action(request.action)
     message.id = request.id
+    message.keep = getattr(request.action, "keep", "")
     if request.if_view is not None:
         message.if_view = request.if_view
     return message
@@ -36,15 +38,15 @@ def from_request(request: Request) -> pb.Request:
 
 def _from_action(action: Action) -> pb.Request:
     match action:
-        case Resize(size):
+        case Resize(size, _):
             return pb.Request(kind="resize", size=size)
-        case ScaleOut(count):
+        case ScaleOut(count, _):
             return pb.Request(kind="scale-out", size=count)
-        case ScaleIn(peers):
+        case ScaleIn(peers, _):
             return pb.Request(kind="scale-in", peers=peers)
         case Migrate(peer, host):
             return pb.Request(kind="migrate", peers=[peer], host=host)
-        case Profile(minimum, maximum, steps):
+        case Profile(minimum, maximum, steps, _):
             return pb.Request(kind="profile", span=pb.Span(minimum=minimum, maximum=maximum, steps=steps))
         case Checkpoint():
             return pb.Request(kind="checkpoint")
@@ -60,24 +62,31 @@ def to_request(message: pb.Request) -> Request:
 
 
 def _to_action(message: pb.Request) -> Action:
+    keep = _keep(message.keep)
     match message.kind:
         case "resize":
-            return Resize(message.size)
+            return Resize(message.size, keep)
         case "scale-out":
-            return ScaleOut(message.size)
+            return ScaleOut(message.size, keep)
         case "scale-in":
-            return ScaleIn(tuple(message.peers))
+            return ScaleIn(tuple(message.peers), keep)
         case "migrate":
             if len(message.peers) != 1:
                 raise UsageError(f"migrate names {len(message.peers)} peers; it moves one")
             return Migrate(message.peers[0], message.host)
         case "profile":
-            return Profile(message.span.minimum, message.span.maximum, message.span.steps)
+            return Profile(message.span.minimum, message.span.maximum, message.span.steps, keep)
         case "checkpoint":
             return Checkpoint()
         case "stop":
             return Stop()
     raise UsageError(f"a job knows no request {message.kind!r}; it knows {', '.join(_KINDS)}")
+
+
+def _keep(name: str) -> Keep:
+    if name not in ("", *get_args(Keep)):
+        raise UsageError(f"a batch size {name!r} cannot be kept; it is {' or '.join(get_args(Keep))}")
+    return cast(Keep, name or "global_batch_size")
 
 
 def from_progress(progress: Progress) -> pb.Answer:

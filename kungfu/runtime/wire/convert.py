@@ -90,11 +90,14 @@ def to_prepared(message: pb.Prepared) -> Prepared:
 
 
 def from_demand(demand: Demand) -> pb.Demand:
-    return pb.Demand(id=demand.id, kind=demand.kind, why=demand.why, size=demand.size, peers=demand.peers)
+    return pb.Demand(
+        id=demand.id, kind=demand.kind, why=demand.why, size=demand.size, peers=demand.peers, keep=demand.keep
+    )
 
 
 def to_demand(message: pb.Demand) -> Demand:
-    return Demand(cast(DemandKind, message.kind), message.why, message.size, tuple(message.peers), message.id)
+    kind, keep = cast(DemandKind, message.kind), cast(Keep, message.keep)
+    return Demand(kind, message.why, message.size, tuple(message.peers), message.id, keep)
 
 
 def from_report(report: Report, peer: int) -> pb.Loss:

@@ -179,18 +179,20 @@ class Breach(_message.Message):
     def __init__(self, peer: _Optional[int] = ..., version: _Optional[int] = ..., how: _Optional[str] = ...) -> None: ...
 
 class Demand(_message.Message):
-    __slots__ = ("id", "kind", "why", "size", "peers")
+    __slots__ = ("id", "kind", "why", "size", "peers", "keep")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     why: str
     size: int
     peers: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., why: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ...) -> None: ...
+    keep: str
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., why: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., keep: _Optional[str] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("ready", "missing", "reason", "parts")
@@ -282,7 +284,7 @@ class Notice(_message.Message):
     def __init__(self, peer: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("id", "kind", "size", "peers", "host", "span", "if_view")
+    __slots__ = ("id", "kind", "size", "peers", "host", "span", "if_view", "keep")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +292,7 @@ class Request(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     SPAN_FIELD_NUMBER: _ClassVar[int]
     IF_VIEW_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     size: int
@@ -297,7 +300,8 @@ class Request(_message.Message):
     host: str
     span: Span
     if_view: int
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., if_view: _Optional[int] = ...) -> None: ...
+    keep: str
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., if_view: _Optional[int] = ..., keep: _Optional[str] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("minimum", "maximum", "steps")

@@ -87,6 +87,13 @@ def test_a_request_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path: P
         assert "knows no request 'explode'; it knows resize, scale-out" in caught.value.details()
 
 
+def test_only_a_batch_size_can_be_kept(tmp_path: Path) -> None:
+    with office(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
+        with pytest.raises(rpc.RpcError) as caught:
+            JobServiceStub(channel).Ask(pb.Request(id="r", kind="resize", keep="loss"), timeout=5.0)
+        assert "'loss' cannot be kept; it is local_batch_size or global_batch_size" in caught.value.details()
+
+
 def test_a_job_that_has_ended_is_over_with_its_code_and_without_its_secret(tmp_path: Path) -> None:
     with office(tmp_path):
         end_job_file(tmp_path, code=3, now=time.time())

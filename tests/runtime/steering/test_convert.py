@@ -28,12 +28,13 @@ from kungfu.runtime.steering.status import Figures, JobStatus, Membership, PeerS
 from kungfu.runtime.wire import messages_pb2 as pb
 
 WHOLE, REAL, TEXT = st.integers(0, 2**40), st.floats(0.0, 1e9), st.text(max_size=9)
+KEEP = st.sampled_from(["global_batch_size", "local_batch_size"])
 ACTIONS = st.one_of(
-    st.builds(Resize, WHOLE),
-    st.builds(ScaleOut, WHOLE),
-    st.builds(ScaleIn, st.lists(WHOLE).map(tuple)),
+    st.builds(Resize, WHOLE, KEEP),
+    st.builds(ScaleOut, WHOLE, KEEP),
+    st.builds(ScaleIn, st.lists(WHOLE).map(tuple), KEEP),
     st.builds(Migrate, WHOLE, TEXT),
-    st.builds(Profile, WHOLE, WHOLE, WHOLE),
+    st.builds(Profile, WHOLE, WHOLE, WHOLE, KEEP),
     st.just(Checkpoint()),
     st.just(Stop()),
 )

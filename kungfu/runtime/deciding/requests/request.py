@@ -1,8 +1,14 @@
-"""What may be asked of a running job, as values; table 1 of the paper on Amoeba and what schedulers need beside it."""
+"""What may be asked of a running job, as values; table 1 of the paper on Amoeba and what schedulers need beside it.
+
+``keep`` says which batch size stays when the size changes. It is the whole one if nothing is said: a scheduler gives
+and takes peers, and the training must not be another because of it (Wu et al., 2019, section 5).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from kungfu.runtime.deciding.decide import Keep
 
 __all__ = [
     "Action",
@@ -23,6 +29,7 @@ class Resize:
     """The job shall have ``size`` peers."""
 
     size: int
+    keep: Keep = "global_batch_size"
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,7 @@ class ScaleOut:
     """The job shall have ``count`` peers more than now."""
 
     count: int
+    keep: Keep = "global_batch_size"
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,7 @@ class ScaleIn:
     """These peers shall leave."""
 
     peers: tuple[int, ...]
+    keep: Keep = "global_batch_size"
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,7 @@ class Profile:
     minimum: int
     maximum: int
     steps: int
+    keep: Keep = "global_batch_size"
 
 
 @dataclass(frozen=True)

@@ -118,20 +118,21 @@ def _demand(name: str, action: Action, *, size: int) -> Demand:
     """What the leader is told first."""
     why = f"kungfu {in_words(action)}"
     match action:
-        case Resize(target):
-            return Demand("resize", why, size=target, id=name)
-        case ScaleOut(count):
-            return Demand("resize", why, size=size + count, id=name)
-        case ScaleIn(peers):
-            return Demand("leave", why, size=size - len(set(peers)), peers=tuple(dict.fromkeys(peers)), id=name)
+        case Resize(target, keep):
+            return Demand("resize", why, size=target, id=name, keep=keep)
+        case ScaleOut(count, keep):
+            return Demand("resize", why, size=size + count, id=name, keep=keep)
+        case ScaleIn(peers, keep):
+            going = tuple(dict.fromkeys(peers))
+            return Demand("leave", why, size=size - len(going), peers=going, id=name, keep=keep)
         case Migrate(peer, _):
             return Demand("replace", why, size=size, peers=(peer,), id=name)
         case Checkpoint():
             return Demand("checkpoint", why, id=name)
         case Stop():
             return Demand("stop", why, id=name)
-        case Profile(_, maximum):
-            return Demand("resize", why, size=maximum, id=f"{name}/0")
+        case Profile(_, maximum, _, keep):
+            return Demand("resize", why, size=maximum, id=f"{name}/0", keep=keep)
 
 
 def _is_met(demand: Demand | None, view: View | None) -> bool:
@@ -193,7 +194,7 @@ def _surveyed(ledger: Ledger, entry: Entry, situation: Situation, now: float) ->
 
 def _homewards(entry: Entry) -> list[Demand]:
     """Of a profile that does not come to its end: back to the size that the job had."""
-    if entry.survey is None:
+    if entry.survey is None or entry.demand is None:
         return []
     why = "back to the size before a profile that did not come to its end"
-    return [Demand("resize", why, size=entry.survey.home, id=f"{entry.request.id}/home")]
+    return [replace(entry.demand, why=why, size=entry.survey.home, id=f"{entry.request.id}/home")]

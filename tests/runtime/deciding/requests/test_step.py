@@ -91,7 +91,11 @@ class Job:
     ("action", "demand", "after"),
     [
         (Resize(3), Demand("resize", "kungfu resize 3", size=3, id="r"), (0, 1, 2)),
-        (ScaleOut(2), Demand("resize", "kungfu scale-out 2", size=4, id="r"), (0, 1, 2, 3)),
+        (
+            ScaleOut(2, keep="local_batch_size"),
+            Demand("resize", "kungfu scale-out 2", size=4, id="r", keep="local_batch_size"),
+            (0, 1, 2, 3),
+        ),
         (ScaleIn((0, 0)), Demand("leave", "kungfu scale-in 0 0", size=1, peers=(0,), id="r"), (1,)),
         (Migrate(1, "a"), Demand("replace", "kungfu migrate 1 -> a", size=2, peers=(1,), id="r"), (0, 2)),
     ],
