@@ -1,0 +1,44 @@
+"""The guide to the commands: its table, its fields and its program are those of the code."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stdout
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from kungfu.cli.main import main
+from kungfu.runtime.steering.status import Figures, JobStatus, Membership, PeerStatus, Progress, Trouble
+from tests.runtime.steering.office import office
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
+
+
+def test_its_table_names_every_command_that_looks_at_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    named = re.findall(r"^\| `kungfu ([\w-]+)", GUIDE, flags=re.MULTILINE)
+    assert named == ["status", "resize", "scale-out", "scale-in", "migrate", "checkpoint", "profile", "stop"]
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(f"\n    {name}" in shown for name in named)
+
+
+def test_it_names_every_field_of_a_status() -> None:
+    named = set(re.findall(r"`(\w+)`", GUIDE))
+    kinds = (JobStatus, Membership, PeerStatus, Figures, Progress, Trouble)
+    assert {one.name for kind in kinds for one in fields(kind)} <= named
+
+
+def test_its_program_steers_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+    folder = tmp_path / "runs" / "20261120-2300"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    said = io.StringIO()
+    with office(folder) as place, redirect_stdout(said):
+        exec(compile(program, "commands.md", "exec"), {})
+        assert [(demand.kind, demand.size) for demand in place.told] == [("resize", 2)]
+    assert said.getvalue() == "accepted \ncarried out\n"
