@@ -41,8 +41,8 @@ def _lines(paragraph: Paragraph, *, width: int) -> Iterator[Text]:
     room = max(20, width - margin - 4)
     if margin < _MARGIN and at:
         yield Text(at, style="cyan")
-    lead = at.ljust(margin) if margin == _MARGIN else " " * margin
-    for line in textwrap.wrap(paragraph.headline, room + 4) or [""]:
+    lead = f"{at} ".ljust(margin) if margin == _MARGIN else " " * margin
+    for line in textwrap.wrap(paragraph.headline, room + 4 + margin - len(lead)) or [""]:
         yield Text(lead, style="cyan").append(line, style="bold")
         lead = " " * margin
     for detail in paragraph.details:

@@ -23,6 +23,17 @@ def test_why_tells_the_story_within_the_width_of_the_terminal(
     assert "+10.0 s    step 50: gns_batch wants 3 peers instead of 2" in story
 
 
+def test_why_keeps_a_long_time_apart_from_what_happened_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    late = [{"time": 0.0, "event": "started", "size": 1}, {"time": 676.0, "event": "left", "words": "word " * 30}]
+    assert main(["why", str(written(tmp_path, late))]) == 0
+    story = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("+11 min 16 s left: words") for line in story)
+    assert max(len(line) for line in story[1:]) <= 70
+
+
 def test_why_puts_a_failure_on_top_and_remarks_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (written(tmp_path, FAILED) / "events.jsonl").open("a") as file:
         file.write('{"half')
