@@ -123,7 +123,7 @@ class Desk:
             self._settings.limits,
             self._scaling,
             frozenset({host, "localhost", socket.gethostname()}),
-            deadlines.ready_s + 3 * deadlines.wait_s,
+            deadlines.ready_s + deadlines.longest_wait_s,
             self._over,
         )
 
