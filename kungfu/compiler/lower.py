@@ -111,9 +111,12 @@ class OpByOp:
     ) -> Outcome:
         evaluation = Evaluation(TensorFlowMachine(sources, all_reduce), program.held())
         outcome = conclude(program.plan, evaluation, summed=summed)
-        for fold, fields in program.states.items():
-            for one, value in zip(fields, evaluation.renewed[fold], strict=True):
-                one.variable.assign(value)
+        renewed = {fold: evaluation.renewed[fold] for fold in program.states}
+        # A peer may be lost in a message of the plan's own: then no fold has moved, and the step can be done again.
+        with tf.control_dependencies([*outcome, *(value for values in renewed.values() for value in values)]):
+            for fold, fields in program.states.items():
+                for one, value in zip(fields, renewed[fold], strict=True):
+                    one.variable.assign(tf.identity(value))
         return outcome
 
 

@@ -111,6 +111,11 @@ class Plan:
         """Messages of an ordinary step beyond the gradient all-reduce."""
         return sum(1 for one in self.after if one.message and not one.gates)
 
+    @property
+    def exchanges(self) -> bool:
+        """Whether some step sends messages of the plan's own, after the gradient all-reduce."""
+        return any(one.message is not None for one in self.after)
+
     def explain(self) -> str:
         """This plan as text; see `kungfu.compiler.explain`."""
         from kungfu.compiler.explain import explain  # here: explain is written in terms of this class

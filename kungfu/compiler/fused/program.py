@@ -44,7 +44,7 @@ def fused(program: Program) -> Program:
     stays as it is where its plan has no rule, or sends messages of its own that it has to wait for, and where the
     native library cannot be had, for want of a compiler: it is slower then, by a few tenths of a millisecond a step.
     """
-    if not program.plan.rules or any(one.message for one in program.plan.after) or not _has_library():
+    if not program.plan.rules or program.plan.exchanges or not _has_library():
         return program
     return replace(program, arithmetic=Listings(before_sync(program.plan), after_sync(program.plan)))
 

@@ -103,8 +103,11 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
     with tf.control_dependencies([ledger.posts.carried.assign(asked), *_stamp_synchronisation(ledger, extras)]):
         after = _known_after(averaging, means, extras)
     sources |= after
-    _conclude(averaging, sources | program.frontier(sources), extras)
-    return means
+    fired = _conclude(averaging, sources | program.frontier(sources), extras)
+    if not program.plan.exchanges:
+        return means
+    with tf.control_dependencies([fired]):  # a peer lost in those messages must not leave an update half done
+        return [tf.identity(mean) for mean in means]
 
 
 def _float(value: Any) -> Any:
@@ -186,8 +189,8 @@ def _known_after(averaging: Averaging, means: Sequence[Any], extras: Any) -> dic
     }
 
 
-def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> None:
-    """Folds and rules; an acting rule that fires leaves what it saw in the ledger, and posts."""
+def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> Any:
+    """Folds and rules; an acting rule that fires leaves what it saw in the ledger, and posts. Gives which fired."""
     ledger = averaging.ledger
 
     def all_reduce(vectors: Sequence[Any], tag: str) -> list[Any]:
@@ -204,6 +207,7 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> 
     }
     ledger.figures.tape.write(of_the_step, sources, outcome)
     _post(averaging, outcome)
+    return outcome.fired
 
 
 def _post(averaging: Averaging, outcome: Any) -> None:
