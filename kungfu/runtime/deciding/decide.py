@@ -141,7 +141,6 @@ def _left(view: View, terms: Terms, limits: Limits, size: int, keep: Keep, leave
     going = tuple(named[: max(0, view.size - least)])
     refused = view.size - len(named) if len(going) < len(named) else 0
     if leave.when == "replaced":
-        named = named if view.size >= limits.minimum else []
         terms = replace(terms, target_size=view.size if named else 0, leaving=tuple(named), refused_size=0)
         return Decision(view, terms, view.size + len(named))
     if not going:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.deciding.decide import Decision, Keep, Prepared, Terms, Wish, decide
+from kungfu.runtime.deciding.decide import Decision, Keep, Leave, Prepared, Terms, Wish, decide
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Limits
 
@@ -226,3 +226,81 @@ def test_any_decision_stays_within_the_limits_and_takes_only_who_was_offered(
     assert decision.prepare is None or limits.minimum <= decision.prepare <= limits.maximum
     assert decision.terms.target_size == 0 or decision.terms.target_size > after.size
     assert decision.terms.target_size == 0 or after == view
+
+
+# ---- peers that leave by name ---------------------------------------------------------------------------------------
+
+
+def leaving(*ids: int, when: str = "now", size: int = 0) -> Wish:
+    return Wish(size, "local_batch_size", "rule", 10, leave=Leave(ids, when))
+
+
+def test_named_peers_leave_at_once_rank_0_included_and_the_batch_follows() -> None:
+    decision = decide(view_of(4), terms_of(4), LIMITS, wish=leaving(0, 2))
+    assert decision == Decision(View(6, peers(1, 3)), Terms(64, 32.0), prepare=None)
+
+
+def test_no_more_leave_by_name_than_the_minimum_allows_and_the_rest_is_refused() -> None:
+    decision = decide(view_of(3), terms_of(3), Limits(2, 6), wish=leaving(0, 1, 2))
+    assert (decision.view.ids, decision.terms.refused_size) == ((1, 2), 0)
+    kept = decide(view_of(2), terms_of(2), Limits(2, 6), wish=leaving(1))
+    assert (kept.view, kept.terms.refused_size) == (view_of(2), 1)
+
+
+def test_a_name_that_is_not_in_the_view_changes_nothing() -> None:
+    assert decide(view_of(2), terms_of(2), LIMITS, wish=leaving(7)) == Decision(view_of(2), terms_of(2))
+
+
+def test_a_notice_goes_below_the_minimum_keeps_the_batch_and_has_others_prepared() -> None:
+    decision = decide(view_of(2), terms_of(2), Limits(2, 6), wish=leaving(0, when="noticed", size=2))
+    assert decision.view.ids == (1,)
+    assert decision.terms == Terms(64, 32.0, target_size=2)
+    assert decision.prepare == 3, "the agent still counts the one who leaves"
+    joined = decide(decision.view, decision.terms, Limits(2, 6), prepared=Prepared(peers(7)))
+    assert (joined.view.ids, joined.terms) == ((1, 7), Terms(64, 32.0))
+
+
+def test_a_notice_to_the_last_peer_cannot_be_followed() -> None:
+    decision = decide(view_of(1), terms_of(1), LIMITS, wish=leaving(0, when="noticed", size=1))
+    assert decision.view == view_of(1)
+
+
+def test_peers_to_be_replaced_stay_until_others_have_come_and_then_go_in_one_change() -> None:
+    asked = decide(view_of(3), terms_of(3), LIMITS, wish=leaving(0, 2, when="replaced"))
+    assert asked.view == view_of(3)
+    assert (asked.terms.leaving, asked.terms.target_size, asked.prepare) == ((0, 2), 3, 5)
+    swapped = decide(view_of(3), asked.terms, LIMITS, prepared=Prepared(peers(8, 7)))
+    assert swapped == Decision(View(6, peers(1, 7, 8)), terms_of(3), prepare=5)
+
+
+def test_only_as_many_are_replaced_as_have_come() -> None:
+    asked = decide(view_of(3), terms_of(3), LIMITS, wish=leaving(0, 2, when="replaced"))
+    offer = Prepared(peers(7), missing=(8,), reason="peer 8: ended")
+    assert decide(view_of(3), asked.terms, LIMITS, prepared=offer).view.ids == (1, 2, 7)
+    nobody = decide(view_of(3), asked.terms, LIMITS, prepared=Prepared((), missing=(7, 8), reason="ended"))
+    assert nobody.view == view_of(3)
+    assert (nobody.terms.leaving, nobody.terms.target_size) == ((), 0)
+
+
+def test_a_newer_wish_lets_those_stay_who_were_to_be_replaced() -> None:
+    asked = decide(view_of(3), terms_of(3), LIMITS, wish=leaving(0, when="replaced"))
+    decision = decide(view_of(3), asked.terms, LIMITS, wish=wish(3))
+    assert decision == Decision(view_of(3), terms_of(3), prepare=3)
+
+
+def test_who_was_to_be_replaced_and_has_died_is_not_waited_for() -> None:
+    terms = Terms(64, 32.0, target_size=2, leaving=(9,))
+    assert decide(view_of(2), terms, LIMITS, prepared=Prepared()).view == view_of(2)
+
+
+@given(
+    st.integers(1, 6), st.sets(st.integers(0, 7)), st.sampled_from(["now", "noticed", "replaced"]), st.integers(0, 8)
+)
+def test_whoever_leaves_a_job_keeps_a_peer_and_a_batch(size: int, ids: set[int], when: str, wanted: int) -> None:
+    decision = decide(view_of(size), terms_of(size), LIMITS, wish=leaving(*ids, when=when, size=wanted))
+    assert 1 <= decision.view.size <= size
+    assert set(view_of(size).ids) - set(decision.view.ids) <= ids
+    assert decision.terms.global_batch_size >= decision.view.size
+    if when == "noticed" and size > 1:
+        gone = set(view_of(size).ids) - set(decision.view.ids)
+        assert gone == ids & set(view_of(size).ids) or decision.view.size == 1
