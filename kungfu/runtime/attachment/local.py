@@ -22,7 +22,7 @@ __all__ = ["LocalAttachment"]
 
 _ERROR_BYTES = 512
 _TAG_BYTES = 256
-_MOST_LATE = 256  # peers of a group, at most
+_MOST_PEERS = 256  # of a group
 
 
 @final
@@ -122,11 +122,16 @@ class LocalAttachment:
 
     def late(self) -> Late | None:
         """The last wait that took a quarter of its deadline (2 to 15 s), once, on the lowest rank that waits."""
-        ranks, waited_s = (ctypes.c_int * _MOST_LATE)(), ctypes.c_double()
+        ranks, waited_s = (ctypes.c_int * _MOST_PEERS)(), ctypes.c_double()
         tag = ctypes.create_string_buffer(_TAG_BYTES)
         take = native.load().functions.kungfu_group_late
-        count = take(self._group, ranks, _MOST_LATE, ctypes.byref(waited_s), tag, _TAG_BYTES)
+        count = take(self._group, ranks, _MOST_PEERS, ctypes.byref(waited_s), tag, _TAG_BYTES)
         return Late(tuple(ranks[:count]), waited_s.value, tag.value.decode(errors="replace")) if count else None
+
+    def silent(self) -> Sequence[int]:
+        """The ranks whose processes have not beaten for ``heartbeat_s``, whether a message waits for them or not."""
+        ranks = (ctypes.c_int * _MOST_PEERS)()
+        return tuple(ranks[: native.load().functions.kungfu_group_silent(self._group, ranks, _MOST_PEERS)])
 
     def reason(self) -> str:
         """Nothing more: the op's own error names the ranks."""

@@ -65,6 +65,9 @@ class Attachment(Protocol):
     def late(self) -> Late | None:
         """Host, any thread: a wait of some seconds that is not over, told once, and on one of those who wait."""
 
+    def silent(self) -> Sequence[int]:
+        """Host, any thread: the ranks whose processes show no life, where the attachment can tell."""
+
     def reason(self) -> str:
         """Host, after a message failed: for whom it waited in vain, where its own error cannot say so; else ''."""
 

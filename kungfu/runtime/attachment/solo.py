@@ -32,6 +32,9 @@ class SoloAttachment:
     def late(self) -> None:
         return None
 
+    def silent(self) -> Sequence[int]:
+        return ()
+
     def reason(self) -> str:
         return ""
 

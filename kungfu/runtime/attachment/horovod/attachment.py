@@ -139,6 +139,10 @@ class HorovodAttachment:
         late, self._watched.late = self._watched.late, None
         return late
 
+    def silent(self) -> Sequence[int]:
+        """Nobody: Horovod's engine sees who is silent, and its messages fail."""
+        return ()
+
     def reason(self) -> str:
         """For whom this peer has waited in vain since the last ``open``; '' where it has not, and messages may fail."""
         return self._watched.reason

@@ -138,6 +138,15 @@ Late Crew::take_late() {
   return std::exchange(late_, {});
 }
 
+std::vector<int> Crew::silent() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < place_.size; ++rank) {
+    if (rank == place_.rank || memory_.header().progress[rank].left.load() != 0) continue;
+    if (heart_->silent_s(rank) >= place_.heartbeat_s) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 std::vector<int> Crew::missing() const {
   std::vector<int> ranks;
   for (int rank = 0; rank < place_.size; ++rank) {

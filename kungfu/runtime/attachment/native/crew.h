@@ -37,7 +37,7 @@ struct Late {
   std::vector<int> ranks;
 };
 
-// Final. One thread at a time may use it, but for `leave`, `wait_at_most` and `take_late`.
+// Final. One thread at a time may use it, but for `leave`, `wait_at_most`, `take_late` and `silent`.
 class Crew {
  public:
   Crew(const SharedMemory& memory, const int* sockets, const Place& place);
@@ -57,6 +57,8 @@ class Crew {
   void wait_at_most(double deadline_s) { deadline_s_.store(deadline_s); }
   // The last wait that lasts, once; told to the lowest of the ranks that wait.
   Late take_late();
+  // The ranks that show no life, awaited or not; those that have left are not among them.
+  std::vector<int> silent() const;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -33,6 +33,7 @@ class Group {
   void leave() { crew_.leave(); }
   void wait_at_most(double deadline_s) { crew_.wait_at_most(deadline_s); }
   Late take_late() { return crew_.take_late(); }
+  std::vector<int> silent() const { return crew_.silent(); }
 
  private:
   MaybeFailure agree();

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "group.h"
 
@@ -57,6 +58,16 @@ int kungfu_group_late(int64_t group, int* ranks, int most, double* waited_s, cha
   std::copy_n(late.ranks.begin(), count, ranks);
   *waited_s = late.waited_s;
   std::snprintf(tag, tag_bytes, "%s", late.tag.c_str());
+  return count;
+}
+
+// How many ranks show no life, whether anybody waits for them or not, and the first `most` of them.
+int kungfu_group_silent(int64_t group, int* ranks, int most) {
+  const std::shared_ptr<kungfu::Group> found = kungfu::plugged(group);
+  if (found == nullptr) return 0;
+  const std::vector<int> silent = found->silent();
+  const int count = std::min(static_cast<int>(silent.size()), most);
+  std::copy_n(silent.begin(), count, ranks);
   return count;
 }
 
