@@ -31,7 +31,7 @@ class LocalAttachment:
 
     ``group`` (any integer) is the number under which the graph's ops find what they are plugged into; attachments of
     one process that are in use at the same time need different ones. A closed attachment, and one opened with size 1,
-    is the identity. While it is open a thread that no Python can hold up beats ten times a second; a peer whose
+    is the identity. While it is open a thread that no Python can hold up beats five times a second; a peer whose
     process has not beaten for ``heartbeat_s`` seconds (of the looker's own beats) counts as gone.
 
     >>> alone, order = LocalAttachment(), tf.Variable(0)

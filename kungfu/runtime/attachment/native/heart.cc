@@ -9,8 +9,8 @@
 namespace kungfu {
 namespace {
 
-constexpr long kBeatNs = 100'000'000;
-constexpr double kBeatS = 0.1;
+constexpr long kBeatNs = 200'000'000;
+constexpr double kBeatS = 0.2;
 
 // Starts a thread to which no signal of the process is delivered: they are for the program's own.
 template <typename Run>
