@@ -20,6 +20,7 @@ from kungfu.runtime.deciding.cluster import Report
 from kungfu.runtime.deciding.decide import Decision, Prepared, Terms, Wish, decide
 from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.notice import heed_notices
 from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.peer.install import Entry, Installer, from_leader, same_everywhere
 from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Survived, as_decided
@@ -65,6 +66,7 @@ class Membership:
         self._standing: Standing | None = None
         self._barriers = self._heard = 0
         self._holds = False
+        self._heed_no_more: Callable[[], None] | None = None
 
     @property
     def view(self) -> View:
@@ -72,7 +74,10 @@ class Membership:
         return self._member().view
 
     def join(self, state: ReplicatedState) -> Passage:
-        """Says that this peer is ready, and waits until a view admits it and its state is that of the others."""
+        """Says that this peer is ready, and waits until a view admits it and its state is that of the others.
+
+        From then on SIGTERM is a notice: the job lets this peer go. Before, it ends the process, which has nothing yet.
+        """
         with state.overwritten():  # the first use of anything is slow, and this one keeps nobody waiting
             state.digest()
         self._agency.ready()
@@ -82,6 +87,7 @@ class Membership:
             parts: dict[str, float] = {}
             try:
                 standing = self._enter(self._entry(admission), state, parts)
+                self._heed_no_more = heed_notices(lambda: self._agency.notify("SIGTERM"))
                 return Passage(None, standing, parts=parts)
             except (PeerFailure, DeadlineExceeded) as error:
                 self._report(Loss(error, 0, Terms()))  # the others go on without this peer, and admit it later
@@ -150,7 +156,9 @@ class Membership:
         self._agency.record(stream, fields)
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
-        """This peer's training is over."""
+        """This peer's training is over, and SIGTERM ends it as it does any program."""
+        if self._heed_no_more is not None:
+            self._heed_no_more()
         self._agency.finish(summary, leaving=leaving)
 
     def close(self) -> None:
