@@ -18,7 +18,8 @@ from kungfu.runtime.attachment.protocol import Abandoned, never
 
 __all__ = ["Mesh", "meet"]
 
-_LOOK_S = 0.01  # an address that nobody listens on yet cannot be waited for, only tried again
+# An address that nobody listens on yet can only be tried again: soon at first, since peers come together.
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01
 
 Mesh = dict[int, socket.socket]
 
@@ -30,7 +31,7 @@ def meet(me: Membership, *, deadline_s: float, abandoned: Abandoned = never) -> 
     peer that hangs up or does not know the job's secret, and with the reason that ``abandoned`` gives;
     ``UsageError`` if another process listens as this peer.
     """
-    deadline = time.monotonic() + deadline_s
+    deadline, look_s = time.monotonic() + deadline_s, _FIRST_LOOK_S
     met: Mesh = {}
     refused: list[str] = []
     with ExitStack() as undo, _listen(me) as listening:
@@ -41,7 +42,9 @@ def meet(me: Membership, *, deadline_s: float, abandoned: Abandoned = never) -> 
             if time.monotonic() > deadline:
                 raise DeadlineExceeded(_late(me, missing, deadline_s, refused))
             met |= {rank: made for rank in missing if rank < me.rank and (made := _try_call(me, rank, deadline))}
-            met |= _try_answer(me, listening, deadline, refused)
+            if select.select([listening], [], [], look_s)[0]:
+                met |= _try_answer(me, listening, deadline, refused)
+            look_s = min(2 * look_s, _LAST_LOOK_S)
         undo.pop_all()
     return met
 
@@ -76,8 +79,6 @@ def _try_call(me: Membership, rank: int, deadline: float) -> socket.socket | Non
 
 
 def _try_answer(me: Membership, listening: socket.socket, deadline: float, refused: list[str]) -> Mesh:
-    if not select.select([listening], [], [], _LOOK_S)[0]:
-        return {}
     connection, _ = listening.accept()
     connection.settimeout(_patience(deadline))
     with ExitStack() as undo:
@@ -94,7 +95,7 @@ def _try_answer(me: Membership, listening: socket.socket, deadline: float, refus
 
 def _patience(deadline: float) -> float:
     """Half of what is left: one silent connection cannot use up the time of the others."""
-    return max((deadline - time.monotonic()) / 2, _LOOK_S)
+    return max((deadline - time.monotonic()) / 2, _LAST_LOOK_S)
 
 
 def _late(me: Membership, missing: set[int], waited_s: float, refused: list[str]) -> str:

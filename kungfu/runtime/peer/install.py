@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, StaleView, UsageError
 from kungfu.runtime.attachment.protocol import Attachment
@@ -12,7 +13,7 @@ from kungfu.runtime.deciding.decide import Terms
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.peer.passage import Standing
-from kungfu.runtime.peer.replicate import Place, ReplicatedState, differing, fetch, lent
+from kungfu.runtime.peer.replicate import Place, ReplicatedState, differing, settled
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
@@ -57,6 +58,7 @@ class Installer:
     attachment: Attachment
     service: PeerService
     agency: Agency
+    lines: rpc.Lines
     clock: Callable[[], float] = field(default=time.monotonic)
 
     def install(self, entry: Entry, state: ReplicatedState, parts: dict[str, float]) -> Standing:
@@ -68,16 +70,16 @@ class Installer:
         rank, started = entry.standing.rank, self.clock()
         assert rank is not None
         place = self._place(entry, rank)
-        if entry.holds:
-            state.rescaled()
-        self._plug(entry, rank)
-        parts["attach"] = self.clock() - started
-        if not entry.holds:
-            fetch(state, place, abandoned=lambda: self.service.breaches.of(entry.view))
-            state.rescaled()
-        with lent(state, place, desk=self.service.desk):
-            message = pb.Installed(version=entry.view.version, rank=rank, digest=state.digest())
+
+        def attach() -> None:
+            self._plug(entry, rank)
+            parts["attach"] = self.clock() - started
+
+        abandoned = partial(self.service.breaches.of, entry.view)
+        with settled(state, place, desk=self.service.desk, attach=attach, abandoned=abandoned) as digest:
+            message = pb.Installed(version=entry.view.version, rank=rank, digest=digest)
             terms = self._confirm(entry, message) if rank == 0 else self._installed(entry, message)
+        self.lines.keep(peer.address for peer in entry.view.peers)
         parts["state"] = self.clock() - started - parts["attach"]
         return replace(entry.standing, terms=terms)
 
@@ -122,10 +124,9 @@ class Installer:
     def _installed(self, entry: Entry, message: pb.Installed) -> Terms:
         leader: Peer = entry.view.peers[0]
         what = f"rank 0 (peer {leader.id}), confirming view {message.version}"
-        with rpc.connect(leader.address, secret=self.settings.secret) as channel:
-            stub = PeerServiceStub(channel)
-            deadline_s = 2.5 * self.settings.deadlines.wait_s
-            confirmation: pb.Confirmation = rpc.call(stub.Install, message, deadline_s=deadline_s, what=what)
+        stub = PeerServiceStub(self.lines.to(leader.address))
+        deadline_s = 2.5 * self.settings.deadlines.wait_s
+        confirmation: pb.Confirmation = rpc.call(stub.Install, message, deadline_s=deadline_s, what=what)
         if confirmation.error:
             raise from_leader(confirmation.kind, confirmation.error)
         return to_terms(confirmation.terms) if confirmation.HasField("terms") else entry.standing.terms

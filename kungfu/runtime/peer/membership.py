@@ -62,7 +62,8 @@ class Membership:
         self._deadline_s = settings.deadlines.wait_s
         self._service = PeerService(deadline_s=self._deadline_s, on_offer=on_offer, rendezvous=attachment.prepare)
         self._server, self._agency = _started(settings, self._service)
-        self._installer = Installer(settings, attachment, self._service, self._agency, clock)
+        self._lines = rpc.Lines(secret=settings.secret)
+        self._installer = Installer(settings, attachment, self._service, self._agency, self._lines, clock)
         self._standing: Standing | None = None
         self._barriers = self._heard = 0
         self._holds = False
@@ -164,6 +165,7 @@ class Membership:
     def close(self) -> None:
         """Leaves the job: unplugs, stops the service."""
         self._attachment.close()
+        self._lines.keep([])
         self._agency.close()
         self._server.stop()
 
@@ -232,10 +234,8 @@ class Membership:
     def _follow(self, before: Standing, arrival: pb.Arrival) -> pb.Verdict:
         leader = before.view.peers[0]
         what = f"rank 0 (peer {leader.id}), leading barrier {arrival.number} of view {arrival.version}"
-        with rpc.connect(leader.address, secret=self._settings.secret) as channel:
-            verdict: pb.Verdict = rpc.call(
-                PeerServiceStub(channel).Arrive, arrival, deadline_s=2.5 * self._deadline_s, what=what
-            )
+        stub = PeerServiceStub(self._lines.to(leader.address))
+        verdict: pb.Verdict = rpc.call(stub.Arrive, arrival, deadline_s=2.5 * self._deadline_s, what=what)
         if verdict.error:
             raise from_leader(verdict.kind, verdict.error)
         return verdict
@@ -297,9 +297,8 @@ class Membership:
         return answer.address
 
     def _admit(self, peer: Peer, admission: pb.Admission) -> None:
-        with rpc.connect(peer.address, secret=self._settings.secret) as channel:
-            stub = PeerServiceStub(channel)
-            rpc.call(stub.Admit, admission, deadline_s=self._deadline_s, what=f"peer {peer.id}, about to join")
+        stub = PeerServiceStub(self._lines.to(peer.address))
+        rpc.call(stub.Admit, admission, deadline_s=self._deadline_s, what=f"peer {peer.id}, about to join")
 
 
 def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, Agency]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from concurrent import futures
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import grpc
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
 
-__all__ = ["RpcError", "Server", "call", "connect", "named", "serve"]
+__all__ = ["Lines", "RpcError", "Server", "call", "connect", "named", "serve"]
 
 RpcError = grpc.RpcError
 
@@ -79,6 +80,30 @@ class _SecretSent(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterc
 def connect(address: str, *, secret: str) -> Any:
     """A channel to ``address`` that adds the secret to every call."""
     return grpc.intercept_channel(grpc.insecure_channel(address, options=_OPTIONS), _SecretSent(secret))
+
+
+class Lines:
+    """Channels to other peers that stay open: to connect takes longer than to call."""
+
+    def __init__(self, *, secret: str) -> None:
+        self._secret = secret
+        self._lock = threading.Lock()
+        self._channels: dict[str, Any] = {}
+
+    def to(self, address: str) -> Any:
+        """The channel to ``address``; it connects with its first call."""
+        with self._lock:
+            if address not in self._channels:
+                self._channels[address] = connect(address, secret=self._secret)
+            return self._channels[address]
+
+    def keep(self, addresses: Iterable[str]) -> None:
+        """Closes the channels to all others."""
+        kept = set(addresses)
+        with self._lock:
+            gone = [self._channels.pop(address) for address in set(self._channels) - kept]
+        for channel in gone:
+            channel.close()
 
 
 def call(method: Callable[..., Reply], request: Any, *, deadline_s: float, what: str) -> Reply:

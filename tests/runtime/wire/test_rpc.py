@@ -144,3 +144,19 @@ class _Held(Service):
     def Arrive(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.inside.set()
         return super().Arrive(request, context)
+
+
+def test_a_line_stays_open_until_it_is_not_kept() -> None:
+    lines = rpc.Lines(secret=SECRET)
+    with served() as (service, one), served() as (_, other):
+        line = lines.to(one)
+        for version in (1, 2):
+            message = pb.Admission(view=pb.ViewInfo(version=version))
+            rpc.call(PeerServiceStub(lines.to(one)).Admit, message, deadline_s=10.0, what="rank 1")
+        assert lines.to(one) is line
+        assert service.admitted == [1, 2]
+        lines.keep([other])
+        assert lines.to(one) is not line
+        with pytest.raises(ValueError, match="closed channel"):
+            PeerServiceStub(line).Admit(pb.Admission(), timeout=10.0)
+    lines.keep([])

@@ -5,6 +5,7 @@ from kungfu.runtime.peer.replicate.compare import differing, sampled
 from kungfu.runtime.peer.replicate.fetch import fetch
 from kungfu.runtime.peer.replicate.lend import Desk, lent
 from kungfu.runtime.peer.replicate.place import Place
+from kungfu.runtime.peer.replicate.settle import settled
 from kungfu.runtime.peer.replicate.state import ReplicatedState
 
-__all__ = ["Buffers", "Desk", "Place", "ReplicatedState", "differing", "digests", "fetch", "lent", "sampled"]
+__all__ = ["Buffers", "Desk", "Place", "ReplicatedState", "differing", "digests", "fetch", "lent", "sampled", "settled"]

@@ -37,12 +37,24 @@ def test_the_checksum_is_the_same_in_every_process() -> None:
 
 def _twin(content: bytes) -> int:
     """The checksum as digest.h describes it, in plain Python."""
+    total = 0
+    for start in range(0, max(len(content), 1), 1 << 20):
+        block = _block_twin(content[start : start + (1 << 20)])
+        total = (_folded(total ^ block, 0xCBBB9D5DC1059ED8) + (total << 1 | 1)) & _MASK
+    return total
+
+
+_MASK = (1 << 64) - 1
+
+
+def _folded(a: int, b: int) -> int:
+    return (a * b & _MASK) ^ (a * b >> 64)
+
+
+def _block_twin(content: bytes) -> int:
     keys = [0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1]
     seeds = [0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179]
-    end, mask, lanes = 0xCBBB9D5DC1059ED8, (1 << 64) - 1, list(seeds)
-
-    def folded(a: int, b: int) -> int:
-        return (a * b & mask) ^ (a * b >> 64)
+    end, mask, lanes, folded = 0xCBBB9D5DC1059ED8, _MASK, list(seeds), _folded
 
     padded = content + bytes(64 - len(content) % 64)
     for start in range(0, len(padded), 64):
@@ -61,6 +73,14 @@ EMPTY, LETTER, COUNTING = _twin(b""), _twin(b"a"), _twin(bytes(range(200)))
 @given(st.binary(max_size=300))
 def test_the_checksum_is_the_one_that_is_written_down(content: bytes) -> None:
     assert digest(content) == _twin(content)
+
+
+def test_the_checksum_of_a_variable_of_several_blocks_by_several_threads_is_that_of_one() -> None:
+    content = np.random.default_rng(5).bytes((1 << 20) + 77)
+    assert digest(content) == _twin(content)
+    many = [np.random.default_rng(seed).bytes(7 << 20) for seed in range(4)]
+    assert digests(bytes_of(*many)) == [digest(one) for one in many]
+    assert digest(many[0][1 << 20 : 2 << 20] + many[0][: 1 << 20]) != digest(many[0][: 2 << 20])
 
 
 @given(st.binary(min_size=1, max_size=300), st.data())

@@ -1,12 +1,20 @@
 #include "digest.h"
 
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 namespace kungfu {
 namespace {
 
 constexpr int kLanes = 4;
 constexpr int64_t kTurnBytes = kLanes * 16;
+constexpr int64_t kBytesWorthAThread = 8 << 20;  // half a millisecond
+constexpr int64_t kMostThreads = 4;
 
 // Numbers without a pattern, all different, else a lane would not tell its two factors apart: the fractions of the square
 // roots of the first nine primes.
@@ -36,9 +44,7 @@ struct Lanes {
   }
 };
 
-}  // namespace
-
-uint64_t digest(const char* memory, int64_t bytes) {
+uint64_t block_digest(const char* memory, int64_t bytes) {
   Lanes lanes;
   int64_t at = 0;
   for (; at + kTurnBytes <= bytes; at += kTurnBytes) lanes.turn(memory + at);
@@ -48,6 +54,53 @@ uint64_t digest(const char* memory, int64_t bytes) {
   uint64_t sum = folded(static_cast<uint64_t>(bytes) ^ kSeeds[0], kEnd);
   for (int i = 0; i < kLanes; ++i) sum = folded(sum ^ lanes.lane[i], kKeys[i]) + sum;
   return sum;
+}
+
+// A run of bytes that one thread folds at a time; every variable has at least one, so that an empty one counts too.
+struct Block {
+  int64_t variable;
+  const char* memory;
+  int64_t bytes;
+};
+
+std::vector<Block> blocks_of(const Extent* variables, int64_t count) {
+  std::vector<Block> blocks;
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t at = 0;
+    do {
+      blocks.push_back({i, variables[i].data() + at, std::min(kDigestBlockBytes, variables[i].bytes - at)});
+      at += kDigestBlockBytes;
+    } while (at < variables[i].bytes);
+  }
+  return blocks;
+}
+
+int threads_for(int64_t bytes) {
+  cpu_set_t allowed;
+  const int64_t cores = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  return static_cast<int>(std::clamp<int64_t>(bytes / kBytesWorthAThread, 1, std::min<int64_t>(cores, kMostThreads)));
+}
+
+}  // namespace
+
+void digest(const Extent* variables, int64_t count, uint64_t* digests) {
+  const std::vector<Block> blocks = blocks_of(variables, count);
+  std::vector<uint64_t> folds(blocks.size());
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i; (i = next.fetch_add(1)) < blocks.size();) folds[i] = block_digest(blocks[i].memory, blocks[i].bytes);
+  };
+  int64_t bytes = 0;
+  for (const Block& block : blocks) bytes += block.bytes;
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads_for(bytes); ++i) others.emplace_back(work);
+  work();
+  for (std::thread& other : others) other.join();
+  std::fill(digests, digests + count, 0);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    uint64_t& sum = digests[blocks[i].variable];
+    sum = folded(sum ^ folds[i], kEnd) + (sum << 1 | 1);
+  }
 }
 
 }  // namespace kungfu

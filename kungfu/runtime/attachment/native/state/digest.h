@@ -1,7 +1,8 @@
 // A fast checksum of a variable's bytes.
 //
-// Four lanes each fold 16 bytes a turn into 64 bits by one wide multiplication; the lanes, the rest and the length are
-// folded at the end. It runs at the speed of memory with plain instructions, gives the same number in every process on
+// Each block of a megabyte is folded by itself, so that several threads can share one large variable: four lanes each
+// take 16 bytes a turn by one wide multiplication, and the lanes, the rest and the length are folded at the end. The
+// variable's checksum folds those of its blocks, in their order. It runs at the speed of memory with plain instructions, gives the same number in every process on
 // machines of one byte order, and depends on the order of the bytes. It is no defence against somebody who looks for
 // two states with the same checksum: two that differ by accident have it with probability 2^-64.
 #ifndef KUNGFU_NATIVE_STATE_DIGEST_H_
@@ -9,9 +10,14 @@
 
 #include <cstdint>
 
+#include "extents.h"
+
 namespace kungfu {
 
-uint64_t digest(const char* memory, int64_t bytes);
+constexpr int64_t kDigestBlockBytes = 1 << 20;
+
+// The checksum of each of `count` variables, by as many threads as there are cores, at most four.
+void digest(const Extent* variables, int64_t count, uint64_t* digests);
 
 }  // namespace kungfu
 
