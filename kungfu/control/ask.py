@@ -24,7 +24,7 @@ from kungfu.control.action import (
 )
 from kungfu.control.rule import Rule, distinct_name, label_of, seen_under
 from kungfu.errors import PolicyError
-from kungfu.ops import clip, is_finite, maximum, round, sum, where
+from kungfu.ops import clip, is_finite, maximum, minimum, round, sum, where
 from kungfu.signal import VECTOR, Constant, Signal, Source, as_signal, fold
 from kungfu.signal.operation import SignalType
 
@@ -51,9 +51,12 @@ def rescale_rule(peers: object, *, trigger: Trigger, keep: Keep, name: str = "re
 
 
 def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_batch_size") -> Rule:
-    """The rule that asks for steps of `samples` samples, rounded, at least one a peer; not for the number that is."""
-    wanted = as_signal(samples)
-    target = maximum(round(wanted), Source("size"))
+    """The rule that asks for steps of `samples` samples, rounded, at least one a peer; not for the number that is.
+
+    Where an epoch has fewer samples, it asks for all of them: a step ends with its epoch.
+    """
+    wanted, most = as_signal(samples), Source("epoch_samples")
+    target = maximum(where(most > 0, minimum(round(wanted), most), round(wanted)), Source("size"))
     now = Source("global_batch_size")
     fires = _ready(trigger) & is_finite(wanted) & (target != now)
     saw = {**_seen(trigger, wanted), "global_batch_size": now, "target": target}

@@ -18,7 +18,9 @@ __all__ = ["Rule", "Standing", "distinct_name", "label_of", "paced", "seen_under
 
 Standing = Literal["acting", "shadow"]
 
-_UNTOLD = frozenset({"min_size", "max_size", "refused_size"})  # what bounds a decision, and is no ground for it
+_UNTOLD = frozenset(
+    {"min_size", "max_size", "refused_size", "epoch_samples"}
+)  # what bounds a decision, and is no ground for it
 
 
 @dataclass(frozen=True, eq=False)

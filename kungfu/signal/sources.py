@@ -54,6 +54,9 @@ SOURCES = {
     "size": SourceKind(_INT, "agreed", "before", "peers", "peers in the view"),
     "local_batch_size": SourceKind(_FLOAT, "agreed", "before", "samples", "global batch size over size"),
     "global_batch_size": SourceKind(_INT, "agreed", "before", "samples", "samples asked for by a step"),
+    "epoch_samples": SourceKind(
+        _INT, "agreed", "before", "samples", "samples of an epoch, beyond which no step goes; 0 if unknown"
+    ),
     "learning_rate": SourceKind(_FLOAT, "agreed", "before", "", "the optimizer's learning rate"),
     "min_size": SourceKind(_INT, "agreed", "before", "peers", "fewest peers this job may have"),
     "max_size": SourceKind(_INT, "agreed", "before", "peers", "most peers this job may have"),
@@ -78,6 +81,7 @@ RESCALE_SOURCES = frozenset(
         "size",
         "step",
         "global_batch_size",
+        "epoch_samples",
         "learning_rate",
         "min_size",
         "max_size",

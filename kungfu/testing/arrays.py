@@ -19,13 +19,15 @@ def steps_of(arrays: Mapping[str, Any]) -> Iterator[Step]:
     """Each step's local sources in rank order, and its agreed ones.
 
     Agreed sources are sequences with a value a step; local ones have, for each step, one value a peer, or one for all.
-    Left out, steps are numbered from 1, nothing is pending or was refused, the size is that of the rows, and it may
-    grow to the largest of them. Raises `UsageError` for sequences that do not fit together.
+    Left out, steps are numbered from 1, nothing is pending or was refused, the size is that of the rows, it may grow to
+    the largest of them, and how many samples an epoch has is unknown. Raises `UsageError` for sequences that do not fit
+    together.
     """
     steps = _steps(arrays)
     sizes = [_size(arrays, index) for index in range(steps)]
     for index, size in enumerate(sizes):
-        known = {"step": index + 1, "size": size, "min_size": 1, "max_size": max(sizes), "refused_size": 0}
+        unbounded = {"min_size": 1, "max_size": max(sizes), "refused_size": 0, "epoch_samples": 0}
+        known = {"step": index + 1, "size": size, **unbounded}
         given = {name: values[index] for name, values in arrays.items() if not _is_local(name)}
         local = [{"rank": rank, **_own(arrays, index, rank=rank)} for rank in range(size)]
         yield local, {**known, "pending": False, **given}

@@ -124,6 +124,7 @@ class Course:
             "learning_rate": job.learning_rate if ramp is None else ramp.target,
             "min_size": job.model.start.min_size,
             "max_size": job.model.start.max_size,
+            "epoch_samples": 0,
         }
 
     def _set(self, settings: Sequence[Setting]) -> None:

@@ -65,6 +65,7 @@ def agreed_sources(job: Job) -> dict[str, Any]:
         "min_size": start.min_size,
         "max_size": start.max_size,
         "refused_size": 0,
+        "epoch_samples": 0,
         "pending": job.pending,
         "global_batch_size": batch,
         "local_batch_size": batch / job.size,

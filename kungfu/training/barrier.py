@@ -200,6 +200,7 @@ class Barrier:
             "previous_size": before.size,
             "step": step,
             "global_batch_size": decision.terms.global_batch_size,
+            "epoch_samples": int(ledger.progress.samples.numpy()),
             "previous_global_batch_size": self.terms.global_batch_size,
             "learning_rate": math.nan if rate is None else rate.destined(),
             "min_size": self.equipment.limits.minimum,

@@ -22,6 +22,7 @@ CALM = {
     "min_size": 2,
     "max_size": 4,
     "refused_size": 0,
+    "epoch_samples": 0,
     "pending": False,
     "mean_loss": 3.0,
     "global_batch_size": 64,
@@ -40,6 +41,15 @@ def decided(rule: Rule, *, losses: tuple[float, ...] = (0.0, 0.0, 0.0), **change
 def test_a_batch_is_asked_for_where_it_is_another_one(wanted: float, target: float | None) -> None:
     outcome = decided(control.always().set_global_batch_size(training.mean_loss), mean_loss=wanted)
     assert outcome.fired.tolist() == [target is not None]
+    np.testing.assert_array_equal(outcome.targets, [math.nan if target is None else target])
+
+
+@pytest.mark.parametrize(
+    ("now", "samples", "target"), [(64, 80, 80), (80, 80, None), (64, 96, 96), (64, 2, 3), (64, 0, 96)]
+)
+def test_a_batch_beyond_the_samples_of_an_epoch_is_asked_for_once(now: int, samples: int, target: int | None) -> None:
+    rule = control.always().set_global_batch_size(training.mean_loss)
+    outcome = decided(rule, mean_loss=96.0, global_batch_size=now, epoch_samples=samples)
     np.testing.assert_array_equal(outcome.targets, [math.nan if target is None else target])
 
 

@@ -22,6 +22,7 @@ BARRIER = {
     "learning_rate": 0.25,
     "min_size": 1,
     "max_size": 8,
+    "epoch_samples": 0,
 }
 
 
@@ -121,7 +122,7 @@ def test_what_only_a_barrier_knows_is_refused_in_a_step() -> None:
 
 
 def test_a_barrier_that_does_not_tell_what_is_read_is_a_defect() -> None:
-    with pytest.raises(InternalError, match=r"did not offer \['size'\]"):
+    with pytest.raises(InternalError, match=r"did not offer \['epoch_samples', 'size'\]"):
         settle(compile_policies([by_size(8, name="other")]), {"global_batch_size": 3})
 
 

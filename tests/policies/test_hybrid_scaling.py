@@ -41,6 +41,7 @@ def settled(
         "step": 9,
         "global_batch_size": kept,
         "previous_global_batch_size": batch,
+        "epoch_samples": 0,
         "learning_rate": 0.125,
     }
     done = {type(one.action).__name__: one.value for one in settle(plan, barrier)}

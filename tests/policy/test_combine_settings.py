@@ -20,6 +20,7 @@ CALM = {
     "min_size": 1,
     "max_size": 8,
     "refused_size": 0,
+    "epoch_samples": 0,
     "pending": False,
     "global_batch_size": 64,
     "learning_rate": 0.5,

@@ -70,6 +70,7 @@ def offered(rng: np.random.Generator, *, step: int, size: int) -> tuple[list[dic
         "min_size": 1,
         "max_size": 8,
         "refused_size": 0,
+        "epoch_samples": 0,
         "global_batch_size": 8 * size,
         "local_batch_size": 8.0,
         "learning_rate": 0.1,
