@@ -61,7 +61,7 @@ class Job:
         self.until(seen, what=f"{count} steps with {size} workers", deadline_s=deadline_s)
 
     def _last_words(self) -> str:
-        return "\n".join(self.console.read_text(errors="replace").splitlines()[-20:])
+        return "\n".join(self.console.read_text(errors="replace").splitlines()[-40:])
 
 
 @contextmanager

@@ -1,0 +1,83 @@
+"""What the sudden end of one worker of three costs the others, under kungfu and under Horovod Elastic.
+
+A worker is killed (SIGKILL) in the middle of its training. Recovery is the time from there to the end of the survivors'
+next step, in a job of two; lost are the steps that a survivor began or did and that the job did not keep, the one in
+flight included. The worst survivor counts; the seconds are the median over the repetitions, the steps the most. Under
+kungfu a follower is killed in some jobs and rank 0, which leads, in others. The job that is trained is that of
+``benchmarks.rescale``; Horovod Elastic commits its state every 10 steps.
+
+Prints a table, and as last line a JSON object.
+
+Run: ``python -m benchmarks.failure [--rounds 3] [--megabytes 100] [--device-ms 40]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.elasticity.failures import SIZE, killed_under_horovod, killed_under_kungfu
+from benchmarks.elasticity.stops import Recovery
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind, each with one kill (3)")
+    parser.add_argument("--megabytes", type=float, default=100.0, help="of float32 state (100)")
+    parser.add_argument("--device-ms", type=float, default=40.0, help="emulated device time of a step (40)")
+    return parser.parse_args(words)
+
+
+def figures(measured: Mapping[str, Sequence[Recovery]]) -> dict[str, float]:
+    """Seconds and steps of each kind of kill, and how many times ours theirs takes."""
+    told: dict[str, float] = {}
+    for suffix, kills in measured.items():
+        told[f"{suffix}recovery_s"] = round(statistics.median(one.seconds for one in kills), 4)
+        told[f"{suffix}steps_lost"] = max(one.steps_lost for one in kills)
+    return told | {"recovery_ratio_horovod": round(told["horovod_recovery_s"] / told["recovery_s"], 2)}
+
+
+def table(measured: Mapping[str, Sequence[Recovery]], names: Mapping[str, str]) -> Table:
+    """A row for each kind of kill."""
+    made = Table(box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
+    made.add_column(f"one of {SIZE} is killed")
+    for heading in ("recovery, s", "from, to", "steps lost"):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for suffix, kills in measured.items():
+        seconds = [one.seconds for one in kills]
+        spread = f"{min(seconds):.2f} to {max(seconds):.2f}"
+        lost = ", ".join(str(one.steps_lost) for one in kills)
+        made.add_row(names[suffix], f"{statistics.median(seconds):.2f}", spread, lost)
+    return made
+
+
+def main() -> None:
+    """Kills in one job after the other, and tells."""
+    given = arguments()
+    console, before = Console(), os.getloadavg()[0]
+    print(f"The {given.device_ms:g} ms that a step takes on a device are emulated by a sleep.", flush=True)
+    options: dict[str, object] = {"megabytes": given.megabytes, "device-s": given.device_ms / 1e3}
+    kinds: dict[str, tuple[str, Callable[[], Recovery]]] = {
+        "": ("kungfu, a follower", lambda: killed_under_kungfu(rank=SIZE - 1, options=options)),
+        "leader_": ("kungfu, rank 0", lambda: killed_under_kungfu(rank=0, options=options)),
+        "horovod_": ("Horovod Elastic", lambda: killed_under_horovod(options=options)),
+    }
+    measured = {}
+    for suffix, (name, kill) in kinds.items():
+        console.print(f"{name}: {given.rounds} jobs", highlight=False)
+        measured[suffix] = [kill() for _ in range(given.rounds)]
+    console.print(table(measured, {suffix: name for suffix, (name, _) in kinds.items()}))
+    load = [round(before, 2), round(os.getloadavg()[0], 2)]
+    print(json.dumps({**figures(measured), "megabytes": given.megabytes, "rounds": given.rounds, "load": load}))
+
+
+if __name__ == "__main__":
+    main()
