@@ -1,0 +1,223 @@
+"""What events, trace, metrics, heartbeats and stamps cost a run without changes: a step with them over one without.
+
+One job of two peers runs two steps of the same model (about a million weights, no policy) by turns, in blocks of 25:
+*full*, as a user runs it: batches of the loader with their stamps checked, every step recorded in ``trace.jsonl`` and
+``metrics.jsonl``, deadlines followed; and *bare*, a plain ``tf.function`` whose gradients go through an attachment of
+the same kind. Each block counts by the mean of its steps, and is divided by its neighbour; a pause behind it lets what
+is on its way be written, outside of the seconds but inside of the processor's time. Heartbeats beat in both; so the
+processor's time of a peer while nobody trains is measured apart, per second, and added as a fraction.
+
+Prints a table, and as last line a JSON object: ``overhead`` is full over bare minus 1 plus ``background``;
+``processor_overhead`` is that of the processor's time.
+
+Run: ``python -m benchmarks.runtime_overhead [--rounds 60] [--samples 576]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+BLOCK, FEATURES, WIDTHS = 25, 512, (896, 512, 256, 10)
+DRAIN_S, IDLE_S, DEADLINE_S = 0.3, 3.0, 900.0
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "2",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line; ``--peer`` is how the benchmark starts its own peers."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=60, help=f"blocks of {BLOCK} steps of each kind (60)")
+    parser.add_argument("--samples", type=int, default=576, help="of a step on each peer (576, about 20 ms)")
+    parser.add_argument("--peer", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(words)
+
+
+# ---- what a peer does ----------------------------------------------------------------------------------------------
+
+
+def build() -> tuple[Any, Any]:
+    """The network and its optimizer."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    *hidden, last = WIDTHS
+    layers = [keras.layers.Dense(width, activation="relu") for width in hidden]
+    return keras.Sequential([keras.Input((FEATURES,)), *layers, keras.layers.Dense(last)]), keras.optimizers.SGD(0.01)
+
+
+def stepping(model: Any, optimizer: Any, average: Callable[[Any, Any], Any]) -> Callable[[Any, Any], None]:
+    """A training step whose gradients go through ``average``, together with the loss."""
+    import keras
+    import tensorflow as tf
+
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        gradients = average(tape.gradient(loss, model.trainable_variables), loss)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    return step
+
+
+def bare(model: Any, optimizer: Any, *, rank: int, size: int) -> Callable[[Any, Any], None]:
+    """The step with nothing but an attachment, in a group of its own beside the run's."""
+    import tensorflow as tf
+
+    from kungfu.runtime.attachment.local import LocalAttachment
+    from kungfu.runtime.settings import read_settings
+
+    settings = read_settings()
+    assert settings is not None
+    attachment, order = LocalAttachment(group=1), tf.Variable(0)
+    shared = {"view": 1, "deadline_s": 60.0, "secret": bytes.fromhex(settings.secret), "addresses": [""] * size}
+    attachment.open(rank=rank, size=size, job=f"{settings.job}-bare", **shared)
+
+    def average(gradients: Any, loss: Any) -> Any:
+        values = [*gradients, tf.reshape(loss, [1])]
+        return attachment.all_reduce(values, prescale=1.0 / size, order=order, tag="gradients")[:-1]
+
+    return tf.function(stepping(model, optimizer, average), reduce_retracing=True)
+
+
+def plain_batches(data: Sequence[Any], *, batch_size: int, rank: int, size: int) -> Iterator[Any]:
+    """This peer's slices in the loader's order, without stamps."""
+    import tensorflow as tf
+
+    from kungfu.runtime.deciding.data import Position, cut
+
+    samples = len(data[0])
+    for number in itertools.count():
+        epoch, turn = divmod(number, samples // batch_size)
+        place = Position(epoch, turn * batch_size)
+        taken = cut(place, samples=samples, seed=0, global_batch_size=batch_size, size=size, rank=rank)
+        yield tuple(tf.convert_to_tensor(array[taken]) for array in data)
+
+
+def block(step: Callable[[Any, Any], object], batches: Iterator[Any]) -> float:
+    """The mean seconds of a step over a block; drawing the batches is not counted."""
+    seconds = 0.0
+    for x, y in itertools.islice(batches, BLOCK):
+        started = time.perf_counter()
+        step(x, y)
+        seconds += time.perf_counter() - started
+    return seconds / BLOCK
+
+
+def background() -> float:
+    """The fraction of a processor that this peer takes while nobody trains."""
+    began, started = time.process_time(), time.perf_counter()
+    time.sleep(IDLE_S)
+    return (time.process_time() - began) / (time.perf_counter() - started)
+
+
+def measure(given: argparse.Namespace) -> None:
+    """What one peer does; rank 0 writes down what it measured."""
+    import numpy as np
+
+    import kungfu as kf
+
+    model, optimizer = build()
+    training = kf.attach(model, optimizer)
+    full = training.step(stepping(model, optimizer, lambda gradients, loss: training.average(gradients, loss=loss)))
+    rng, batch_size = np.random.default_rng(0), 2 * given.samples
+    data = rng.normal(size=(14 * batch_size, FEATURES)).astype(np.float32), rng.integers(0, WIDTHS[-1], 14 * batch_size)
+    batches = training.batches(data, batch_size=batch_size, epochs=10**6, seed=0)
+    full(*next(batches))
+    place = {"rank": training.rank, "size": training.size}
+    kinds = {
+        "full": (full, batches),
+        "bare": (bare(model, optimizer, **place), plain_batches(data, batch_size=batch_size, **place)),
+    }
+    told: dict[str, Any] = {clock: {name: [] for name in kinds} for clock in ("seconds", "processor")}
+    for number in range(given.rounds + 1):
+        for name in sorted(kinds, reverse=number % 2 == 1):
+            began = time.process_time()
+            told["seconds"][name].append(block(*kinds[name]))
+            time.sleep(DRAIN_S)
+            told["processor"][name].append((time.process_time() - began) / BLOCK)
+    told["background"] = background()
+    if training.rank == 0:
+        given.peer.write_text(json.dumps(told))
+    training.finish()
+
+
+# ---- what the launcher does ----------------------------------------------------------------------------------------
+
+
+def ratio(over: Sequence[float], under: Sequence[float]) -> tuple[float, float]:
+    """The median over blocks of ``over / under - 1``, and half the distance between its lower and upper third."""
+    ratios = [one / other - 1 for one, other in zip(over, under, strict=True)]
+    lower, upper = statistics.quantiles(ratios, n=3)
+    return statistics.median(ratios), (upper - lower) / 2
+
+
+def main() -> None:
+    """Starts the job, and tells what it measured."""
+    given = arguments()
+    if given.peer is not None:
+        measure(given)
+        return
+    before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "seconds.json"
+        program = ["-m", "benchmarks.runtime_overhead", "--peer", str(result)]
+        options = ["--rounds", str(given.rounds), "--samples", str(given.samples)]
+        launcher = [sys.executable, "-m", "kungfu.cli.run", "-np", "2", "--logdir", str(Path(folder) / "log")]
+        job = subprocess.Popen(
+            [*launcher, sys.executable, *program, *options], env={**os.environ, **ONE_THREAD}, stdout=subprocess.DEVNULL
+        )
+        try:
+            code = job.wait(timeout=DEADLINE_S)
+        finally:
+            if job.poll() is None:
+                job.terminate()
+                job.wait()
+        if code:
+            raise SystemExit(f"the job ended with exit code {code}")
+        tell(json.loads(result.read_text()), load=[round(before, 2), round(os.getloadavg()[0], 2)])
+
+
+def tell(measured: dict[str, Any], *, load: Sequence[float]) -> None:
+    """The table, and the figures as JSON."""
+    seconds, processor = (
+        {name: blocks[1:] for name, blocks in measured[clock].items()} for clock in ("seconds", "processor")
+    )
+    print(f"2 peers, {len(seconds['bare'])} blocks of {BLOCK} steps of each kind")
+    for name in ("bare", "full"):
+        wall, busy = (1e3 * statistics.median(clock[name]) for clock in (seconds, processor))
+        print(f"{name:>10}: {wall:7.2f} ms a step, {busy:7.2f} ms of processor time on rank 0, its loader included")
+    paired, spread = ratio(seconds["full"], seconds["bare"])
+    busy, busy_spread = ratio(processor["full"], processor["bare"])
+    print(f"      step: {100 * paired:+.2f} % (+- {100 * spread:.2f} %), full over bare")
+    print(f" processor: {100 * busy:+.2f} % (+- {100 * busy_spread:.2f} %), full over bare")
+    print(f"background: {100 * measured['background']:.3f} % of a processor while nobody trains")
+    figures = {
+        "overhead": paired + measured["background"],
+        "step_overhead": paired,
+        "spread": spread,
+        "background": measured["background"],
+        "processor_overhead": busy,
+    }
+    step_ms = round(1e3 * statistics.median(seconds["bare"]), 3)
+    print(json.dumps({name: round(value, 5) for name, value in figures.items()} | {"step_ms": step_ms, "load": load}))
+
+
+if __name__ == "__main__":
+    main()
