@@ -1,14 +1,15 @@
 """What events, trace, metrics, heartbeats and stamps cost a run without changes: a step with them over one without.
 
 One job of two peers runs two steps of the same model (about a million weights, no policy) by turns, in blocks of 25:
-*full*, as a user runs it: batches of the loader with their stamps checked, every step recorded in ``trace.jsonl`` and
-``metrics.jsonl``, deadlines followed; and *bare*, a plain ``tf.function`` whose gradients go through an attachment of
-the same kind. Each block counts by the mean of its steps, and is divided by its neighbour; a pause behind it lets what
-is on its way be written, outside of the seconds but inside of the processor's time. Heartbeats beat in both; so the
-processor's time of a peer while nobody trains is measured apart, per second, and added as a fraction.
+*full*, as a user runs it: batches with their stamps checked, every step recorded in ``trace.jsonl`` and
+``metrics.jsonl``, the deadlines of waits following the steps; and *bare*, the same compiled step over the same
+attachment and the same order of samples with all that taken out. Drawing a batch is not counted in either. Each block
+counts by the mean of its steps and is divided by its neighbour; a pause behind it lets what is on its way be written,
+outside of the seconds but inside of the processor's time. Heartbeats beat in both: what a peer does while nobody trains
+is measured apart, as the fraction of a processor that it takes, and added.
 
 Prints a table, and as last line a JSON object: ``overhead`` is full over bare minus 1 plus ``background``;
-``processor_overhead`` is that of the processor's time.
+``processor_overhead`` is that of the processor's time on rank 0, which alone writes metrics.
 
 Run: ``python -m benchmarks.runtime_overhead [--rounds 60] [--samples 576]``
 """
@@ -26,16 +27,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
-BLOCK, FEATURES, WIDTHS = 25, 512, (896, 512, 256, 10)
+from benchmarks.policy_overhead import FEATURES, ONE_THREAD, beside, build, marked, ratio
+
+BLOCK, LABELS = 25, 10
 DRAIN_S, IDLE_S, DEADLINE_S = 0.3, 3.0, 900.0
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "TF_NUM_INTEROP_THREADS": "2",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-}
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -50,50 +49,22 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 # ---- what a peer does ----------------------------------------------------------------------------------------------
 
 
-def build() -> tuple[Any, Any]:
-    """The network and its optimizer."""
-    import keras
+def stripped(first: Any, model: Any, optimizer: Any, *, batch: Sequence[Any]) -> Callable[..., Any]:
+    """The step of another run in the same job, without stamps and records; made and traced here."""
+    from kungfu.training import loop
+    from kungfu.training.graph.step import CompiledStep
 
-    keras.utils.set_random_seed(0)
-    *hidden, last = WIDTHS
-    layers = [keras.layers.Dense(width, activation="relu") for width in hidden]
-    return keras.Sequential([keras.Input((FEATURES,)), *layers, keras.layers.Dense(last)]), keras.optimizers.SGD(0.01)
+    class Unstamped(CompiledStep):
+        def _step(self, stamp: Any, *tensors: Any) -> list[Any]:
+            return self._run(stamp, tensors)
 
-
-def stepping(model: Any, optimizer: Any, average: Callable[[Any, Any], Any]) -> Callable[[Any, Any], None]:
-    """A training step whose gradients go through ``average``, together with the loss."""
-    import keras
-    import tensorflow as tf
-
-    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-    def step(x: Any, y: Any) -> None:
-        with tf.GradientTape() as tape:
-            loss = loss_of(y, model(x, training=True))
-        gradients = average(tape.gradient(loss, model.trainable_variables), loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-
+    run = beside(first, [], name="bare")
+    run._loop._chronicle_step = lambda code: None
+    run._loop.barrier.pace = SimpleNamespace(stepped=lambda: None, entered=lambda: None)
+    step = marked(run, model, optimizer)
+    with mock.patch.object(loop, "CompiledStep", Unstamped):
+        step(*batch)
     return step
-
-
-def bare(model: Any, optimizer: Any, *, rank: int, size: int) -> Callable[[Any, Any], None]:
-    """The step with nothing but an attachment, in a group of its own beside the run's."""
-    import tensorflow as tf
-
-    from kungfu.runtime.attachment.local import LocalAttachment
-    from kungfu.runtime.settings import read_settings
-
-    settings = read_settings()
-    assert settings is not None
-    attachment, order = LocalAttachment(group=1), tf.Variable(0)
-    shared = {"view": 1, "deadline_s": 60.0, "secret": bytes.fromhex(settings.secret), "addresses": [""] * size}
-    attachment.open(rank=rank, size=size, job=f"{settings.job}-bare", **shared)
-
-    def average(gradients: Any, loss: Any) -> Any:
-        values = [*gradients, tf.reshape(loss, [1])]
-        return attachment.all_reduce(values, prescale=1.0 / size, order=order, tag="gradients")[:-1]
-
-    return tf.function(stepping(model, optimizer, average), reduce_retracing=True)
 
 
 def plain_batches(data: Sequence[Any], *, batch_size: int, rank: int, size: int) -> Iterator[Any]:
@@ -110,12 +81,12 @@ def plain_batches(data: Sequence[Any], *, batch_size: int, rank: int, size: int)
         yield tuple(tf.convert_to_tensor(array[taken]) for array in data)
 
 
-def block(step: Callable[[Any, Any], object], batches: Iterator[Any]) -> float:
+def block(step: Callable[..., object], batches: Iterator[Any]) -> float:
     """The mean seconds of a step over a block; drawing the batches is not counted."""
     seconds = 0.0
-    for x, y in itertools.islice(batches, BLOCK):
+    for batch in itertools.islice(batches, BLOCK):
         started = time.perf_counter()
-        step(x, y)
+        step(*batch)
         seconds += time.perf_counter() - started
     return seconds / BLOCK
 
@@ -135,16 +106,14 @@ def measure(given: argparse.Namespace) -> None:
 
     model, optimizer = build()
     training = kf.attach(model, optimizer)
-    full = training.step(stepping(model, optimizer, lambda gradients, loss: training.average(gradients, loss=loss)))
     rng, batch_size = np.random.default_rng(0), 2 * given.samples
-    data = rng.normal(size=(14 * batch_size, FEATURES)).astype(np.float32), rng.integers(0, WIDTHS[-1], 14 * batch_size)
+    data = rng.normal(size=(14 * batch_size, FEATURES)).astype(np.float32), rng.integers(0, LABELS, 14 * batch_size)
     batches = training.batches(data, batch_size=batch_size, epochs=10**6, seed=0)
+    full = marked(training, model, optimizer)
     full(*next(batches))
-    place = {"rank": training.rank, "size": training.size}
-    kinds = {
-        "full": (full, batches),
-        "bare": (bare(model, optimizer, **place), plain_batches(data, batch_size=batch_size, **place)),
-    }
+    plain = plain_batches(data, batch_size=batch_size, rank=training.rank, size=training.size)
+    bare = stripped(training, model, optimizer, batch=next(plain))
+    kinds = {"full": (full, batches), "bare": (bare, plain)}
     told: dict[str, Any] = {clock: {name: [] for name in kinds} for clock in ("seconds", "processor")}
     for number in range(given.rounds + 1):
         for name in sorted(kinds, reverse=number % 2 == 1):
@@ -159,13 +128,6 @@ def measure(given: argparse.Namespace) -> None:
 
 
 # ---- what the launcher does ----------------------------------------------------------------------------------------
-
-
-def ratio(over: Sequence[float], under: Sequence[float]) -> tuple[float, float]:
-    """The median over blocks of ``over / under - 1``, and half the distance between its lower and upper third."""
-    ratios = [one / other - 1 for one, other in zip(over, under, strict=True)]
-    lower, upper = statistics.quantiles(ratios, n=3)
-    return statistics.median(ratios), (upper - lower) / 2
 
 
 def main() -> None:
@@ -202,7 +164,9 @@ def tell(measured: dict[str, Any], *, load: Sequence[float]) -> None:
     print(f"2 peers, {len(seconds['bare'])} blocks of {BLOCK} steps of each kind")
     for name in ("bare", "full"):
         wall, busy = (1e3 * statistics.median(clock[name]) for clock in (seconds, processor))
-        print(f"{name:>10}: {wall:7.2f} ms a step, {busy:7.2f} ms of processor time on rank 0, its loader included")
+        print(
+            f"{name:>10}: {wall:7.2f} ms a step, {busy:7.2f} ms of processor time on rank 0, drawing batches included"
+        )
     paired, spread = ratio(seconds["full"], seconds["bare"])
     busy, busy_spread = ratio(processor["full"], processor["bare"])
     print(f"      step: {100 * paired:+.2f} % (+- {100 * spread:.2f} %), full over bare")
