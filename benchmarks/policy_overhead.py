@@ -141,7 +141,8 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
         first._loop.barrier.equipment, ledger=ledger, plan=plan, attachment=attachment, membership=membership
     )
     averaging = replace(first._averaging, ledger=ledger, program=program, attachment=attachment)
-    return Training(averaging, Loop(Barrier(equipment, Chronicle(membership.record, watched=plan.watched))))
+    loop = Loop(Barrier(equipment, Chronicle(membership.record, watched=plan.watched)))
+    return Training(averaging, loop, first._optimizers)
 
 
 def timed(act: Callable[[], object]) -> float:

@@ -15,8 +15,9 @@ from benchmarks.elasticity.stamps import Writer
 
 @kf.policy
 def swing(training: Any, *, low: int, high: int, every: int) -> Any:
-    """One peer more, one peer less, and so on: asks every so many steps, but not while a change is under way."""
-    return kf.control.every(every).rescale(kf.ops.where(training.size <= low, high, low))
+    """One peer more, one peer less, and so on: asks once so many steps were done at a size."""
+    steps = kf.fold(lambda count, step: count + 1, 0, training.step, on_rescale="reset")
+    return kf.control.always().when(steps >= every).rescale(kf.ops.where(training.size <= low, high, low))
 
 
 class Ballast(keras.layers.Layer):
