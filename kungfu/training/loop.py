@@ -13,6 +13,7 @@ from kungfu.training.barrier import Barrier
 from kungfu.training.data import Feed, Stamps
 from kungfu.training.failures import translated
 from kungfu.training.graph.accumulate import Accumulation
+from kungfu.training.graph.held_back import held_back
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.step import (
     ACCUMULATED,
@@ -51,6 +52,7 @@ class Loop:
         self.barrier, self._recorder = barrier, recorder
         self.stamps = Stamps()
         self.calls = self.averages = 0
+        self.means: list[Any] = []  # what the average gave, in the graph
         self._batch: int | None = None  # as the loader says
         self.accumulation: Accumulation | None = None
         self._compiled: CompiledStep | None = None
@@ -156,7 +158,7 @@ class Loop:
             self.accumulation,
         )
         self.averages = 0
-        compiled = CompiledStep(function, parts, tensors, structure)
+        compiled = CompiledStep(held_back(function, means=lambda: self.means), parts, tensors, structure)
         if self.averages != 1:
             raise UsageError(
                 f"the function marked @training.step calls training.average() {self.averages} times; it must "

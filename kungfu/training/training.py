@@ -57,7 +57,8 @@ class Training:
 
         The function computes gradients, passes them through ``average`` exactly once and applies them. It may return
         tensors, or nothing. The first call traces it and warms it up on a copy of the state, then waits for the other
-        peers. A call whose batch was cut for another view returns ``training.SKIPPED``; the next batch fits.
+        peers. A call whose batch was cut for another view returns ``training.SKIPPED``; the next batch fits. So does a
+        call in which peers were lost: what it assigns behind ``average`` is not assigned then.
 
         Raises ``UsageError`` for what cannot be traced, ``PeerFailure`` and ``DeadlineExceeded`` naming who failed.
         """
@@ -85,7 +86,9 @@ class Training:
         Raises ``UsageError`` if there is no gradient at all.
         """
         self._loop.averages += 1
-        return average(self._averaging, gradients, loss=loss, accumulation=self._loop.accumulation)
+        means = average(self._averaging, gradients, loss=loss, accumulation=self._loop.accumulation)
+        self._loop.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
+        return means
 
     def batches(
         self,
