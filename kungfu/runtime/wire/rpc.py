@@ -12,7 +12,9 @@ import grpc
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
 
-__all__ = ["Lines", "RpcError", "Server", "call", "connect", "named", "serve"]
+__all__ = ["LOOK_S", "Lines", "RpcError", "Server", "call", "call_unless", "connect", "named", "serve"]
+
+LOOK_S = 0.2  # between two looks at whether a wait is in vain
 
 RpcError = grpc.RpcError
 
@@ -115,6 +117,21 @@ def call(method: Callable[..., Reply], request: Any, *, deadline_s: float, what:
         return method(request, timeout=deadline_s)
     except grpc.RpcError as error:
         raise named(error, what=what, deadline_s=deadline_s) from error
+
+
+def call_unless(abandoned: Callable[[], str | None], method: Any, request: Any, *, deadline_s: float, what: str) -> Any:
+    """The same for a wait that may be in vain: ``abandoned`` is asked five times a second, and a reason that it gives
+    ends the wait with ``PeerFailure``."""
+    answer = method.future(request, timeout=deadline_s)
+    while True:
+        try:
+            return answer.result(timeout=LOOK_S)
+        except grpc.FutureTimeoutError:
+            if (reason := abandoned()) is not None:
+                answer.cancel()
+                raise PeerFailure(f"lost {what}: {reason}") from None
+        except grpc.RpcError as error:
+            raise named(error, what=what, deadline_s=deadline_s) from error
 
 
 def named(error: Any, *, what: str, deadline_s: float) -> DeadlineExceeded | PeerFailure:
