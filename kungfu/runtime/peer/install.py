@@ -75,13 +75,20 @@ class Installer:
             self._plug(entry, rank)
             parts["attach"] = self.clock() - started
 
-        abandoned = partial(self.service.breaches.of, entry.view)
+        abandoned = partial(self.in_vain, entry.view)
         with settled(state, place, desk=self.service.desk, attach=attach, abandoned=abandoned) as digest:
             message = pb.Installed(version=entry.view.version, rank=rank, digest=digest)
             terms = self._confirm(entry, message) if rank == 0 else self._installed(entry, message)
         self.lines.keep(peer.address for peer in entry.view.peers)
         parts["state"] = self.clock() - started - parts["attach"]
         return replace(entry.standing, terms=terms)
+
+    def in_vain(self, view: View) -> str | None:
+        """Why it is in vain to wait for the peers of ``view``: one is gone, or stands still; ``None`` if none is."""
+        reason = self.service.breaches.of(view)
+        if reason is None and (silent := self.attachment.silent()):
+            reason = f"rank {', rank '.join(map(str, silent))} shows no life"
+        return reason
 
     def _place(self, entry: Entry, rank: int) -> Place:
         job, secret, deadline_s = self.settings.job, self.settings.secret, self.settings.deadlines.wait_s
@@ -97,7 +104,7 @@ class Installer:
             secret=bytes.fromhex(self.settings.secret),
             addresses=[peer.address for peer in entry.view.peers],
             rendezvous=entry.rendezvous,
-            abandoned=lambda: self.service.breaches.of(entry.view),
+            abandoned=partial(self.in_vain, entry.view),
         )
 
     def _confirm(self, entry: Entry, message: pb.Installed) -> Terms:
@@ -109,7 +116,7 @@ class Installer:
                 view.size,
                 deadline_s=self.settings.deadlines.wait_s,
                 what=f"the start of view {view.version}",
-                abandoned=lambda: self.service.breaches.of(view),
+                abandoned=partial(self.in_vain, view),
             )
             same_everywhere({rank: dict(arrival.digest) for rank, arrival in arrivals.items()}, view)
             terms = entry.standing.terms if entry.leads is None else entry.leads()
@@ -126,7 +133,9 @@ class Installer:
         what = f"rank 0 (peer {leader.id}), confirming view {message.version}"
         stub = PeerServiceStub(self.lines.to(leader.address))
         deadline_s = 2.5 * self.settings.deadlines.wait_s
-        confirmation: pb.Confirmation = rpc.call(stub.Install, message, deadline_s=deadline_s, what=what)
+        confirmation: pb.Confirmation = rpc.call_unless(
+            partial(self.in_vain, entry.view), stub.Install, message, deadline_s=deadline_s, what=what
+        )
         if confirmation.error:
             raise from_leader(confirmation.kind, confirmation.error)
         return to_terms(confirmation.terms) if confirmation.HasField("terms") else entry.standing.terms

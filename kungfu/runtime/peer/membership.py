@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
@@ -235,7 +236,8 @@ class Membership:
         leader = before.view.peers[0]
         what = f"rank 0 (peer {leader.id}), leading barrier {arrival.number} of view {arrival.version}"
         stub = PeerServiceStub(self._lines.to(leader.address))
-        verdict: pb.Verdict = rpc.call(stub.Arrive, arrival, deadline_s=2.5 * self._deadline_s, what=what)
+        in_vain, deadline_s = partial(self._installer.in_vain, before.view), 2.5 * self._deadline_s
+        verdict: pb.Verdict = rpc.call_unless(in_vain, stub.Arrive, arrival, deadline_s=deadline_s, what=what)
         if verdict.error:
             raise from_leader(verdict.kind, verdict.error)
         return verdict
@@ -252,7 +254,7 @@ class Membership:
                 before.view.size,
                 deadline_s=self._deadline_s,
                 what=f"barrier {arrival.number} of view {arrival.version}",
-                abandoned=lambda: self._service.breaches.of(before.view),
+                abandoned=partial(self._installer.in_vain, before.view),
             )
             same_everywhere({rank: dict(message.digest) for rank, message in arrivals.items()}, before.view)
             self._log_dissent({rank: message.wish for rank, message in arrivals.items()}, before.view)

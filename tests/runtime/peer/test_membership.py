@@ -15,7 +15,7 @@ import pytest
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
 from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
 from kungfu.runtime.deciding.view import Peer, View
-from kungfu.runtime.peer.membership import Membership
+from kungfu.runtime.peer.membership import Loss, Membership
 from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.peer.replicate import Buffers
 from kungfu.runtime.peer.service import PeerService
@@ -43,6 +43,10 @@ class Socket:
     name: str = "memory"
     opened: list[dict[str, Any]] = field(default_factory=list)
     plugged: bool = False
+    stopped: list[int] = field(default_factory=list)
+
+    def silent(self) -> Sequence[int]:
+        return self.stopped
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         return list(values)
@@ -335,6 +339,43 @@ def test_a_leader_that_is_gone_is_named() -> None:
         running.members[0].membership.close()
         with pytest.raises(PeerFailure, match=r"lost rank 0 \(peer 0\), leading barrier 0 of view 1"):
             barrier()(running.members[1])
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_wait_at_a_barrier_for_a_peer_that_stands_still_ends_before_its_deadline(late: int) -> None:
+    with job(b"state", b"state") as running:
+        waiting = running.members[1 - late]
+        waiting.socket.stopped.append(late)
+        with pytest.raises(PeerFailure, match=f"rank {late} shows no life"):
+            barrier()(waiting)
+
+
+def test_a_wait_at_a_barrier_ends_when_the_agent_says_that_a_peer_is_gone() -> None:
+    with job(b"state", b"state") as running:
+        leader = running.agent.in_force[0].peers[0]
+        tell(leader, "Announce", pb.Breach(peer=1, version=0, how="killed by SIGKILL"))
+        with pytest.raises(PeerFailure, match=r"rank 1 \(peer 1\) is gone: killed by SIGKILL"):
+            barrier()(running.members[0])
+
+
+def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to() -> None:
+    with job(b"state", b"state", b"state") as running:
+        lost = PeerFailure("in step 8: peer rank=0 died during gradients")
+        survivors = running.members[1:]
+        loss = Loss(lost, 7, Terms(96, 32.0))
+        waits = [running.threads.submit(one.membership.survive, one.state, loss) for one in survivors]
+        reports = sorted((running.agent.losses.get(timeout=5.0) for _ in waits), key=lambda report: report.peer)
+        assert [(report.peer, report.step, report.holds) for report in reports] == [(1, 7, True), (2, 7, True)]
+        assert {tuple(report.suspects) for report in reports} == {(0,)}
+        view = View(3, running.agent.in_force[0].peers[1:])
+        admission = pb.Admission(view=from_view(view), sources=[0, 1])
+        admission.survival.target = 3
+        for peer in view.peers:
+            tell(peer, "Admit", admission)
+        passages = [wait.result(timeout=10.0) for wait in waits]
+        assert [passage.after.rank for passage in passages] == [0, 1]
+        assert {passage.after.terms for passage in passages} == {Terms(96, 32.0, target_size=3)}, "the batch is kept"
+        assert running.agent.in_force[-1] == view
 
 
 @pytest.mark.slow  # twice the deadline, so that a leader's own error comes first
