@@ -30,7 +30,7 @@ class Listings:
         (riders,) = evaluated(self.before, program.variables, {**sources, **program.frontier(sources)})
         return riders
 
-    def conclude(self, program: Program, sources: Mapping[str, Any], summed: tf.Tensor, _: Any) -> Outcome:
+    def conclude(self, program: Program, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: Any) -> Outcome:
         known = {**sources, **program.frontier(sources), SUMMED: summed}
         outcome = Outcome(*evaluated(self.after, program.variables, known))
         size = tf.cast(sources["size"], tf.int64)

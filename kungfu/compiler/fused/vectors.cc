@@ -10,6 +10,14 @@ namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
+Word missing_number() {
+  Word nothing;
+  nothing.number = kNaN;
+  return nothing;
+}
+
+size_t entries_asked(const Value& number) { return std::max<int64_t>(number.at<int64_t>(0), 0); }
+
 // Counted from the end where negative; may lie outside.
 int64_t place_in(const Value& vector, int64_t index) {
   return index < 0 ? index + static_cast<int64_t>(vector.size()) : index;
@@ -67,9 +75,13 @@ void join(const Operands& operands, Value* result) {
 }
 
 void part(const Operands& operands, Value* result) {
-  const auto first = operands[0]->words.begin() + operands[1]->at<int64_t>(0);
-  result->scalar = false;
-  result->words.assign(first, first + operands[2]->at<int64_t>(0));
+  const Value& vector = *operands[0];
+  const size_t first = entries_asked(*operands[1]);
+  result->become_vector(entries_asked(*operands[2]));
+  for (size_t i = 0; i < result->size(); ++i) {
+    const bool inside = first + i < vector.size();
+    result->words[i] = inside ? vector.words[first + i] : missing_number();
+  }
 }
 
 void place(const Operands& operands, Value* result) {
@@ -86,18 +98,16 @@ void push(const Operands& operands, Value* result) {
 
 void spread(const Operands& operands, Value* result) {
   result->scalar = false;
-  result->words.assign(operands[1]->at<int64_t>(0), operands[0]->words[0]);
+  result->words.assign(entries_asked(*operands[1]), operands[0]->words[0]);
 }
 
 void ranks(const Operands& operands, Value* result) {
-  result->become_vector(operands[0]->at<int64_t>(0));
+  result->become_vector(entries_asked(*operands[0]));
   for (size_t i = 0; i < result->size(); ++i) result->put(i, static_cast<int64_t>(i));
 }
 
 void take_number(const Operands& operands, Value* result) {
-  Word nothing;
-  nothing.number = kNaN;
-  take(operands, nothing, result);
+  take(operands, missing_number(), result);
 }
 
 void take_other(const Operands& operands, Value* result) {

@@ -11,7 +11,7 @@ namespace kungfu {
 void choose(const Operands& operands, Value* result);  // condition, then, otherwise
 void copy(const Operands& operands, Value* result);
 void join(const Operands& operands, Value* result);    // scalars and vectors, one behind the other
-void part(const Operands& operands, Value* result);    // vector, first place, number of entries
+void part(const Operands& operands, Value* result);    // vector, first place, number of entries; NaN beyond its end
 void place(const Operands& operands, Value* result);   // vector, place, entry
 void push(const Operands& operands, Value* result);    // vector, newest entry
 void spread(const Operands& operands, Value* result);  // entry, number of entries
@@ -29,7 +29,7 @@ void count(const Operands& operands, Value* result);
 void argmin(const Operands& operands, Value* result);  // NaN is passed over; all NaN gives 0
 void argmax(const Operands& operands, Value* result);
 
-// Of numbers to a number: in double precision where it adds up, then rounded.
+// Of numbers to a number; a sum is rounded once, at its end.
 using Numbers = std::vector<float>;
 
 float sum(Numbers& numbers);
