@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kungfu.errors import KungfuError, UsageError
+from kungfu.runtime.checkpoints import find
 from kungfu.runtime.deciding.cluster import Budgets
 from kungfu.runtime.deciding.failure import EXIT_CODES
 from kungfu.runtime.deciding.requests.situation import Scaling
-from kungfu.runtime.settings import Deadlines, Limits, Settings
+from kungfu.runtime.settings import Deadlines, Keeping, Limits, Settings
 
 __all__ = ["main"]
 
@@ -62,6 +63,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--logdir", type=Path, metavar="DIR", help="a new folder for the run's record (runs/DATE-TIME)")
     parser.add_argument(
+        "--checkpoints", type=Path, metavar="DIR", help="where policies' checkpoints go (LOGDIR/checkpoints)"
+    )
+    parser.add_argument("--keep", type=int, default=3, metavar="N", help="the newest N checkpoints stay (3)")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on from a checkpoint, or the newest one in DIR")
+    parser.add_argument(
         "--trace-limit", type=float, default=256.0, metavar="MB", help="for DIR/trace.jsonl, 0 for no trace (256)"
     )
     parser.add_argument(
@@ -100,6 +106,7 @@ def _checked(given: argparse.Namespace) -> _Line:
     if not 0 <= given.trace_limit <= 1e6:
         raise UsageError(f"--trace-limit {given.trace_limit:g}: must be from 0 (no trace) to 1000000 MB")
     _check_policy(given.policy)
+    folder = given.logdir or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
     settings = Settings(
         job=secrets.token_hex(4),
         peer=-1,
@@ -110,8 +117,8 @@ def _checked(given: argparse.Namespace) -> _Line:
         deadlines=_deadlines(given),
         policy=given.policy,
         recording="steps" if given.trace_limit else "nothing",
+        keeping=_keeping(given, folder=folder),
     )
-    folder = given.logdir or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
     budgets = Budgets(given.failures, given.preemptions)
     limit_bytes = round(given.trace_limit * 1e6)
     return _Line(given.peers, settings, folder, _command(given.command), limit_bytes, budgets, given.scaling)
@@ -127,6 +134,17 @@ def _deadlines(given: argparse.Namespace) -> Deadlines:
         if not 1 <= seconds <= 86400:
             raise UsageError(f"{name} {seconds:g}: must be from 1 to 86400 seconds")
     return deadlines
+
+
+def _keeping(given: argparse.Namespace, *, folder: Path) -> Keeping:
+    """What to resume is looked for, and looked at, before any process starts."""
+    if not 1 <= given.keep <= 1000:
+        raise UsageError(f"--keep {given.keep}: must be from 1 to 1000 checkpoints")
+    resume = None if given.resume is None else find(given.resume)
+    if given.resume is not None and resume is None:
+        raise UsageError(f"--resume {given.resume}: there is no checkpoint of kungfu; give one, or a folder of them")
+    checkpoints = (given.checkpoints or folder / "checkpoints").absolute()
+    return Keeping(str(checkpoints), given.keep, "" if resume is None else str(resume), given.peers)
 
 
 def _check_policy(spec: str) -> None:

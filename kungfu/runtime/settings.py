@@ -47,6 +47,19 @@ class Deadlines:
 
 
 @dataclass(frozen=True)
+class Keeping:
+    """Checkpoints: the ``folder`` for those that name none, of which the newest ``keep`` stay; what to ``resume``.
+
+    ``founders`` is how many peers begin the job; 0 for a peer that joins later, and takes its state from the others.
+    """
+
+    folder: str = "checkpoints"
+    keep: int = 3
+    resume: str = ""
+    founders: int = 1
+
+
+@dataclass(frozen=True)
 class Settings:
     """One peer's place in a job. ``secret`` is hexadecimal, made anew for every job; ``recording`` is of the trace."""
 
@@ -59,6 +72,7 @@ class Settings:
     deadlines: Deadlines
     policy: str = ""
     recording: Literal["steps", "nothing"] = "steps"
+    keeping: Keeping = Keeping()
 
     def to_environment(self) -> dict[str, str]:
         """The variables that carry these settings to a child process."""
@@ -77,6 +91,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings | No
         fields = json.loads(text)
         fields["limits"] = Limits(**fields["limits"])
         fields["deadlines"] = Deadlines(**fields["deadlines"])
+        fields["keeping"] = Keeping(**fields["keeping"])
         return Settings(**fields)
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(

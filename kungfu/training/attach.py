@@ -21,13 +21,14 @@ from kungfu.runtime.attachment.choose import make_attachment
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.membership import Membership
-from kungfu.runtime.settings import Deadlines, Limits, Settings, read_settings
+from kungfu.runtime.settings import Deadlines, Keeping, Limits, Settings, read_settings
 from kungfu.training.barrier import Barrier, Equipment
 from kungfu.training.graph.average import Averaging
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import make_rate
 from kungfu.training.graph.state import TrainingState, classify, plant_seeds
 from kungfu.training.graph.tape import make_tape
+from kungfu.training.keeping.keeper import Keeper, Trained
 from kungfu.training.loop import Loop
 from kungfu.training.record.chronicle import Chronicle
 from kungfu.training.record.lookout import keep_lookout
@@ -72,8 +73,10 @@ def attach(
     limits = settings.limits if settings else Limits(1, 1)
     equipment = Equipment(ledger, plan, state, attachment, membership, rate, limits)
     pace = Pace(deadlines, wait_at_most=attachment.wait_at_most)
-    barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched), pace)
     peer = settings.peer if settings else 0
+    keeping = settings.keeping if settings else Keeping()
+    keeper = Keeper(Trained(model, optimizers, state, seed, peer), keeping, record=membership.record)
+    barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched), keeper, pace)
     averaging = Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers))
     return Training(averaging, Loop(barrier, _recorder(settings, averaging, membership)), optimizers)
 

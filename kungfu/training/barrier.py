@@ -6,15 +6,17 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import tensorflow as tf
 
 from kungfu.compiler import Plan
 from kungfu.compiler.settle import Settled, settle
-from kungfu.control import Call
+from kungfu.control import Call, Checkpoint
 from kungfu.control.hook import Control
 from kungfu.errors import KungfuError
 from kungfu.runtime.attachment.protocol import Attachment
+from kungfu.runtime.checkpoints import Manifest
 from kungfu.runtime.deciding.decide import Decision, Terms
 from kungfu.runtime.deciding.setting import Moment, Setting, settled
 from kungfu.runtime.deciding.view import View
@@ -25,6 +27,8 @@ from kungfu.runtime.settings import Limits
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import Rate
 from kungfu.training.graph.state import TrainingState
+from kungfu.training.keeping.exchange import Due, Together
+from kungfu.training.keeping.keeper import Keeper, Request
 from kungfu.training.record.chronicle import Chronicle
 from kungfu.training.record.pace import Pace
 from kungfu.training.requests import Fired, Requests, demanded, fired_rules, gathered, setting_of
@@ -53,11 +57,21 @@ class Barrier:
 
     equipment: Equipment
     chronicle: Chronicle
+    keeper: Keeper
     pace: Pace = field(default_factory=Pace)
     terms: Terms = field(default_factory=Terms)
-    rank: int | None = 0
-    size: int = 1
+    place: tuple[int | None, int] = (0, 1)
     unanswered: Requests | None = None  # of a barrier that has not come to its end
+
+    @property
+    def rank(self) -> int | None:
+        """This peer's rank in its view; ``None`` once a decision let it go."""
+        return self.place[0]
+
+    @property
+    def size(self) -> int:
+        """The peers of the view."""
+        return self.place[1]
 
     def join(self, first_terms: Callable[[int], Terms]) -> None:
         """Enters the job. ``first_terms`` gives the batch of the very first view, from its size."""
@@ -67,6 +81,9 @@ class Barrier:
         terms = after.terms if after.terms.global_batch_size else first_terms(after.view.size)
         self._enter(passage, terms)
         self.chronicle.joined(passage)
+        self.keeper.entered(passage, step=self._steps())
+        if self.keeper.wanted and self.rank == 0:
+            equipment.ledger.posts.asked.assign_add(1)  # the step was not traced yet when it was asked for
 
     def meet(self) -> None:
         """The barrier of a running job: averages, calls hooks, decides, and enters the view that comes after."""
@@ -87,6 +104,9 @@ class Barrier:
             self._enter(passage, passage.after.terms)
         else:
             self._agree(passage.after.terms)
+        self.keeper.entered(passage, step=self._steps())
+        for asked_by in requests.checkpoints:
+            self.keeper.ask(Request(asked_by))
         ledger.timing.synchronised.assign(math.nan)  # the barrier's seconds are no step's
         stop_s = time.monotonic() - started
         if changed:
@@ -106,6 +126,7 @@ class Barrier:
         loss = Loss(error, done, self.terms)
         passage = equipment.membership.survive(equipment.state, loss, adjust=self._adjusted)
         self._enter(passage, passage.after.terms)
+        self.keeper.entered(passage, step=self._steps())
         ledger.timing.synchronised.assign(math.nan)
         ledger.posts.halted.assign(False)
         if self.unanswered is not None:
@@ -119,7 +140,34 @@ class Barrier:
     def part(self) -> None:
         """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""
         self.average_statistics()
+        last = fired_rules(self.equipment.plan, self.equipment.ledger.rules.posted, step=self._steps())
+        for rule in last:
+            if isinstance(rule.action, Checkpoint):
+                self.keeper.ask(Request(rule.rule))
+        self.keeper.due = self.keeper.due or Due()
+        self.settle()
         self.equipment.membership.part(self.equipment.state, self.terms)
+
+    def settle(self) -> None:
+        """Before a step: does what the barrier behind the last one left to do, if there was one; see `Keeper`."""
+        if self.keeper.due is None or self.rank is None:
+            return
+        batch = int(self.equipment.ledger.progress.batch.numpy())
+        manifest = Manifest(self._steps(), self.size, batch, self.terms)
+        self.keeper.settle(Together(self.rank, self.size, self._total), manifest)
+
+    def _total(self, tensors: Sequence[Any]) -> list[Any]:
+        one, last = tf.constant(1.0), tf.zeros([0], tf.float32)
+        order = self.equipment.ledger.order
+        return self.equipment.attachment.all_reduce([*tensors, last], prescale=one, order=order, tag="registered")[:-1]
+
+    def checkpoint(self, request: Request) -> None:
+        """Asks for a checkpoint at the barrier behind the next step; rank 0's call counts."""
+        if self.rank != 0:
+            return
+        self.keeper.ask(request)
+        if self.keeper.inside:
+            self.equipment.ledger.posts.asked.assign_add(1)
 
     def average_statistics(self) -> None:
         """Statistics that layers keep of the data become their mean over peers."""
@@ -137,7 +185,7 @@ class Barrier:
 
     def _enter(self, passage: Passage, terms: Terms) -> None:
         view, rank = passage.after.view, passage.after.rank
-        self.rank, self.size = rank, view.size
+        self.place = (rank, view.size)
         place = self.equipment.ledger.place
         place.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
         self._agree(terms)

@@ -56,7 +56,7 @@ class Loop:
         self._batch: int | None = None  # as the loader says
         self.accumulation: Accumulation | None = None
         self._compiled: CompiledStep | None = None
-        self._stale, self._finished = 0, False
+        self._stale, self._finished, self._looped = 0, False, False
         self._failure: BaseException | None = None
 
     @property
@@ -74,9 +74,10 @@ class Loop:
         """True once a policy has ended training."""
         return self.barrier.terms.stopped
 
-    def takes(self, feed: Feed, *, accumulation: Accumulation | None) -> None:
+    def takes(self, feed: Feed, *, seed: int, accumulation: Accumulation | None) -> None:
         """The batches of this run come from the loader."""
         self._batch, self.accumulation = feed.batch_size, accumulation
+        self.barrier.keeper.data = {"samples": feed.source.samples, "seed": seed}
         self.ledger.progress.samples.assign(feed.source.samples)
         self.ledger.progress.drops.assign(feed.remainder == "drop")
 
@@ -99,6 +100,7 @@ class Loop:
                 where = "the last barrier"
                 ours = translated(error, self.barrier, where=where) if isinstance(error, tf.errors.OpError) else error
                 self._recover(ours, error)
+        self.barrier.keeper.wait()
         self.barrier.chronicle.ended()
         summary = {"steps": self._steps(), "traces": self.traces(), **self.barrier.pace.summary()}
         self.barrier.equipment.membership.finish(summary, leaving=self.left)
@@ -117,6 +119,7 @@ class Loop:
             self._compiled = self._begin(function, tensors, (args, kwargs))
         stamp = tf.constant(self.stamps.of(tensors), tf.int64)
         try:
+            self.barrier.settle()
             returned, code = self._compiled(stamp, tensors)
         except tf.errors.OpError as error:
             self._recover(translated(error, self.barrier, where=f"step {self._steps() + 1}"), error)
@@ -141,6 +144,8 @@ class Loop:
                 "call traces it, warms it up and waits for the other peers, so make that one from plain Python"
             )
 
+        self._looped = True
+
         def failed() -> None:
             self._raise_failure()
 
@@ -149,6 +154,7 @@ class Loop:
     def _begin(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
         """Traces, warms up on a copy of the state, and enters the job."""
         equipment = self.barrier.equipment
+        self.barrier.keeper.begin()
         parts = StepParts(
             equipment.ledger,
             list(equipment.state.classes.averaged.values()),
@@ -180,16 +186,19 @@ class Loop:
     def _first_terms(self, size: int) -> Terms:
         """The batch of the first view; it follows from rank 0's, which came with the state: all peers agree on it."""
         batch = int(self.ledger.progress.batch.numpy())
-        whole = batch * size if self._batch is None else batch
+        keeper = self.barrier.keeper
+        whole = batch * size if self._batch is None else keeper.batch_in_force(batch)
         if whole < size:
             raise UsageError(f"batch_size={whole} is smaller than the cluster of {size} peers: each needs a sample")
-        return Terms(global_batch_size=whole, batch_per_peer=whole / size)
+        return keeper.continued(Terms(global_batch_size=whole, batch_per_peer=whole / size))
 
     def _hold_barrier(self) -> int:
         """Called inside the graph: whatever happens is kept for ``_concluded`` to raise."""
         halted = self.ledger.posts.halted
         try:
             self.barrier.meet()
+            if self._looped:  # nothing of the program's comes before the next step
+                self.barrier.settle()
         except BaseException as error:  # noqa: BLE001 - raised again outside the graph, where it keeps its type
             self._failure = error
             halted.assign(True)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import update_wrapper
+from pathlib import Path
 from typing import Any, Final
 
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.runtime.checkpoints import Folder
 from kungfu.training.data import Feed, Remainder, batches, checked_feed
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import Averaging, average
+from kungfu.training.keeping.hooks import Rescaled
+from kungfu.training.keeping.keeper import Request
+from kungfu.training.keeping.registry import Kind
 from kungfu.training.loop import SKIPPED, Loop
 
 __all__ = ["SKIPPED", "Training"]
@@ -141,8 +147,71 @@ class Training:
         if max_local_batch_size is not None:
             accumulation = Accumulation(self._loop.ledger.figures, self._optimizers)
         self._feed = feed
-        self._loop.takes(feed, accumulation=accumulation)
+        self._loop.takes(feed, seed=int(seed), accumulation=accumulation)
         return self._walk(feed)
+
+    def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:
+        """Lets further state of the program go along with training, under a name of its own.
+
+        ``get()`` gives the value and ``set(value)`` takes another: a ``bool``, ``int``, ``float``, a NumPy array of
+        numbers whose shape and dtype stay, ``bytes``, or what JSON knows (``None``, ``str``, ``list``, ``dict`` with
+        ``str`` keys); the last two in at most ``room_bytes`` bytes. A ``tf.Variable`` of numbers may stand in place of
+        both. By ``kind`` it is
+
+        - "shared": equal on all peers, in the digest; sent to a joiner, taken from the survivors at a recovery;
+        - "averaged": floating; each peer's own between barriers, where it becomes the mean over peers;
+        - "own": this peer's; a checkpoint holds that of the peer that wrote it, and peer 0 takes it up again.
+
+        All go into checkpoints. ``get`` is called at every barrier, ``set`` where the agreed value is another. Call it
+        between ``attach`` and the first step, in the same order on all peers. Cost: the bytes of the value in every
+        digest, none in a step. Raises ``UsageError`` for a name, a value or a moment that does not fit.
+
+        >>> import keras, kungfu as kf
+        >>> model, best = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), {"loss": 9.0, "step": 0}
+        >>> training = kf.attach(model, keras.optimizers.SGD(0.1))
+        >>> training.register("best", lambda: best, best.update)
+
+        Wu et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, table III.
+        """
+        self._loop.barrier.keeper.registry.register(name, get, set, kind=kind, room_bytes=room_bytes)
+
+    def on_rescale(self, function: Callable[[Rescaled], Any]) -> Callable[[Rescaled], Any]:
+        """Has a function called on every peer after each change of membership: grown, shrunk, recovered.
+
+        It is given a ``Rescaled``, and called before the next step: at the end of the barrier, once the state is that
+        of the new view. A joiner's is called at its entry (``change`` is "joined", ``size_before`` 0), nobody's for the
+        first view, nor on a peer that leaves. Shared state that it changes must change alike on all peers. What it
+        raises is a ``UsageError`` that names it. Serves as a decorator.
+        """
+        self._loop.barrier.keeper.hooks.add(function)
+        return function
+
+    def checkpoint(self, path: str | os.PathLike[str] | None = None, *, keep: int = 3) -> None:
+        """Asks for a checkpoint of all that training is, at the barrier behind the next step.
+
+        Variables, optimizers' slots, agreed folds, averaged statistics, the learning rate's ramp, seeds, the position
+        in the data and what was registered go to ``path/step-N``, in the format of ``tf.train.Checkpoint`` with
+        ``model`` and ``optimizer`` in it; ``path/latest`` names the newest, and of all the newest ``keep`` stay.
+        Without a path it goes where ``kungfu-run --checkpoints`` says, ``checkpoints`` for a program that runs alone.
+        Rank 0's call counts and it writes, while all train on; others may call it too. Cost: a barrier.
+        """
+        if not isinstance(keep, int) or keep < 1:
+            raise UsageError(f"training.checkpoint(keep={keep!r}): must be an integer of at least 1")
+        folder = None if path is None else Folder(Path(path).absolute(), keep)
+        self._loop.barrier.checkpoint(Request("training.checkpoint", folder))
+
+    def resume(self, path: str | os.PathLike[str]) -> Path | None:
+        """Goes on from the newest checkpoint in a folder, or from the one that ``path`` is; anew where there is none.
+
+        Call it before the first step, behind every ``register``. The number of peers may be another than it was: the
+        batch in force goes on, unless the program begins with another one; folds that a rescale resets start anew;
+        each sample of the interrupted epoch comes exactly once. ``kungfu-run --resume`` goes before ``path``.
+
+        Gives the checkpoint's path, ``None`` where training starts anew, and on a peer that joins a running job. Raises
+        ``UsageError`` naming what does not fit, or is damaged, with the newest one that is whole: there is no silent
+        way back to an older one, and nothing was changed.
+        """
+        return self._loop.barrier.keeper.resume(Path(path))
 
     def finish(self) -> None:
         """Training is over on this peer; ``batches`` calls it at its end, a loop of your own should.

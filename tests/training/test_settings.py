@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -18,7 +19,9 @@ def run_with(rule: Any, **given: Any) -> Any:
     made = policy(lambda training: rule(training))()
     run = linear_run(policies=[given.pop("around", lambda one: one)(made)], **given)
     events: list[dict[str, Any]] = []
-    run.training._loop.barrier.chronicle._record = lambda stream, fields: events.append(dict(fields, stream=stream))
+    barrier = run.training._loop.barrier
+    barrier.chronicle._record = lambda stream, fields: events.append(dict(fields, stream=stream))
+    barrier.keeper._record = barrier.chronicle._record
     return run, events
 
 
@@ -91,3 +94,17 @@ def test_a_policy_in_the_shadow_is_told_of_and_not_acted_on():
     assert taken == [4] * 6
     told = [(event["step"], event["asked"]) for event in events if event.get("event") == "shadow"]
     assert told == [(2, 8.0)]
+
+
+def test_a_checkpoint_that_a_rule_asks_for_is_told_when_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, events = run_with(lambda training: control.every(2).checkpoint())
+    for _ in range(4):
+        run.step(points(2))
+    run.training.finish()
+    told = [event for event in events if event.get("event") == "checkpoint"]
+    assert [event["step"] for event in told] == [3, 4]
+    for event in told:
+        path = Path(event["path"])
+        assert path.parent == tmp_path / "checkpoints"
+        assert event["bytes"] == sum(file.stat().st_size for file in path.iterdir())

@@ -18,7 +18,7 @@ Fields = Mapping[str, Any]
 
 # What a rule leaves in the events, with the step in which it fired.
 _OF_RULES = ("decision", "called", "set", "noted", "shadow")
-_OF_RUNS = ("rescale",)
+_OF_RUNS = ("rescale", "checkpoint")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kungfu.cli.story.checkpoint import kept
 from kungfu.cli.story.settings import noted, set_to, would_have
 from kungfu.cli.story.values import (
     UNKNOWN,
@@ -200,6 +201,7 @@ _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "rescale": _rescale,
     "called": _called,
     "set": lambda event: _because(set_to(event), event),
+    "checkpoint": kept,
     "noted": lambda event: _because(noted(event), event),
     "shadow": lambda event: _because(would_have(event), event),
     "refused": _refused,

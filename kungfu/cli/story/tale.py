@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kungfu.cli.story.checkpoint import kept, kept_how
 from kungfu.cli.story.choice import choice_of, told_choices
 from kungfu.cli.story.rescaling import stood_still_s, timing_of
 from kungfu.cli.story.sentence import asked, change, reasons, sentence
@@ -138,6 +139,7 @@ _TELLERS: Mapping[str, Callable[[Fields], Told]] = {
     "rescale": _rescale,
     "called": _called,
     "set": lambda event: (set_to(event), _seen(event)),
+    "checkpoint": lambda event: (kept(event), kept_how(event)),
     "noted": lambda event: (noted(event), _seen(event)),
     "shadow": lambda event: (would_have(event), _seen(event)),
     "refused": _refused,

@@ -210,7 +210,10 @@ class Agent:
     # ---- performing ------------------------------------------------------------------------------------------------
 
     def _spawn(self, peer: int) -> None:
-        settings = replace(self._settings, peer=peer)
+        keeping = self._settings.keeping
+        if self._cluster.view is not None:
+            keeping = replace(keeping, founders=0, resume="")  # it joins: its state is that of the others
+        settings = replace(self._settings, peer=peer, keeping=keeping)
         share = share_of_host(
             self._job.environment, place=sorted(self._cluster.alive).index(peer),
             peers=self._settings.limits.maximum, gpus=count_gpus(),

@@ -62,10 +62,14 @@ def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
     return named
 
 
-def plant_seeds(own: Mapping[str, tf.Variable], *, seed: int, peer: int) -> None:
-    """Gives every seed generator a state of its own, by the job's seed, the peer and the generator's place."""
+def plant_seeds(own: Mapping[str, tf.Variable], *, seed: int, peer: int, after: int = 0) -> None:
+    """Gives every seed generator a state of its own, by the job's seed, the peer and the generator's place.
+
+    A run that is resumed ``after`` so many steps does not draw again what it drew from the start.
+    """
     for place, variable in enumerate(own.values()):
-        words = np.random.SeedSequence([seed, peer, place]).generate_state(int(np.prod(variable.shape)))
+        entropy = [seed, peer, place, after] if after else [seed, peer, place]
+        words = np.random.SeedSequence(entropy).generate_state(int(np.prod(variable.shape)))
         variable.assign(tf.cast(tf.reshape(tf.constant(words, tf.uint32), variable.shape), variable.dtype))
 
 

@@ -29,6 +29,7 @@ def settled(
     ``attach`` and ``fetch`` raise; either ends the other.
     """
     attached: list[str] = []
+    rescaled = place.view.version > 1  # the first view is no rescale: what was resumed goes on as it was
 
     def given_up() -> str | None:
         return attached[0] if attached else abandoned()
@@ -36,12 +37,14 @@ def settled(
     def held() -> dict[str, int]:
         if not place.holds:
             fetch(state, place, abandoned=given_up)
-            state.rescaled()
+            if rescaled:
+                state.rescaled()
         return state.digest()
 
     with ExitStack() as lending:
         if place.holds:
-            state.rescaled()
+            if rescaled:
+                state.rescaled()
             lending.enter_context(lent(state, place, desk=desk))
         with ThreadPoolExecutor(1, thread_name_prefix="kungfu-settle") as pool:
             digest = pool.submit(held)

@@ -1,0 +1,203 @@
+"""What is kept of a run: by its peers, when their membership changes; on disk, when somebody asks for a checkpoint."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.runtime.checkpoints import Folder, Manifest, find
+from kungfu.runtime.deciding.decide import Terms
+from kungfu.runtime.peer.passage import Passage
+from kungfu.runtime.settings import Keeping
+from kungfu.training.graph.state import StateClasses, TrainingState, plant_seeds
+from kungfu.training.keeping.checkpoint import Draft, Subject
+from kungfu.training.keeping.exchange import Due, Together, exchange
+from kungfu.training.keeping.hooks import Hooks, Rescaled, change_of
+from kungfu.training.keeping.registry import Registry
+from kungfu.training.keeping.resume import load
+
+__all__ = ["Keeper", "Request", "Trained"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What trains: ``seed`` is the job's, ``peer`` this peer's number in it."""
+
+    model: Any
+    optimizers: Sequence[Any]
+    state: TrainingState
+    seed: int
+    peer: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checkpoint that was asked for, and by whom; it goes to the job's folder where none is named."""
+
+    reason: str
+    folder: Folder | None = None
+
+
+class Keeper:
+    """Registered values, hooks and checkpoints of one peer."""
+
+    def __init__(
+        self, trained: Trained, settings: Keeping, *, record: Callable[[str, Mapping[str, Any]], None]
+    ) -> None:
+        self.registry, self.hooks = Registry(), Hooks()
+        self.data: Mapping[str, int] = {}  # what the loader walks
+        self._trained, self._settings, self._record = trained, settings, record
+        self._subject: Subject | None = None
+        self._resumed: Manifest | None = None
+        self._wanted: list[Request] = []
+        self._writing: Future[None] | None = None
+        self.inside = False  # the job: a step may carry a request
+        self.due: Due | None = None
+
+    # ---- the first step --------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Before the step is traced: everything is registered, and what was to be resumed is loaded."""
+        self._sealed()
+        if self._settings.resume and self._resumed is None:
+            self.resume(Path(self._settings.resume))
+        resumed = self._resumed
+        if resumed is not None and self.data and resumed.data and dict(resumed.data) != dict(self.data):
+            raise UsageError(
+                f"the checkpoint was written while training.batches() walked {_told(resumed.data)}, and now it walks "
+                f"{_told(self.data)}: the position in the data means nothing there; give the same data and seed"
+            )
+
+    def resume(self, folder: Path) -> Path | None:
+        """Loads the newest checkpoint of a folder; see ``Training.resume``."""
+        subject, trained = self._sealed(), self._trained
+        if self._settings.founders == 0:
+            return None
+        path = find(Path(self._settings.resume) if self._settings.resume else folder)
+        if path is None:
+            return None
+        self.registry.collect()
+        own = [(one, tf.identity(one)) for one in subject.classes.own.values()]
+        self._resumed = manifest = load(path, subject)
+        if trained.peer > 0:  # what is own in a checkpoint is that of the peer that wrote it, and goes on at peer 0
+            for one, value in own:
+                one.assign(value)
+            plant_seeds(trained.state.classes.own, seed=trained.seed, peer=trained.peer, after=manifest.step)
+        if manifest.size != self._settings.founders:
+            trained.state.rescaled()
+        self.registry.restore()
+        return path
+
+    def batch_in_force(self, batch: int) -> int:
+        """The batch of a first step in samples: what a checkpoint goes on with, if training began with ``batch``."""
+        resumed = self._resumed
+        return resumed.terms.global_batch_size if resumed is not None and resumed.batch == batch else batch
+
+    def continued(self, terms: Terms) -> Terms:
+        """The first terms, with what lasts of those of a checkpoint."""
+        resumed = self._resumed
+        return terms if resumed is None else replace(terms, keep=resumed.terms.keep, ramp=resumed.terms.ramp)
+
+    def _sealed(self) -> Subject:
+        if self._subject is None:
+            trained, classes = self._trained, self._trained.state.classes
+            more = self.registry.seal(classes)
+            together = StateClasses(
+                {**classes.shared, **more.shared},
+                {**classes.averaged, **more.averaged},
+                {**classes.own, **more.own},
+            )
+            self._subject = Subject.of(trained.model, trained.optimizers, together)
+        return self._subject
+
+    # ---- a new view ----------------------------------------------------------------------------------------------
+
+    def entered(self, passage: Passage, *, step: int) -> None:
+        """A barrier is over: what it left to do is due before the next step."""
+        self.inside = True
+        self.due = _due(passage, step=step, founds=self._settings.founders > 0)
+
+    def settle(self, peers: Together, manifest: Manifest) -> None:
+        """Before a step: values meet, hooks hear of a change, and rank 0 draws up the checkpoints that are wanted."""
+        due = self.due
+        if due is None:
+            return
+        exchange(self.registry, due, peers)
+        self.due = None
+        if due.rescaled is not None:
+            self.hooks.call(due.rescaled)
+        if peers.rank == 0:
+            self._carry_out(manifest)
+        self._wanted.clear()
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a checkpoint was asked for that the next barrier has to write."""
+        return bool(self._wanted)
+
+    def ask(self, request: Request) -> None:
+        """There shall be a checkpoint behind the next barrier."""
+        self._wanted.append(request)
+
+    def _carry_out(self, manifest: Manifest) -> None:
+        """Draws up what was asked for, once a folder; it is written behind, one after the other."""
+        wanted = {self._folder(request).path: request for request in self._wanted}
+        for request in wanted.values():
+            started = time.monotonic()
+            self.wait()
+            draft = self._sealed().draft()
+            held_s = time.monotonic() - started
+            pool = ThreadPoolExecutor(1, thread_name_prefix="kungfu-checkpoint")
+            self._writing = pool.submit(self._write, request, replace(manifest, data=self.data), draft, held_s)
+            pool.shutdown(wait=False)
+
+    def wait(self) -> None:
+        """Until what was drawn up is on disk."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def _folder(self, request: Request) -> Folder:
+        settings = self._settings
+        return request.folder or Folder(Path(settings.folder).absolute(), settings.keep)
+
+    def _write(self, request: Request, manifest: Manifest, draft: Draft, held_s: float) -> None:
+        """A disk that is full, or gone, does not end training: it is told."""
+        started, folder = time.monotonic(), self._folder(request)
+        event = {"event": "checkpoint", "step": manifest.step, "rule": request.reason}
+        try:
+            path = folder.publish(manifest.step, lambda beside: draft.write(manifest, beside))
+            written = sum(file.stat().st_size for file in path.iterdir())
+            event |= {"path": str(path), "bytes": written}
+        except (OSError, tf.errors.OpError) as error:
+            reason = str(error).splitlines()[0]
+            event |= {"path": str(folder.path), "error": reason}
+            print(f"kungfu: no checkpoint of step {manifest.step} in {folder.path}: {reason}", file=sys.stderr)
+        seconds = {"seconds": round(time.monotonic() - started, 6), "stop_s": round(held_s, 6)}
+        self._record("events", event | seconds)
+
+
+def _due(passage: Passage, *, step: int, founds: bool) -> Due:
+    before, after, survived = passage.before, passage.after, passage.survived
+    if after.rank is None or (before is not None and before.view.version == after.view.version):
+        return Due()
+    if before is None:
+        joined = None if founds else Rescaled("joined", 0, after.view.size, after.rank, step)
+        return Due(source=0, takes=True, rescaled=joined)
+    sizes = before.view.size, after.view.size
+    change = change_of(*sizes, recovered=survived is not None)
+    source = 0 if survived is None else survived.source
+    return Due(source, survived is not None, Rescaled(change, *sizes, after.rank, step))
+
+
+def _told(data: Mapping[str, int]) -> str:
+    return f"{data.get('samples')} samples by seed {data.get('seed')}"

@@ -1,0 +1,73 @@
+"""A small network that keeps itself, and tells which samples each of its steps took.
+
+Each peer appends to DIR/PEER.jsonl, step by step: the steps done, and the samples of its slice; behind the last one
+what it ended with. A policy asks for a checkpoint every EVERY steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import zlib
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.policies import schedule
+
+SAMPLES = 4000
+
+
+@kf.policy
+def keeping(training, *, every: int):
+    """A checkpoint every so many steps."""
+    return kf.control.every(every).checkpoint()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--every", type=int, default=20)
+    parser.add_argument("--size", type=int, default=0, help="peers there shall be from step 30 on; waits for them")
+    parser.add_argument("--ballast-mb", type=int, default=0, help="makes a checkpoint take longer")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step takes more")
+    given = parser.parse_args()
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.Adam(0.01)
+    rules = [keeping(every=given.every), *([schedule({30: given.size})] if given.size else [])]
+    training = kf.attach(model, optimizer, policies=rules)
+    counted, mean, heard = {"steps": 0}, {"value": np.array([float(training.peer)])}, []
+    training.register("counted", lambda: counted, counted.update)
+    training.register("mean", lambda: mean["value"], lambda value: mean.update(value=value), kind="averaged")
+    training.register("ballast", tf.Variable(tf.ones([given.ballast_mb << 18])), kind="own")
+    training.on_rescale(lambda what: heard.append([what.change, what.size_before, what.size]))
+
+    @training.step
+    def step(x, index):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - x))
+        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return index, optimizer.iterations.value
+
+    data = (np.linspace(0, 1, SAMPLES, dtype=np.float32).reshape(-1, 1), np.arange(SAMPLES))
+    given.results.mkdir(exist_ok=True)
+    with (given.results / f"{training.peer}.jsonl").open("w") as told:
+        for x, index in training.batches(data, batch_size=20, epochs=1, seed=1):
+            done = step(x, index)
+            if done is not kf.SKIPPED:
+                counted["steps"] += 1
+                print(json.dumps([int(done[1]), done[0].numpy().tolist()]), file=told, flush=True)
+                time.sleep(0.25 if training.size < given.size and done[1] > 30 else given.pause)
+        weights = b"".join(np.asarray(one).tobytes() for one in [*model.weights, *optimizer.variables])
+        ended = {"weights": zlib.crc32(weights), "counted": counted, "mean": mean["value"].tolist(), "heard": heard}
+        print(json.dumps(ended | {"traces": training.traces(), "left": training.left}), file=told)
+
+
+if __name__ == "__main__":
+    main()

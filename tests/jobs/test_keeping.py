@@ -1,0 +1,74 @@
+"""Registered values, hooks and checkpoints of whole jobs."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kungfu.runtime.checkpoints import find, read_manifest
+from tests.jobs.harness import lines_of, ran, started
+
+pytestmark = pytest.mark.slow
+
+SAMPLES = 4000
+
+
+def steps_told(results: Path) -> list[tuple[int, list[int]]]:
+    """The steps done and the samples taken, by every peer in every step."""
+    lines = [line for path in results.iterdir() for line in lines_of(path)]
+    return [(line[0], line[1]) for line in lines if isinstance(line, list)]
+
+
+def endings(results: Path) -> list[dict]:
+    return [line for path in sorted(results.iterdir()) for line in lines_of(path) if isinstance(line, dict)]
+
+
+def test_a_job_that_is_killed_while_it_writes_goes_on_with_more_peers_where_the_last_checkpoint_is(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    kept = tmp_path / "kept"
+    first.mkdir()
+    second.mkdir()
+    words = ["--results", first / "told", "--every", 10, "--ballast-mb", 64, "--pause", 0.01]
+    with started(first, "-np", 2, "--checkpoints", kept, program="kept.py", arguments=words) as job:
+        job.event("checkpoint")
+        job.seen(lambda: list(kept.glob(".writing-*")), what="a checkpoint being written", deadline_s=20)
+        job.signal(signal.SIGKILL)
+        job.process.wait()
+    assert list(kept.glob(".writing-*")), "it was killed in the middle"
+    manifest = read_manifest(find(kept))
+    assert 10 <= manifest.step < 200
+
+    words = ["--results", second / "told", "--every", 1000, "--ballast-mb", 64]
+    ended = ran(second, "-np", 3, "--resume", kept, program="kept.py", arguments=words)
+    assert ended.code == 0, ended.output
+    before = [samples for done, samples in steps_told(first / "told") if done <= manifest.step]
+    after = steps_told(second / "told")
+    assert min(done for done, _ in after) == manifest.step + 1
+    counts = Counter(sample for samples in [*before, *(samples for _, samples in after)] for sample in samples)
+    assert counts == Counter(range(SAMPLES)), "each sample exactly once"
+    assert {row["batch"] for row in ended.metrics} == {20}, "the batch goes on, with any number of peers"
+    found = endings(second / "told")
+    assert len({one["weights"] for one in found}) == 1
+    assert [one["counted"] for one in found] == [{"steps": 200}] * 3
+    assert {tuple(one["mean"]) for one in found} == {(0.5,)}, "of the peers 0 and 1 that were there"
+    assert [one["traces"] for one in found] == [1, 1, 1]
+
+
+def test_a_joiner_gets_what_is_shared_and_every_hook_hears_of_it(tmp_path):
+    told = tmp_path / "told"
+    words = ["--results", told, "--every", 50, "--size", 2]
+    ended = ran(tmp_path, "-np", 1, "--max", 2, program="kept.py", arguments=words)
+    assert ended.code == 0, ended.output
+    assert ended.sizes == [1, 2]
+    founder, joiner = endings(told)
+    assert founder["heard"] == [["grew", 1, 2]]
+    assert joiner["heard"] == [["joined", 0, 2]]
+    assert founder["counted"] == joiner["counted"] == {"steps": ended.metrics[-1]["step"]}
+    assert founder["mean"] == joiner["mean"]
+    written = ended.all_of("checkpoint")
+    assert written
+    assert {event["rule"] for event in written} == {"keeping"}
+    assert find(ended.folder / "checkpoints") == Path(written[-1]["path"])

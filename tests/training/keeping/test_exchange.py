@@ -1,0 +1,107 @@
+"""Registered values of several peers in one process, each in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.training.keeping.exchange import Due, Together, exchange
+from kungfu.training.keeping.registry import Registry
+
+
+class Program:
+    """What one peer's program holds and has registered."""
+
+    def __init__(self, *, counter: int, mean: Sequence[float], own: str, teacher: float) -> None:
+        self.held: dict[str, Any] = {"counter": counter, "log": {}, "mean": np.array(mean), "own": own}
+        self.teacher, self.registry = tf.Variable([teacher, 0.5]), Registry()
+        for name, kind in (("counter", "shared"), ("log", "shared"), ("mean", "averaged"), ("own", "own")):
+            self.registry.register(name, *self.functions(name), kind=kind, room_bytes=50)
+        self.registry.register("teacher", self.teacher, None, kind="shared", room_bytes=1)
+
+    def functions(self, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+        return lambda: self.held[name], lambda value: self.held.update({name: value})
+
+
+def totals(size: int) -> list[Callable[[Sequence[Any]], list[Any]]]:
+    """For each rank what gives the sums over all of them; whoever waits for a peer that failed fails too."""
+    given: list[Any] = [None] * size
+    come, gone = threading.Barrier(size, timeout=10), threading.Barrier(size, timeout=10)
+
+    def of(rank: int) -> Callable[[Sequence[Any]], list[Any]]:
+        def total(tensors: Sequence[Any]) -> list[Any]:
+            given[rank] = tensors
+            come.wait()
+            sums = [tf.add_n(list(column)) for column in zip(*given, strict=True)]
+            gone.wait()
+            return sums
+
+        return total
+
+    return [of(rank) for rank in range(size)]
+
+
+def met(programs: Sequence[Program], dues: Sequence[Due]) -> list[BaseException | None]:
+    """All of them meet; gives what each raised."""
+    size = len(programs)
+    with ThreadPoolExecutor(size) as pool:
+        meetings = [
+            pool.submit(exchange, program.registry, due, Together(rank, size, total))
+            for rank, (program, due, total) in enumerate(zip(programs, dues, totals(size), strict=True))
+        ]
+        return [one.exception() for one in meetings]
+
+
+def stayed(mean: Sequence[float] = (1.0, 2.0), own: str = "a") -> Program:
+    program = Program(counter=5, mean=mean, own=own, teacher=3.0)
+    program.held["log"] = {"best": 0.25}
+    return program
+
+
+def test_a_joiner_takes_what_is_shared_keeps_its_own_and_counts_in_the_mean():
+    first, second = stayed(), stayed(mean=(3.0, 2.0), own="b")
+    joiner = Program(counter=0, mean=(5.0, 8.0), own="c", teacher=0.0)
+    assert met([first, second, joiner], [Due(0), Due(0), Due(0, takes=True)]) == [None] * 3
+    for program in (first, second, joiner):
+        assert program.held["counter"] == 5
+        assert program.held["log"] == {"best": 0.25}
+        assert program.held["mean"].tolist() == [3.0, 4.0]
+        assert program.teacher.numpy().tolist() == [3.0, 0.5]
+    assert [one.held["own"] for one in (first, second, joiner)] == ["a", "b", "c"]
+
+
+def test_after_a_loss_all_take_what_is_shared_from_the_peer_that_is_furthest_on():
+    behind, ahead = stayed(), stayed()
+    ahead.held["counter"] = 6
+    assert met([behind, ahead], [Due(1, takes=True)] * 2) == [None] * 2
+    assert (behind.held["counter"], ahead.held["counter"]) == (6, 6)
+
+
+@pytest.mark.parametrize("due", [Due(), Due(0)], ids=["same view", "new view"])
+def test_a_shared_value_that_differs_between_peers_that_stayed_is_named(due):
+    first, second = stayed(), stayed()
+    second.held["counter"] = 6
+    errors = [one for one in met([first, second], [due, due]) if isinstance(one, UsageError)]
+    assert errors
+    assert "'counter' differs between the peers" in str(errors[0])
+
+
+def test_at_a_barrier_of_the_same_view_only_averaged_values_change():
+    first, second = stayed(), stayed(mean=(3.0, 3.0))
+    assert met([first, second], [Due(), Due()]) == [None] * 2
+    assert first.held["mean"].tolist() == second.held["mean"].tolist() == [2.0, 2.5]
+
+
+def test_alone_nothing_is_sent_and_a_value_of_another_form_is_still_told():
+    program = stayed()
+    exchange(program.registry, Due(), Together(0, 1, lambda tensors: pytest.fail("alone, nothing is sent")))
+    program.held["counter"] = "five"
+    with pytest.raises(UsageError, match="was int"):
+        exchange(program.registry, Due(), Together(0, 1, list))

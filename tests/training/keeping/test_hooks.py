@@ -1,0 +1,83 @@
+"""Hooks on a change of membership."""
+
+from __future__ import annotations
+
+import pytest
+
+from kungfu.errors import UsageError
+from kungfu.runtime.checkpoints import Manifest
+from kungfu.runtime.deciding.decide import Terms
+from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.peer.passage import Passage, Standing, Survived
+from kungfu.runtime.settings import Keeping
+from kungfu.training.graph.state import StateClasses, TrainingState
+from kungfu.training.keeping.exchange import Together
+from kungfu.training.keeping.hooks import Hooks, Rescaled
+from kungfu.training.keeping.keeper import Keeper, Trained
+from tests.training.linear import linear_run, points
+
+
+def view(version: int, *peers: int) -> View:
+    return View(version, tuple(Peer(peer, f"a:{peer}") for peer in peers))
+
+
+def standing(where: View, rank: int | None) -> Standing:
+    return Standing(where, rank, Terms())
+
+
+LOST = Survived({1: "killed by SIGKILL"}, "rank 1 is gone", 0)
+TWO = standing(view(1, 0, 1), 1)
+
+
+@pytest.mark.parametrize(
+    ("passage", "founders", "told"),
+    [
+        (Passage(TWO, standing(view(2, 0, 1, 2), 1)), 2, [Rescaled("grew", 2, 3, 1, 40)]),
+        (Passage(TWO, standing(view(2, 1), 0)), 2, [Rescaled("shrank", 2, 1, 0, 40)]),
+        (Passage(TWO, standing(view(2, 1, 2), 0)), 2, [Rescaled("exchanged", 2, 2, 0, 40)]),
+        (Passage(TWO, standing(view(3, 1), 0), survived=LOST), 2, [Rescaled("recovered", 2, 1, 0, 40)]),
+        (Passage(None, standing(view(2, 0, 1, 2), 2)), 0, [Rescaled("joined", 0, 3, 2, 40)]),
+        (Passage(None, TWO), 2, []),
+        (Passage(TWO, TWO), 2, []),
+        (Passage(TWO, standing(view(2, 0), None)), 2, []),
+    ],
+)
+def test_a_hook_hears_of_each_change_as_its_peer_sees_it(passage, founders, told):
+    state = TrainingState(StateClasses({}, {}, {}), on_rescaled=lambda: None)
+    keeper = Keeper(Trained(None, [], state, 0, 1), Keeping(founders=founders), record=lambda *_: None)
+    heard: list[Rescaled] = []
+    keeper.hooks.add(heard.append)
+    keeper.entered(passage, step=40)
+    assert heard == [], "hooks are called before the next step, where all programs are at the same place"
+    keeper.settle(Together(0, 1, list), Manifest(40, 1, 1, Terms()))
+    assert heard == told
+
+
+def test_hooks_are_called_in_their_order_and_an_error_names_the_one_that_raised():
+    hooks, calls = Hooks(), []
+
+    def failing(rescaled: Rescaled) -> None:
+        raise LookupError("of the hook")
+
+    for function in (lambda _: calls.append(1), failing, lambda _: calls.append(3)):
+        hooks.add(function)
+    with pytest.raises(UsageError, match=r"failing of training\.on_rescale.*LookupError: of the hook"):
+        hooks.call(Rescaled("grew", 1, 2, 0, 5))
+    assert calls == [1]
+
+
+def test_what_cannot_be_called_is_refused():
+    with pytest.raises(UsageError, match="takes a function"):
+        linear_run().training.on_rescale(3)
+
+
+def test_a_hook_may_be_given_as_a_decorator_and_hears_nothing_of_a_run_that_never_changes():
+    run, heard = linear_run(), []
+
+    @run.training.on_rescale
+    def hook(rescaled):
+        heard.append(rescaled)
+
+    assert hook.__name__ == "hook"
+    run.step(points(2))
+    assert heard == []
