@@ -96,6 +96,7 @@ class Barrier:
             equipment.state,
             self.terms,
             wish=requests.wish,
+            outside=requests.outside,
             adjust=lambda before, decision: self._adjusted(before, decision, requests),
         )
         self.unanswered = None
@@ -266,9 +267,9 @@ class Barrier:
 
 def _after(unanswered: Requests, newer: Requests) -> Requests:
     """What was asked of a barrier that broke, and what was asked since."""
-    wish = newer.wish or unanswered.wish
+    wish, outside = newer.wish or unanswered.wish, newer.outside or unanswered.outside
     settings = (*unanswered.settings, *newer.settings)
-    return Requests(wish, settings, (*unanswered.checkpoints, *newer.checkpoints))
+    return Requests(wish, outside, settings, (*unanswered.checkpoints, *newer.checkpoints))
 
 
 def _fired(settled_rules: Sequence[Settled], *, step: int) -> list[Fired]:

@@ -36,9 +36,13 @@ class Fired:
 
 @dataclass(frozen=True)
 class Requests:
-    """What a barrier is asked for: a membership, other settings, and checkpoints, by who asks for them."""
+    """What a barrier is asked for: a membership, other settings, and checkpoints, by who asks for them.
+
+    ``wish`` is that of the rules, ``outside`` what somebody else told the leader.
+    """
 
     wish: Wish | None = None
+    outside: Wish | None = None
     settings: tuple[Setting, ...] = ()
     checkpoints: tuple[str, ...] = ()
 
@@ -81,7 +85,7 @@ def gathered(fired: list[Fired], view: View, *, call: Callable[[Fired, Call], in
             checkpoints.append(one.rule)
         else:
             settings.append(setting_of(one))
-    return Requests(wish, tuple(settings), tuple(checkpoints))
+    return Requests(wish, None, tuple(settings), tuple(checkpoints))
 
 
 def _wish(fired: Fired, size: int, keep: Any) -> Wish:
@@ -98,7 +102,7 @@ def _farewell(fired: Fired, view: View) -> Wish | None:
 
 
 def demanded(requests: Requests, demand: Demand, *, step: int) -> Requests:
-    """What a barrier is asked for when somebody outside demands something too: of two sizes, the demanded one."""
+    """What a barrier is asked for when somebody outside demands something too."""
     if demand.kind == "stop":
         return replace(requests, settings=(*requests.settings, Setting("stop", math.nan, demand.why, step)))
     if demand.kind == "checkpoint":
@@ -107,7 +111,7 @@ def demanded(requests: Requests, demand: Demand, *, step: int) -> Requests:
     if demand.kind != "resize":
         when: dict[str, Any] = {"leave": "now", "notice": "noticed", "replace": "replaced"}
         leave = Leave(demand.peers, when[demand.kind])
-    return replace(requests, wish=Wish(demand.size, demand.keep, demand.why, step, leave=leave))
+    return replace(requests, outside=Wish(demand.size, demand.keep, demand.why, step, leave=leave))
 
 
 def setting_of(fired: Fired) -> Setting:

@@ -25,7 +25,7 @@ from kungfu.runtime.deciding.ramp import Ramp
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Limits
 
-__all__ = ["Contest", "Decision", "Keep", "Leave", "Prepared", "Terms", "Wish", "decide"]
+__all__ = ["Contest", "Decision", "Keep", "Leave", "Prepared", "Terms", "When", "Wish", "decide"]
 
 Keep = Literal["local_batch_size", "global_batch_size"]
 When = Literal["now", "noticed", "replaced"]
@@ -90,14 +90,16 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Decision:
-    """The view and terms after the barrier; ``prepare`` is a size for the agent to bring the job to.
+    """The view and terms after the barrier, and the wish that they follow from.
 
-    It counts the processes of the job, so those too who leave when others have come.
+    ``prepare`` is a size for the agent to bring the job to. It counts the processes of the job, so those too who leave
+    when others have come.
     """
 
     view: View
     terms: Terms
     prepare: int | None = None
+    wish: Wish | None = None
 
 
 def decide(

@@ -30,7 +30,15 @@ class Alone:
     def join(self, state: ReplicatedState) -> Passage:
         return Passage(None, self._standing)
 
-    def meet(self, state: ReplicatedState, terms: Terms, *, wish: Wish | None, adjust: Adjust = as_decided) -> Passage:
+    def meet(
+        self,
+        state: ReplicatedState,
+        terms: Terms,
+        *,
+        wish: Wish | None,
+        outside: Wish | None = None,
+        adjust: Adjust = as_decided,
+    ) -> Passage:
         view = self._standing.view
         after = Standing(view, 0, adjust(view, Decision(view, terms)))
         return Passage(self._standing, after, wish)

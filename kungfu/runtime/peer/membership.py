@@ -30,7 +30,7 @@ from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_terms, from_view, to_terms, to_view
+from kungfu.runtime.wire.convert import from_terms, from_view, from_wish, to_terms, to_view, to_wish
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 
 __all__ = ["Loss", "Membership"]
@@ -118,10 +118,20 @@ class Membership:
             survived = Survived(dict(admission.survival.lost), str(loss.error), entry.sources[0])
             return Passage(before, after, parts=parts, survived=survived)
 
-    def meet(self, state: ReplicatedState, terms: Terms, *, wish: Wish | None, adjust: Adjust = as_decided) -> Passage:
+    def meet(
+        self,
+        state: ReplicatedState,
+        terms: Terms,
+        *,
+        wish: Wish | None,
+        outside: Wish | None = None,
+        adjust: Adjust = as_decided,
+    ) -> Passage:
         """Holds the barrier that the peers of this view agreed on.
 
-        ``terms`` are those in force at this peer; the leader lets ``adjust`` make the terms of what is decided.
+        ``terms`` are those in force at this peer, ``wish`` is its rules', which ought to be that of all; ``outside`` is
+        what somebody outside told the leader, and comes before. The leader lets ``adjust`` make the terms of what is
+        decided. The passage has the wish of the leader, on every peer.
         Raises ``DeadlineExceeded`` naming who did not come, ``PeerFailure`` for a peer that is gone,
         ``InternalError`` when the shared state differs.
         """
@@ -131,14 +141,16 @@ class Membership:
         arrival = self._arrival(before, state, wish)
         prepared = self._service.take_offer() if before.rank == 0 else None
         if before.rank == 0:
-            verdict = self._lead(before, arrival, lambda: self._decide(before, wish, prepared, adjust))
+            heard = outside or wish
+            verdict = self._lead(before, arrival, lambda: self._decide(before, heard, prepared, adjust))
         else:
             verdict = self._follow(before, arrival)
+            heard = to_wish(verdict.wish) if verdict.HasField("wish") else None
         parts["barrier"] = self._clock() - started
         view = to_view(verdict.view)
         after = Standing(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
         self._move(before, after, state, verdict.rendezvous, parts)
-        return Passage(before, after, wish, prepared, parts)
+        return Passage(before, after, heard, prepared, parts)
 
     def part(self, state: ReplicatedState, terms: Terms) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""
@@ -244,7 +256,7 @@ class Membership:
 
     def _decide(self, before: Standing, wish: Wish | None, prepared: Prepared | None, adjust: Adjust) -> Decision:
         decision = decide(before.view, before.terms, self._settings.limits, wish=wish, prepared=prepared)
-        return replace(decision, terms=adjust(before.view, decision))
+        return replace(decision, terms=adjust(before.view, decision), wish=wish)
 
     def _lead(self, before: Standing, arrival: pb.Arrival, decision: Callable[[], Decision]) -> pb.Verdict:
         meeting = self._service.barriers.at((arrival.version, arrival.number))
@@ -275,7 +287,8 @@ class Membership:
         """Tells the agent and the joiners; the peers of the view hear it as the answer to their arrival."""
         if decision.prepare is not None:
             self._agency.prepare(decision.prepare)
-        verdict = pb.Verdict(view=from_view(decision.view), terms=from_terms(decision.terms))
+        wish = None if decision.wish is None else from_wish(decision.wish)
+        verdict = pb.Verdict(view=from_view(decision.view), terms=from_terms(decision.terms), wish=wish)
         if decision.view.version != view.version:
             verdict.rendezvous = self._rendezvous(decision.view)
             stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]

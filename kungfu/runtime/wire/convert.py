@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import cast
 
 from kungfu.runtime.deciding.cluster import Report
-from kungfu.runtime.deciding.decide import Keep, Prepared, Terms
+from kungfu.runtime.deciding.decide import Contest, Keep, Leave, Prepared, Terms, When, Wish
 from kungfu.runtime.deciding.demand import Demand, DemandKind
 from kungfu.runtime.deciding.ramp import Ramp, RampUnit
 from kungfu.runtime.deciding.view import Peer, View
@@ -19,12 +19,14 @@ __all__ = [
     "from_report",
     "from_terms",
     "from_view",
+    "from_wish",
     "to_demand",
     "to_peer",
     "to_prepared",
     "to_report",
     "to_terms",
     "to_view",
+    "to_wish",
 ]
 
 
@@ -72,6 +74,28 @@ def to_terms(message: pb.Terms) -> Terms:
 
 def _to_ramp(message: pb.Ramp) -> Ramp:
     return Ramp(message.start, message.target, message.since, message.over, cast(RampUnit, message.unit))
+
+
+def from_wish(wish: Wish) -> pb.Wish:
+    return pb.Wish(
+        size=wish.size,
+        keep=wish.keep,
+        rule=wish.rule,
+        step=wish.step,
+        saw=wish.saw,
+        won=wish.contest.won,
+        lost=wish.contest.lost,
+        leave=None if wish.leave is None else pb.Leave(peers=wish.leave.peers, when=wish.leave.when),
+    )
+
+
+def to_wish(message: pb.Wish) -> Wish:
+    leave = None
+    if message.HasField("leave"):
+        leave = Leave(tuple(message.leave.peers), cast(When, message.leave.when))
+    contest = Contest(tuple(message.won), tuple(message.lost))
+    keep = cast(Keep, message.keep)
+    return Wish(message.size, keep, message.rule, message.step, dict(message.saw), contest, leave)
 
 
 def from_prepared(prepared: Prepared) -> pb.Prepared:

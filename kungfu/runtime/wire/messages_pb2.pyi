@@ -81,18 +81,55 @@ class Arrival(_message.Message):
     def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., wish: _Optional[str] = ..., digest: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("view", "terms", "rendezvous", "error", "kind")
+    __slots__ = ("view", "terms", "rendezvous", "error", "kind", "wish")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    WISH_FIELD_NUMBER: _ClassVar[int]
     view: ViewInfo
     terms: Terms
     rendezvous: str
     error: str
     kind: str
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., error: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
+    wish: Wish
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., error: _Optional[str] = ..., kind: _Optional[str] = ..., wish: _Optional[_Union[Wish, _Mapping]] = ...) -> None: ...
+
+class Wish(_message.Message):
+    __slots__ = ("size", "keep", "rule", "step", "saw", "won", "lost", "leave")
+    class SawEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SAW_FIELD_NUMBER: _ClassVar[int]
+    WON_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    keep: str
+    rule: str
+    step: int
+    saw: _containers.ScalarMap[str, float]
+    won: _containers.RepeatedScalarFieldContainer[str]
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    leave: Leave
+    def __init__(self, size: _Optional[int] = ..., keep: _Optional[str] = ..., rule: _Optional[str] = ..., step: _Optional[int] = ..., saw: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ("peers", "when")
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    WHEN_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedScalarFieldContainer[int]
+    when: str
+    def __init__(self, peers: _Optional[_Iterable[int]] = ..., when: _Optional[str] = ...) -> None: ...
 
 class Admission(_message.Message):
     __slots__ = ("view", "terms", "rendezvous", "sources", "survival")

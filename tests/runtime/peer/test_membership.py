@@ -300,6 +300,18 @@ def test_the_leaders_wish_counts_and_a_dissent_is_recorded() -> None:
         assert running.agent.reports == ['{"event": "dissent", "view": 1, "wishes": {"0": "rule asks for 1", "1": ""}}']
 
 
+def test_what_the_leader_was_told_from_outside_comes_before_the_rules_and_is_no_dissent() -> None:
+    rule, told = Wish(1, "local_batch_size", "rule", 7), Wish(2, "local_batch_size", "kungfu resize 2", 7)
+    with job(b"state", b"state") as running:
+        passages = running.all_do(lambda member: member.membership.meet(
+            member.state, TERMS, wish=rule, outside=None if running.members.index(member) else told
+        ))  # fmt: skip
+        assert [passage.after.view.size for passage in passages] == [2, 2]
+        assert [passage.wish for passage in passages] == [told, told], "who follows may lead soon, and tell of it"
+        running.members[0].membership.finish({}, leaving=False)
+        assert running.agent.reports == []
+
+
 def test_the_last_barrier_only_compares() -> None:
     with job(b"state", b"state") as running:
         part = lambda member: member.membership.part(member.state, TERMS)  # noqa: E731 - the one deed of this test

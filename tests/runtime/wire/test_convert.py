@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.deciding.decide import Keep, Prepared, Terms
+from kungfu.runtime.deciding.decide import Contest, Keep, Leave, Prepared, Terms, When, Wish
+from kungfu.runtime.deciding.demand import Demand, DemandKind
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.wire import convert
 from kungfu.runtime.wire import messages_pb2 as pb
 
 counts = st.integers(0, 2**40)
+keeps = st.sampled_from(get_args(Keep))
+names = st.lists(st.text(max_size=5), max_size=2).map(tuple)
 peers = st.builds(Peer, counts, st.text(max_size=20))
 seconds = st.floats(0, 1e6)
 
@@ -21,7 +26,7 @@ def test_a_view(view: View) -> None:
     assert convert.to_view(message) == view
 
 
-@given(st.builds(Terms, counts, seconds, counts, counts, st.sampled_from(Keep.__args__)))
+@given(st.builds(Terms, counts, seconds, counts, counts, keeps))
 def test_terms_to_the_last_bit(terms: Terms) -> None:
     message = pb.Terms.FromString(convert.from_terms(terms).SerializeToString())
     assert convert.to_terms(message) == terms
@@ -39,6 +44,39 @@ def test_terms_to_the_last_bit(terms: Terms) -> None:
 def test_an_offer(prepared: Prepared) -> None:
     message = pb.Prepared.FromString(convert.from_prepared(prepared).SerializeToString())
     assert convert.to_prepared(message) == prepared
+
+
+@given(
+    st.builds(
+        Wish,
+        counts,
+        keeps,
+        st.text(max_size=9),
+        counts,
+        st.dictionaries(st.text(max_size=5), seconds, max_size=3),
+        st.builds(Contest, names, names),
+        st.none() | st.builds(Leave, st.lists(counts, max_size=3).map(tuple), st.sampled_from(get_args(When))),
+    )
+)
+def test_a_wish(wish: Wish) -> None:
+    message = pb.Wish.FromString(convert.from_wish(wish).SerializeToString())
+    assert convert.to_wish(message) == wish
+
+
+@given(
+    st.builds(
+        Demand,
+        st.sampled_from(get_args(DemandKind)),
+        st.text(max_size=9),
+        counts,
+        st.lists(counts, max_size=3).map(tuple),
+        st.text(max_size=9),
+        keeps,
+    )
+)
+def test_a_demand(demand: Demand) -> None:
+    message = pb.Demand.FromString(convert.from_demand(demand).SerializeToString())
+    assert convert.to_demand(message) == demand
 
 
 def test_an_empty_message_is_the_terms_of_a_job_that_has_none_yet() -> None:
