@@ -17,7 +17,11 @@ import pytest
 
 from kungfu.runtime.agent.agent import Agent, Ending, Job
 from kungfu.runtime.agent.journal import Journal
+from kungfu.runtime.deciding.requests import Request, Resize
+from kungfu.runtime.deciding.requests.situation import Scaling
 from kungfu.runtime.settings import Deadlines, Limits, Settings
+from kungfu.runtime.steering.client import connected
+from kungfu.runtime.steering.job_file import read_job_file
 
 pytestmark = pytest.mark.slow  # each starts two or three Python processes that load gRPC
 PEER = str(Path(__file__).with_name("peer.py"))
@@ -55,14 +59,20 @@ class Run:
         return [fields for fields in self.events if fields["event"] == event]
 
 
-def run(folder: Path, *command: str, console: Console | None = None, deadlines: Deadlines | None = None) -> Run:
+def run(
+    folder: Path,
+    *command: str,
+    console: Console | None = None,
+    deadlines: Deadlines | None = None,
+    scaling: Scaling = "elastic",
+) -> Run:
     """Runs a job of two peers to its end, and sees to it that none of its processes is left."""
     settings = Settings(
         "job", -1, "127.0.0.1", "ab" * 32, "local", Limits(1, 3), deadlines or Deadlines(ready_s=60.0, wait_s=20.0)
     )
     journal, console = Journal(folder), console or Console()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    job = Job((sys.executable, *command), 2, settings, dict(os.environ))
+    job = Job((sys.executable, *command), 2, settings, dict(os.environ), scaling=scaling)
     ending = Agent(job, journal=journal, console=console).run()
     journal.close()
     assert {number: signal.getsignal(number) for number in handlers} == handlers
@@ -134,3 +144,25 @@ def test_a_signal_ends_all_peers_even_those_that_do_not_listen(tmp_path: Path, n
     job = run(tmp_path, "-c", program, console=console)
     assert job.ending == Ending(128 + number)
     assert job.events[-1]["reason"] == number.name
+
+
+def test_a_job_tells_how_it_is_while_it_runs_and_an_inelastic_one_refuses_to_be_resized(tmp_path: Path) -> None:
+    answers: list[Any] = []
+
+    def ask() -> None:
+        with connected(tmp_path) as steered:
+            answers.extend([steered.status(), steered.ask(Request("r", Resize(1)))])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    both = threading.Barrier(2, action=ask)
+    job = run(
+        tmp_path, PEER, "waits", console=Console(on_line=lambda text: print(both.wait(20.0))), scaling="inelastic"
+    )
+    assert job.ending == Ending(128 + signal.SIGTERM)
+    status, refused = answers
+    assert (status.scaling, status.membership.version, status.membership.size) == ("inelastic", 1, 2)
+    assert [(peer.id, peer.rank, peer.state) for peer in status.peers] == [(0, 0, "training"), (1, 1, "training")]
+    assert {peer.pid for peer in status.peers} == {spawned["pid"] for spawned in job.all("spawned")}
+    assert (refused.state, "inelastic" in refused.reason) == ("refused", True)
+    assert [event["state"] for event in job.all("request")] == ["refused"]
+    assert (read_job_file(tmp_path).code, read_job_file(tmp_path).secret) == (143, "")
