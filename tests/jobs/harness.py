@@ -107,7 +107,6 @@ def started(tmp_path: Path, *options: object, program: str | Path, arguments: Se
 
     ``options`` are those of kungfu-run. What is still alive at the end is ended by its id, and is an error.
     """
-    before = remains()
     script = Path(program) if os.sep in str(program) else PROGRAMS / program
     logdir, console = tmp_path / "log", tmp_path / "console.txt"
     line = [sys.executable, "-m", "kungfu.cli.run", "--logdir", logdir, *options, sys.executable, script, *arguments]
@@ -130,8 +129,7 @@ def started(tmp_path: Path, *options: object, program: str | Path, arguments: Se
             job.signal(signal.SIGKILL)
         process.wait()
     awaited(lambda: not processes_of(job), what=lambda: f"the end of {processes_of(job)}", deadline_s=REMAINS_S)
-    new = remains() - before
-    awaited(lambda: not (new & remains()), what=lambda: f"the end of {new & remains()}", deadline_s=REMAINS_S)
+    awaited(lambda: not remains(job), what=lambda: f"the end of {remains(job)}", deadline_s=REMAINS_S)
     assert not alive, f"the job was still running:\n{console.read_text(errors='replace')}"
 
 
@@ -181,7 +179,9 @@ def processes_of(job: Job) -> list[str]:
     return found
 
 
-def remains() -> set[str]:
+def remains(job: Job) -> set[str]:
     """What a job could leave behind on the machine: shared memory that has a name, and listening sockets."""
-    sockets = {word for word in Path("/proc/net/unix").read_text().split() if word.startswith("@kungfu-")}
-    return sockets | {f"/dev/shm/{entry.name}" for entry in Path("/dev/shm").iterdir()}
+    names = [event["job"] for event in lines_of(job.folder / "events.jsonl") if event["event"] == "started"]
+    words = Path("/proc/net/unix").read_text().split()
+    sockets = {word for word in words for name in names if word.startswith(f"@kungfu-{name}-")}
+    return sockets | {f"/dev/shm/{entry.name}" for entry in Path("/dev/shm").iterdir() if "kungfu" in entry.name}

@@ -98,7 +98,14 @@ class Agent:
         try:
             self._announce_job()
             self._console.event(
-                self._write({"event": "started", "size": self._job.size, "command": [*self._job.command]})
+                self._write(
+                    {
+                        "event": "started",
+                        "job": self._settings.job,
+                        "size": self._job.size,
+                        "command": [*self._job.command],
+                    }
+                )
             )
             ending = self._perform_all(decided.first(self._job.size, rules=self._job.rules, now=self._clock()))
             while ending is None:

@@ -117,7 +117,9 @@ def test_a_script_that_fails_after_its_training_fails_the_job_with_its_output(tm
     job = run(tmp_path, PEER, "script fails")
     assert job.ending.code == 1
     assert job.ending.failure is not None
-    assert job.ending.failure.text == "rank 0 (peer 0): exit code 1: ValueError: cannot save the model"
+    assert job.ending.failure.text == (
+        "rank 0 (peer 0): exit code 1, after its training was over: ValueError: cannot save the model"
+    )
     assert job.ending.failure.output[-1] == "ValueError: cannot save the model"
 
 

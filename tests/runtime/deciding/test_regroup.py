@@ -164,9 +164,9 @@ def test_the_only_one_left_goes_on_alone() -> None:
     assert lead == Lead(view_of(1, version=3), (0,), 2, {0: "killed by SIGKILL"})
 
 
-def test_without_a_survivor_the_job_fails_for_the_last_and_tells_of_all() -> None:
+def test_without_a_survivor_the_job_fails_for_the_first_and_tells_of_all() -> None:
     _, commands = after(training(0, 1), Ended(0, 1), Ended(1, 1))
-    assert commands[-1] == Fail(1, "exit code 1", others={0: "exit code 1"})
+    assert commands[-1] == Fail(0, "exit code 1", others={1: "exit code 1"})
 
 
 def test_a_survivor_that_holds_no_state_cannot_go_on() -> None:

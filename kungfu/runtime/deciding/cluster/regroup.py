@@ -36,8 +36,8 @@ def member_died(cluster: Cluster, peer: int, how: str, now: float) -> Outcome:
     regrouping = replace(regrouping, lost={**regrouping.lost, peer: how}, reports=reports)
     cluster = replace(cluster, regrouping=regrouping)
     if not cluster.members:
-        others = {other: why for other, why in regrouping.lost.items() if other != peer}
-        return cluster, [Fail(peer, how, others=others)]
+        (root, why), *rest = regrouping.lost.items()
+        return cluster, [Fail(root, why, others=dict(rest))]
     cluster, commands = _formed(cluster, now)
     return cluster, [Announce(peer, version, how), *commands]
 

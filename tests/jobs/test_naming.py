@@ -1,0 +1,30 @@
+"""Policies that name peers: exchanged for ones that are ready, and let go, the lowest rank each time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.jobs.harness import ran
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_lowest_rank_is_replaced_and_the_next_one_evicted_while_the_others_train(tmp_path):
+    results = tmp_path / "results"
+    ended = ran(tmp_path, "-np", 2, program="naming.py", arguments=[results])
+    assert ended.code == 0, ended.output
+    assert [event["peers"] for event in ended.all_of("view")] == [[0, 1], [1, 2], [2]]
+    decisions = [(event["rule"], event["peers"], event["when"]) for event in ended.all_of("decision")]
+    assert [(peers, when) for _, peers, when in decisions] == [([0], "replaced"), ([1], "now")]
+    exchanged, evicted = ended.all_of("rescale")
+    assert (exchanged["joined"], exchanged["left"], exchanged["global_batch_size"]) == ([2], [0], 6)
+    assert (evicted["joined"], evicted["left"], evicted["global_batch_size"]) == ([], [1], 3)
+    found = {int(path.stem): json.loads(path.read_text()) for path in results.iterdir()}
+    assert {peer: (one["left"], one["stopped"]) for peer, one in found.items()} == {
+        0: (True, False),
+        1: (True, False),
+        2: (False, True),
+    }
+    assert {one["traces"] for one in found.values()} == {1}
