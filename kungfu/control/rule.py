@@ -18,9 +18,8 @@ __all__ = ["Rule", "Standing", "distinct_name", "label_of", "paced", "seen_under
 
 Standing = Literal["acting", "shadow"]
 
-_UNTOLD = frozenset(
-    {"min_size", "max_size", "refused_size", "epoch_samples"}
-)  # what bounds a decision, and is no ground for it
+# What bounds a decision, and is no ground for it.
+_UNTOLD = frozenset({"min_size", "max_size", "refused_size", "epoch_samples"})
 
 
 @dataclass(frozen=True, eq=False)

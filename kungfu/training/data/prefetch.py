@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Any, Generic, TypeVar
 
 __all__ = ["Prefetch"]
@@ -57,6 +57,8 @@ class Prefetch(Generic[Key]):
         atexit.unregister(self.close)
         self._forget()
         self._wanted.put(None)
+        if self._thread is current_thread():  # an abandoned loop may be collected in any thread, this one too
+            return
         self._thread.join(_END_S)
         if self._thread.is_alive():
             warnings.warn(

@@ -111,6 +111,14 @@ def test_the_thread_ends_with_its_loop() -> None:
     assert not thread.is_alive()
 
 
+def test_a_loop_that_is_abandoned_may_end_in_the_thread_itself() -> None:
+    held: list[Prefetch[int]] = []
+    held.append(Prefetch(lambda key: held[0].close() or key, following=lambda key: None))
+    assert held[0].get(3) == 3
+    held[0]._thread.join(DEADLINE_S)
+    assert not held[0]._thread.is_alive()
+
+
 def test_a_read_that_hangs_does_not_hold_up_the_end(monkeypatch) -> None:
     monkeypatch.setattr("kungfu.training.data.prefetch._END_S", 0.01)
     loading = Loading()
