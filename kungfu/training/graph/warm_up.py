@@ -18,7 +18,11 @@ __all__ = ["warmed_up"]
 
 
 def warmed_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[Any]) -> None:
-    """Runs the step once, alone, and puts every variable back."""
+    """Runs the step once, alone, and gives every variable back the memory that it had.
+
+    Nothing is copied but what the step writes: a variable's first write goes to new memory while the old one is held
+    here. So a state that is not trained costs nothing, and a trained one is there twice until this returns.
+    """
     attachment.open(rank=0, size=1, job="warm-up", view=0, deadline_s=60.0, secret=b"alone", addresses=[""])
     before = [(variable, tf.identity(variable.read_value())) for variable in compiled.variables]
     try:

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
+from kungfu.runtime.attachment.variables import memory_of
 from tests.training.linear import linear_model, points
 
 
@@ -55,3 +56,31 @@ def test_the_warm_up_leaves_every_variable_as_it_was_the_users_own_too():
 def growing(training):
     """Asks for two peers in every step, the warm-up too."""
     return kf.control.always().call(lambda control: control.rescale(2))
+
+
+def test_every_variable_has_its_own_memory_back_and_what_is_not_written_never_leaves_it():
+    frozen = keras.layers.Dense(3)
+    model = linear_model(frozen)
+    frozen.trainable = False
+    optimizer, during = keras.optimizers.SGD(0.1, momentum=0.9), []
+    training = kf.attach(model, optimizer)
+    variables = [weight.value for weight in model.weights]
+
+    def places():
+        return memory_of(variables).table[:, 0].tolist()
+
+    @training.step
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True))
+        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        tf.py_function(lambda: during.append(places()), [], [])
+
+    before = places()
+    stale = next(training.batches(points(4), batch_size=2, epochs=1, seed=0))
+    training._loop.ledger.progress.offset.assign(2)
+    assert step(stale) is kf.SKIPPED
+    assert places() == before
+    moved = [weight.path for weight, old, new in zip(model.weights, before, during[0], strict=True) if old != new]
+    assert moved == [weight.path for weight in model.trainable_weights]

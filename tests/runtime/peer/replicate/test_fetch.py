@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
@@ -311,3 +312,28 @@ def test_takers_on_other_hosts_go_one_after_the_other_in_the_order_of_the_plan()
                 next(desk.serve(pb.Slice(version=2, start=3, stop=9, rank=1), deadline_s=SHORT_S))
         with pytest.raises(DeadlineExceeded, match="for this peer to be in view 3"):
             next(desk.serve(pb.Slice(version=3, start=0, stop=1, rank=1), deadline_s=SHORT_S))
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hosts", ["aaa", "aab"])
+def test_a_transfer_holds_nothing_of_the_size_of_the_state(hosts: str) -> None:
+    content = np.random.default_rng(2).bytes(128 << 20)
+    states = [Held(content), Held(content), Held(bytes(len(content)))]
+    over, most = threading.Event(), [0]
+
+    def watch() -> None:
+        while not over.wait(0.002):
+            most[0] = max(most[0], psutil.Process().memory_info().rss)
+
+    with ExitStack() as stack, ThreadPoolExecutor(1) as threads:
+        cluster = Cluster(hosts, [0, 1], stack)
+        before = psutil.Process().memory_info().rss
+        watching = threads.submit(watch)
+        cluster.run(states)
+        over.set()
+        watching.result()
+    assert states[2].content == content
+    assert most[0] - before < 64 << 20
