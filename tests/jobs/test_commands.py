@@ -16,7 +16,7 @@ from tests.jobs.harness import Job, started
 pytestmark = pytest.mark.slow
 
 
-def test_a_job_is_resized_thinned_migrated_and_stopped_by_commands(
+def test_a_job_is_resized_thinned_migrated_kept_and_stopped_by_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def asked(job: Job, *words: object) -> dict[str, Any]:
@@ -33,6 +33,8 @@ def test_a_job_is_resized_thinned_migrated_and_stopped_by_commands(
         assert asked(job, "scale-in", 0)["state"] == "carried out", "rank 0 leaves as any other"
         assert asked(job, "resize", 3, "--if-view", 1, "--id", "grow")["state"] == "carried out", "once, not again"
         assert asked(job, "migrate", 1, "localhost")["state"] == "carried out"
+        kept = asked(job, "checkpoint")
+        assert (kept["state"], Path(kept["reason"]).is_dir()) == ("carried out", True), kept
         status = asked(job, "status")
         assert [(peer["id"], peer["rank"]) for peer in status["peers"] if peer["rank"] is not None] == [(2, 0), (3, 1)]
         assert (status["membership"]["version"], status["figures"]["step"] > 0) == (4, True)

@@ -125,6 +125,7 @@ class Desk:
             frozenset({host, "localhost", socket.gethostname()}),
             deadlines.ready_s + deadlines.longest_wait_s,
             self._over,
+            self._recent.figures().global_batch_size,
         )
 
     # ---- telling of the job ----------------------------------------------------------------------------------------

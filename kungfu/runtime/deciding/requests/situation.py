@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from kungfu.runtime.deciding.decide import Keep
 from kungfu.runtime.deciding.requests.request import (
     Action,
     Checkpoint,
@@ -28,7 +29,7 @@ MOST_STEPS = 1_000_000
 @dataclass(frozen=True)
 class Situation:
     """What the agent knows of its job. ``hosts`` are the names of the hosts that have an agent; ``over`` says how the
-    job ended or is ending, and is empty before."""
+    job ended or is ending, and is empty before; ``batch`` is the job's, in samples, once steps were measured."""
 
     view: View | None
     limits: Limits
@@ -36,6 +37,7 @@ class Situation:
     hosts: frozenset[str]
     patience_s: float
     over: str = ""
+    batch: int | None = None
 
 
 def objection(request: Request, situation: Situation) -> str | None:
@@ -60,18 +62,18 @@ def objection(request: Request, situation: Situation) -> str | None:
 
 def _misfit(action: Action, view: View, situation: Situation) -> str | None:
     match action:
-        case Resize(size):
-            return _out_of_limits(size, situation.limits)
+        case Resize(size, keep):
+            return _out_of_reach(size, keep, situation)
         case ScaleOut(count) if count < 1:
             return f"scale-out by {count}: give how many peers shall come, 1 or more"
-        case ScaleOut(count):
-            return _out_of_limits(view.size + count, situation.limits)
+        case ScaleOut(count, keep):
+            return _out_of_reach(view.size + count, keep, situation)
         case ScaleIn(peers):
             return _cannot_leave(peers, view, situation.limits)
         case Migrate(peer, host):
             return _not_in_view((peer,), view) or _no_such_host(host, situation.hosts)
         case Profile():
-            return _cannot_profile(action, situation.limits)
+            return _cannot_profile(action, situation)
         case _:
             return None
 
@@ -80,6 +82,17 @@ def _out_of_limits(size: int, limits: Limits) -> str | None:
     if limits.clip(size) == size:
         return None
     return f"a size of {size}: this job takes {limits.minimum} to {limits.maximum} (kungfu-run --min, --max)"
+
+
+def _out_of_reach(size: int, keep: Keep, situation: Situation) -> str | None:
+    """A batch that stays has a sample for each peer, or it is no batch for so many."""
+    batch = situation.batch
+    if keep == "global_batch_size" and batch is not None and size > batch:
+        return (
+            f"a batch of {batch} samples cannot be shared by {size} peers, and it is to stay; "
+            "--keep local_batch_size lets it grow with them"
+        )
+    return _out_of_limits(size, situation.limits)
 
 
 def _cannot_leave(peers: tuple[int, ...], view: View, limits: Limits) -> str | None:
@@ -112,9 +125,9 @@ def _no_such_host(host: str, hosts: frozenset[str]) -> str | None:
     return f"no agent of this job runs on {host!r}: all its peers are on one host, {' alias '.join(sorted(hosts))}"
 
 
-def _cannot_profile(action: Profile, limits: Limits) -> str | None:
+def _cannot_profile(action: Profile, situation: Situation) -> str | None:
     if not 1 <= action.minimum <= action.maximum:
         return f"sizes from {action.minimum} to {action.maximum}: give 1 <= MIN <= MAX"
     if not 1 <= action.steps <= MOST_STEPS:
         return f"{action.steps} steps of each size: give 1 to {MOST_STEPS}"
-    return _out_of_limits(action.minimum, limits) or _out_of_limits(action.maximum, limits)
+    return _out_of_limits(action.minimum, situation.limits) or _out_of_reach(action.maximum, action.keep, situation)

@@ -73,6 +73,17 @@ def test_an_inelastic_job_may_be_checkpointed_and_stopped_and_nothing_else() -> 
         assert "inelastic (kungfu-run --inelastic)" in (objection(Request("r", action), rigid) or "")
 
 
+def test_a_batch_that_stays_has_a_sample_for_every_peer() -> None:
+    tiny = replace(ELASTIC, batch=3)
+    for action in (Resize(4), ScaleOut(1), Profile(2, 4, 5)):
+        assert objection(Request("r", action), tiny) == (
+            "a batch of 3 samples cannot be shared by 4 peers, and it is to stay; "
+            "--keep local_batch_size lets it grow with them"
+        )
+    assert objection(Request("r", Resize(3)), tiny) is None
+    assert objection(Request("r", Resize(4, keep="local_batch_size")), tiny) is None
+
+
 def test_before_the_first_view_and_after_training_nothing_is_taken() -> None:
     assert "does not train yet" in (objection(Request("r", Stop()), replace(ELASTIC, view=None)) or "")
     assert objection(Request("r", Stop()), replace(ELASTIC, over="training is over")) == "training is over"
