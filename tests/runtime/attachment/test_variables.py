@@ -45,6 +45,32 @@ def test_no_variables_have_no_memory():
         assert memory.total_bytes == 0
 
 
+class Accelerated:
+    """A variable that lies in the memory of a GPU, as far as one can tell from here."""
+
+    device = "/job:localhost/replica:0/task:0/device:GPU:0"
+
+    def __init__(self, variable):
+        self.numpy, self.assign, self.shape, self.dtype = (
+            variable.numpy,
+            variable.assign,
+            variable.shape,
+            variable.dtype,
+        )
+
+
+def test_variables_of_another_device_are_read_and_overwritten_by_way_of_the_host():
+    variables = [tf.Variable(tf.cast([[0, 1], [1, 0]], dtype)) for dtype in DTYPES] + [tf.Variable(7)]
+    elsewhere = [Accelerated(variable) for variable in variables]
+    content = memory_of(elsewhere).read(0, memory_of(variables).total_bytes)
+    assert content == memory_of(variables).read(0, len(content))
+    for variable in variables:
+        variable.assign(tf.zeros_like(variable))
+    with overwritten(elsewhere) as memory:
+        memory.write(0, content)
+    assert memory_of(variables).read(0, len(content)) == content
+
+
 @pytest.mark.slow
 def test_reading_and_overwriting_a_large_state_takes_no_memory_beside_it():
     variables = [tf.Variable(tf.fill([5_000_000], float(number))) for number in range(10)]
