@@ -1,0 +1,76 @@
+"""Schedules of faults drawn at random, the same ones for the same seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from kungfu.errors import UsageError
+from kungfu.testing.faults.schedule import Fault, Resize, Send, When
+
+__all__ = ["random_faults"]
+
+_KILLS = ("one", "one", "joiner", "stop")
+_KILLS_OF_THREE = ("two", "again")
+
+
+def random_faults(seed: int, *, changes: int, kills: int, size: int, least: int = 2, most: int = 4) -> list[Fault]:
+    """A schedule of `changes` changes of the membership for a job that begins with `size` peers.
+
+    `kills` of them end peers: one, two in the same step, one and then another while the others regroup, a joiner on its
+    way, or one that is only stopped. The others are notices and resizes to between `least` and `most` peers. Each comes
+    up to half a second after the job has settled from the one before.
+
+    Raises ``UsageError`` for more kills than changes.
+
+    >>> [str(fault) for fault in random_faults(2, changes=2, kills=1, size=2)][-1].startswith("once settled")
+    True
+    """
+    if kills > changes:
+        raise UsageError(f"random_faults(changes={changes}, kills={kills}): kills are changes too; give fewer of them")
+    draw = random.Random(seed)
+    kinds = ["kill"] * kills + ["else"] * (changes - kills)
+    draw.shuffle(kinds)
+    faults: list[Fault] = []
+    for kind in kinds:
+        drawn = list(_killed(draw, size) if kind == "kill" else _changed(draw, size, least, most))
+        size = next((fault.what.size for fault in drawn if isinstance(fault.what, Resize)), size)
+        faults += drawn
+    return faults
+
+
+def _killed(draw: random.Random, size: int) -> Iterator[Fault]:
+    rank, when = draw.randrange(size), _soon(draw)
+    how = draw.choice(
+        ["one", "one", "two", "again", "joiner", "stop"] if size > 2 else ["one", "one", "joiner", "stop"]
+    )
+    if how == "two":
+        other = draw.choice([one for one in range(size) if one != rank])
+        yield Fault(when, Send("kill", (rank, other)))
+    elif how == "stop":
+        yield Fault(when, Send("stop", (rank,)))
+    else:
+        yield Fault(when, Send("kill", (rank,)))
+    if how == "again":
+        event = draw.choice(["lost", "regrouping", "view"])
+        yield Fault(When("next", event=event, after_s=_tenths(draw, 1)), Send("kill", (draw.randrange(size - 1),)))
+    if how == "joiner":
+        event, most = draw.choice([("spawned", 30), ("offered", 2)])
+        yield Fault(When("next", event=event, after_s=_tenths(draw, most)), Send("kill"))
+
+
+def _changed(draw: random.Random, size: int, least: int, most: int) -> Iterator[Fault]:
+    others = [one for one in range(least, most + 1) if one != size]
+    if draw.random() < 0.3 or not others:
+        yield Fault(_soon(draw), Send("notice", (draw.randrange(size),)))
+    else:
+        yield Fault(_soon(draw), Resize(draw.choice(others)))
+
+
+def _soon(draw: random.Random) -> When:
+    return When("settled", after_s=_tenths(draw, 5))
+
+
+def _tenths(draw: random.Random, most: int) -> float:
+    """Up to so many tenths of a second."""
+    return draw.randrange(most * 10) / 100

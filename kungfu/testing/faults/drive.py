@@ -1,0 +1,115 @@
+"""Carries a schedule of faults out on a job that runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kungfu.errors import DeadlineExceeded, UsageError
+from kungfu.testing.faults.schedule import Fault, Resize, Send, Verb, When
+from kungfu.testing.faults.watch import Sight, Watch
+
+__all__ = ["Carried", "drive"]
+
+_SIGNALS: dict[Verb, signal.Signals] = {
+    "kill": signal.SIGKILL,
+    "stop": signal.SIGSTOP,
+    "continue": signal.SIGCONT,
+    "notice": signal.SIGTERM,
+}
+_LOOK_S = 0.01
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A fault that was carried out: the steps of the record by then, and the peers that it hit, by id."""
+
+    fault: Fault
+    step: int
+    peers: tuple[int, ...] = ()
+
+
+def drive(
+    faults: Sequence[Fault],
+    folder: Path,
+    *,
+    size: int,
+    resize: Callable[[int], None],
+    over: Callable[[], bool] = lambda: False,
+    deadline_s: float = 120.0,
+) -> list[Carried]:
+    """Carries `faults` out, one after the other, on the job of `size` peers that writes its record to `folder`.
+
+    Who is hit follows from the record, and signals go to processes by the ids in it; the job must run on this machine.
+    `resize` asks the job for a size, in any way that it understands; `over` says whether it has ended. Returns when the
+    job has settled from the last fault: it has the size that it shall have, and nobody is on the way.
+
+    Raises ``DeadlineExceeded`` where the moment of a fault does not come within `deadline_s` seconds after the one
+    before, and ``UsageError`` where the job ends before, or has nobody whom a fault could hit.
+    """
+    watch, carried, doomed = Watch(folder), list[Carried](), set[int]()
+    for fault in faults:
+        _await(fault.when, watch, size=size, doomed=doomed, over=over, deadline_s=deadline_s)
+        sight = watch.look()
+        if isinstance(fault.what, Resize):
+            size = fault.what.size
+            resize(size)
+        peers = _hit(fault.what, sight) if isinstance(fault.what, Send) else ()
+        doomed = doomed - {*peers} if _spares(fault) else doomed | {*peers}
+        carried.append(Carried(fault, sight.steps, peers))
+    _await(When("settled"), watch, size=size, doomed=doomed, over=over, deadline_s=deadline_s)
+    return carried
+
+
+def _await(
+    when: When, watch: Watch, *, size: int, doomed: set[int], over: Callable[[], bool], deadline_s: float
+) -> None:
+    deadline, before = time.monotonic() + deadline_s, len(watch.look().kinds)
+    while not _has_come(when, watch.look(), size=size, doomed=doomed, before=before):
+        if over():
+            raise UsageError(f"the job ended before the moment {when}; let it train longer")
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(f"waited {deadline_s:g} s for {when}; {_state(watch.look())}")
+        time.sleep(_LOOK_S)
+    time.sleep(when.after_s)
+
+
+def _has_come(when: When, sight: Sight, *, size: int, doomed: set[int], before: int) -> bool:
+    """Those who are doomed were hit by a fault: as long as they live, the job has not settled."""
+    if when.moment == "step":
+        return sight.steps >= when.number
+    if when.moment == "barrier":
+        return len(sight.barriers) >= when.number
+    if when.moment == "next":
+        return when.event in sight.kinds[before:]
+    return sight.settled(size) and doomed.isdisjoint(sight.members)
+
+
+def _hit(what: Send, sight: Sight) -> tuple[int, ...]:
+    members = sight.members
+    missing = [rank for rank in what.ranks if rank >= len(members)]
+    if missing or not (what.ranks or sight.joiners):
+        raise UsageError(f"there is nobody to {what}; {_state(sight)}")
+    peers = tuple(members[rank] for rank in what.ranks) or sight.joiners[-1:]
+    for peer in peers:
+        _send(sight.pids[peer], _SIGNALS[what.verb])
+    return peers
+
+
+def _spares(fault: Fault) -> bool:
+    return isinstance(fault.what, Send) and fault.what.verb == "continue"
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it has just ended by itself: no fault is lost by that
+
+
+def _state(sight: Sight) -> str:
+    return f"by step {sight.steps} peers {list(sight.members)} train and {list(sight.joiners)} are on their way"

@@ -1,0 +1,91 @@
+"""What the record of a job that runs says: its steps, its barriers, its view, and who is on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Sight", "Watch"]
+
+
+@dataclass
+class Sight:
+    """The record so far. ``kinds`` are those of all events in their order, ``pids`` those of all peers by id."""
+
+    steps: int = 0
+    barriers: set[int] = field(default_factory=set)
+    kinds: list[str] = field(default_factory=list)
+    pids: dict[int, int] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+    view: tuple[int, ...] = ()
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Of the newest view those whose end is not in the record, by id, in the order of their ranks."""
+        return tuple(peer for peer in self.view if peer not in self.gone)
+
+    @property
+    def joiners(self) -> tuple[int, ...]:
+        """Those on their way, by id."""
+        return tuple(peer for peer in self.pids if peer not in self.gone and peer not in self.view)
+
+    def settled(self, size: int) -> bool:
+        """Whether the newest view has so many peers, all of them alive, and nobody is on the way."""
+        return len(self.members) == len(self.view) == size and not self.joiners
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Takes one more event in."""
+        kind, peer = event.get("event", ""), event.get("peer", -1)
+        self.kinds.append(kind)
+        if kind == "spawned":
+            self.pids[peer] = event["pid"]
+        elif kind == "view":
+            self.view = tuple(event["peers"])
+        elif kind in ("called", "decision"):
+            self.barriers.add(event["step"])
+        elif kind in ("peer ended", "dismissed", "lost") or (kind == "finished" and event.get("leaving")):
+            self.gone.add(peer)
+
+
+class Watch:
+    """Follows the files of a job's folder as they grow.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "events.jsonl").write_text('{"event": "spawned", "peer": 0, "pid": 7}' + chr(10))
+    ...     Watch(Path(folder)).look().joiners
+    (0,)
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._events, self._metrics = _Tail(folder / "events.jsonl"), _Tail(folder / "metrics.jsonl")
+        self._sight = Sight()
+
+    def look(self) -> Sight:
+        """What is known by now."""
+        for event in self._events.more():
+            self._sight.add(event)
+        for row in self._metrics.more():
+            self._sight.steps = max(self._sight.steps, row["step"])
+        return self._sight
+
+
+class _Tail:
+    """The whole lines of a file that were not read before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+
+    def more(self) -> Iterator[Mapping[str, Any]]:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            yield json.loads(line)

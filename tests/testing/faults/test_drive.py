@@ -1,0 +1,74 @@
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kungfu.errors import DeadlineExceeded, UsageError
+from kungfu.testing.faults import drive, parse
+
+
+@contextmanager
+def processes(folder, count) -> Iterator[list[subprocess.Popen]]:
+    """Real processes in the record of a job, all in its first view after ten steps; ended by their ids."""
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(count)]
+    events = [{"event": "spawned", "peer": peer, "pid": child.pid} for peer, child in enumerate(children)]
+    write(folder, *events, {"event": "view", "peers": list(range(count))})
+    write(folder, {"step": 10}, name="metrics.jsonl")
+    try:
+        yield children
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def write(folder, *events, name="events.jsonl"):
+    with (folder / name).open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in events)
+
+
+def test_faults_hit_the_processes_behind_the_ranks(tmp_path):
+    asked = []
+
+    def resize(size):
+        asked.append(size)
+        write(tmp_path, {"event": "lost", "peer": 1}, {"event": "view", "peers": [0, 2]})
+
+    with processes(tmp_path, 3) as children:
+        faults = parse("at step 10 kill rank 1; at step 10 resize 2")
+        carried = drive(faults, tmp_path, size=3, resize=resize)
+        assert children[1].wait() == -signal.SIGKILL
+        assert children[0].poll() is children[2].poll() is None
+    assert asked == [2]
+    assert [(one.step, one.peers) for one in carried] == [(10, (1,)), (10, ())]
+
+
+def test_a_job_in_which_a_stopped_peer_still_lives_has_not_settled(tmp_path):
+    with processes(tmp_path, 2), pytest.raises(DeadlineExceeded, match=r"for once settled; by step 10 peers \[0, 1\]"):
+        drive(parse("at step 1 stop rank 0"), tmp_path, size=2, resize=print, deadline_s=0.05)
+
+
+def test_a_peer_that_may_go_on_does_not_keep_a_job_from_settling(tmp_path):
+    with processes(tmp_path, 2):
+        carried = drive(parse("at step 1 stop rank 0; at step 1 continue rank 0"), tmp_path, size=2, resize=print)
+    assert [one.peers for one in carried] == [(0,), (0,)]
+
+
+def test_a_moment_that_never_comes_is_named_with_what_there_is(tmp_path):
+    with processes(tmp_path, 1), pytest.raises(DeadlineExceeded, match=r"for at next rescale; by step 10 peers \[0\]"):
+        drive(parse("at next rescale kill rank 0"), tmp_path, size=1, resize=print, deadline_s=0.05)
+
+
+def test_a_job_that_is_over_too_early_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match="the job ended before the moment at step 5; let it train longer"):
+        drive(parse("at step 5 kill rank 0"), tmp_path, size=1, resize=print, over=lambda: True)
+
+
+@pytest.mark.parametrize("who", ["rank 1", "joiner"])
+def test_a_fault_that_could_hit_nobody_is_an_error(tmp_path, who):
+    with processes(tmp_path, 1) as children, pytest.raises(UsageError, match="there is nobody to kill"):
+        drive(parse(f"at step 1 kill {who}"), tmp_path, size=1, resize=print)
+    assert children[0].returncode == -signal.SIGKILL, "by the end of this test, not by the fault"

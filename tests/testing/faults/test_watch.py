@@ -1,0 +1,44 @@
+import json
+
+from kungfu.testing.faults import Watch
+
+
+def write(folder, *events, name="events.jsonl"):
+    with (folder / name).open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in events)
+
+
+def test_members_and_joiners_follow_from_the_record(tmp_path):
+    watch = Watch(tmp_path)
+    assert watch.look().members == (), "before there is a record"
+    write(tmp_path, *({"event": "spawned", "peer": peer, "pid": 70 + peer} for peer in range(3)))
+    write(tmp_path, {"event": "view", "peers": [1, 0]})
+    sight = watch.look()
+    assert (sight.members, sight.joiners) == ((1, 0), (2,))
+    assert not sight.settled(2), "somebody is on the way"
+    write(tmp_path, {"event": "dismissed", "peer": 2})
+    assert watch.look().settled(2)
+    write(tmp_path, {"event": "lost", "peer": 1})
+    sight = watch.look()
+    assert sight.members == (0,)
+    assert not sight.settled(1), "the view still has who is lost"
+    write(tmp_path, {"event": "view", "peers": [0]})
+    assert watch.look().settled(1)
+
+
+def test_a_peer_that_left_is_no_member_though_its_process_may_run_on(tmp_path):
+    write(tmp_path, {"event": "view", "peers": [0, 1]}, {"event": "finished", "peer": 0, "leaving": True})
+    assert Watch(tmp_path).look().members == (1,)
+
+
+def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path):
+    watch, path = Watch(tmp_path), tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 4}\n{"ste')
+    assert watch.look().steps == 4
+    path.write_text('{"step": 4}\n{"step": 5}\n')
+    assert watch.look().steps == 5
+
+
+def test_a_barrier_counts_once_whatever_was_asked_of_it(tmp_path):
+    write(tmp_path, {"event": "called", "step": 4}, {"event": "decision", "step": 4}, {"event": "called", "step": 8})
+    assert Watch(tmp_path).look().barriers == {4, 8}
