@@ -8,7 +8,8 @@ from typing import Any
 
 from kungfu.cli.story.checkpoint import kept, kept_how
 from kungfu.cli.story.choice import choice_of, told_choices
-from kungfu.cli.story.rescaling import stood_still_s, timing_of
+from kungfu.cli.story.recovering import changes, lost, recovered, stopped_s
+from kungfu.cli.story.rescaling import timing_of
 from kungfu.cli.story.sentence import asked, change, reasons, sentence
 from kungfu.cli.story.settings import noted, set_to, would_have
 from kungfu.cli.story.values import count, duration, figure, items_of, mapping_of, number, peers_named, text_of
@@ -42,11 +43,12 @@ def _is_told(event: Fields, events: Sequence[Fields]) -> bool:
     """Starts of processes and their good ends say nothing that a view or the end of training does not say."""
     kind = event.get("event")
     if kind == "peer ended":
-        expected = any(other.get("peer") == event.get("peer") for other in events if other.get("event") == "dismissed")
+        told = (other for other in events if other.get("event") in ("dismissed", "lost"))
+        expected = any(other.get("peer") == event.get("peer") for other in told)
         return not expected and event.get("how") != "exit code 0"
     if kind == "finished":
         return event.get("leaving") is True
-    return kind not in ("spawned", "failed")
+    return kind not in ("spawned", "offered", "failed")
 
 
 def _paragraph(event: Fields, began: float | None) -> Paragraph:
@@ -143,6 +145,8 @@ _TELLERS: Mapping[str, Callable[[Fields], Told]] = {
     "noted": lambda event: (noted(event), _seen(event)),
     "shadow": lambda event: (would_have(event), _seen(event)),
     "refused": _refused,
+    "lost": lost,
+    "recovered": recovered,
     "peer ended": _gone,
     "finished": _left,
 }
@@ -158,9 +162,8 @@ def _root_cause(events: Sequence[Fields]) -> Iterator[Paragraph]:
 
 
 def _conclusion(events: Sequence[Fields], began: float | None) -> Iterator[Paragraph]:
-    rescales = [event for event in events if event.get("event") == "rescale"]
     lasting = _lasting_s(events)
-    details = [_totals(rescales, lasting), *_finishers(events)]
+    details = [_totals(events, lasting), *_finishers(events)]
     if not any(event.get("event") in ("ended", "failed") for event in events):
         details.append("the record does not say how it ended: it is still running, or its agent was killed")
     took = f"in all {duration(lasting)} of training" if lasting is not None else "training never began"
@@ -181,11 +184,11 @@ def _over(events: Sequence[Fields]) -> float | None:
     return max((at for at in through if at is not None), default=None)
 
 
-def _totals(rescales: Sequence[Fields], lasting: float | None) -> str:
-    still = sum(stood_still_s(event) for event in rescales)
+def _totals(events: Sequence[Fields], lasting: float | None) -> str:
+    still, changed = stopped_s(events), any(event.get("event") in ("rescale", "recovered") for event in events)
     share = f" ({100 * still / lasting:.2g} % of it)" if lasting else ""
-    stood = f", for which training stood still for {duration(still)}{share}" if rescales else ""
-    return f"{count(len(rescales), 'rescale')}{stood}"
+    stood = f", for which training stood still for {duration(still)}{share}" if changed else ""
+    return f"{changes(events)}{stood}"
 
 
 def _finishers(events: Sequence[Fields]) -> list[str]:

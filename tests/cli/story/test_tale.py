@@ -130,3 +130,28 @@ def test_a_late_peer_is_told_as_alive() -> None:
     both = tell([late | {"ranks": [1, 3]}])[0].headline
     assert both.startswith("ranks 1 and 3 are late in gradients after step 811")
     assert both.endswith("they are alive")
+
+
+LOSS = (
+    {"time": 10.0, "event": "view", "version": 1, "peers": [0, 1]},
+    {"time": 12.0, "event": "peer ended", "peer": 1, "how": "exit code 1"},
+    {"time": 12.0, "event": "lost", "peer": 1, "rank": 1, "how": "exit code 1", "error": "ValueError: wrong"},
+    {
+        "time": 12.5, "event": "recovered", "step": 47, "from": 2, "to": 1, "lost": {"1": "exit code 1"},
+        "state_of": 0, "redone": 1, "target": 2, "global_batch_size": 12, "stop_s": 0.25, "parts": {"regroup_s": 0.2},
+    },
+    {"time": 20.0, "event": "offered", "peers": [2]},
+)  # fmt: skip
+
+
+def test_a_loss_and_what_followed_are_told_once_each_and_counted() -> None:
+    assert [one.headline for one in tell(LOSS)[1:-1]] == [
+        "rank 1 (peer 1) is lost: exit code 1",
+        "step 47: training goes on with 1 peer of 2; the batch stays at 12 samples",
+    ]
+    assert tell(LOSS)[1].details == ("its last error: ValueError: wrong", "what it printed is in peers/peer-1.log")
+    assert "1 step of rank 0 will be redone: the state is that of peer 0" in told(LOSS)
+    assert (
+        tell(LOSS)[-1].details[0]
+        == "0 rescales and 1 recovery, for which training stood still for 250 ms (2.5 % of it)"
+    )
