@@ -202,6 +202,8 @@ class Agent:
             case decided.Tell():
                 self._relay.to_leader(command)
             case decided.Offer(_, prepared):
+                if prepared.ready:
+                    self._write({"event": "offered", "peers": [peer.id for peer in prepared.ready]})
                 if prepared.missing:
                     self._console.event(
                         self._write({"event": "missing", "peers": list(prepared.missing), "reason": prepared.reason})

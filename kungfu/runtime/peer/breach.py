@@ -25,6 +25,11 @@ class Breaches:
             if version > self._broken:
                 self._broken, self._how = version, how
 
+    def gone(self, peer: int) -> bool:
+        """Whether this peer is known to have ended."""
+        with self._lock:
+            return peer in self._gone
+
     def of(self, view: View) -> str | None:
         """Why a wait for the members of ``view`` is in vain; ``None`` if nothing speaks against it.
 

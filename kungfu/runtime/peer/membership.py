@@ -36,6 +36,7 @@ from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub, add_PeerServi
 __all__ = ["Loss", "Membership"]
 
 _NAMED = re.compile(r"rank[ =]([0-9,]+)")
+_NAMED_BY_ID = re.compile(r"peer ([0-9]+)")
 _EVER_S = 365 * 86400.0  # the agent ends who waits in vain
 
 
@@ -66,6 +67,7 @@ class Membership:
         self._lines = rpc.Lines(secret=settings.secret)
         self._installer = Installer(settings, attachment, self._service, self._agency, self._lines, clock)
         self._standing: Standing | None = None
+        self._entering: View | None = None
         self._barriers = self._heard = 0
         self._holds = False
         self._heed_no_more: Callable[[], None] | None = None
@@ -208,21 +210,22 @@ class Membership:
     def _enter(self, entry: Entry, state: ReplicatedState, parts: dict[str, float]) -> Standing:
         self._heard = max(self._heard, entry.view.version)
         self._holds = self._holds and entry.holds  # a state that is being replaced is neither the old nor the new one
+        self._entering = entry.view
         self._standing = standing = self._installer.install(entry, state, parts)
-        self._holds, self._barriers = True, 0
+        self._holds, self._barriers, self._entering = True, 0, None
         return standing
 
     # ---- losing others -------------------------------------------------------------------------------------------
 
     def _report(self, loss: Loss) -> None:
         self._attachment.close()
-        standing, error = self._standing, loss.error
+        error, named = loss.error, self._entering or (self._standing.view if self._standing else None)
         report = Report(
             version=self._heard,
             step=loss.step,
             holds=self._holds,
             error=str(error),
-            suspects=() if standing is None else _suspects(str(error), standing.view),
+            suspects=() if named is None else _suspects(str(error), named),
             late=isinstance(error, DeadlineExceeded),
         )
         self._agency.lost(report)
@@ -313,7 +316,9 @@ class Membership:
 
     def _admit(self, peer: Peer, admission: pb.Admission) -> None:
         stub = PeerServiceStub(self._lines.to(peer.address))
-        rpc.call(stub.Admit, admission, deadline_s=self._deadline_s, what=f"peer {peer.id}, about to join")
+        deadlines = self._settings.deadlines  # it does nothing but wait for this, and all others wait for it
+        patience_s = min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
+        rpc.call(stub.Admit, admission, deadline_s=patience_s, what=f"peer {peer.id}, about to join")
 
 
 def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, Agency]:
@@ -327,6 +332,7 @@ def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, Agen
 
 
 def _suspects(error: str, view: View) -> tuple[int, ...]:
-    """The ids of the ranks that an error names."""
+    """The ids of the ranks and peers that an error names."""
     ranks = {int(word) for match in _NAMED.findall(error) for word in match.split(",") if word}
-    return tuple(view.ids[rank] for rank in sorted(ranks) if rank < view.size)
+    ids = {view.ids[rank] for rank in ranks if rank < view.size}
+    return tuple(sorted(ids | {int(peer) for peer in _NAMED_BY_ID.findall(error)}))

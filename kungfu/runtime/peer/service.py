@@ -109,7 +109,8 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         return demand
 
     def take_offer(self) -> Prepared | None:
-        """The last offer of prepared peers, once."""
+        """The last offer of prepared peers, once; none if one of them is gone by now: the agent makes another one."""
         with self._changed:
             offer, self._offer = self._offer, None
-            return offer
+        stale = offer is not None and any(self.breaches.gone(peer.id) for peer in offer.ready)
+        return None if stale else offer

@@ -303,3 +303,27 @@ def test_whatever_is_killed_whenever_somebody_leads_or_the_job_ends(data: st.Dat
 def test_a_report_of_somebody_who_is_not_in_the_view_changes_nothing(suspects: tuple[int, ...]) -> None:
     cluster, _ = after(training(0, 1), Wanted(3), Seen(peer(2), ready=True))
     assert after(cluster, Lost(2, Report(2, 0, False, DIED, suspects))) == (cluster, [])
+
+
+def test_a_joiner_that_holds_a_view_up_until_its_deadline_is_ended_and_offered_no_more() -> None:
+    cluster, _ = after(training(0, 1), Wanted(3), Seen(peer(2), ready=True))
+    late = Report(1, 40, True, "waited 10 s for peer 2, about to join and had no answer", (2,), late=True)
+    cluster, commands = after(cluster, Lost(0, late))
+    assert Kill(2, late.error) in commands
+    cluster, commands = after(cluster, Lost(1, late))
+    (lead,) = commands
+    assert isinstance(lead, Lead)
+    assert (lead.view.ids, lead.target) == ((0, 1), 0)
+    cluster, commands = after(cluster, InForce(lead.view), Ended(2, -9))
+    (offer,) = commands
+    assert isinstance(offer, Offer)
+    assert offer.prepared.ready == ()
+    assert offer.prepared.missing == (2,), "the leader hears that nobody comes"
+
+
+def test_a_replacement_that_stalls_is_replaced_itself() -> None:
+    cluster, lead = regrouped(training(0, 1), 1, 0)
+    cluster, _ = after(cluster, InForce(lead.view), Seen(peer(2), ready=True))
+    late = Report(lead.view.version + 1, 40, True, "waited 10 s for rank 1", (2,), late=True)
+    cluster, commands = after(cluster, Lost(0, late))
+    assert [one for one in commands if isinstance(one, Kill | Spawn)] == [Kill(2, late.error), Spawn(3)]

@@ -82,6 +82,16 @@ def test_an_offer_is_posted_kept_until_it_is_taken_and_replaced_by_a_newer_one()
     assert leader.take_offer() is None
 
 
+def test_an_offer_of_a_peer_that_is_gone_by_now_is_not_used() -> None:
+    leader = service()
+    leader.Offer(from_prepared(Prepared((Peer(2, "a:2"), Peer(3, "a:3")))), None)
+    leader.Announce(pb.Breach(peer=3, version=0, how="killed by SIGKILL"), None)
+    assert leader.take_offer() is None
+    whole = Prepared((Peer(2, "a:2"), Peer(4, "a:4")))
+    leader.Offer(from_prepared(whole), None)
+    assert leader.take_offer() == whole
+
+
 def test_the_rendezvous_is_prepared_for_the_size_of_the_view() -> None:
     view = View(7, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
     assert service().PrepareAttachment(from_view(view), None).address == "store for 3"

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kungfu.runtime.deciding.cluster.events import Announce, Fail, InForce, Kill, Lead, Lost, Report
-from kungfu.runtime.deciding.cluster.starting import gathered, spawned
+from kungfu.runtime.deciding.cluster.events import Announce, Command, Fail, InForce, Kill, Lead, Lost, Report
+from kungfu.runtime.deciding.cluster.starting import gathered, given_up, spawned
 from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Regrouping
 from kungfu.runtime.deciding.view import View
 
@@ -63,8 +63,18 @@ def reported(cluster: Cluster, event: Lost, now: float) -> Outcome:
     announced = [Announce(-1, version, report.error)] if not regrouping.reports else []
     reports = {**regrouping.reports, peer: report}
     regrouping = replace(regrouping, version=max(version, regrouping.version), reports=reports)
-    cluster, commands = _formed(replace(cluster, regrouping=regrouping), now)
-    return cluster, [*announced, *commands]
+    cluster, kills = _stalled(replace(cluster, regrouping=regrouping), report, now)
+    cluster, commands = _formed(cluster, now)
+    return cluster, [*announced, *kills, *commands]
+
+
+def _stalled(cluster: Cluster, report: Report, now: float) -> Outcome:
+    """Lets joiners go that held a view up until its deadline; those that died are heard of by their ends."""
+    commands: list[Command] = []
+    for peer in sorted(set(report.suspects) & set(cluster.starting)) if report.late else ():
+        cluster, more = given_up(cluster, peer, report.error, now)
+        commands += more
+    return cluster, commands
 
 
 def _quitters(cluster: Cluster) -> list[int]:

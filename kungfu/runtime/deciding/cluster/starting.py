@@ -10,7 +10,7 @@ from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Starting
 from kungfu.runtime.deciding.decide import Prepared
 from kungfu.runtime.deciding.view import View
 
-__all__ = ["dismissed", "gathered", "late_to_start", "lost_on_the_way", "seen", "spawned", "wanted"]
+__all__ = ["dismissed", "gathered", "given_up", "late_to_start", "lost_on_the_way", "seen", "spawned", "wanted"]
 
 # Replacements in a row that never came to train: what ends them is not chance.
 CRASH_LOOP = 3
@@ -97,6 +97,13 @@ def lost_on_the_way(cluster: Cluster, peer: int, why: str, now: float) -> Outcom
         return spawned(cluster, [entry.replaces], now)
     why = f"{why}; {losses.untrained} replacements in a row never trained, so no other one is started"
     return gathered(replace(cluster, missing={**cluster.missing, peer: why}))
+
+
+def given_up(cluster: Cluster, peer: int, why: str, now: float) -> Outcome:
+    """A starting peer that lives, but is too late: it is ended, and the run goes on without it."""
+    people = replace(cluster.processes, parting=cluster.processes.parting | {peer})
+    cluster, commands = lost_on_the_way(replace(cluster, processes=people), peer, why, now)
+    return cluster, [Kill(peer, why), *commands]
 
 
 def late_to_start(cluster: Cluster, now: float) -> tuple[int, str] | None:

@@ -31,7 +31,6 @@ from kungfu.runtime.deciding.cluster.events import (
     Fail,
     Finishing,
     InForce,
-    Kill,
     Lost,
     Noticed,
     Seen,
@@ -43,6 +42,7 @@ from kungfu.runtime.deciding.cluster.events import (
 from kungfu.runtime.deciding.cluster.regroup import QUIT, again, begun, late_to_regroup, member_died, reported, unled
 from kungfu.runtime.deciding.cluster.starting import (
     dismissed,
+    given_up,
     late_to_start,
     lost_on_the_way,
     seen,
@@ -189,6 +189,5 @@ def _ticked(cluster: Cluster, now: float) -> Outcome:
     peer, why = late
     if cluster.view is None:
         return cluster, [Fail(peer, why, late=True)]
-    people = replace(cluster.processes, parting=cluster.processes.parting | {peer})
-    cluster, commands = lost_on_the_way(replace(cluster, processes=people), peer, why, now)
-    return cluster, [*kills, Kill(peer, why), *commands]
+    cluster, commands = given_up(cluster, peer, why, now)
+    return cluster, [*kills, *commands]
