@@ -6,7 +6,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from statistics import median_high
 from typing import Any
 
 from kungfu.runtime.deciding.requests import Step
@@ -15,8 +14,8 @@ from kungfu.runtime.steering.status import Figures, Trouble
 __all__ = ["Recent"]
 
 _STEPS, _TROUBLES = 20, 8
-# The last batch of an epoch is smaller: one step among these is not typical.
-_ODD_AMONG = 5
+# The last batch of an epoch is smaller: the largest of so many is the job's.
+_BATCHES = 5
 
 Fields = Mapping[str, Any]
 
@@ -61,7 +60,7 @@ class Recent:
         return Figures(
             newest.get("step"),
             newest.get("epoch"),
-            median_high([step["batch"] for step in [*self._steps][-_ODD_AMONG:]]),
+            max(step["batch"] for step in [*self._steps][-_BATCHES:]),
             _finite(newest.get("loss")),
             sum(samples for samples, _ in timed) / total_s if total_s > 0 else None,
         )
