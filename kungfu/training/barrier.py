@@ -140,12 +140,13 @@ class Barrier:
 
     def part(self) -> None:
         """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""
+        self.settle()  # what the last barrier left: a joiner that came in there has done it by now
         self.average_statistics()
         last = fired_rules(self.equipment.plan, self.equipment.ledger.rules.posted, step=self._steps())
         for rule in last:
             if isinstance(rule.action, Checkpoint):
                 self.keeper.ask(Request(rule.rule))
-        self.keeper.due = self.keeper.due or Due()
+        self.keeper.due = Due()
         self.settle()
         self.equipment.membership.part(self.equipment.state, self.terms)
 
