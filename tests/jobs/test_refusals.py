@@ -30,8 +30,20 @@ def refused(ended: Ended, *words: str) -> None:
         (("-np", 1, "--policy", "kungfu.policies:gns_batch"), ("max_peers",)),
         (("-np", 1, "--ready-deadline", 0), ("--ready-deadline", "86400")),
         (("-np", 1, "--heartbeat", 0), ("--heartbeat", "86400")),
+        (("-np", 1, "--resume", "nowhere"), ("--resume nowhere", "there is no checkpoint")),
+        (("-np", 1, "--keep", 0), ("--keep 0", "from 1 to 1000")),
     ],
-    ids=["no-peers", "more-than-max", "no-file", "no-policy", "no-argument", "no-deadline", "no-heartbeat"],
+    ids=[
+        "no-peers",
+        "more-than-max",
+        "no-file",
+        "no-policy",
+        "no-argument",
+        "no-deadline",
+        "no-heartbeat",
+        "no-checkpoint",
+        "keep-none",
+    ],
 )
 def test_a_command_line_that_cannot_work_is_refused_before_anything_starts(tmp_path, options, words):
     ended = ran(tmp_path, *options, program="network.py")
