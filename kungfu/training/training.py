@@ -158,13 +158,16 @@ class Training:
         ``str`` keys); the last two in at most ``room_bytes`` bytes. A ``tf.Variable`` of numbers may stand in place of
         both. By ``kind`` it is
 
-        - "shared": equal on all peers, in the digest; sent to a joiner, taken from the survivors at a recovery;
-        - "averaged": floating; each peer's own between barriers, where it becomes the mean over peers;
-        - "own": this peer's; a checkpoint holds that of the peer that wrote it, and peer 0 takes it up again.
+        - "shared": equal on all peers and compared behind every barrier; a joiner takes it over, and after a loss all
+          take that of the peer that is furthest on;
+        - "averaged": floating; each peer's own between barriers, behind which it becomes the mean over peers;
+        - "own": this peer's; a checkpoint holds rank 0's, which peer 0 takes up again.
 
-        All go into checkpoints. ``get`` is called at every barrier, ``set`` where the agreed value is another. Call it
-        between ``attach`` and the first step, in the same order on all peers. Cost: the bytes of the value in every
-        digest, none in a step. Raises ``UsageError`` for a name, a value or a moment that does not fit.
+        All go into checkpoints. Values meet before the step that follows a barrier: ``get`` is called there, and
+        ``set`` where the agreed value is another. Call it between ``attach`` and the first step, in the same order on
+        all peers. Cost: nothing in a step; behind a barrier a message of 8 bytes a shared value, in a new view of all
+        of them.
+        Raises ``UsageError`` for a name, a value or a moment that does not fit, and later for values that differ.
 
         >>> import keras, kungfu as kf
         >>> model, best = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), {"loss": 9.0, "step": 0}
@@ -178,8 +181,8 @@ class Training:
     def on_rescale(self, function: Callable[[Rescaled], Any]) -> Callable[[Rescaled], Any]:
         """Has a function called on every peer after each change of membership: grown, shrunk, recovered.
 
-        It is given a ``Rescaled``, and called before the next step: at the end of the barrier, once the state is that
-        of the new view. A joiner's is called at its entry (``change`` is "joined", ``size_before`` 0), nobody's for the
+        It is given a ``Rescaled``, and called before the step that follows, once registered values are those of the
+        new view. A joiner's is called at its entry (``change`` is "joined", ``size_before`` 0), nobody's for the
         first view, nor on a peer that leaves. Shared state that it changes must change alike on all peers. What it
         raises is a ``UsageError`` that names it. Serves as a decorator.
         """
