@@ -99,6 +99,19 @@ def test_a_peer_that_stands_still_is_killed_and_the_others_go_on(tmp_path, optio
     assert "rank=1" in dismissed["reason"]
 
 
+def test_a_leader_that_stands_still_at_a_barrier_is_killed_long_before_the_barriers_deadline(tmp_path):
+    options = ("-np", 2, "--failures", 0, "--heartbeat", 1.5)
+    with started(tmp_path, *options, program="failing.py", arguments=["stopped-in-barrier"]) as job:
+        job.steps(6)
+        recovered = job.event("recovered", to=1, deadline_s=30)
+        job.signal(signal.SIGTERM)
+        ended = job.end(deadline_s=6)
+    dismissed = ended.all_of("dismissed")[0]
+    assert dismissed["peer"] == 0
+    assert dismissed["reason"].endswith("rank 0 shows no life"), dismissed
+    assert recovered["redone"] == 0
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["terminated", "interrupted"]
 )

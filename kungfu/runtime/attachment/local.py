@@ -16,7 +16,7 @@ from kungfu.errors import InternalError, UsageError
 from kungfu.runtime.attachment import memory
 from kungfu.runtime.attachment.handshake import Membership
 from kungfu.runtime.attachment.mesh import Mesh, meet
-from kungfu.runtime.attachment.protocol import Abandoned, Late, never
+from kungfu.runtime.attachment.protocol import Abandoned, Late, Silence, never
 
 __all__ = ["LocalAttachment"]
 
@@ -44,6 +44,7 @@ class LocalAttachment:
 
     def __init__(self, *, group: int = 0, heartbeat_s: float = 5.0) -> None:
         self._group, self._heartbeat_s = group, heartbeat_s
+        self._view = 0
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         """The sum over peers of every tensor: the left fold in rank order, ``((x0 + x1) + x2) + ...``.
@@ -104,6 +105,7 @@ class LocalAttachment:
             raise UsageError(f"a peer needs a rank in 0..size-1 and a secret; rank {rank}, size {size} was given")
         if size == 1:
             return
+        self._view = view
         deadline = time.monotonic() + deadline_s
         me = Membership(job=job, view=view, rank=rank, size=size, secret=secret)
         mesh = meet(me, deadline_s=deadline_s, abandoned=abandoned)
@@ -128,10 +130,12 @@ class LocalAttachment:
         count = take(self._group, ranks, _MOST_PEERS, ctypes.byref(waited_s), tag, _TAG_BYTES)
         return Late(tuple(ranks[:count]), waited_s.value, tag.value.decode(errors="replace")) if count else None
 
-    def silent(self) -> Sequence[int]:
+    def silent(self) -> Silence:
         """The ranks whose processes have not beaten for ``heartbeat_s``, whether a message waits for them or not."""
-        ranks = (ctypes.c_int * _MOST_PEERS)()
-        return tuple(ranks[: native.load().functions.kungfu_group_silent(self._group, ranks, _MOST_PEERS)])
+        # Read first: if another view opens meanwhile, nobody can have been silent in it for long.
+        view, ranks = self._view, (ctypes.c_int * _MOST_PEERS)()
+        count = native.load().functions.kungfu_group_silent(self._group, ranks, _MOST_PEERS)
+        return Silence(view, tuple(ranks[:count]))
 
     def reason(self) -> str:
         """Nothing more: the op's own error names the ranks."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Abandoned", "Attachment", "Late", "never"]
+__all__ = ["Abandoned", "Attachment", "Late", "Silence", "never"]
 
 Abandoned = Callable[[], str | None]
 
@@ -23,6 +23,14 @@ class Late:
     ranks: tuple[int, ...]
     waited_s: float
     tag: str
+
+
+@dataclass(frozen=True)
+class Silence:
+    """The ranks of a view whose processes show no life."""
+
+    view: int = 0
+    ranks: tuple[int, ...] = ()
 
 
 class Attachment(Protocol):
@@ -65,8 +73,8 @@ class Attachment(Protocol):
     def late(self) -> Late | None:
         """Host, any thread: a wait of some seconds that is not over, told once, and on one of those who wait."""
 
-    def silent(self) -> Sequence[int]:
-        """Host, any thread: the ranks whose processes show no life, where the attachment can tell."""
+    def silent(self) -> Silence:
+        """Host, any thread: whose processes show no life, where the attachment can tell."""
 
     def reason(self) -> str:
         """Host, after a message failed: for whom it waited in vain, where its own error cannot say so; else ''."""

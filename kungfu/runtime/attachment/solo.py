@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from kungfu.runtime.attachment.protocol import Silence
+
 __all__ = ["SoloAttachment"]
 
 
@@ -32,8 +34,8 @@ class SoloAttachment:
     def late(self) -> None:
         return None
 
-    def silent(self) -> Sequence[int]:
-        return ()
+    def silent(self) -> Silence:
+        return Silence()
 
     def reason(self) -> str:
         return ""

@@ -85,9 +85,9 @@ class Installer:
 
     def in_vain(self, view: View) -> str | None:
         """Why it is in vain to wait for the peers of ``view``: one is gone, or stands still; ``None`` if none is."""
-        reason = self.service.breaches.of(view)
-        if reason is None and (silent := self.attachment.silent()):
-            reason = f"rank {', rank '.join(map(str, silent))} shows no life"
+        reason, silence = self.service.breaches.of(view), self.attachment.silent()
+        if reason is None and silence.ranks and silence.view == view.version:  # ranks of another view are others
+            reason = f"rank {', rank '.join(map(str, silence.ranks))} shows no life"
         return reason
 
     def _place(self, entry: Entry, rank: int) -> Place:

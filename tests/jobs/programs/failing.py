@@ -45,7 +45,20 @@ def local_target(training):
     return kf.control.always().rescale(training.loss)
 
 
+@kf.policy
+def standing_still(training):
+    """Peer 0 stops itself in the barrier after the sixth step, where it is to lead the others."""
+
+    def stop(control) -> None:
+        if PEER == 0:
+            os.kill(os.getpid(), 19)
+
+    return kf.control.every(6).call(stop)
+
+
 def policies() -> list:
+    if HOW == "stopped-in-barrier":
+        return [standing_still()]
     if HOW == "local-target":
         return [local_target()]
     if HOW == "killed-in-step":
@@ -56,7 +69,8 @@ def policies() -> list:
 
 
 def main() -> None:
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), keras.layers.BatchNormalization()])
+    averaged = [] if HOW == "stopped-in-barrier" else [keras.layers.BatchNormalization()]  # else a message comes first
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), *averaged])
     optimizer = keras.optimizers.SGD(0.01)
     training = kf.attach(model, optimizer, policies=policies())
     if HOW == "no-step":
@@ -84,14 +98,14 @@ def main() -> None:
 
     x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
     batch_size = 1 if HOW == "small-batch" else 10
-    epochs = 10**6 if HOW in ("endless", "raise", "break", "killed-in-step") else 500
+    epochs = 10**6 if HOW in ("endless", "raise", "break", "killed-in-step", "stopped-in-barrier") else 500
     for batch in training.batches(x, batch_size=batch_size, epochs=epochs, seed=0):
         step(batch)
         if training.rank == 1 and int(steps) == 5 and HOW == "raise":
             raise ValueError("the fifth step was wrong, on purpose")
         if training.rank == 1 and int(steps) == 5 and HOW == "break":
             break
-        if HOW == "endless" or (SIZE and not FILE.exists()):
+        if HOW in ("endless", "stopped-in-barrier") or (SIZE and not FILE.exists()):
             time.sleep(0.05)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from kungfu.runtime.attachment.protocol import Silence
 from kungfu.runtime.deciding.decide import Terms, Wish
 from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.peer.passage import Passage
@@ -58,8 +59,8 @@ class Socket:
 
     name = "none"
 
-    def silent(self) -> tuple[int, ...]:
-        return ()
+    def silent(self) -> Silence:
+        return Silence()
 
     def all_reduce(self, values: Any, *, prescale: Any, order: Any, tag: str) -> list[Any]:
         return list(values)

@@ -183,10 +183,10 @@ def stand_still(peer: int, folder: str) -> None:
     print(float(step(1.0)), flush=True)
     if peer == 1:
         sys.stdin.read()
-    report["alive"] = list(attachment.silent())
-    while not attachment.silent():
+    report["alive"] = list(attachment.silent().ranks)
+    while not attachment.silent().ranks:
         time.sleep(0.02)
-    report |= {"silent": list(attachment.silent()), "noticed": time.monotonic()}
+    report |= {"silent": list(attachment.silent().ranks), "noticed": time.monotonic()}
     try:
         step(1.0)
     except tf.errors.OpError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kungfu.runtime.deciding.patience import KNOWN_STEPS, noted_after_s, plausible_wait_s
@@ -30,6 +30,7 @@ def test_the_deadline_is_that_computed_by_hand(steps_s: list[float], longest_s: 
     assert plausible_wait_s(steps_s, longest_s=longest_s, **BOUNDS) == pytest.approx(expected)
 
 
+@settings(deadline=None)
 @given(steps, seconds, seconds, seconds)
 def test_it_stays_between_floor_and_ceiling_and_above_the_pauses_that_were_lived_through(
     steps_s: list[float], more_s: float, floor_s: float, span_s: float
@@ -40,6 +41,7 @@ def test_it_stays_between_floor_and_ceiling_and_above_the_pauses_that_were_lived
     assert found >= min(longest, ceiling)
 
 
+@settings(deadline=None)
 @given(steps, st.floats(1.0, 100.0))
 def test_slower_steps_are_never_given_less_time(steps_s: list[float], factor: float) -> None:
     slower = [factor * step for step in steps_s]
@@ -47,12 +49,14 @@ def test_slower_steps_are_never_given_less_time(steps_s: list[float], factor: fl
     assert slow >= quick
 
 
+@settings(deadline=None)
 @given(st.lists(seconds, max_size=40), seconds)
 def test_equal_bounds_fix_it(steps_s: list[float], fixed_s: float) -> None:
     longest = max(steps_s, default=0.0)
     assert plausible_wait_s(steps_s, longest_s=longest, floor_s=fixed_s, ceiling_s=fixed_s) == fixed_s
 
 
+@settings(deadline=None)
 @given(st.floats(8.1, 1e5))
 def test_who_is_late_is_told_before_the_wait_is_given_up(deadline_s: float) -> None:
     assert 2.0 <= noted_after_s(deadline_s) < deadline_s

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
+from kungfu.runtime.attachment.protocol import Silence
 from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.membership import Loss, Membership
@@ -45,8 +46,8 @@ class Socket:
     plugged: bool = False
     stopped: list[int] = field(default_factory=list)
 
-    def silent(self) -> Sequence[int]:
-        return self.stopped
+    def silent(self) -> Silence:
+        return Silence(self.opened[-1]["view"] if self.plugged else 0, tuple(self.stopped))
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         return list(values)

@@ -15,7 +15,7 @@ from kungfu.runtime.attachment.horovod.muster import Roll, muster
 from kungfu.runtime.attachment.horovod.place import place
 from kungfu.runtime.attachment.horovod.store import Store
 from kungfu.runtime.attachment.horovod.watch import Watch
-from kungfu.runtime.attachment.protocol import Abandoned, Late, never
+from kungfu.runtime.attachment.protocol import Abandoned, Late, Silence, never
 
 __all__ = ["HorovodAttachment"]
 
@@ -139,9 +139,9 @@ class HorovodAttachment:
         late, self._watched.late = self._watched.late, None
         return late
 
-    def silent(self) -> Sequence[int]:
+    def silent(self) -> Silence:
         """Nobody: Horovod's engine sees who is silent, and its messages fail."""
-        return ()
+        return Silence()
 
     def reason(self) -> str:
         """For whom this peer has waited in vain since the last ``open``; '' where it has not, and messages may fail."""
