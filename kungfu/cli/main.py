@@ -90,6 +90,14 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 def _add_why(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that kungfu-run wrote to")
+    parser.add_argument(
+        "--spans",
+        dest="form",
+        action="store_const",
+        const="spans",
+        default="story",
+        help="times of each peer's stops",
+    )
     parser.set_defaults(act=_why, name="why")
 
 
@@ -124,7 +132,7 @@ def _explain(given: argparse.Namespace) -> int:
 def _why(given: argparse.Namespace) -> int:
     from kungfu.cli.why import why_command
 
-    return why_command(given.folder)
+    return why_command(given.folder, form=given.form)
 
 
 def _draw(given: argparse.Namespace) -> int:

@@ -5,28 +5,33 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.text import Text
 
-from kungfu.cli.story import Paragraph, read_events, tell
+from kungfu.cli.story import Paragraph, read_events, span_trees, tell
 from kungfu.cli.story.values import duration
 
 __all__ = ["why_command"]
+
+Form = Literal["story", "spans"]
 
 _MARGIN = 11
 _NARROW = 60
 
 
-def why_command(folder: Path) -> int:
-    """Prints the story of the run whose record is in `folder`; gives the exit code.
+def why_command(folder: Path, *, form: Form = "story") -> int:
+    """Prints the story of the run whose record is in `folder`, or the spans of its stops; gives the exit code.
 
     Raises ``UsageError`` where there is no record of a run.
     """
     record = read_events(folder)
     console = Console(highlight=False)
     console.print(Text(f"the run in {folder}\n", style="bold"), soft_wrap=True)
-    for paragraph in tell(record.entries):
+    for tree in span_trees(record.entries) if form == "spans" else ():
+        console.print(tree)
+    for paragraph in tell(record.entries) if form == "story" else ():
         for line in _lines(paragraph, width=console.width):
             console.print(line, soft_wrap=True)
     for remark in record.remarks:

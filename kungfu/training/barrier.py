@@ -75,12 +75,13 @@ class Barrier:
 
     def join(self, first_terms: Callable[[int], Terms]) -> None:
         """Enters the job. ``first_terms`` gives the batch of the very first view, from its size."""
-        equipment = self.equipment
+        equipment, started = self.equipment, time.monotonic()
         passage = equipment.membership.join(equipment.state)
         after = passage.after
         terms = after.terms if after.terms.global_batch_size else first_terms(after.view.size)
         self._enter(passage, terms)
         self.chronicle.joined(passage)
+        self.chronicle.spanned("join", passage, step=self._steps(), total_s=time.monotonic() - started)
         self.keeper.entered(passage, step=self._steps())
         if self.keeper.wanted and self.rank == 0:
             equipment.ledger.posts.asked.assign_add(1)  # the step was not traced yet when it was asked for
@@ -91,7 +92,9 @@ class Barrier:
         equipment, ledger = self.equipment, self.equipment.ledger
         ledger.posts.serve()
         requests = self.unanswered = self._requests()
+        asked = time.monotonic()
         self.average_statistics()
+        prepared = {"requests": asked - started, "statistics": time.monotonic() - asked}
         passage = equipment.membership.meet(
             equipment.state,
             self.terms,
@@ -99,7 +102,7 @@ class Barrier:
             outside=requests.outside,
             adjust=lambda before, decision: self._adjusted(before, decision, requests),
         )
-        self.unanswered = None
+        self.unanswered, passage = None, replace(passage, parts={**prepared, **passage.parts})
         changed = passage.before is not None and passage.after.view.version != passage.before.view.version
         if changed:
             self._enter(passage, passage.after.terms)
@@ -113,7 +116,10 @@ class Barrier:
         if changed:
             ledger.timing.rescale_seconds.assign(stop_s)
         self.pace.held(stop_s, changed=changed)
-        self.chronicle.passed(passage, step=int(ledger.progress.step.numpy()), stop_s=stop_s)
+        self.chronicle.passed(passage, step=self._steps(), stop_s=stop_s)
+        if changed:
+            what = "leave" if passage.after.rank is None else "rescale"
+            self.chronicle.spanned(what, passage, step=self._steps(), total_s=stop_s)
 
     def recover(self, error: KungfuError) -> None:
         """Others were lost in a step or at a barrier: goes on with those who live, from the state of one of them.
@@ -137,6 +143,7 @@ class Barrier:
         self.pace.held(stop_s, changed=True)
         redone = done - self._steps()
         self.chronicle.recovered(passage, step=self._steps(), redone=max(0, redone), stop_s=stop_s)
+        self.chronicle.spanned("recovery", passage, step=self._steps(), total_s=stop_s)
 
     def part(self) -> None:
         """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""

@@ -24,7 +24,7 @@ __all__ = ["asked", "change", "reasons", "sentence"]
 
 Fields = Mapping[str, Any]
 # What the story tells with something else, or what is told only when a run is looked at afterwards.
-_SILENT = ("spawned", "offered", "peer ended")
+_SILENT = ("spawned", "offered", "peer ended", "span")
 
 
 def sentence(event: Fields) -> str:

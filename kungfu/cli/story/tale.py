@@ -48,7 +48,7 @@ def _is_told(event: Fields, events: Sequence[Fields]) -> bool:
         return not expected and event.get("how") != "exit code 0"
     if kind == "finished":
         return event.get("leaving") is True
-    return kind not in ("spawned", "offered", "failed")
+    return kind not in ("spawned", "offered", "failed", "span")
 
 
 def _paragraph(event: Fields, began: float | None) -> Paragraph:

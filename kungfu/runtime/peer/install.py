@@ -77,9 +77,11 @@ class Installer:
 
         abandoned = partial(self.in_vain, entry.view)
         with settled(state, place, desk=self.service.desk, attach=attach, abandoned=abandoned) as digest:
+            parts["state/take and compare"] = self.clock() - started
             message = pb.Installed(version=entry.view.version, rank=rank, digest=digest)
             terms = self._confirm(entry, message) if rank == 0 else self._installed(entry, message)
         self.lines.keep(peer.address for peer in entry.view.peers)
+        parts["state/agree"] = self.clock() - started - parts["state/take and compare"]
         parts["state"] = self.clock() - started - parts["attach"]
         return replace(entry.standing, terms=terms)
 

@@ -141,6 +141,7 @@ class Membership:
         before = replace(before, terms=terms)
         started, parts = self._clock(), dict[str, float]()
         arrival = self._arrival(before, state, wish)
+        parts["barrier/digest"] = self._clock() - started
         prepared = self._service.take_offer() if before.rank == 0 else None
         if before.rank == 0:
             heard = outside or wish
@@ -149,6 +150,7 @@ class Membership:
             verdict = self._follow(before, arrival)
             heard = to_wish(verdict.wish) if verdict.HasField("wish") else None
         parts["barrier"] = self._clock() - started
+        parts["barrier/meeting"] = parts["barrier"] - parts["barrier/digest"]
         view = to_view(verdict.view)
         after = Standing(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
         self._move(before, after, state, verdict.rendezvous, parts)

@@ -10,6 +10,7 @@ from typing import Any
 from kungfu.runtime.deciding.decide import Wish
 from kungfu.runtime.deciding.setting import Setting
 from kungfu.runtime.peer.passage import Passage
+from kungfu.training.record.span import span_of
 from kungfu.training.requests import Fired
 
 __all__ = ["Chronicle"]
@@ -91,6 +92,18 @@ class Chronicle:
             "parts": {**parts, "_since": now},
         }
 
+    def spanned(self, what: str, passage: Passage, *, step: int, total_s: float) -> None:
+        """Every peer's: how long a change of the membership took it, part by part."""
+        before, after = passage.before, passage.after
+        if before is None:
+            assert after.rank is not None
+            peer = after.view.ids[after.rank]
+        else:
+            assert before.rank is not None
+            peer = before.view.ids[before.rank]
+        place = {"peer": peer, "view": after.view.version, "step": step}
+        self._record("events", {"event": "span", "what": what, **place, **span_of(passage.parts, total_s=total_s)})
+
     def recovered(self, passage: Passage, *, step: int, redone: int, stop_s: float) -> None:
         """Peers were lost, and those who live have gone on from ``step``; ``redone`` steps of this peer are undone."""
         before, after, survived = passage.before, passage.after, passage.survived
@@ -110,7 +123,7 @@ class Chronicle:
             "target": after.terms.target_size,
             "global_batch_size": after.terms.global_batch_size,
             "stop_s": round(stop_s, 6),
-            "parts": {**{f"{name}_s": round(s, 6) for name, s in passage.parts.items()}},
+            "parts": {**{f"{name}_s": round(s, 6) for name, s in self._parts(passage).items()}},
             "_began": self._clock(),
         }
 
@@ -143,7 +156,7 @@ class Chronicle:
 
     def _parts(self, passage: Passage) -> dict[str, float]:
         prepared = dict(passage.prepared.parts) if passage.prepared else {}
-        return {**prepared, **passage.parts}
+        return {**prepared, **{name: seconds for name, seconds in passage.parts.items() if "/" not in name}}
 
     def _decided(self, passage: Passage, wish: Wish) -> None:
         assert passage.before is not None
