@@ -1,4 +1,4 @@
-"""The seconds of a stop as a tree: each peer tells its own, so that the slowest part of the slowest peer can be found."""
+"""The seconds of a stop as a tree: each peer tells its own, so that the slowest part can be found."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 from rich.console import Console
 
 from kungfu.cli.story import span_trees
@@ -14,7 +16,7 @@ def span(peer: int, what: str, seconds: float, *, view: int = 2) -> dict:
 
 
 def shown(events: list[dict]) -> str:
-    console = Console(width=80, record=True, quiet=True)
+    console = Console(width=80, record=True, file=io.StringIO())
     for tree in span_trees(events):
         console.print(tree)
     return console.export_text()
