@@ -11,7 +11,7 @@ __all__ = ["EXIT_CODES", "Failure", "find_root_cause", "headline"]
 # Documented in the README and by `kungfu-run --help`.
 EXIT_CODES = {
     0: "training ended and every peer with it",
-    1: "a peer's program failed or was killed, and too few peers were left",
+    1: "a peer's program failed or was killed",
     2: "the command line, the program or the policy asks for something that cannot work",
     3: "a wait ended at its deadline; the message says for whom",
     130: "ended by Ctrl-C",
