@@ -227,15 +227,19 @@ def tell(measured: dict[str, Any]) -> None:
     for name in ("bare", "watched", "recorded"):
         wall, busy = (1e3 * statistics.median(clock[name]) for clock in (seconds, processor))
         print(f"{name:>9}: {wall:7.2f} ms a step, {busy:7.2f} ms of processor time on rank 0")
-    figures = {}
+    figures, of_processor = {}, {}
     for name, over, under in (
         ("overhead", "watched", "bare"), ("recording", "recorded", "watched"), ("together", "recorded", "bare"),
     ):  # fmt: skip
-        figures[name], spread = ratio(seconds[over], seconds[under])
-        print(f"{name:>9}: {100 * figures[name]:+.2f} % (+- {100 * spread:.2f} %), {over} over {under}")
-    step_ms = 1e3 * statistics.median(seconds["bare"])
-    rounded = {name: round(value, 5) for name, value in figures.items()}
-    print(json.dumps({**rounded, "messages_per_step": measured["messages_per_step"], "step_ms": round(step_ms, 3)}))
+        (wall, spread), (busy, scatter) = (ratio(clock[over], clock[under]) for clock in (seconds, processor))
+        figures[name], of_processor[name] = round(wall, 5), round(busy, 5)
+        print(
+            f"{name:>9}: {100 * wall:+.2f} % (+- {100 * spread:.2f} %), {over} over {under}; "
+            f"{100 * busy:+.2f} % (+- {100 * scatter:.2f} %) of processor time"
+        )
+    step_ms = round(1e3 * statistics.median(seconds["bare"]), 3)
+    beside = {"processor": of_processor, "messages_per_step": measured["messages_per_step"], "step_ms": step_ms}
+    print(json.dumps({**figures, **beside}))
 
 
 if __name__ == "__main__":
