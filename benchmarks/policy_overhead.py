@@ -124,11 +124,11 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     from kungfu.compiler.fused import fused
     from kungfu.compiler.lower import lower
     from kungfu.runtime.attachment.choose import make_attachment
-    from kungfu.training.barrier import Barrier
     from kungfu.training.graph.ledger import Ledger
     from kungfu.training.graph.tape import make_tape
     from kungfu.training.loop import Loop
     from kungfu.training.record.chronicle import Chronicle
+    from kungfu.training.record.pace import Pace
     from kungfu.training.training import Training
 
     plan, attachment = compile_policies(given), make_attachment("local")
@@ -141,8 +141,9 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
         first._loop.barrier.equipment, ledger=ledger, plan=plan, attachment=attachment, membership=membership
     )
     averaging = replace(first._averaging, ledger=ledger, program=program, attachment=attachment)
-    loop = Loop(Barrier(equipment, Chronicle(membership.record, watched=plan.watched)))
-    return Training(averaging, loop, first._optimizers)
+    chronicle = Chronicle(membership.record, watched=plan.watched)
+    barrier = replace(first._loop.barrier, equipment=equipment, chronicle=chronicle, pace=Pace())
+    return Training(averaging, Loop(barrier), first._optimizers)
 
 
 def timed(act: Callable[[], object]) -> float:
