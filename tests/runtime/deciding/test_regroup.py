@@ -327,3 +327,19 @@ def test_a_replacement_that_stalls_is_replaced_itself() -> None:
     late = Report(lead.view.version + 1, 40, True, "waited 10 s for rank 1", (2,), late=True)
     cluster, commands = after(cluster, Lost(0, late))
     assert [one for one in commands if isinstance(one, Kill | Spawn)] == [Kill(2, late.error), Spawn(3)]
+
+
+def test_a_peer_that_dies_when_it_was_just_let_go_breaks_no_view() -> None:
+    cluster, _ = after(training(0, 1, 2), Ended(2, -9))
+    cluster, _ = after(cluster, InForce(view_of(0, 1, version=2)))
+    assert cluster.regrouping is None, "nobody of the view without it will ever report"
+    _, commands = after(cluster, Wanted(3), Seen(peer(3), ready=True))
+    assert [type(command) for command in commands] == [Spawn, Offer]
+
+
+def test_who_is_late_to_regroup_is_ended_once() -> None:
+    cluster, _ = after(training(0, 1), lost(0, suspects=(1,)))
+    cluster, commands = after(cluster, Tick(), Tick(), now=5.0)
+    (kill,) = commands
+    assert isinstance(kill, Kill)
+    assert kill.peer == 1

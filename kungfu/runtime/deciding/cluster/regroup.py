@@ -157,6 +157,9 @@ def begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
     starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in fresh}
     losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
     regrouping, replaced = cluster.regrouping, () if cluster.regrouping is None else _replaced(cluster)
+    if regrouping is not None and _untouched(regrouping, event.view):
+        cluster = replace(cluster, view=event.view, starting=starting, losses=losses, regrouping=None)
+        return gathered(cluster)
     if regrouping is not None and (regrouping.formed is None or event.view.version < regrouping.formed.version):
         # The leader's last word before it lost somebody: the reports of its members are still to come.
         return replace(cluster, view=event.view, starting=starting, losses=losses), []
@@ -168,16 +171,24 @@ def begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
     return cluster, [*spawns, *offers]
 
 
-def late_to_regroup(cluster: Cluster, now: float) -> list[Kill]:
-    """Members that ought to have reported by now. Those whom an error names are given less time."""
+def _untouched(regrouping: Regrouping, view: View) -> bool:
+    """Whether the lost had been let go by the time: the view after them never had them, and nobody will miss them."""
+    return not regrouping.reports and view.version > regrouping.version and regrouping.lost.keys().isdisjoint(view.ids)
+
+
+def late_to_regroup(cluster: Cluster, now: float) -> Outcome:
+    """Ends members that ought to have reported by now. Those whom an error names are given less time."""
     regrouping = cluster.regrouping
     if regrouping is None or regrouping.formed is not None or not regrouping.reports:
-        return []
+        return cluster, []
     silent = [peer for peer in cluster.members if peer not in regrouping.reports]
     suspects = {peer for report in regrouping.reports.values() for peer in report.suspects}
     waited = now - regrouping.since
     limit = SUSPECT_S if set(silent) <= suspects else cluster.rules.deadlines.wait_s
     if waited <= limit:
-        return []
+        return cluster, []
     why = next(iter(regrouping.reports.values())).error
-    return [Kill(peer, f"it did not regroup with the others within {waited:.1f} s; {why}") for peer in silent]
+    why = f"it did not regroup with the others within {waited:.1f} s; {why}"
+    kills: list[Command] = [Kill(peer, why) for peer in silent if peer not in regrouping.killed]
+    regrouping = replace(regrouping, killed=regrouping.killed | set(silent))
+    return replace(cluster, regrouping=regrouping), kills

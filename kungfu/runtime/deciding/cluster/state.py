@@ -82,6 +82,7 @@ class Regrouping:
     reports: Mapping[int, Report] = field(default_factory=dict)
     formed: View | None = None
     stuck: int = 0  # views formed in a row of which none began to train
+    killed: frozenset[int] = frozenset()  # for being late, once each
 
 
 @dataclass(frozen=True)

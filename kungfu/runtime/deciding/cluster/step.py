@@ -182,7 +182,8 @@ def _no_training(entry: Starting) -> str:
 
 def _ticked(cluster: Cluster, now: float) -> Outcome:
     cluster, commands = again(cluster, now)
-    kills = [*commands, *late_to_regroup(cluster, now)]
+    cluster, kills = late_to_regroup(cluster, now)
+    kills = [*commands, *kills]
     late = late_to_start(cluster, now)
     if late is None:
         return cluster, kills
