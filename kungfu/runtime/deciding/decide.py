@@ -131,7 +131,7 @@ def decide(
     if target == view.size and not terms.leaving:
         return Decision(view, replace(terms, target_size=0), target if under_way else None)
     coming = target - view.size + len(terms.leaving)
-    if prepared is None or _accounted(prepared) != asked or coming > asked:
+    if prepared is None or not _accounts_for(prepared, asked, view) or coming > asked:
         return Decision(view, replace(terms, target_size=target), target + len(terms.leaving))
     return _joined(view, terms, target, prepared)
 
@@ -158,8 +158,10 @@ def _left(view: View, terms: Terms, limits: Limits, size: int, keep: Keep, leave
     return Decision(shrunk, replace(terms, target_size=wanted), wanted + len(going))
 
 
-def _accounted(prepared: Prepared) -> int:
-    return len(prepared.ready) + len(prepared.missing)
+def _accounts_for(prepared: Prepared, asked: int, view: View) -> bool:
+    """An offer of somebody who is in the view by now is an old one: peers were lost since, and others are asked for."""
+    joined = any(view.rank_of(peer.id) is not None for peer in prepared.ready)
+    return not joined and len(prepared.ready) + len(prepared.missing) == asked
 
 
 def _joined(view: View, terms: Terms, target: int, prepared: Prepared) -> Decision:

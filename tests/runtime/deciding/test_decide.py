@@ -108,6 +108,12 @@ def test_an_offer_that_was_made_for_an_older_wish_is_passed_over_for_a_new_one(o
     assert decision == Decision(view_of(2), waiting, prepare=waiting.target_size)
 
 
+def test_an_offer_of_a_peer_that_is_in_the_view_by_now_is_passed_over_for_a_new_one() -> None:
+    survivors, terms = view_of(3), terms_of(3, target=4)  # one of four was lost after the last of them had joined
+    decision = decide(survivors, terms, LIMITS, prepared=Prepared(survivors.peers[-1:]))
+    assert decision == Decision(survivors, terms, prepare=4)
+
+
 def test_an_offer_after_the_wish_is_over_is_passed_over_even_beside_a_new_wish() -> None:
     late = Prepared(peers(7, 8))
     assert decide(view_of(2), terms_of(2), LIMITS, prepared=late) == Decision(view_of(2), terms_of(2))

@@ -34,8 +34,8 @@ def dismissed(cluster: Cluster, peers: Iterable[int], reason: str) -> Outcome:
 
 def wanted(cluster: Cluster, size: int, now: float) -> Outcome:
     """The leader asks for a size: spawns what is missing, dismisses what is too much."""
-    if cluster.view is None:
-        return cluster, []  # there is no leader yet who could ask
+    if cluster.view is None or cluster.processes.finished & set(cluster.view.ids):
+        return cluster, []  # there is no leader yet who could ask, or training is over
     have, cluster = len(cluster.members) + len(cluster.starting), replace(cluster, missing={})
     if size > have:
         cluster, changes = spawned(cluster, [None] * (size - have), now)
