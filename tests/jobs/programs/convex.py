@@ -1,0 +1,138 @@
+"""Linear regression in float64 that counts in its shared state how often the job trained on each sample.
+
+Each peer leaves DIR/PEER.json. While the file DIR/hurry is not there, a step takes some milliseconds more, and a second
+in the last quarter of the training: the faults of a schedule must find a job, however long the machine takes for them.
+The number in DIR/size is the size that the job is asked for. DIR/raise-N makes peer N raise an error, DIR/die-N ends it
+in a barrier.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kungfu as kf
+
+FEATURES, PEERS = 5, 256
+PATIENT_S = 1.0
+
+
+class Counts(keras.layers.Layer):
+    """Passes its input on. Frozen weights: how often each sample was trained on in each epoch, and some ballast."""
+
+    def __init__(self, samples: int, epochs: int, ballast_mb: float) -> None:
+        super().__init__(trainable=False, dtype="float64")
+        self.seen = self.add_weight(shape=(epochs, samples), initializer="zeros", dtype="float64")
+        self.add_weight(shape=(int(ballast_mb * 2**20 / 4),), initializer="ones", dtype="float32")
+
+    def call(self, x: Any) -> Any:
+        return x
+
+
+def build(samples: int, epochs: int, ballast_mb: float) -> tuple[keras.Model, Any, Any]:
+    """The model, its slope, and the counts."""
+    slope = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", dtype="float64")
+    counts = Counts(samples, epochs, ballast_mb)
+    model = keras.Sequential([keras.Input((FEATURES,), dtype="float64"), counts, slope])
+    return model, slope.kernel, counts.seen
+
+
+def counted(averaged: Any, places: Any) -> Any:
+    """How often each sample was in the batches of all peers: the mean is their sum over the samples of the step."""
+    total = 1.0 / tf.reduce_max(places)
+    return tf.round(averaged * total)
+
+
+def train(given: argparse.Namespace) -> dict[str, Any]:
+    """Trains as `given` says; what came of it."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(given.samples, FEATURES))
+    y = x @ np.arange(1.0, FEATURES + 1)[:, None] + draw.normal(size=(given.samples, 1))
+    model, slope, seen = build(given.samples, given.epochs, given.ballast_mb)
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.5)
+
+    def ask(control: Any) -> None:
+        if (given.results / f"die-{training.peer}").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        file = given.results / "size"
+        wanted = int(file.read_text() or control.size) if file.exists() else control.size
+        if wanted != control.size:
+            control.rescale(wanted)
+
+    @kf.policy
+    def as_asked(training: Any) -> Any:
+        """Asks for the size in the file, and keeps the batch of all peers."""
+        return (
+            kf.control.every(4).call(ask),
+            kf.control.on_rescale().set_global_batch_size(given.batch_size),
+        )
+
+    training = kf.attach(model, optimizer, policies=[as_asked()])
+    place = tf.one_hot(training.peer, PEERS, dtype=tf.float64)
+
+    @training.step
+    def step(x: Any, y: Any, index: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.matmul(x, slope) - y))
+        (gradient,) = tape.gradient(loss, [slope.value])
+        here = 1.0 / tf.maximum(tf.cast(tf.size(index), tf.float64), 1.0)
+        mine = tf.math.unsorted_segment_sum(tf.ones_like(index, tf.float64), index, given.samples)
+        gradient, averaged, places = training.average([gradient, mine * here, place * here], loss=loss)
+        optimizer.apply_gradients([(gradient, slope)])
+        epoch = tf.cast(tf.reduce_sum(seen.value) / given.samples, tf.int32)
+        row = tf.expand_dims(counted(averaged, places), 0)
+        seen.assign_add(row * tf.expand_dims(tf.one_hot(epoch, given.epochs, dtype=tf.float64), 1))
+
+    data = (x, y, np.arange(given.samples))
+    skipped = 0
+    for batch in training.batches(data, batch_size=given.batch_size, epochs=given.epochs, seed=3):
+        skipped += step(*batch) is kf.SKIPPED
+        if not (given.results / "hurry").exists():
+            late = 4 * int(optimizer.iterations) > 3 * given.epochs * -(-given.samples // given.batch_size)
+            time.sleep(PATIENT_S if late else given.sleep_s)
+        if (given.results / f"raise-{training.peer}").exists():
+            raise ValueError(f"peer {training.peer} was told to fail")
+    training.finish()
+    state = [np.asarray(one) for one in [*model.weights, *optimizer.variables, seen]]
+    counts, times = np.unique(np.asarray(seen), return_counts=True)
+    return {
+        "left": training.left,
+        "traces": training.traces(),
+        "skipped": skipped,
+        "seen": dict(zip(map(str, counts.tolist()), times.tolist(), strict=True)),
+        "slope": np.asarray(slope).ravel().tolist(),
+        "digest": zlib.crc32(b"".join(one.tobytes() for one in state)),
+    }
+
+
+def arguments(words: list[str] | None = None) -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("--batch-size", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--sleep-s", type=float, default=0.02)
+    parser.add_argument("--ballast-mb", type=float, default=0.0)
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    given = arguments()
+    found = train(given)
+    peer = json.loads(os.environ.get("KUNGFU_SETTINGS", '{"peer": 0}'))["peer"]
+    (given.results / f"{peer}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
