@@ -122,5 +122,5 @@ def test_changes_by_chance(tmp_path):
     faults = random_faults(seed, changes=changes, kills=kills, size=2)
     print(*faults, sep="\n")
     options = ("--failures", 1000, "--heartbeat", 5, "--deadline", 20)
-    run = faulted(tmp_path, faults, *options, size=2, epochs=20 * changes)
+    run = faulted(tmp_path, faults, *options, size=2, epochs=12 * changes)
     assert len(run.ended.all_of("recovered")) + len(run.ended.all_of("rescale")) >= changes
