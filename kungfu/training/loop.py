@@ -252,6 +252,6 @@ class Loop:
         if leads or chronicle.has_news:
             chronicle.stepped(figures, list(tape.watched(row).values()))
         in_shadow = {rule.name for rule in self.barrier.equipment.plan.rules if rule.standing == "shadow"}
-        if leads and tape.fired(row) & in_shadow:
+        if leads and in_shadow and tape.fired(row) & in_shadow:
             shadows = fired_rules(self.barrier.equipment.plan, ledger.rules.shadows, step=self._steps())
             self.barrier.chronicle.shadowed(shadows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kungfu.runtime.deciding.decide import Wish
@@ -15,7 +16,8 @@ from kungfu.training.requests import Fired
 
 __all__ = ["Chronicle"]
 
-Record = Callable[[str, Mapping[str, Any]], None]
+# The line of a step may be made later, in another thread: it is given as a function.
+Record = Callable[[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]]], None]
 
 
 class Chronicle:
@@ -132,8 +134,9 @@ class Chronicle:
         if self._rescale is not None:
             self._told_rescale(self._rescale)
         if self._leading:
-            monitors = dict(zip(self._watched, (float(value) for value in watched), strict=True))
-            self._record("metrics", {"time": round(time.time(), 6), **figures, **monitors})
+            self._record(
+                "metrics", partial(_metrics, time.time(), figures, dict(zip(self._watched, watched, strict=True)))
+            )
 
     def ended(self) -> None:
         """Training is over. A rescale behind the last step has no first step, and is told without it."""
@@ -198,6 +201,10 @@ def _named(wish: Wish) -> dict[str, Any]:
     if wish.leave is not None:
         named |= {"peers": wish.leave.peers, "when": wish.leave.when}
     return named
+
+
+def _metrics(now: float, figures: Mapping[str, Any], monitors: Mapping[str, float]) -> dict[str, Any]:
+    return {"time": round(now, 6), **figures, **{name: float(value) for name, value in monitors.items()}}
 
 
 def _in_words(passage: Passage, wish: Wish) -> str:

@@ -19,7 +19,11 @@ FIGURES = {"step": 61, "loss": 0.5}
 def chronicle(*, rank=0, watched=()):
     """A chronicle, what it recorded, and its clock's hands."""
     recorded, hands = [], [100.0]
-    made = Chronicle(lambda stream, fields: recorded.append((stream, fields)), watched=watched, clock=lambda: hands[0])
+
+    def record(stream, fields):
+        recorded.append((stream, fields() if callable(fields) else fields))
+
+    made = Chronicle(record, watched=watched, clock=lambda: hands[0])
     made.joined(Passage(None, replace(TWO, rank=rank)))
     return made, recorded, hands
 
