@@ -112,6 +112,7 @@ class Chronicle:
         assert before is not None
         assert survived is not None
         self._leading = after.rank == 0
+        self._under_way = None  # who comes next comes for those that were lost
         self._rescale = {
             "event": "recovered",
             "step": step,

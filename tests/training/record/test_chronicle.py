@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
 from kungfu.runtime.deciding.view import Peer, View
-from kungfu.runtime.peer.passage import Passage, Standing
+from kungfu.runtime.peer.passage import Passage, Standing, Survived
 from kungfu.training.record.chronicle import Chronicle
 
 PEERS = tuple(Peer(number, f"host:{number}") for number in range(4))
@@ -112,3 +112,16 @@ def test_a_step_is_told_with_what_the_monitors_showed():
     ((stream, fields),) = recorded
     assert stream == "metrics"
     assert {name: fields[name] for name in ("step", "loss", "noise_scale")} == {**FIGURES, "noise_scale": 12.5}
+
+
+def test_who_comes_after_a_loss_comes_for_the_lost_and_by_no_earlier_decision():
+    told, recorded, _ = chronicle()
+    told.passed(Passage(TWO, FOUR, WISH), step=51, stop_s=0.1)
+    told.recovered(Passage(FOUR, TWO, survived=Survived({2: "killed"}, "died", 0)), step=60, redone=0, stop_s=0.1)
+    told.stepped(FIGURES, ())
+    told.passed(grown(), step=80, stop_s=0.1)
+    told.stepped(FIGURES, ())
+    told.stepped(FIGURES, ())
+    decision, recovered, rescale = events(recorded)
+    assert (decision["rule"], recovered["event"]) == ("gns_batch", "recovered")
+    assert (rescale["rule"], rescale["decided_at"]) == ("", None)
