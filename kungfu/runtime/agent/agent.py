@@ -17,7 +17,7 @@ from typing import Any
 from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.agent.console import Console
 from kungfu.runtime.agent.journal import Journal
-from kungfu.runtime.agent.launch import Process, count_gpus, end, end_all, share_of_host, start
+from kungfu.runtime.agent.launch import Process, bury, count_gpus, end, end_all, share_of_host, start
 from kungfu.runtime.agent.relay import Relay, Unformed, Unheard
 from kungfu.runtime.agent.service import AgentService
 from kungfu.runtime.deciding import cluster as decided
@@ -173,6 +173,8 @@ class Agent:
             )
         elif isinstance(event, decided.Ended):
             self._write({"event": "peer ended", "peer": event.peer, "how": decided.ending(event.code)})
+            if event.code != 0:
+                bury(self._processes[event.peer])
         elif isinstance(event, decided.Noticed):
             self._console.event(self._write({"event": "noticed", "peer": event.peer}))
         elif isinstance(event, decided.Seen):

@@ -16,7 +16,7 @@ import psutil
 
 from kungfu.runtime.agent import shim
 
-__all__ = ["Process", "end", "end_all", "share_of_host", "start"]
+__all__ = ["Process", "bury", "end", "end_all", "share_of_host", "start"]
 
 TAIL_LINES = 60
 
@@ -102,6 +102,12 @@ def end(process: Process, how: signal.Signals) -> None:
             return  # nobody is left
 
 
+def bury(process: Process) -> None:
+    """Ends what a peer that has failed left behind, and forgets its number: a long job may lose many."""
+    end(process, signal.SIGKILL)
+    process.child.wait()
+
+
 def end_all(processes: Sequence[Process], *, grace_s: float) -> None:
     """Ends every process by its id, and what it started: asked to at once and again, forced after ``grace_s``."""
     started = time.monotonic()
@@ -111,8 +117,7 @@ def end_all(processes: Sequence[Process], *, grace_s: float) -> None:
             end(process, signal.SIGTERM)
     _await_ends(processes, until=started + grace_s)
     for process in processes:
-        end(process, signal.SIGKILL)
-        process.child.wait()
+        bury(process)
 
 
 def _await_ends(processes: Sequence[Process], *, until: float) -> None:
