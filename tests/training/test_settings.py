@@ -20,7 +20,11 @@ def run_with(rule: Any, **given: Any) -> Any:
     run = linear_run(policies=[given.pop("around", lambda one: one)(made)], **given)
     events: list[dict[str, Any]] = []
     barrier = run.training._loop.barrier
-    barrier.chronicle._record = lambda stream, fields: events.append(dict(fields, stream=stream))
+
+    def record(stream: str, fields: Any) -> None:
+        events.append(dict(fields() if callable(fields) else fields, stream=stream))
+
+    barrier.chronicle._record = record
     barrier.keeper._record = barrier.chronicle._record
     return run, events
 

@@ -42,7 +42,10 @@ def static_sizes(simulator: Simulator, *, search: Search) -> list[int]:
     """
     limit, widest = most_gpus(simulator, search=search), simulator.scaling.widest
     trials = {stage.trials for stage in simulator.experiment.stages}
-    shares = [range(1, min(limit, max(trials)) + 1), *(range(n, min(limit, n * widest) + 1, n) for n in trials)]
+    # Where trials are placed on instances, GPUs that a trial cannot use decide too how many instances a stage holds,
+    # and so whether the next one has to wait for others.
+    useful = widest if simulator.cloud.packing == "counted" else limit
+    shares = [range(1, min(limit, max(trials)) + 1), *(range(n, min(limit, n * useful) + 1, n) for n in trials)]
     count = sum(map(len, shares))
     if count > _MOST_SIZES:
         raise UsageError(

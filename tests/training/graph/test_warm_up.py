@@ -75,7 +75,8 @@ def test_every_variable_has_its_own_memory_back_and_what_is_not_written_never_le
             loss = tf.reduce_mean(model(x, training=True))
         gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        tf.py_function(lambda: during.append(places()), [], [])
+        with tf.control_dependencies([variable.read_value() for variable in variables]):  # behind the update
+            tf.py_function(lambda: during.append(places()), [], [])
 
     before = places()
     stale = next(training.batches(points(4), batch_size=2, epochs=1, seed=0))

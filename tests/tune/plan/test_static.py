@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from kungfu.errors import UsageError
 from kungfu.tune import (
     Cloud,
+    Dataset,
+    Delays,
     Instance,
+    Latency,
     Search,
     Simulator,
     best_static,
@@ -85,3 +88,14 @@ def test_more_sizes_than_can_be_judged_are_refused_at_once() -> None:
 def test_settings_of_a_search_that_cannot_work_are_refused(changed: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Search(**changed)  # type: ignore[arg-type]  # the table's values differ in type
+
+
+def test_gpus_that_no_trial_can_use_may_still_spare_a_wait_for_instances() -> None:
+    delays = Delays(Latency(8.0), Latency(0.0), Latency(0.0), Latency(0.0))
+    cloud = Cloud(Instance(2, 0.049, 60.0), delays, Dataset(0, 0.0), "instance", "placed")
+    experiment = successive_halving(11, least=1, most=5, eta=2)
+    simulator = Simulator(experiment, scaling({1: 5.0}, sigma_s=0.0), cloud)
+    best = best_static(simulator, deadline_s=35.0, search=LIMITED)
+    assert best is not None
+    assert (set(best.gpus), best.seconds) == ({35}, 33.0)
+    assert best_static(simulator, deadline_s=32.0, search=LIMITED) is None
