@@ -67,8 +67,13 @@ def main() -> None:
 
     stamps = Writer(given.stamps)
     batches = training.batches(work.data(), batch_size=given.low * work.SAMPLES_EACH, epochs=10**6, seed=0)
+
+    def place() -> tuple[int, int]:
+        """Size 0 for a peer that has just left: what its last step took is no stop of a survivor."""
+        return (0, -1) if training.rank is None else (training.size, training.rank)
+
     for x, y in batches:
-        with stamps.step(lambda: int(optimizer.iterations), place=lambda: (training.size, training.rank or 0)):
+        with stamps.step(lambda: int(optimizer.iterations), place=place):
             work.device(given.device_s)
             step(x, y)
 

@@ -38,6 +38,8 @@ __all__ = ["Loss", "Membership"]
 _NAMED = re.compile(r"rank[ =]([0-9,]+)")
 _NAMED_BY_ID = re.compile(r"peer ([0-9]+)")
 _EVER_S = 365 * 86400.0  # the agent ends who waits in vain
+# What a program does at its end would take the processor from those who plug together without it.
+_STEP_ASIDE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ class Membership:
         elif after.rank is None:
             self._attachment.close()
             self._standing = after
+            time.sleep(_STEP_ASIDE_S)
         else:
             stayers = [rank for rank, peer in enumerate(after.view.peers) if before.view.rank_of(peer.id) is not None]
             self._enter(Entry(after, rendezvous, tuple(stayers)), state, parts)
