@@ -200,23 +200,28 @@ def main() -> None:
     if given.peer is not None:
         measure(given)
         return
+    tell(measured_by_peers("benchmarks.policy_overhead", given, deadline_s=DEADLINE_S))
+
+
+def measured_by_peers(module: str, given: argparse.Namespace, *, deadline_s: float) -> Any:
+    """What rank 0 of a job of two peers wrote down, each of which runs ``module`` with ``--peer``."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "seconds.json"
-        program = ["-m", "benchmarks.policy_overhead", "--peer", str(result)]
+        program = ["-m", module, "--peer", str(result)]
         options = ["--rounds", str(given.rounds), "--samples", str(given.samples)]
         launcher = [sys.executable, "-m", "kungfu.cli.run", "-np", "2", "--logdir", str(Path(folder) / "log")]
         job = subprocess.Popen(
             [*launcher, sys.executable, *program, *options], env={**os.environ, **ONE_THREAD}, stdout=subprocess.DEVNULL
         )
         try:
-            code = job.wait(timeout=DEADLINE_S)
+            code = job.wait(timeout=deadline_s)
         finally:
             if job.poll() is None:
                 job.terminate()
                 job.wait()
         if code:
             raise SystemExit(f"the job ended with exit code {code}")
-        tell(json.loads(result.read_text()))
+        return json.loads(result.read_text())
 
 
 def tell(measured: dict[str, Any]) -> None:

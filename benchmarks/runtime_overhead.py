@@ -21,9 +21,6 @@ import itertools
 import json
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,7 +28,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from benchmarks.policy_overhead import FEATURES, ONE_THREAD, beside, build, marked, ratio
+from benchmarks.policy_overhead import FEATURES, beside, build, marked, measured_by_peers, ratio
 
 BLOCK, LABELS = 25, 10
 DRAIN_S, IDLE_S, DEADLINE_S = 0.3, 3.0, 900.0
@@ -137,23 +134,8 @@ def main() -> None:
         measure(given)
         return
     before = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "seconds.json"
-        program = ["-m", "benchmarks.runtime_overhead", "--peer", str(result)]
-        options = ["--rounds", str(given.rounds), "--samples", str(given.samples)]
-        launcher = [sys.executable, "-m", "kungfu.cli.run", "-np", "2", "--logdir", str(Path(folder) / "log")]
-        job = subprocess.Popen(
-            [*launcher, sys.executable, *program, *options], env={**os.environ, **ONE_THREAD}, stdout=subprocess.DEVNULL
-        )
-        try:
-            code = job.wait(timeout=DEADLINE_S)
-        finally:
-            if job.poll() is None:
-                job.terminate()
-                job.wait()
-        if code:
-            raise SystemExit(f"the job ended with exit code {code}")
-        tell(json.loads(result.read_text()), load=[round(before, 2), round(os.getloadavg()[0], 2)])
+    measured = measured_by_peers("benchmarks.runtime_overhead", given, deadline_s=DEADLINE_S)
+    tell(measured, load=[round(before, 2), round(os.getloadavg()[0], 2)])
 
 
 def tell(measured: dict[str, Any], *, load: Sequence[float]) -> None:
