@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.runtime.attachment.protocol import Abandoned, never
 
 __all__ = ["Meeting", "Meetings"]
 
@@ -34,9 +35,7 @@ class Meeting(Generic[Arrival, Result]):
             self._arrivals[rank] = arrival
             self._changed.notify_all()
 
-    def everyone(
-        self, size: int, *, deadline_s: float, what: str, abandoned: Callable[[], str | None] = lambda: None
-    ) -> dict[int, Arrival]:
+    def everyone(self, size: int, *, deadline_s: float, what: str, abandoned: Abandoned = never) -> dict[int, Arrival]:
         """The arrivals of all ranks below ``size``; ``DeadlineExceeded`` names those who are missing.
 
         ``abandoned`` gives a reason once the wait is in vain: ``PeerFailure``. It is asked five times a second, and at

@@ -157,16 +157,15 @@ def begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
     starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in fresh}
     losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
     regrouping, replaced = cluster.regrouping, () if cluster.regrouping is None else _replaced(cluster)
-    if regrouping is not None and _untouched(regrouping, event.view):
-        cluster = replace(cluster, view=event.view, starting=starting, losses=losses, regrouping=None)
-        return gathered(cluster)
-    if regrouping is not None and (regrouping.formed is None or event.view.version < regrouping.formed.version):
-        # The leader's last word before it lost somebody: the reports of its members are still to come.
-        return replace(cluster, view=event.view, starting=starting, losses=losses), []
-    cluster = replace(cluster, view=event.view, starting=starting, losses=losses, regrouping=None)
+    cluster = replace(cluster, view=event.view, starting=starting, losses=losses)
     if regrouping is None:
         return cluster, []
-    cluster, spawns = spawned(cluster, replaced, now)
+    over = replace(cluster, regrouping=None)
+    if _untouched(regrouping, event.view):
+        return gathered(over)
+    if regrouping.formed is None or event.view.version < regrouping.formed.version:
+        return cluster, []  # the leader's last word before it lost somebody: its members have yet to report
+    cluster, spawns = spawned(over, replaced, now)
     cluster, offers = gathered(cluster)
     return cluster, [*spawns, *offers]
 

@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.runtime.attachment.protocol import Abandoned, never
 from kungfu.runtime.deciding.transfer import Part
 from kungfu.runtime.peer.replicate import far, near
 from kungfu.runtime.peer.replicate.buffers import Buffers
@@ -19,10 +20,8 @@ __all__ = ["fetch"]
 
 _LOOK_S = 0.1
 
-Abandoned = Callable[[], str | None]
 
-
-def fetch(state: ReplicatedState, place: Place, *, abandoned: Abandoned = lambda: None) -> None:
+def fetch(state: ReplicatedState, place: Place, *, abandoned: Abandoned = never) -> None:
     """Fills ``state`` with that of the peers that hold it, as ``deciding.transfer.plan`` says.
 
     ``abandoned`` is asked ten times a second: a reason that it gives ends the transfer. Nothing is held beside the

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
-from kungfu.runtime.peer.replicate.fetch import Abandoned, fetch
+from kungfu.runtime.attachment.protocol import Abandoned, never
+from kungfu.runtime.peer.replicate.fetch import fetch
 from kungfu.runtime.peer.replicate.lend import Desk, lent
 from kungfu.runtime.peer.replicate.place import Place
 from kungfu.runtime.peer.replicate.state import ReplicatedState
@@ -21,7 +22,7 @@ def settled(
     *,
     desk: Desk,
     attach: Callable[[], None],
-    abandoned: Abandoned = lambda: None,
+    abandoned: Abandoned = never,
 ) -> Iterator[dict[str, int]]:
     """Takes the state if this peer lacks it, and gives its digest; within the block this peer lends what it holds.
 
