@@ -101,8 +101,8 @@ class Membership:
     def survive(self, state: ReplicatedState, loss: Loss, *, adjust: Adjust = as_decided) -> Passage:
         """This peer lost others: unplugs itself, reports, and enters the view of those who live.
 
-        All of them take the state of the one that is furthest on; the lowest rank leads, and lets ``adjust`` make the
-        terms. Raises what is wrong if it is not for the loss of a peer.
+        Those furthest on hold the state that counts, the others take it from them; the lowest rank leads, and lets
+        ``adjust`` make the terms. Raises what is wrong if it is not for the loss of a peer.
         """
         before = replace(self._member(), terms=loss.terms)
         while True:
