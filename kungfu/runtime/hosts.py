@@ -1,0 +1,146 @@
+"""The hosts of a job: who they are, where their agents listen, and which of them this machine is."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from kungfu.errors import UsageError
+
+__all__ = ["Host", "addresses_of", "local_addresses", "on_one_machine", "own_place", "parse_hosts"]
+
+_HIGHEST_PORT = 65535
+_IPV6 = re.compile(r"\[?[0-9A-Fa-f:.]+\]?")
+_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine with room for ``slots`` peers, whose agent listens on ``port``; 0 is any free one.
+
+    ``name`` is what the others reach it by: an IPv4 address, or a name that all hosts resolve to it.
+    """
+
+    name: str
+    slots: int
+    port: int
+
+    @property
+    def address(self) -> str:
+        """Where its agent listens.
+
+        >>> Host("10.0.0.1", 2, 28100).address
+        '10.0.0.1:28100'
+        """
+        return f"{self.name}:{self.port}"
+
+
+def parse_hosts(text: str, *, port: int) -> tuple[Host, ...]:
+    """The hosts that are written in ``text``, in their order; all agents listen on ``port`` (1 to 65535).
+
+    Raises ``UsageError`` for what is no list of ``HOST:SLOTS``, for a host that is named twice, and for IPv6 addresses.
+
+    >>> parse_hosts("10.0.0.1:2, node-b:4", port=28100)
+    (Host(name='10.0.0.1', slots=2, port=28100), Host(name='node-b', slots=4, port=28100))
+    """
+    if not 1 <= port <= _HIGHEST_PORT:
+        raise UsageError(f"port {port}: must be from 1 to {_HIGHEST_PORT}, and the same on every host")
+    if not text.strip():
+        raise UsageError("the list of hosts is empty; write HOST:SLOTS,..., as in 10.0.0.1:2,10.0.0.2:2")
+    hosts = tuple(_host(words.strip(), port) for words in text.split(","))
+    names = [host.name for host in hosts]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise UsageError(f"{text!r} names {', '.join(doubled)} more than once; name each host once, with all its slots")
+    return hosts
+
+
+def _host(words: str, port: int) -> Host:
+    name, _, slots = words.rpartition(":")
+    if ":" in name and _IPV6.fullmatch(name):
+        raise UsageError(
+            f"{words!r}: IPv6 addresses are not supported; give the host's IPv4 address or a name, as in a:2"
+        )
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{words!r} is no HOST:SLOTS; write the host's address or name and how many peers it has room for"
+        )
+    if not slots.isdecimal() or int(slots) < 1:
+        raise UsageError(f"{words!r}: {slots!r} slots; must be a number of peers that is 1 or more")
+    return Host(name, int(slots), port)
+
+
+def addresses_of(name: str) -> frozenset[str]:
+    """The IPv4 addresses that this machine resolves ``name`` to; none where it knows no such name.
+
+    >>> sorted(addresses_of("127.0.0.2"))
+    ['127.0.0.2']
+    """
+    try:
+        found = socket.getaddrinfo(name, None, family=socket.AF_INET)
+    except OSError:
+        return frozenset()
+    return frozenset(str(entry[4][0]) for entry in found)
+
+
+def local_addresses() -> frozenset[str]:
+    """The IPv4 addresses of this machine: those of its network interfaces, and what its own name stands for."""
+    interfaces = psutil.net_if_addrs().values()
+    listed = {entry.address for entries in interfaces for entry in entries if entry.family == socket.AF_INET}
+    return frozenset(listed) | addresses_of(socket.gethostname())
+
+
+def own_place(
+    hosts: Sequence[Host],
+    named: str | None,
+    *,
+    local_addresses: Collection[str],
+    resolve: Callable[[str], Collection[str]] = addresses_of,
+) -> int:
+    """Which of ``hosts`` this machine is: the one that is ``named``, else the one whose name is an address of ours.
+
+    Loopback addresses are those of every machine. Raises ``UsageError`` where it is none of them, or several.
+
+    >>> own_place(parse_hosts("10.0.0.1:2,10.0.0.2:2", port=28100), None, local_addresses={"10.0.0.2"})
+    1
+    """
+    names = [host.name for host in hosts]
+    if named is not None:
+        if named not in names:
+            raise UsageError(
+                f"--self {named}: is none of the hosts {', '.join(names)}; give one of these as it is written"
+            )
+        return names.index(named)
+    ours = [place for place, name in enumerate(names) if any(_is_ours(one, local_addresses) for one in resolve(name))]
+    if len(ours) == 1:
+        return ours[0]
+    which = (
+        f"several of the hosts, {', '.join(names[place] for place in ours)}" if ours else f"none of {', '.join(names)}"
+    )
+    mine = ", ".join(sorted(local_addresses)) or "none"
+    raise UsageError(
+        f"by its addresses ({mine}) this machine is {which}; say with --self HOST which of the hosts it is"
+    )
+
+
+def on_one_machine(hosts: Sequence[Host], *, resolve: Callable[[str], Collection[str]] = addresses_of) -> bool:
+    """Whether all hosts are this machine under loopback addresses, as one tries several hosts out on one machine.
+
+    >>> on_one_machine(parse_hosts("127.0.0.1:1,127.0.0.2:1", port=28100))
+    True
+    """
+    return all(_is_loopback(host.name, resolve) for host in hosts)
+
+
+def _is_ours(address: str, local: Collection[str]) -> bool:
+    return address in local or ipaddress.ip_address(address).is_loopback
+
+
+def _is_loopback(name: str, resolve: Callable[[str], Collection[str]]) -> bool:
+    found = resolve(name)
+    return bool(found) and all(ipaddress.ip_address(one).is_loopback for one in found)
