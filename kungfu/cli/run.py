@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import shutil
 import sys
 import time
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kungfu.cli.hosting import Hosting, add_arguments, read_hosting
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.checkpoints import find
 from kungfu.runtime.deciding.cluster import Budgets
@@ -29,6 +29,7 @@ class _Line:
     """A checked command line."""
 
     size: int
+    hosting: Hosting
     settings: Settings
     folder: Path
     command: tuple[str, ...]
@@ -63,8 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--logdir", type=Path, metavar="DIR", help="a new folder for the run's record (runs/DATE-TIME)")
     parser.add_argument(
-        "--checkpoints", type=Path, metavar="DIR", help="where policies' checkpoints go (LOGDIR/checkpoints)"
-    )
+        "--checkpoints", type=Path, metavar="DIR",
+        help="where policies' checkpoints go, a folder that all hosts share (LOGDIR/checkpoints)",
+    )  # fmt: skip
     parser.add_argument("--keep", type=int, default=3, metavar="N", help="the newest N checkpoints stay (3)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on from a checkpoint, or the newest one in DIR")
     parser.add_argument(
@@ -89,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         "--inelastic", dest="scaling", action="store_const", const="inelastic", default="elastic",
         help="refuse every command that would change the peers (kungfu resize, ...); policies still may",
     )  # fmt: skip
+    add_arguments(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the program: python train.py ...")
     return parser
 
@@ -106,12 +109,13 @@ def _checked(given: argparse.Namespace) -> _Line:
     if not 0 <= given.trace_limit <= 1e6:
         raise UsageError(f"--trace-limit {given.trace_limit:g}: must be from 0 (no trace) to 1000000 MB")
     _check_policy(given.policy)
-    folder = given.logdir or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    hosting = read_hosting(given, maximum=maximum, attachment=given.attachment, environment=os.environ)
+    folder = given.logdir or hosting.folder(Path("runs") / time.strftime("%Y%m%d-%H%M%S"))
     settings = Settings(
-        job=secrets.token_hex(4),
+        job=hosting.job,
         peer=-1,
-        agent="127.0.0.1",
-        secret=secrets.token_hex(32),
+        agent=hosting.own.name,
+        secret=hosting.secret,
         attachment=given.attachment,
         limits=Limits(given.min, maximum),
         deadlines=_deadlines(given),
@@ -121,7 +125,7 @@ def _checked(given: argparse.Namespace) -> _Line:
     )
     budgets = Budgets(given.failures, given.preemptions)
     limit_bytes = round(given.trace_limit * 1e6)
-    return _Line(given.peers, settings, folder, _command(given.command), limit_bytes, budgets, given.scaling)
+    return _Line(given.peers, hosting, settings, folder, _command(given.command), limit_bytes, budgets, given.scaling)
 
 
 def _deadlines(given: argparse.Namespace) -> Deadlines:
@@ -175,7 +179,10 @@ def _run(line: _Line) -> int:
     from kungfu.runtime.agent.journal import Journal
 
     journal = Journal(line.folder, trace_limit_bytes=line.trace_limit_bytes)
-    job = Job(line.command, line.size, line.settings, dict(os.environ), line.budgets, line.scaling)
+    job = Job(
+        line.command, line.size, line.settings, dict(os.environ), line.budgets, line.scaling,
+        line.hosting.hosts, line.hosting.place,
+    )  # fmt: skip
     with make_console(journal.folder) as console:
         ending = Agent(job, journal=journal, console=console).run()
         journal.close()

@@ -25,6 +25,7 @@ from kungfu.runtime.deciding.cluster import Budgets, Cluster, Rules
 from kungfu.runtime.deciding.failure import Failure, find_root_cause, headline
 from kungfu.runtime.deciding.requests.situation import Scaling
 from kungfu.runtime.deciding.view import Peer
+from kungfu.runtime.hosts import Host
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.steering.desk import Desk, Reported
 from kungfu.runtime.steering.job_file import JobFile, end_job_file, write_job_file
@@ -46,7 +47,8 @@ _GRACE_S = 2.0
 class Job:
     """What to run: the peers' settings are ``settings`` with their own id; ``budgets`` bound how many are replaced.
 
-    The peers of a job that is inelastic are not changed from outside.
+    The peers of a job that is inelastic are not changed from outside. ``hosts`` are those of the job, and this one is
+    the one at ``place``; if none are named it is alone, with room for every peer.
     """
 
     command: tuple[str, ...]
@@ -55,6 +57,8 @@ class Job:
     environment: Mapping[str, str]
     budgets: Budgets = field(default_factory=Budgets)
     scaling: Scaling = "elastic"
+    hosts: tuple[Host, ...] = (Host("127.0.0.1", 1 << 16, 0),)
+    place: int = 0
 
     @property
     def rules(self) -> Rules:

@@ -1,0 +1,142 @@
+"""The part of kungfu-run's command line that is about hosts: who they are, which one this is, and what they share."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kungfu.errors import UsageError
+from kungfu.runtime.hosts import Host, addresses_of, local_addresses, on_one_machine, own_place, parse_hosts
+
+__all__ = ["SECRET_KEY", "Hosting", "add_arguments", "read_hosting"]
+
+SECRET_KEY = "KUNGFU_SECRET"
+
+_PORT = 28100
+_ALONE = "127.0.0.1"
+_LEAST_SECRET_BYTES = 16
+_HOW = (
+    'make one with `python -c "import secrets; print(secrets.token_hex(32))"` and give it to every host, in a file of '
+    f"mode 0600 (--secret-file FILE) or in the environment variable {SECRET_KEY}"
+)
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """The hosts of the job, the place of this one among them, and what all of them must know alike.
+
+    ``job`` names the job; ``secret`` is hexadecimal. Among several hosts both are the same on each of them.
+    """
+
+    hosts: tuple[Host, ...]
+    place: int
+    job: str
+    secret: str
+
+    @property
+    def own(self) -> Host:
+        return self.hosts[self.place]
+
+    def folder(self, stem: Path) -> Path:
+        """``stem``, made this host's own where it is not the first: a shared file system must not mix their records."""
+        return stem if self.place == 0 else stem.with_name(f"{stem.name}-{self.own.name}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Gives ``parser`` the options about hosts."""
+    group = parser.add_argument_group(
+        "several hosts", "Start the same line on each of them; the first one named founds the job. See docs/hosts.md."
+    )
+    group.add_argument(
+        "-H", "--hosts", metavar="HOST:SLOTS,...", help="the hosts, and for how many peers each has room"
+    )
+    group.add_argument("--self", dest="own_name", metavar="HOST", help="which of them this is (found by its addresses)")
+    group.add_argument(
+        "--port", type=int, metavar="N", help=f"where kungfu-run listens, the same on every host ({_PORT})"
+    )
+    group.add_argument(
+        "--secret-file", type=Path, metavar="FILE", help=f"what only the hosts know, in hexadecimal ({SECRET_KEY})"
+    )
+
+
+def read_hosting(
+    given: argparse.Namespace, *, maximum: int, attachment: str, environment: Mapping[str, str]
+) -> Hosting:
+    """The hosts of a command line; without ``--hosts`` this machine alone, under a loopback address.
+
+    ``maximum`` is the most peers that the job may have. Raises ``UsageError`` for what cannot work, before any process
+    starts.
+    """
+    if given.hosts is None:
+        _refuse_without_hosts(given)
+        return Hosting((Host(_ALONE, maximum, 0),), 0, secrets.token_hex(4), secrets.token_hex(32))
+    hosts = parse_hosts(given.hosts, port=_PORT if given.port is None else given.port)
+    slots = sum(host.slots for host in hosts)
+    if maximum > slots:
+        raise UsageError(
+            f"--max {maximum} (or -np): --hosts {given.hosts} has room for {slots} peers; give the hosts more slots, "
+            "or the job fewer peers"
+        )
+    _check_reach(hosts, attachment=attachment)
+    place = own_place(hosts, given.own_name, local_addresses=local_addresses())
+    secret = _secret(given.secret_file, environment)
+    if secret is None:
+        if len(hosts) > 1:
+            raise UsageError(f"several hosts need a secret that they share; {_HOW}")
+        return Hosting(hosts, place, secrets.token_hex(4), secrets.token_hex(32))
+    return Hosting(hosts, place, _job_name(hosts, secret), secret)
+
+
+def _refuse_without_hosts(given: argparse.Namespace) -> None:
+    options = {"--self": given.own_name, "--port": given.port, "--secret-file": given.secret_file}
+    for name, value in options.items():
+        if value is not None:
+            raise UsageError(f"{name} {value}: is about the hosts of a job; give --hosts HOST:SLOTS,... too")
+
+
+def _check_reach(hosts: Sequence[Host], *, attachment: str) -> None:
+    if len(hosts) == 1 or on_one_machine(hosts):
+        return
+    if attachment == "local":
+        raise UsageError(
+            "--attachment local is shared memory, and so for the peers of one machine (or of several loopback "
+            "addresses, to try hosts out on one machine); between hosts give --attachment horovod"
+        )
+    for host in hosts:
+        if on_one_machine([host]):
+            found = ", ".join(sorted(addresses_of(host.name)))
+            raise UsageError(
+                f"--hosts: {host.name} is {found} on this machine, where no other host can reach it; name the host by "
+                "an address that all hosts reach, or mend /etc/hosts"
+            )
+
+
+def _secret(file: Path | None, environment: Mapping[str, str]) -> str | None:
+    """The secret in hexadecimal, None where none is given."""
+    if file is None:
+        return _checked(environment[SECRET_KEY], SECRET_KEY) if SECRET_KEY in environment else None
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--secret-file {file}: cannot be read ({error}); {_HOW}") from error
+    return _checked(text, f"--secret-file {file}")
+
+
+def _checked(text: str, where: str) -> str:
+    try:
+        secret = bytes.fromhex(text.strip())
+    except ValueError:
+        raise UsageError(f"{where} holds no hexadecimal number; {_HOW}") from None
+    if len(secret) < _LEAST_SECRET_BYTES:
+        raise UsageError(f"{where} holds {len(secret)} bytes; must be {_LEAST_SECRET_BYTES} or more: {_HOW}")
+    return secret.hex()
+
+
+def _job_name(hosts: Sequence[Host], secret: str) -> str:
+    """A name on which all hosts agree without having met; it gives nothing of the secret away."""
+    words = [secret, *(f"{host.address}:{host.slots}" for host in hosts)]
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:8]
