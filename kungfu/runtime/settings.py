@@ -74,6 +74,11 @@ class Settings:
     recording: Literal["steps", "nothing"] = "steps"
     keeping: Keeping = Keeping()
 
+    @property
+    def host(self) -> str:
+        """The name of this host in the job: where its agent listens, and where its peers are to listen too."""
+        return self.agent.partition(":")[0]
+
     def to_environment(self) -> dict[str, str]:
         """The variables that carry these settings to a child process."""
         return {ENVIRONMENT_KEY: json.dumps(asdict(self))}

@@ -63,7 +63,7 @@ def attach(
         ledger = _ledger(plan)
         rate = make_rate(optimizers) if _sets_rate(plan) else None
     deadlines = settings.deadlines if settings else Deadlines()
-    attachment = make_attachment(settings.attachment if settings else "solo", deadlines=deadlines)
+    attachment = _attachment(settings, deadlines)
     state = _state(model, optimizers, ledger, program)
     plant_seeds(state.classes.own, seed=seed, peer=settings.peer if settings else 0)
     membership = _membership(settings, attachment, ledger)
@@ -79,6 +79,12 @@ def attach(
     barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched), keeper, pace)
     averaging = Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers))
     return Training(averaging, Loop(barrier, _recorder(settings, averaging, membership)), optimizers)
+
+
+def _attachment(settings: Settings | None, deadlines: Deadlines) -> Attachment:
+    if settings is None:
+        return make_attachment("solo")
+    return make_attachment(settings.attachment, deadlines=deadlines, host=settings.host)
 
 
 def _lookout(attachment: Attachment, membership: Membership | Alone, ledger: Ledger) -> Callable[[], None]:

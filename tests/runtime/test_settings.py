@@ -58,3 +58,8 @@ def test_limits_give_the_nearest_size_within(minimum: int, more: int, size: int)
 
 def test_deadlines_are_finite_unless_asked_otherwise() -> None:
     assert 0 < Deadlines().wait_s < Deadlines().ready_s < math.inf
+
+
+@pytest.mark.parametrize("agent", ["10.0.0.7:4000", "10.0.0.7"])
+def test_a_peer_listens_on_the_host_of_its_agent(agent: str) -> None:
+    assert replace(SETTINGS, agent=agent).host == "10.0.0.7"

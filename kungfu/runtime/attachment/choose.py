@@ -8,8 +8,8 @@ from kungfu.runtime.settings import AttachmentName, Deadlines
 __all__ = ["make_attachment"]
 
 
-def make_attachment(name: AttachmentName, *, deadlines: Deadlines | None = None) -> Attachment:
-    """A fresh, unplugged attachment; its library is loaded only now."""
+def make_attachment(name: AttachmentName, *, deadlines: Deadlines | None = None, host: str = "127.0.0.1") -> Attachment:
+    """A fresh, unplugged attachment; its library is loaded only now. The other peers reach this machine as ``host``."""
     if name == "local":
         from kungfu.runtime.attachment.local import LocalAttachment
 
@@ -17,7 +17,7 @@ def make_attachment(name: AttachmentName, *, deadlines: Deadlines | None = None)
     if name == "horovod":
         from kungfu.runtime.attachment.horovod import HorovodAttachment
 
-        return HorovodAttachment()
+        return HorovodAttachment(host=host)
     from kungfu.runtime.attachment.solo import SoloAttachment
 
     return SoloAttachment()

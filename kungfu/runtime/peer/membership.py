@@ -329,7 +329,7 @@ class Membership:
 def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, Agency]:
     server = rpc.serve(
         lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
-        host=settings.agent.rpartition(":")[0],
+        host=settings.host,
         secret=settings.secret,
         threads=8 + 2 * settings.limits.maximum,
     )

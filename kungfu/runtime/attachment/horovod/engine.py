@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
 import socket
@@ -15,7 +16,7 @@ import tensorflow as tf
 from kungfu.errors import InternalError, UsageError
 from kungfu.runtime.attachment.horovod.place import Place, place
 
-__all__ = ["abandon", "load", "start", "stop"]
+__all__ = ["abandon", "interface_of", "load", "start", "stop"]
 
 
 def load() -> Any:
@@ -62,7 +63,7 @@ def abandon() -> None:
     its whole deadline. So it starts again, alone.
     """
     stop()
-    alone = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": None, "HOROVOD_GLOO_IFACE": _interface("127.0.0.1")}
+    alone = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": None, "HOROVOD_GLOO_IFACE": interface_of("127.0.0.1")}
     with _exported(_variables(place(0, addresses=["127.0.0.1:1"]), store=":0", deadline_s=1.0) | alone):
         load().init()
     stop()
@@ -86,18 +87,29 @@ def _variables(mine: Place, *, store: str, deadline_s: float) -> dict[str, str |
         "HOROVOD_STALL_CHECK_DISABLE": "1",
     }
     # What only the user can know about the machine stays as the user has set it.
-    wishes = {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": _interface(mine.host)}
+    wishes = {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": interface_of(mine.host)}
     return variables | {name: value for name, value in wishes.items() if value and name not in os.environ}
 
 
-def _interface(host: str) -> str:
-    """The name of the network interface that has the address of ``host``; empty for none, and Horovod looks itself."""
+def interface_of(host: str) -> str:
+    """The name of the network interface that has the address of ``host``; empty for none, and Horovod looks itself.
+
+    Every loopback address is the loopback interface's, which names only the first: left to itself Horovod would take
+    another interface for them.
+    """
     try:
-        wanted = socket.gethostbyname(host)
+        wanted = ipaddress.ip_address(socket.gethostbyname(host))
     except OSError:
         return ""
     interfaces = psutil.net_if_addrs().items()
-    return next((name for name, addresses in interfaces if any(a.address == wanted for a in addresses)), "")
+    return next((name for name, entries in interfaces if any(_has(entry, wanted) for entry in entries)), "")
+
+
+def _has(entry: Any, wanted: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    if entry.family != socket.AF_INET:
+        return False
+    address = ipaddress.ip_address(entry.address)
+    return address == wanted or (address.is_loopback and wanted.is_loopback)
 
 
 @contextmanager

@@ -23,15 +23,17 @@ from kungfu.runtime.attachment.horovod import HorovodAttachment
 pytest.importorskip("horovod.tensorflow", reason="horovod is not installed; `make setup` compiles it")
 
 DEADLINE_S = 60.0
+HERE, THERE = "127.0.0.1", "127.0.0.2"  # both are this machine, and two hosts to the attachment
 Answers = list[dict[str, Any]]
 
 
 class Peer:
     """A process that does what it is told, and how to hear what came of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
+        self.host = host
         quiet = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [sys.executable, str(Path(__file__).with_name("peer.py"))]
+        command = [sys.executable, str(Path(__file__).with_name("peer.py")), host]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | quiet)
 
@@ -48,8 +50,8 @@ class Peer:
 
 
 @contextmanager
-def cluster(size: int) -> Iterator[list[Peer]]:
-    peers = [Peer() for _ in range(size)]
+def cluster(*hosts: str) -> Iterator[list[Peer]]:
+    peers = [Peer(host) for host in hosts]
     try:
         for peer in peers:
             assert peer.hear() == {"ready": True}
@@ -68,7 +70,7 @@ def ask(peers: Sequence[Peer], do: str, **arguments: Any) -> Answers:
 
 def open_view(peers: Sequence[Peer], *, view: int, deadline_s: float = 30.0) -> Answers:
     (store,) = ask(peers[:1], "prepare", size=len(peers))
-    addresses = [f"127.0.0.1:{4000 + rank}" for rank in range(len(peers))]
+    addresses = [f"{peer.host}:{4000 + rank}" for rank, peer in enumerate(peers)]
     place = {"size": len(peers), "view": view, "addresses": addresses, "rendezvous": store["address"]}
     for rank, peer in enumerate(peers):
         peer.tell("open", rank=rank, deadline_s=deadline_s, **place)
@@ -78,7 +80,7 @@ def open_view(peers: Sequence[Peer], *, view: int, deadline_s: float = 30.0) -> 
 @functools.cache
 def history() -> dict[str, Answers]:
     """What 2 -> 3 -> 2 peers answered; the leaver of the end is alone afterwards."""
-    with cluster(3) as peers:
+    with cluster(HERE, HERE, HERE) as peers:
         alone = ask(peers, "mixture", prescale=0.5)
         opened = open_view(peers[:2], view=1)
         two = {do: ask(peers[:2], do) for do in ("eager", "constants", "gated", "normal")}
@@ -189,13 +191,29 @@ def test_peers_whose_tensors_differ_hear_of_it() -> None:
 
 
 @pytest.mark.slow
+def test_peers_of_two_hosts_meet_at_the_host_of_rank_0() -> None:
+    with cluster(HERE, THERE, HERE) as peers:
+        open_view(peers, view=1)
+        three = ask(peers, "mixture", prescale=1.0)
+        moved = open_view(peers[1:], view=2)
+        two = ask(peers[1:], "mixture", prescale=1.0)
+        assert ask(peers[1:2], "prepare", size=2)[0]["address"].startswith(f"{THERE}:")
+        ask(peers[1:], "close")
+    assert [answer.get("error") for answer in moved] == [None, None]
+    for answers, size in ((three, 3), (two, 2)):
+        for answer in answers:
+            assert _flat(answer["sums"]) == pytest.approx(_flat(mixture(size)))
+            assert answer["traces"] == 1
+
+
+@pytest.mark.slow
 def test_nothing_is_left_in_the_environment() -> None:
     assert [answer["left_behind"] for answer in history()["opened"]] == [[]] * 7
 
 
 @pytest.mark.slow
 def test_a_killed_peer_ends_the_message_with_an_error_and_the_others_go_on_in_a_new_view() -> None:
-    with cluster(3) as peers:
+    with cluster(HERE, HERE, HERE) as peers:
         open_view(peers, view=1)
         for peer in peers[:2]:
             peer.tell("constants")
@@ -213,7 +231,7 @@ def test_a_killed_peer_ends_the_message_with_an_error_and_the_others_go_on_in_a_
 
 @pytest.mark.slow
 def test_a_peer_that_does_not_come_to_a_message_is_named_after_the_deadline() -> None:
-    with cluster(3) as peers:
+    with cluster(HERE, HERE, HERE) as peers:
         open_view(peers, view=1, deadline_s=2.0)
         for peer in (peers[0], peers[2]):
             peer.tell("constants")
@@ -227,7 +245,7 @@ def test_a_peer_that_does_not_come_to_a_message_is_named_after_the_deadline() ->
 
 @pytest.mark.slow
 def test_a_stopped_peer_ends_the_message_after_the_deadline() -> None:
-    with cluster(2) as peers:
+    with cluster(HERE, HERE) as peers:
         open_view(peers, view=1, deadline_s=2.0)
         peers[1].process.send_signal(signal.SIGSTOP)
         peers[0].tell("constants")
