@@ -2,7 +2,19 @@
 
 from kungfu.testing.faults.chance import random_faults
 from kungfu.testing.faults.drive import Carried, drive
-from kungfu.testing.faults.schedule import Fault, Resize, Send, When, parse
+from kungfu.testing.faults.schedule import Fault, Resize, Send, SendHosts, When, parse
 from kungfu.testing.faults.watch import Sight, Watch
 
-__all__ = ["Carried", "Fault", "Resize", "Send", "Sight", "Watch", "When", "drive", "parse", "random_faults"]
+__all__ = [
+    "Carried",
+    "Fault",
+    "Resize",
+    "Send",
+    "SendHosts",
+    "Sight",
+    "Watch",
+    "When",
+    "drive",
+    "parse",
+    "random_faults",
+]

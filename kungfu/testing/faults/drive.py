@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kungfu.errors import DeadlineExceeded, UsageError
-from kungfu.testing.faults.schedule import Fault, Resize, Send, Verb, When
+from kungfu.testing.faults.schedule import Fault, Resize, Send, SendHosts, Verb, When
 from kungfu.testing.faults.watch import Sight, Watch
 
 __all__ = ["Carried", "drive"]
@@ -26,7 +26,10 @@ _LOOK_S = 0.01
 
 @dataclass(frozen=True)
 class Carried:
-    """A fault that was carried out: the steps of the record by then, and the peers that it hit, by id."""
+    """A fault that was carried out: the steps of the record by then, and the peers that it hit, by id.
+
+    One that hit hosts has hit all peers that these had started.
+    """
 
     fault: Fault
     step: int
@@ -35,7 +38,7 @@ class Carried:
 
 def drive(
     faults: Sequence[Fault],
-    folder: Path,
+    folder: Path | Sequence[Path],
     *,
     size: int,
     resize: Callable[[int], None],
@@ -44,6 +47,7 @@ def drive(
 ) -> list[Carried]:
     """Carries `faults` out, one after the other, on the job of `size` peers that writes its record to `folder`.
 
+    A job of several hosts has a folder for each, in the order of the hosts; the first whose host was not hit counts.
     Who is hit follows from the record, and signals go to processes by the ids in it; the job must run on this machine.
     `resize` asks the job for a size, in any way that it understands; `over` says whether it has ended. Returns when the
     job has settled from the last fault: it has the size that it shall have, and nobody is on the way.
@@ -51,18 +55,28 @@ def drive(
     Raises ``DeadlineExceeded`` where the moment of a fault does not come within `deadline_s` seconds after the one
     before, and ``UsageError`` where the job ends before, or has nobody whom a fault could hit.
     """
-    watch, carried, doomed = Watch(folder), list[Carried](), set[int]()
+    watches = [Watch(one) for one in ([folder] if isinstance(folder, Path) else folder)]
+    carried, doomed, hosts = list[Carried](), set[int](), set[int]()
     for fault in faults:
+        watch = _undisturbed(watches, hosts)
         _await(fault.when, watch, size=size, doomed=doomed, over=over, deadline_s=deadline_s)
         sight = watch.look()
         if isinstance(fault.what, Resize):
             size = fault.what.size
             resize(size)
-        peers = _hit(fault.what, sight) if isinstance(fault.what, Send) else ()
+        peers = _hit(fault.what, sight)
         doomed = doomed - {*peers} if _spares(fault) else doomed | {*peers}
+        if isinstance(fault.what, SendHosts):
+            hosts = hosts - {*fault.what.hosts} if _spares(fault) else hosts | {*fault.what.hosts}
         carried.append(Carried(fault, sight.steps, peers))
+    watch = _undisturbed(watches, hosts)
     _await(When("settled"), watch, size=size, doomed=doomed, over=over, deadline_s=deadline_s)
     return carried
+
+
+def _undisturbed(watches: Sequence[Watch], hit: set[int]) -> Watch:
+    """The record of a host that was hit may have ended, or stand still."""
+    return next((watch for host, watch in enumerate(watches) if host not in hit), watches[0])
 
 
 def _await(
@@ -89,7 +103,21 @@ def _has_come(when: When, sight: Sight, *, size: int, doomed: set[int], before: 
     return sight.settled(size) and doomed.isdisjoint(sight.members)
 
 
-def _hit(what: Send, sight: Sight) -> tuple[int, ...]:
+def _hit(what: Send | SendHosts | Resize, sight: Sight) -> tuple[int, ...]:
+    if isinstance(what, Resize):
+        return ()
+    return _hit_peers(what, sight) if isinstance(what, Send) else _hit_hosts(what, sight)
+
+
+def _hit_hosts(what: SendHosts, sight: Sight) -> tuple[int, ...]:
+    if not sight.hosts.keys() >= {*what.hosts}:
+        raise UsageError(f"there is nobody to {what}: the hosts {sorted(sight.hosts)} are in")
+    for host in what.hosts:
+        _send(sight.hosts[host], _SIGNALS[what.verb])
+    return tuple(peer for host in what.hosts for peer in sight.peers_of(host))
+
+
+def _hit_peers(what: Send, sight: Sight) -> tuple[int, ...]:
     members = sight.members
     missing = [rank for rank in what.ranks if rank >= len(members)]
     if missing or not (what.ranks or sight.joiners):
@@ -101,7 +129,7 @@ def _hit(what: Send, sight: Sight) -> tuple[int, ...]:
 
 
 def _spares(fault: Fault) -> bool:
-    return isinstance(fault.what, Send) and fault.what.verb == "continue"
+    return isinstance(fault.what, Send | SendHosts) and fault.what.verb == "continue"
 
 
 def _send(pid: int, number: signal.Signals) -> None:

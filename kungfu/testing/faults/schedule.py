@@ -9,9 +9,11 @@ One fault a line (or between semicolons), carried out in their order, each not b
     at next lost after 0.05 s kill rank 0
     once settled kill ranks 0,1
     at next spawned after 2 s kill joiner
+    once settled kill host 1
 
 A rank counts the members of the newest view that still live, in their order; a joiner is the newest process that is in
-no view yet. ``kill`` is SIGKILL, ``stop`` SIGSTOP, ``continue`` SIGCONT, ``notice`` SIGTERM.
+no view yet; a host counts those of the job in the order of its list, and its kungfu-run is who gets the signal.
+``kill`` is SIGKILL, ``stop`` SIGSTOP, ``continue`` SIGCONT, ``notice`` SIGTERM.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any, Literal, get_args
 
 from kungfu.errors import UsageError
 
-__all__ = ["Fault", "Resize", "Send", "Verb", "When", "parse"]
+__all__ = ["Fault", "Resize", "Send", "SendHosts", "Verb", "When", "parse"]
 
 Verb = Literal["kill", "stop", "continue", "notice"]
 Moment = Literal["step", "barrier", "next", "settled"]
@@ -30,7 +32,8 @@ Moment = Literal["step", "barrier", "next", "settled"]
 _LINE = re.compile(
     r"(?:at (?P<moment>step|barrier) (?P<number>\d+)|at next (?P<event>[a-z]+(?: [a-z]+)?)|once (?P<settled>settled))"
     r"(?: after (?P<after>\d+(?:\.\d+)?) s)?"
-    r" (?:resize (?P<size>\d+)|(?P<verb>kill|stop|continue|notice) (?:ranks? (?P<ranks>\d+(?:,\d+)*)|(?P<who>joiner)))"
+    r" (?:resize (?P<size>\d+)|(?P<verb>kill|stop|continue|notice)"
+    r" (?:ranks? (?P<ranks>\d+(?:,\d+)*)|(?P<who>joiner)|hosts? (?P<hosts>\d+(?:,\d+)*)))"
 )
 
 
@@ -66,6 +69,17 @@ class Send:
 
 
 @dataclass(frozen=True)
+class SendHosts:
+    """A signal to kungfu-run on these ``hosts``, at once; they are counted in the order of the job's list."""
+
+    verb: Verb
+    hosts: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.verb} hosts {','.join(map(str, self.hosts))}"
+
+
+@dataclass(frozen=True)
 class Resize:
     """Ask for a size in peers."""
 
@@ -80,7 +94,7 @@ class Fault:
     """What happens when."""
 
     when: When
-    what: Send | Resize
+    what: Send | SendHosts | Resize
 
     def __str__(self) -> str:
         return f"{self.when} {self.what}"
@@ -104,7 +118,7 @@ def _fault(words: str) -> Fault:
     if found is None:
         raise UsageError(
             f"{words!r} is no fault; write a moment (at step N, at barrier N, at next EVENT, once settled; maybe after "
-            f"N s), then resize N, or {', '.join(get_args(Verb))} and rank N, ranks N,M or joiner"
+            f"N s), then resize N, or {', '.join(get_args(Verb))} and rank N, ranks N,M, joiner, host N or hosts N,M"
         )
     part: dict[str, Any] = found.groupdict()
     moment: Moment = part["moment"] or ("settled" if part["settled"] else "next")
@@ -112,4 +126,10 @@ def _fault(words: str) -> Fault:
     verb: Verb | None = part["verb"]
     if verb is None:
         return Fault(when, Resize(int(part["size"])))
-    return Fault(when, Send(verb, tuple(int(rank) for rank in (part["ranks"] or "").split(",") if rank)))
+    if part["hosts"]:
+        return Fault(when, SendHosts(verb, _numbers(part["hosts"])))
+    return Fault(when, Send(verb, _numbers(part["ranks"] or "")))
+
+
+def _numbers(words: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in words.split(",") if word)

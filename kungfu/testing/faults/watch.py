@@ -13,13 +13,18 @@ __all__ = ["Sight", "Watch"]
 
 @dataclass
 class Sight:
-    """The record so far. ``kinds`` are those of all events in their order, ``pids`` those of all peers by id."""
+    """The record so far. ``kinds`` are those of all events in their order, ``pids`` those of all peers by id.
+
+    ``hosts`` are the ids of kungfu-run's processes by the hosts that are in, ``host_of`` where each peer was started.
+    """
 
     steps: int = 0
     barriers: set[int] = field(default_factory=set)
     kinds: list[str] = field(default_factory=list)
     pids: dict[int, int] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
+    hosts: dict[int, int] = field(default_factory=dict)
+    host_of: dict[int, int] = field(default_factory=dict)
     view: tuple[int, ...] = ()
 
     @property
@@ -32,6 +37,10 @@ class Sight:
         """Those on their way, by id."""
         return tuple(peer for peer in self.pids if peer not in self.gone and peer not in self.view)
 
+    def peers_of(self, host: int) -> tuple[int, ...]:
+        """Those of a host whose end is not in the record, by id."""
+        return tuple(peer for peer, where in self.host_of.items() if where == host and peer not in self.gone)
+
     def settled(self, size: int) -> bool:
         """Whether the newest view has so many peers, all of them alive, and nobody is on the way."""
         return len(self.members) == len(self.view) == size and not self.joiners
@@ -41,7 +50,12 @@ class Sight:
         kind, peer = event.get("event", ""), event.get("peer", -1)
         self.kinds.append(kind)
         if kind == "spawned":
-            self.pids[peer] = event["pid"]
+            self.pids[peer], self.host_of[peer] = event["pid"], event.get("host", 0)
+        elif kind == "host":
+            self.hosts[event["host"]] = event["pid"]
+        elif kind in ("host left", "host lost"):
+            self.hosts.pop(event["host"], None)
+            self.gone.update(self.peers_of(event["host"]))
         elif kind == "view":
             self.view = tuple(event["peers"])
         elif kind in ("called", "decision"):

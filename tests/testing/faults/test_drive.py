@@ -57,6 +57,30 @@ def test_a_peer_that_may_go_on_does_not_keep_a_job_from_settling(tmp_path):
     assert [one.peers for one in carried] == [(0,), (0,)]
 
 
+def test_faults_hit_the_agents_of_hosts_and_the_record_of_another_host_is_followed(tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    with processes(tmp_path, 2) as agents:
+        told = [{"event": "host", "host": host, "pid": agent.pid} for host, agent in enumerate(agents)]
+        told += [{"event": "spawned", "peer": peer, "pid": agents[0].pid, "host": peer % 2} for peer in range(3)]
+        for folder in folders:
+            write(folder, *told, {"event": "view", "peers": [0, 1, 2]})
+            write(folder, {"step": 10}, name="metrics.jsonl")
+        write(folders[1], {"event": "host lost", "host": 0, "why": "silent"}, {"event": "view", "peers": [1]})
+        carried = drive(parse("at step 10 kill host 0"), folders, size=1, resize=print)
+        assert agents[0].wait() == -signal.SIGKILL
+        assert agents[1].poll() is None
+    assert [one.peers for one in carried] == [(0, 2)]
+
+
+def test_a_host_that_is_not_in_cannot_be_hit(tmp_path):
+    write(tmp_path, {"event": "host", "host": 0, "pid": -1})
+    write(tmp_path, {"step": 1}, name="metrics.jsonl")
+    with pytest.raises(UsageError, match=r"kill hosts 1: the hosts \[0\] are in"):
+        drive(parse("at step 1 kill host 1"), tmp_path, size=1, resize=print)
+
+
 def test_a_moment_that_never_comes_is_named_with_what_there_is(tmp_path):
     with processes(tmp_path, 1), pytest.raises(DeadlineExceeded, match=r"for at next rescale; by step 10 peers \[0\]"):
         drive(parse("at next rescale kill rank 0"), tmp_path, size=1, resize=print, deadline_s=0.05)

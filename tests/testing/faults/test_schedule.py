@@ -1,7 +1,7 @@
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.testing.faults import Fault, Resize, Send, When, parse
+from kungfu.testing.faults import Fault, Resize, Send, SendHosts, When, parse
 
 
 def test_every_form_of_a_fault_is_read():
@@ -11,6 +11,7 @@ def test_every_form_of_a_fault_is_read():
     at next peer ended after 0.25 s notice ranks 0,2
     once settled resize 5
     at next spawned kill joiner
+    once settled stop host 1; at next host lost continue hosts 0,2
     """
     assert parse(written) == (
         Fault(When("step", 40), Send("kill", (1,))),
@@ -19,15 +20,21 @@ def test_every_form_of_a_fault_is_read():
         Fault(When("next", event="peer ended", after_s=0.25), Send("notice", (0, 2))),
         Fault(When("settled"), Resize(5)),
         Fault(When("next", event="spawned"), Send("kill")),
+        Fault(When("settled"), SendHosts("stop", (1,))),
+        Fault(When("next", event="host lost"), SendHosts("continue", (0, 2))),
     )
 
 
 def test_a_fault_says_itself_in_words_that_are_read_again():
-    faults = parse("at step 4 kill ranks 0,1; at next lost after 0.5 s stop joiner; once settled resize 2")
+    faults = parse(
+        "at step 4 kill ranks 0,1; at next lost after 0.5 s stop joiner; once settled resize 2; at step 9 notice host 1"
+    )
     assert parse("; ".join(str(fault) for fault in faults)) == faults
 
 
-@pytest.mark.parametrize("words", ["at step x kill rank 1", "kill rank 1", "at step 4 kill", "at step 4 resize two"])
+@pytest.mark.parametrize(
+    "words", ["at step x kill rank 1", "kill rank 1", "at step 4 kill", "at step 4 resize two", "at step 4 kill host a"]
+)
 def test_words_that_are_no_fault_are_named(words):
     with pytest.raises(UsageError, match="is no fault; write a moment") as caught:
         parse(f"at step 3 resize 2; {words}")

@@ -31,6 +31,19 @@ def test_a_peer_that_left_is_no_member_though_its_process_may_run_on(tmp_path):
     assert Watch(tmp_path).look().members == (1,)
 
 
+def test_a_host_that_is_gone_takes_its_peers_along(tmp_path):
+    watch = Watch(tmp_path)
+    write(tmp_path, *({"event": "host", "host": host, "name": "a", "pid": 50 + host} for host in range(2)))
+    write(tmp_path, *({"event": "spawned", "peer": peer, "pid": 70 + peer, "host": peer % 2} for peer in range(4)))
+    write(tmp_path, {"event": "view", "peers": [0, 1, 2]}, {"event": "peer ended", "peer": 2})
+    sight = watch.look()
+    assert sight.hosts == {0: 50, 1: 51}
+    assert (sight.peers_of(0), sight.peers_of(1)) == ((0,), (1, 3))
+    write(tmp_path, {"event": "host lost", "host": 1, "why": "silent"})
+    sight = watch.look()
+    assert (sight.hosts, sight.members, sight.joiners) == ({0: 50}, (0,), ())
+
+
 def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path):
     watch, path = Watch(tmp_path), tmp_path / "metrics.jsonl"
     path.write_text('{"step": 4}\n{"ste')
