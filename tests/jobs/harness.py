@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,36 +102,58 @@ class Job:
         return Ended(self.process.returncode, output, self.folder, time.monotonic() - self.started)
 
 
-@contextmanager
-def started(tmp_path: Path, *options: object, program: str | Path, arguments: Sequence[object] = ()) -> Iterator[Job]:
-    """A running job of a program (a name in ``programs`` or a path); nothing of it may be left afterwards.
+def launched(
+    tmp_path: Path,
+    *options: object,
+    program: str | Path,
+    arguments: Sequence[object] = (),
+    name: str = "log",
+    environment: Mapping[str, str] | None = None,
+) -> Job:
+    """kungfu-run with a program (a name in ``programs`` or a path), its record in ``tmp_path / name``; see ``cleared``.
 
-    ``options`` are those of kungfu-run. What is still alive at the end is ended by its id, and is an error.
+    ``options`` are those of kungfu-run; ``environment`` is added to that of this process.
     """
     script = Path(program) if os.sep in str(program) else PROGRAMS / program
-    logdir, console = tmp_path / "log", tmp_path / "console.txt"
+    logdir, console = tmp_path / name, tmp_path / f"console-{name}.txt"
     line = [sys.executable, "-m", "kungfu.cli.run", "--logdir", logdir, *options, sys.executable, script, *arguments]
     with console.open("wb") as output:
         process = subprocess.Popen(
             [str(word) for word in line],
             cwd=tmp_path,
-            env={**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": str(ROOT), **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    job = Job(process, logdir, console, time.monotonic())
+    return Job(process, logdir, console, time.monotonic())
+
+
+@contextmanager
+def cleared(jobs: Sequence[Job]) -> Iterator[None]:
+    """After the block nothing of ``jobs`` may be left: what is still alive is ended by its id, and is an error."""
     try:
-        yield job
+        yield
     finally:
-        alive = process.poll() is None
-        if alive:
+        alive = [job for job in jobs if job.process.poll() is None]
+        for job in alive:
             job.signal(signal.SIGKILL)
-        process.wait()
-    awaited(lambda: not processes_of(job), what=lambda: f"the end of {processes_of(job)}", deadline_s=REMAINS_S)
-    awaited(lambda: not remains(job), what=lambda: f"the end of {remains(job)}", deadline_s=REMAINS_S)
-    assert not alive, f"the job was still running:\n{console.read_text(errors='replace')}"
+        for job in jobs:
+            job.process.wait()
+    for job in jobs:
+        for left in (partial(processes_of, job), partial(remains, job)):
+            awaited(lambda left=left: not left(), what=lambda left=left: f"the end of {left()}", deadline_s=REMAINS_S)
+    said = "\n".join(job.console.read_text(errors="replace") for job in alive)
+    assert not alive, f"the job was still running:\n{said}"
+
+
+@contextmanager
+def started(tmp_path: Path, *options: object, program: str | Path, arguments: Sequence[object] = ()) -> Iterator[Job]:
+    """A running job on one host; nothing of it may be left afterwards."""
+    job = launched(tmp_path, *options, program=program, arguments=arguments)
+    with cleared([job]):
+        yield job
 
 
 def ran(

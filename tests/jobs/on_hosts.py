@@ -1,0 +1,86 @@
+"""A job on several hosts, all of them loopback addresses of this machine: kungfu-run on each, with its own folder."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kungfu.cli.hosting import SECRET_KEY
+from tests.jobs.harness import Ended, Job, cleared, launched
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """What runs on each host, in the order of the job's list."""
+
+    jobs: tuple[Job, ...]
+
+    def __getitem__(self, host: int) -> Job:
+        return self.jobs[host]
+
+    @property
+    def folders(self) -> list[Path]:
+        return [job.folder for job in self.jobs]
+
+    def over(self) -> bool:
+        """Whether nothing of the job runs any more."""
+        return all(job.process.poll() is not None for job in self.jobs)
+
+    def ends(self, *, deadline_s: float = 120.0) -> list[Ended]:
+        """How each host ended; an error if one has not within the deadline."""
+        return [job.end(deadline_s=deadline_s) for job in self.jobs]
+
+    def are_in(self, *, of: int = 0) -> None:
+        """Waits until the record of host ``of`` has every host."""
+        for host, job in enumerate(self.jobs):
+            self[of].event("host", host=host, pid=job.process.pid)
+
+
+def names(count: int) -> list[str]:
+    """127.0.0.1, 127.0.0.2, ...: all are this machine, and hosts to the job."""
+    return [f"127.0.0.{host + 1}" for host in range(count)]
+
+
+@contextmanager
+def started_on_hosts(
+    tmp_path: Path,
+    *options: object,
+    slots: Sequence[int],
+    program: str | Path,
+    arguments: Sequence[object] = (),
+    environment: dict[str, str] | None = None,
+) -> Iterator[Hosts]:
+    """A running job on as many hosts as ``slots`` has entries; nothing of it may be left afterwards.
+
+    The record of host N is in ``tmp_path / "host-N"``; ``options`` are those of every kungfu-run.
+    """
+    here = names(len(slots))
+    listed = ",".join(f"{name}:{room}" for name, room in zip(here, slots, strict=True))
+    port, shared = _free_port(here), {SECRET_KEY: secrets.token_hex(32), **(environment or {})}
+    jobs: list[Job] = []
+    with cleared(jobs):
+        for host, name in enumerate(here):
+            line: list[Any] = ["-H", listed, "--self", name, "--port", port, *options]
+            jobs.append(
+                launched(tmp_path, *line, program=program, arguments=arguments, name=f"host-{host}", environment=shared)
+            )
+        yield Hosts(tuple(jobs))
+
+
+def _free_port(names: Sequence[str]) -> int:
+    """A port on which nobody listens under any of these addresses."""
+    while True:
+        with ExitStack() as stack:
+            first = stack.enter_context(socket.create_server((names[0], 0)))
+            port = int(first.getsockname()[1])
+            try:
+                for name in names[1:]:
+                    stack.enter_context(socket.create_server((name, port)))
+            except OSError:
+                continue
+            return port
