@@ -30,7 +30,7 @@ from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_terms, from_view, from_wish, to_terms, to_view, to_wish
+from kungfu.runtime.wire.convert import from_demand, from_terms, from_view, from_wish, to_terms, to_view, to_wish
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 
 __all__ = ["Loss", "Membership"]
@@ -102,7 +102,8 @@ class Membership:
         """This peer lost others: unplugs itself, reports, and enters the view of those who live.
 
         Those furthest on hold the state that counts, the others take it from them; the lowest rank leads, and lets
-        ``adjust`` make the terms. Raises what is wrong if it is not for the loss of a peer.
+        ``adjust`` make the terms. Where one of them knows that training has ended, it has ended for all: the lost
+        leader may have said so to some only. Raises what is wrong if it is not for the loss of a peer.
         """
         before = replace(self._member(), terms=loss.terms)
         while True:
@@ -115,6 +116,8 @@ class Membership:
                 leads = self._leads(before, entry.view, admission.survival.target, adjust)
                 entry = replace(entry, leads=leads)
             try:
+                if loss.terms.stopped:
+                    self._pass_on_the_end(entry)
                 after = self._enter(entry, state, parts)
             except (PeerFailure, DeadlineExceeded) as error:
                 loss = replace(loss, error=error)
@@ -247,8 +250,26 @@ class Membership:
 
     def _leads(self, before: Standing, view: View, target: int, adjust: Adjust) -> Callable[[], Terms]:
         """The terms of survivors: the batch stays, so that what is trained does not change because a peer was lost."""
-        kept = replace(before.terms, target_size=target, refused_size=0, leaving=())
-        return lambda: adjust(before.view, Decision(view, kept))
+
+        def terms() -> Terms:
+            stopped = before.terms.stopped or self._service.told_to_stop()
+            kept = replace(before.terms, target_size=target, refused_size=0, leaving=(), stopped=stopped)
+            return adjust(before.view, Decision(view, kept))
+
+        return terms
+
+    def _pass_on_the_end(self, entry: Entry) -> None:
+        """Whoever leads the survivors hears that training has ended before it makes their terms."""
+        leader = entry.view.peers[0]
+        if leader.id == self._settings.peer:
+            return
+        what = f"rank 0 (peer {leader.id}), about to lead view {entry.view.version}"
+        demand = from_demand(Demand("stop", "a barrier before a loss"))
+        carry, in_vain = (
+            PeerServiceStub(self._lines.to(leader.address)).Carry,
+            partial(self._installer.in_vain, entry.view),
+        )
+        rpc.call_unless(in_vain, carry, demand, deadline_s=self._deadline_s, what=what)
 
     # ---- the first meeting ---------------------------------------------------------------------------------------
 

@@ -108,6 +108,11 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             self._on_offer()
         return demand
 
+    def told_to_stop(self) -> bool:
+        """Whether the end of training is demanded; it stays so, for nothing comes after it."""
+        with self._changed:
+            return any(demand.kind == "stop" for demand in self._demands)
+
     def take_offer(self) -> Prepared | None:
         """The last offer of prepared peers, once; none if one of them is gone by now: the agent makes another one."""
         with self._changed:

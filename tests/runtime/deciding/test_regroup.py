@@ -11,9 +11,11 @@ from kungfu.runtime.deciding.cluster import (
     Budgets,
     Cluster,
     Command,
+    Done,
     Ended,
     Event,
     Fail,
+    Finishing,
     InForce,
     Kill,
     Lead,
@@ -268,6 +270,34 @@ def test_a_script_that_ends_while_the_others_train_is_lost_to_them() -> None:
     assert cluster.regrouping is not None
     assert cluster.regrouping.lost == {1: "its script ended (exit code 0) while the others trained"}
     assert cluster.losses.failures == 1
+
+
+# ---- the last barrier -----------------------------------------------------------------------------------------------
+
+
+def test_a_leader_that_dies_when_the_others_are_through_fails_no_job() -> None:
+    through = [Finishing(id_, leaving=False) for id_ in (1, 2)]
+    cluster, commands = after(training(0, 1, 2), *through, Ended(0, -9))
+    assert commands == [Announce(0, 1, "killed by SIGKILL")]
+    assert after(cluster, Ended(1, 0), Ended(2, 0))[1] == [Done()]
+    alone, _ = after(training(0, 1), Finishing(1, leaving=False), Ended(1, 0))
+    assert after(alone, Ended(0, -9))[1][-1] == Done()
+    assert after(alone, Ended(0, 1))[1][-1] == Fail(0, "exit code 1, after its training was over"), "its script failed"
+
+
+def test_who_did_not_hear_the_leaders_last_word_ends_alone_whatever_the_job_needs_to_train() -> None:
+    rules = Rules(RULES.deadlines, Budgets(failures=0), minimum=2)
+    cluster, _ = after(training(0, 1, 2, rules=rules), Ended(0, -9), lost(2))
+    cluster, commands = after(cluster, Finishing(1, leaving=False), Tick())
+    assert commands == [Lead(view_of(2, version=3), (0,), 0, {0: "killed by SIGKILL"})]
+
+
+def test_nobody_is_replaced_when_others_are_through() -> None:
+    cluster, commands = after(training(0, 1, 2), Ended(0, -9), lost(2), Finishing(1, leaving=False), Tick())
+    lead = commands[-1]
+    assert isinstance(lead, Lead)
+    assert lead.target == 0
+    assert after(cluster, InForce(lead.view))[1] == []
 
 
 # ---- any history ----------------------------------------------------------------------------------------------------

@@ -371,24 +371,37 @@ def test_a_wait_at_a_barrier_ends_when_the_agent_says_that_a_peer_is_gone() -> N
             barrier()(running.members[0])
 
 
+def surviving(running: Job, *knows: Terms) -> list[Passage]:
+    """What becomes of the peers that outlive rank 0, each with the terms that it knows of."""
+    lost, survivors = PeerFailure("in step 8: peer rank=0 died during gradients"), running.members[1:]
+    waits = [
+        running.threads.submit(one.membership.survive, one.state, Loss(lost, 7, terms))
+        for one, terms in zip(survivors, knows, strict=True)
+    ]
+    reports = sorted((running.agent.losses.get(timeout=5.0) for _ in waits), key=lambda report: report.peer)
+    assert [(report.peer, report.step, report.holds) for report in reports] == [(1, 7, True), (2, 7, True)]
+    assert {tuple(report.suspects) for report in reports} == {(0,)}
+    view = View(3, running.agent.in_force[0].peers[1:])
+    admission = pb.Admission(view=from_view(view), sources=[0, 1])
+    admission.survival.target = 3
+    for peer in view.peers:
+        tell(peer, "Admit", admission)
+    return [wait.result(timeout=10.0) for wait in waits]
+
+
 def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to() -> None:
     with job(b"state", b"state", b"state") as running:
-        lost = PeerFailure("in step 8: peer rank=0 died during gradients")
-        survivors = running.members[1:]
-        loss = Loss(lost, 7, Terms(96, 32.0))
-        waits = [running.threads.submit(one.membership.survive, one.state, loss) for one in survivors]
-        reports = sorted((running.agent.losses.get(timeout=5.0) for _ in waits), key=lambda report: report.peer)
-        assert [(report.peer, report.step, report.holds) for report in reports] == [(1, 7, True), (2, 7, True)]
-        assert {tuple(report.suspects) for report in reports} == {(0,)}
-        view = View(3, running.agent.in_force[0].peers[1:])
-        admission = pb.Admission(view=from_view(view), sources=[0, 1])
-        admission.survival.target = 3
-        for peer in view.peers:
-            tell(peer, "Admit", admission)
-        passages = [wait.result(timeout=10.0) for wait in waits]
+        passages = surviving(running, Terms(96, 32.0), Terms(96, 32.0))
         assert [passage.after.rank for passage in passages] == [0, 1]
         assert {passage.after.terms for passage in passages} == {Terms(96, 32.0, target_size=3)}, "the batch is kept"
-        assert running.agent.in_force[-1] == view
+        assert running.agent.in_force[-1] == passages[0].after.view
+
+
+@pytest.mark.parametrize("heard", [0, 1], ids=["who-leads", "who-follows"])
+def test_training_that_has_ended_for_one_survivor_has_ended_for_all(heard: int) -> None:
+    with job(b"state", b"state", b"state") as running:
+        knows = [Terms(96, 32.0, stopped=rank == heard) for rank in (0, 1)]
+        assert [passage.after.terms.stopped for passage in surviving(running, *knows)] == [True, True]
 
 
 @pytest.mark.slow  # twice the deadline, so that a leader's own error comes first

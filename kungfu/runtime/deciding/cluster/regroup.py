@@ -35,7 +35,7 @@ def member_died(cluster: Cluster, peer: int, how: str, now: float) -> Outcome:
     reports = {other: report for other, report in regrouping.reports.items() if other != peer}
     regrouping = replace(regrouping, lost={**regrouping.lost, peer: how}, reports=reports)
     cluster = replace(cluster, regrouping=regrouping)
-    if not cluster.members:
+    if not cluster.members and not _trained(cluster):
         (root, why), *rest = regrouping.lost.items()
         return cluster, [Fail(root, why, others=dict(rest))]
     cluster, commands = _formed(cluster, now)
@@ -89,7 +89,7 @@ def _formed(cluster: Cluster, now: float) -> Outcome:
     regrouping, members = cluster.regrouping, cluster.members
     assert regrouping is not None
     assert cluster.view is not None
-    if regrouping.formed is not None or not regrouping.reports or set(members) - set(regrouping.reports):
+    if regrouping.formed is not None or not members or not regrouping.reports or set(members) - set(regrouping.reports):
         return cluster, []
     if (defect := _defect(cluster)) is not None:
         return cluster, [defect]
@@ -128,10 +128,15 @@ def _defect(cluster: Cluster) -> Fail | None:
     if regrouping.stuck >= STUCK:
         return Fail(root, f"{how}; {STUCK} views in a row broke before they trained", late=late, others=others)
     expected = len(members) + len(cluster.starting) + len(_replaced(cluster))
-    if expected < cluster.rules.minimum:
+    if expected < cluster.rules.minimum and not _trained(cluster):
         left = f"{expected} peer{'' if expected == 1 else 's'} would be left, fewer than --min {cluster.rules.minimum}"
         return Fail(root, f"{how}; {left}, and the budget for replacements is spent", others=others)
     return None
+
+
+def _trained(cluster: Cluster) -> bool:
+    """Whether the last barrier was held: some of the view are through, and for the others nothing is left to train."""
+    return cluster.view is not None and bool(cluster.processes.finished & set(cluster.view.ids))
 
 
 def _furthest(reports: Mapping[int, Report], members: tuple[int, ...]) -> list[int]:
@@ -144,6 +149,8 @@ def _replaced(cluster: Cluster) -> tuple[int, ...]:
     """The lost peers that are replaced once the survivors train again: as many as the budgets allow."""
     regrouping, losses, budgets = cluster.regrouping, cluster.losses, cluster.rules.budgets
     assert regrouping is not None
+    if _trained(cluster):
+        return ()
     failed = tuple(peer for peer in regrouping.lost if peer not in losses.noticed)
     taken = tuple(peer for peer in regrouping.lost if peer in losses.noticed)
     over_failures = max(0, losses.failures - budgets.failures)

@@ -124,14 +124,16 @@ def _ended(cluster: Cluster, peer: int, code: int, now: float) -> Outcome:
         return _ended_on_the_way(cluster, peer, code, now)
     if cluster.view is None or peer not in cluster.view.ids or peer in people.parting:
         return _concluded(cluster, [])
-    if peer in people.finished:
+    over = bool(people.finished) and not cluster.alive
+    if peer in people.finished or (over and code > 0):
         if code != 0:
             broken = {**cluster.losses.broken_after, peer: how}
             cluster = replace(cluster, losses=replace(cluster.losses, broken_after=broken))
         return _concluded(cluster, [])
     if code == 0 and cluster.regrouping is None:
         return _concluded(cluster, [Announce(peer, 0, QUIT)])  # the last ones to train do not miss each other
-    return member_died(_taken(cluster, peer, code), peer, how, now)
+    cluster, commands = member_died(_taken(cluster, peer, code), peer, how, now)
+    return cluster, [*commands, *([_over(cluster)] if over else [])]
 
 
 def _taken(cluster: Cluster, peer: int, code: int) -> Cluster:

@@ -1,0 +1,24 @@
+"""Jobs that lose rank 0 just when training ends: what some have heard holds for all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.jobs.harness import ran
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("how", "hears", "steps"), [("stop", 2, 10), ("last", 1, 40)], ids=["stop", "last"])
+def test_the_others_end_well_if_rank_0_dies_while_it_tells_them_that_training_is_over(tmp_path, how, hears, steps):
+    """Who lives follows, or leads, when it has heard it and the other one has not."""
+    options = ("-np", 3, "--min", 2, "--failures", 0, "--deadline", 20)
+    ended = ran(tmp_path, *options, program="half_heard.py", arguments=[how, hears, tmp_path], deadline_s=60)
+    assert ended.code == 0, ended.output
+    assert [event["how"] for event in ended.all_of("lost")] == ["killed by SIGKILL"]
+    found = [json.loads((tmp_path / f"{peer}.json").read_text()) for peer in (1, 2)]
+    assert found[0] == found[1]
+    assert found[0]["steps"] == steps
+    assert {event["peer"] for event in ended.all_of("finished")} == {1, 2}
