@@ -217,6 +217,7 @@ def _typed(functions: ctypes.CDLL) -> ctypes.CDLL:
         ctypes.c_int,
     ]
     functions.kungfu_group_silent.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_int), ctypes.c_int]
+    functions.kungfu_group_leave.argtypes = [ctypes.c_int64]
     functions.kungfu_group_close.argtypes = [ctypes.c_int64]
     return functions
 

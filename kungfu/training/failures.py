@@ -18,14 +18,14 @@ def translated(error: Any, barrier: Barrier, *, where: str) -> Exception:
     """Ours for an error of the all-reduce; any other error of the graph is the user's own and stays what it is.
 
     ``where`` is what the peers were doing: "step 7", "the barrier behind step 7".
-    The attachment is closed first: a failed one may keep its sockets open, and peers behind it waiting.
+    The attachment is left first: a failed one may keep its sockets open, and peers behind it waiting.
     """
     text, attachment = str(error.message), barrier.equipment.attachment
     ours, theirs = _OURS.search(text), _HOROVOD.search(text)
     if ours is None and theirs is None:
         return error
     reason = attachment.reason()
-    attachment.close()
+    attachment.leave()
     where = f"in {where}: "
     if ours is not None:
         return _named(where, ours[1])

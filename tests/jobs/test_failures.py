@@ -99,6 +99,20 @@ def test_a_peer_that_stands_still_is_killed_and_the_others_go_on(tmp_path, optio
     assert "rank=1" in dismissed["reason"]
 
 
+def test_a_peer_that_stands_still_while_another_one_is_killed_is_noticed_by_those_who_are_left(tmp_path):
+    options = ("-np", 3, "--failures", 0, "--heartbeat", 2)
+    with started(tmp_path, *options, program="failing.py", arguments=["endless"]) as job:
+        job.steps(3)
+        os.kill(job.event("spawned", peer=1)["pid"], signal.SIGSTOP)
+        os.kill(job.event("spawned", peer=2)["pid"], signal.SIGKILL)
+        job.event("recovered", to=1, deadline_s=25)
+        job.signal(signal.SIGTERM)
+        ended = job.end(deadline_s=6)
+    (dismissed,) = ended.all_of("dismissed")
+    assert dismissed["peer"] == 1
+    assert "it did not regroup with the others" in dismissed["reason"]
+
+
 def test_a_leader_that_stands_still_at_a_barrier_is_killed_long_before_the_barriers_deadline(tmp_path):
     options = ("-np", 2, "--failures", 0, "--heartbeat", 1.5)
     with started(tmp_path, *options, program="failing.py", arguments=["stopped-in-barrier"]) as job:

@@ -141,6 +141,11 @@ class LocalAttachment:
         """Nothing more: the op's own error names the ranks."""
         return ""
 
+    def leave(self) -> None:
+        """The others see this peer leave, and it goes on beating and looking for their beats until the next ``open`` or
+        ``close``: whoever leaves because of one that died may learn of another one that stands still. Idempotent."""
+        native.load().functions.kungfu_group_leave(self._group)
+
     def close(self) -> None:
         """Unplugs the op: the others see this peer leave, and the op is the identity from now on. Idempotent."""
         native.load().functions.kungfu_group_close(self._group)

@@ -79,5 +79,9 @@ class Attachment(Protocol):
     def reason(self) -> str:
         """Host, after a message failed: for whom it waited in vain, where its own error cannot say so; else ''."""
 
+    def leave(self) -> None:
+        """Host: the others see this peer leave; ``silent`` still tells of them, where it can, until the next ``open``
+        or ``close``. Until then every message fails."""
+
     def close(self) -> None:
         """Host: unplugs; idempotent."""

@@ -40,6 +40,9 @@ class SoloAttachment:
     def reason(self) -> str:
         return ""
 
+    def leave(self) -> None:
+        """There is nobody to leave."""
+
     def close(self) -> None:
         """There is nothing to unplug."""
 

@@ -87,10 +87,15 @@ class Installer:
 
     def in_vain(self, view: View) -> str | None:
         """Why it is in vain to wait for the peers of ``view``: one is gone, or stands still; ``None`` if none is."""
-        reason, silence = self.service.breaches.of(view), self.attachment.silent()
-        if reason is None and silence.ranks and silence.view == view.version:  # ranks of another view are others
-            reason = f"rank {', rank '.join(map(str, silence.ranks))} shows no life"
-        return reason
+        return self.service.breaches.of(view) or self.shows_no_life(view)[0] or None
+
+    def shows_no_life(self, view: View) -> tuple[str, set[int]]:
+        """Who of the peers of ``view`` stands still as far as this one can see: in words ('' for nobody), and by id."""
+        silence = self.attachment.silent()
+        if not silence.ranks or silence.view != view.version:  # ranks of another view are others
+            return "", set()
+        named = f"rank {', rank '.join(map(str, silence.ranks))} shows no life"
+        return named, {view.ids[rank] for rank in silence.ranks}
 
     def _place(self, entry: Entry, rank: int) -> Place:
         job, secret, deadline_s = self.settings.job, self.settings.secret, self.settings.deadlines.wait_s

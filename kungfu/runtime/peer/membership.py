@@ -96,7 +96,8 @@ class Membership:
                 self._heed_no_more = heed_notices(lambda: self._agency.notify("SIGTERM"))
                 return Passage(None, standing, parts=parts)
             except (PeerFailure, DeadlineExceeded) as error:
-                self._report(Loss(error, 0, Terms()))  # the others go on without this peer, and admit it later
+                self._attachment.close()
+                self._agency.lost(self._known(Loss(error, 0, Terms())))  # the others go on, and admit this peer later
 
     def survive(self, state: ReplicatedState, loss: Loss, *, adjust: Adjust = as_decided) -> Passage:
         """This peer lost others: unplugs itself, reports, and enters the view of those who live.
@@ -108,8 +109,7 @@ class Membership:
         before = replace(self._member(), terms=loss.terms)
         while True:
             started = self._clock()
-            self._report(loss)
-            admission = self._admission()
+            admission = self._readmitted(loss)
             parts = {"regroup": self._clock() - started}
             entry = self._entry(admission)
             if entry.standing.rank == 0:
@@ -225,21 +225,34 @@ class Membership:
 
     # ---- losing others -------------------------------------------------------------------------------------------
 
-    def _report(self, loss: Loss) -> None:
-        self._attachment.close()
-        error, named = loss.error, self._entering or (self._standing.view if self._standing else None)
-        report = Report(
-            version=self._heard,
-            step=loss.step,
-            holds=self._holds,
-            error=str(error),
-            suspects=() if named is None else _suspects(str(error), named),
-            late=isinstance(error, DeadlineExceeded),
-        )
-        self._agency.lost(report)
+    def _readmitted(self, loss: Loss) -> pb.Admission:
+        """Leaves, reports, and waits for a view; reports again if somebody else turns out to stand still meanwhile."""
+        self._attachment.leave()
+        told = [self._known(loss)]
+        self._agency.lost(told[0])
 
-    def _admission(self) -> pb.Admission:
-        return self._service.admission(after=self._heard, deadline_s=_EVER_S, what="the job to admit this peer")
+        def look() -> None:
+            report = self._known(loss)
+            if not {*report.suspects} <= {*told[-1].suspects}:
+                told.append(report)
+                self._agency.lost(report)
+
+        return self._admission(meanwhile=look)
+
+    def _known(self, loss: Loss) -> Report:
+        """What this peer knows of a loss: whom the error names, and who shows no life as far as it can see."""
+        error, named = str(loss.error), self._entering or (self._standing.view if self._standing else None)
+        suspects = set[int]()
+        if named is not None:
+            silence, silent = self._installer.shows_no_life(named)
+            suspects = _suspects(error, named) | silent
+            error = f"{error}; {silence}" if silent and silence not in error else error
+        late = isinstance(loss.error, DeadlineExceeded)
+        return Report(self._heard, loss.step, self._holds, error, tuple(sorted(suspects)), late)
+
+    def _admission(self, *, meanwhile: Callable[[], None] = lambda: None) -> pb.Admission:
+        what = "the job to admit this peer"
+        return self._service.admission(after=self._heard, deadline_s=_EVER_S, what=what, meanwhile=meanwhile)
 
     def _entry(self, admission: pb.Admission) -> Entry:
         view = to_view(admission.view)
@@ -357,8 +370,8 @@ def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, Agen
     return server, Agency(settings, Peer(settings.peer, server.address))
 
 
-def _suspects(error: str, view: View) -> tuple[int, ...]:
+def _suspects(error: str, view: View) -> set[int]:
     """The ids of the ranks and peers that an error names."""
     ranks = {int(word) for match in _NAMED.findall(error) for word in match.split(",") if word}
     ids = {view.ids[rank] for rank in ranks if rank < view.size}
-    return tuple(sorted(ids | {int(peer) for peer in _NAMED_BY_ID.findall(error)}))
+    return ids | {int(peer) for peer in _NAMED_BY_ID.findall(error)}

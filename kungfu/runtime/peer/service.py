@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,8 @@ from kungfu.runtime.wire.convert import to_demand, to_prepared
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceServicer
 
 __all__ = ["PeerService"]
+
+_LOOK_S = 0.2
 
 
 class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated without types
@@ -85,18 +88,27 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def PrepareAttachment(self, request: pb.ViewInfo, context: Any) -> pb.Rendezvous:  # noqa: N802 - gRPC's name
         return pb.Rendezvous(address=self._rendezvous(len(request.peers)))
 
-    def admission(self, *, after: int, deadline_s: float, what: str) -> pb.Admission:
+    def admission(
+        self, *, after: int, deadline_s: float, what: str, meanwhile: Callable[[], None] = lambda: None
+    ) -> pb.Admission:
         """The newest view that this peer is admitted to, later than version ``after``; ``DeadlineExceeded`` if none
-        comes. Waits in views before it are over."""
+        comes. Waits in views before it are over. ``meanwhile`` is called five times a second."""
+        until = time.monotonic() + deadline_s
+        while (admission := self._admitted(after, within_s=min(_LOOK_S, until - time.monotonic()))) is None:
+            if time.monotonic() >= until:
+                raise DeadlineExceeded(f"waited {deadline_s:.0f} s for {what}")
+            meanwhile()
+        return admission
+
+    def _admitted(self, after: int, *, within_s: float) -> pb.Admission | None:
 
         def arrived() -> bool:
             return self._admission is not None and self._admission.view.version > after
 
         with self._changed:
-            if not self._changed.wait_for(arrived, timeout=deadline_s):
-                raise DeadlineExceeded(f"waited {deadline_s:.0f} s for {what}")
+            if not self._changed.wait_for(arrived, timeout=within_s):
+                return None
             admission, self._admission = self._admission, None
-            assert admission is not None
             return admission
 
     def take_demand(self) -> Demand | None:

@@ -71,6 +71,9 @@ class Socket:
     def open(self, **to: Any) -> None:
         """There is nothing to plug into."""
 
+    def leave(self) -> None:
+        """There is nobody to leave."""
+
     def close(self) -> None:
         """There is nothing to unplug."""
 

@@ -104,6 +104,7 @@ def test_late_is_not_dead_but_a_process_that_is_stopped_is_named_long_before_the
         stopped = time.monotonic()
         report = json.loads(finish(peers[0]))
     assert (report["alive"], report["silent"]) == ([], [1])
+    assert (report["left"], report["closed"]) == ([1], []), "who has left still sees it, until it closes"
     assert report["errors"] == ["UnavailableError"]
     (text,) = report["texts"]
     assert re.search(r"kungfu: peer rank=1 shows no life for \d\.\d s in gradients", text), text
@@ -191,6 +192,10 @@ def stand_still(peer: int, folder: str) -> None:
         step(1.0)
     except tf.errors.OpError as error:
         report |= {"errors": [type(error).__name__], "texts": [error.message]}
+    attachment.leave()
+    report["left"] = list(attachment.silent().ranks)
+    attachment.close()
+    report["closed"] = list(attachment.silent().ranks)
     print(json.dumps(report))
 
 

@@ -47,7 +47,7 @@ class Socket:
     stopped: list[int] = field(default_factory=list)
 
     def silent(self) -> Silence:
-        return Silence(self.opened[-1]["view"] if self.plugged else 0, tuple(self.stopped))
+        return Silence(self.opened[-1]["view"] if self.opened else 0, tuple(self.stopped))
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         return list(values)
@@ -58,6 +58,9 @@ class Socket:
     def open(self, **to: Any) -> None:
         self.opened.append(to)
         self.plugged = True
+
+    def leave(self) -> None:
+        self.plugged = False
 
     def close(self) -> None:
         self.plugged = False
@@ -395,6 +398,22 @@ def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to()
         assert [passage.after.rank for passage in passages] == [0, 1]
         assert {passage.after.terms for passage in passages} == {Terms(96, 32.0, target_size=3)}, "the batch is kept"
         assert running.agent.in_force[-1] == passages[0].after.view
+
+
+def test_who_waits_to_be_admitted_reports_again_when_somebody_else_turns_out_to_stand_still() -> None:
+    with job(b"state", b"state", b"state") as running:
+        one = running.members[1]
+        loss = Loss(PeerFailure("in step 8: peer rank=0 died during gradients"), 7, TERMS)
+        wait = running.threads.submit(one.membership.survive, one.state, loss)
+        assert list(running.agent.losses.get(timeout=5.0).suspects) == [0]
+        one.socket.stopped.append(2)
+        again = running.agent.losses.get(timeout=5.0)
+        assert list(again.suspects) == [0, 2]
+        assert again.error == "in step 8: peer rank=0 died during gradients; rank 2 shows no life"
+        view = View(3, running.agent.in_force[0].peers[1:2])
+        tell(view.peers[0], "Admit", pb.Admission(view=from_view(view), sources=[0]))
+        assert wait.result(timeout=10.0).after.rank == 0
+        assert running.agent.losses.empty(), "once for each"
 
 
 @pytest.mark.parametrize("heard", [0, 1], ids=["who-leads", "who-follows"])

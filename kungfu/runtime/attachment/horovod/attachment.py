@@ -126,6 +126,10 @@ class HorovodAttachment:
             look=self._look, note=self._note, give_up=self._give_up,
         ).begin()  # fmt: skip
 
+    def leave(self) -> None:
+        """Closes it: there is no ``silent`` to go on with."""
+        self.close()
+
     def close(self) -> None:
         """Unplugs the op: the others' messages fail, and the op is the identity from now on. Idempotent."""
         self._unplug(keep="")

@@ -71,6 +71,14 @@ int kungfu_group_silent(int64_t group, int* ranks, int most) {
   return count;
 }
 
+// Leaves the group, but stays in it to see who shows life; an op inside it ends with an error, and so do later ones. Gives
+// 1 if there is a group.
+int kungfu_group_leave(int64_t group) {
+  const std::shared_ptr<kungfu::Group> found = kungfu::plugged(group);
+  if (found != nullptr) found->leave();
+  return found != nullptr ? 1 : 0;
+}
+
 // Leaves the group; an op inside it ends with an error, later ones are the identity. Gives 1 if there was a group.
 int kungfu_group_close(int64_t group) { return kungfu::unplug(group) ? 1 : 0; }
 
