@@ -171,11 +171,9 @@ class Barrier:
         return self.equipment.attachment.all_reduce([*tensors, last], prescale=one, order=order, tag="registered")[:-1]
 
     def checkpoint(self, request: Request) -> None:
-        """Asks for a checkpoint at the barrier behind the next step; rank 0's call counts."""
-        if self.rank != 0:
-            return
+        """Asks for a checkpoint at the barrier behind the next step; rank 0's call counts, the others remember it."""
         self.keeper.ask(request)
-        if self.keeper.inside:
+        if self.keeper.inside and self.rank == 0:
             self.equipment.ledger.posts.asked.assign_add(1)
 
     def average_statistics(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kungfu.cli.main import main
 from kungfu.runtime.checkpoints import find, read_manifest
 from tests.jobs.harness import lines_of, ran, started
 
@@ -55,6 +56,22 @@ def test_a_job_that_is_killed_while_it_writes_goes_on_with_more_peers_where_the_
     assert [one["counted"] for one in found] == [{"steps": 200}] * 3
     assert {tuple(one["mean"]) for one in found} == {(0.5,)}, "of the peers 0 and 1 that were there"
     assert [one["traces"] for one in found] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("how", ["killed-writing", "killed-when-asked"])
+def test_a_checkpoint_that_rank_0_did_not_live_to_write_is_written_by_the_next(tmp_path, capsys, how):
+    with started(tmp_path, "-np", 2, "--failures", 0, program="failing.py", arguments=[how]) as job:
+        job.steps(1)
+        if how == "killed-when-asked":
+            assert main(["checkpoint", "--logdir", str(job.folder)]) == 0
+            assert "carried out" in capsys.readouterr().out
+        written = job.event("checkpoint")
+        job.signal(signal.SIGTERM)
+        ended = job.end(deadline_s=6)
+    assert [event["peer"] for event in ended.all_of("lost")] == [0]
+    assert written["rule"] == ("keeping" if how == "killed-writing" else "kungfu checkpoint")
+    assert find(ended.folder / "checkpoints") == Path(written["path"])
+    assert len(ended.all_of("checkpoint")) == 1
 
 
 def test_a_joiner_gets_what_is_shared_and_every_hook_hears_of_it(tmp_path):

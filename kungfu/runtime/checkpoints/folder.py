@@ -59,7 +59,7 @@ class Folder:
 
     def _free_name(self, step: int) -> Path:
         """A run that was resumed may pass a step again, of which there is a checkpoint already."""
-        name, nth = f"step-{step:08d}", 1
+        name, nth = _name(step), 1
         while (made := self.path / (name if nth == 1 else f"{name}.{nth}")).exists():
             nth += 1
         return made
@@ -82,6 +82,11 @@ def published(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: ((path / MANIFEST).stat().st_mtime_ns, path.name), reverse=True)
 
 
+def has_step(folder: Path, step: int) -> bool:
+    """Whether a whole checkpoint of a folder is of so many steps."""
+    return any(_is_whole(path.parent) for path in folder.glob(f"{_name(step)}*/{MANIFEST}"))
+
+
 def find(path: Path) -> Path | None:
     """The checkpoint that ``path`` is, or the newest one of the folder that it is; ``None`` where there is none.
 
@@ -100,6 +105,10 @@ def find(path: Path) -> Path | None:
             f"{error}; {f'{whole} is whole: resume from that path' if whole else 'no other is there'}"
         ) from error
     return newest
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def _named_latest(folder: Path) -> Path | None:

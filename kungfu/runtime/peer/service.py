@@ -39,6 +39,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._admission: pb.Admission | None = None
         self._offer: Prepared | None = None
         self._demands: list[Demand] = []
+        self._kept: set[str] = set()  # ids of demands for checkpoints
         self.breaches = Breaches()
 
     # A follower waits longer than its leader, so that the error that comes back is the leader's, which knows the names.
@@ -74,8 +75,14 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         return pb.Ack()
 
     def Carry(self, request: pb.Demand, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        demand = to_demand(request)
         with self._changed:
-            self._demands.append(to_demand(request))
+            # Told again with every view, in case it has another leader; a second one would be written otherwise.
+            if demand.kind == "checkpoint" and demand.id in self._kept:
+                return pb.Ack()
+            if demand.kind == "checkpoint" and demand.id:
+                self._kept.add(demand.id)
+            self._demands.append(demand)
         self._on_offer()
         return pb.Ack()
 

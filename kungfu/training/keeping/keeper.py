@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.runtime.checkpoints import Folder, Manifest, find
+from kungfu.runtime.checkpoints import Folder, Manifest, find, has_step
 from kungfu.runtime.deciding.decide import Terms
 from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.settings import Keeping
@@ -57,7 +57,8 @@ class Keeper:
         self._trained, self._settings, self._record = trained, settings, record
         self._subject: Subject | None = None
         self._resumed: Manifest | None = None
-        self._wanted: list[Request] = []
+        self._wanted: dict[Path, Request] = {}  # by folder
+        self._entrusted: dict[Path, tuple[Request, int]] = {}  # to rank 0, with the steps done; not seen on disk yet
         self._writing: Future[None] | None = None
         self.inside = False  # the job: a step may carry a request
         self.due: Due | None = None
@@ -123,6 +124,9 @@ class Keeper:
     def entered(self, passage: Passage, *, step: int) -> None:
         """A barrier is over: what it left to do is due before the next step."""
         self.inside = True
+        before, survived = passage.before, passage.survived
+        if before is not None and survived is not None and before.view.peers[0].id in survived.lost:
+            self._take_over()
         self.due = _due(passage, step=step, founds=self._settings.founders > 0)
 
     def settle(self, peers: Together, manifest: Manifest) -> None:
@@ -136,6 +140,8 @@ class Keeper:
             self.hooks.call(due.rescaled)
         if peers.rank == 0:
             self._carry_out(manifest)
+        else:
+            self._entrusted |= {path: (request, manifest.step) for path, request in self._wanted.items()}
         self._wanted.clear()
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
@@ -146,13 +152,19 @@ class Keeper:
         return bool(self._wanted)
 
     def ask(self, request: Request) -> None:
-        """There shall be a checkpoint behind the next barrier."""
-        self._wanted.append(request)
+        """There shall be a checkpoint behind the next barrier; whoever is rank 0 there writes it."""
+        self._wanted[self._folder(request).path] = request
+
+    def _take_over(self) -> None:
+        """What a rank 0 that was lost had not brought to disk is wanted again: the one after it writes it."""
+        for path, (request, step) in self._entrusted.items():
+            if path not in self._wanted and not has_step(path, step):
+                self._wanted[path] = request
+        self._entrusted.clear()
 
     def _carry_out(self, manifest: Manifest) -> None:
         """Draws up what was asked for, once a folder; it is written behind, one after the other."""
-        wanted = {self._folder(request).path: request for request in self._wanted}
-        for request in wanted.values():
+        for request in self._wanted.values():
             started = time.monotonic()
             self.wait()
             draft = self._sealed().draft()

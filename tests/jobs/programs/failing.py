@@ -37,6 +37,7 @@ import tensorflow as tf  # noqa: E402
 
 import kungfu as kf  # noqa: E402
 from kungfu.policies import schedule  # noqa: E402
+from kungfu.training.keeping.checkpoint import Draft  # noqa: E402
 
 
 @kf.policy
@@ -56,7 +57,21 @@ def standing_still(training):
     return kf.control.every(6).call(stop)
 
 
+@kf.policy
+def keeping(training):
+    """One checkpoint."""
+    return kf.control.always().when(training.step == 5).checkpoint()
+
+
+def die_writing() -> None:
+    """Peer 0 does not live to write a checkpoint down."""
+    if PEER == 0:
+        Draft.write = lambda *_: os.kill(os.getpid(), 9)  # the fault is here
+
+
 def policies() -> list:
+    if HOW == "killed-writing":
+        return [keeping()]
     if HOW == "stopped-in-barrier":
         return [standing_still()]
     if HOW == "local-target":
@@ -75,6 +90,8 @@ def main() -> None:
     training = kf.attach(model, optimizer, policies=policies())
     if HOW == "no-step":
         return
+    if HOW in ("killed-writing", "killed-when-asked"):
+        die_writing()
 
     def die(done) -> None:
         if training.rank == 1 and int(done) == 5:
@@ -98,14 +115,15 @@ def main() -> None:
 
     x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
     batch_size = 1 if HOW == "small-batch" else 10
-    epochs = 10**6 if HOW in ("endless", "raise", "break", "killed-in-step", "stopped-in-barrier") else 500
+    slow = ("endless", "stopped-in-barrier", "killed-writing", "killed-when-asked")
+    epochs = 10**6 if HOW in ("raise", "break", "killed-in-step", *slow) else 500
     for batch in training.batches(x, batch_size=batch_size, epochs=epochs, seed=0):
         step(batch)
         if training.rank == 1 and int(steps) == 5 and HOW == "raise":
             raise ValueError("the fifth step was wrong, on purpose")
         if training.rank == 1 and int(steps) == 5 and HOW == "break":
             break
-        if HOW in ("endless", "stopped-in-barrier") or (SIZE and not FILE.exists()):
+        if HOW in slow or (SIZE and not FILE.exists()):
             time.sleep(0.05)
 
 

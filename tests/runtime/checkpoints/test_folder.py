@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.runtime.checkpoints import Folder, Manifest, find, published, read_manifest, write_manifest
+from kungfu.runtime.checkpoints import Folder, Manifest, find, has_step, published, read_manifest, write_manifest
 from kungfu.runtime.deciding.decide import Terms
 
 
@@ -111,6 +111,15 @@ def test_where_no_other_is_whole_the_message_says_so(tmp_path):
     (only / "kungfu.json").write_text("{")
     with pytest.raises(UsageError, match="no other is there"):
         find(tmp_path)
+
+
+def test_a_step_is_in_a_folder_if_a_whole_checkpoint_is_of_it(tmp_path):
+    folder = Folder(tmp_path)
+    assert not has_step(tmp_path, 5)
+    made = folder.publish(5, writing(5))
+    assert [has_step(tmp_path, step) for step in (4, 5)] == [False, True]
+    (made / "state").write_bytes(b"sta")
+    assert not has_step(tmp_path, 5)
 
 
 def test_a_folder_without_a_checkpoint_has_none(tmp_path):

@@ -9,10 +9,11 @@ import pytest
 
 from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.deciding.decide import Prepared
+from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire.convert import from_prepared, from_view
+from kungfu.runtime.wire.convert import from_demand, from_prepared, from_view
 
 
 def service(*, deadline_s: float = 10.0, offered: threading.Event | None = None) -> PeerService:
@@ -90,6 +91,18 @@ def test_an_offer_of_a_peer_that_is_gone_by_now_is_not_used() -> None:
     whole = Prepared((Peer(2, "a:2"), Peer(4, "a:4")))
     leader.Offer(from_prepared(whole), None)
     assert leader.take_offer() == whole
+
+
+def test_a_checkpoint_that_is_demanded_again_with_another_view_is_written_once() -> None:
+    leader, demand = service(), Demand("checkpoint", "kungfu checkpoint", id="r")
+    for _ in range(2):
+        leader.Carry(from_demand(demand), None)
+    assert leader.take_demand() == demand
+    leader.Carry(from_demand(demand), None)
+    assert leader.take_demand() is None
+    other = Demand("checkpoint", "kungfu checkpoint", id="s")
+    leader.Carry(from_demand(other), None)
+    assert leader.take_demand() == other
 
 
 def test_the_rendezvous_is_prepared_for_the_size_of_the_view() -> None:

@@ -12,7 +12,12 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from kungfu.runtime.checkpoints import find, published, read_manifest, stable_names
+from kungfu.runtime.checkpoints import Folder, Manifest, find, published, read_manifest, stable_names
+from kungfu.runtime.deciding.decide import Terms
+from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.peer.passage import Passage, Standing, Survived
+from kungfu.training.keeping.exchange import Due, Together
+from kungfu.training.keeping.keeper import Request
 from tests.training.linear import linear_model, linear_run, points
 
 
@@ -186,6 +191,36 @@ def test_a_folder_that_cannot_be_written_does_not_end_training(tmp_path, capsys)
     walked(run, until=2)
     checkpointed(run, tmp_path / "file" / "checkpoints")
     assert "no checkpoint of step 2" in capsys.readouterr().err
+
+
+def regrouped(lost: int) -> Passage:
+    """How peer 1 of the peers 0, 1 and 2 comes through the loss of another one."""
+    before, left = (Peer(0, "a:0"), Peer(1, "a:1"), Peer(2, "a:2")), [peer for peer in (0, 1, 2) if peer != lost]
+    after = View(3, tuple(before[peer] for peer in left))
+    standing = Standing(View(1, before), 1, Terms()), Standing(after, left.index(1), Terms())
+    return Passage(*standing, survived=Survived({lost: "killed by SIGKILL"}, "rank 0 died", 0))
+
+
+@pytest.mark.parametrize(
+    ("lost", "written", "again"),
+    [(0, False, True), (0, True, False), (2, False, False)],
+    ids=["rank 0 before it wrote", "rank 0 after that", "another peer"],
+)
+def test_a_checkpoint_that_a_lost_rank_0_had_not_brought_to_disk_is_written_by_the_next(tmp_path, lost, written, again):
+    run = regular_run()
+    walked(run, until=2)
+    keeper = run.training._loop.barrier.keeper
+    keeper.ask(Request("keeping", Folder(tmp_path)))
+    keeper.due = Due()
+    keeper.settle(Together(1, 3, total=list), Manifest(2, 3, 6, Terms()))
+    assert not keeper.wanted
+    if written:
+        checkpointed(run, tmp_path)
+    keeper.entered(regrouped(lost), step=2)
+    assert keeper.wanted == again
+    keeper.settle(Together(0, 2, total=list), Manifest(2, 2, 6, Terms()))
+    keeper.wait()
+    assert (find(tmp_path) is not None) == (written or again)
 
 
 @pytest.mark.parametrize("keep", [0, -1, 1.5])
