@@ -16,7 +16,7 @@ import tensorflow as tf
 from kungfu.errors import InternalError, UsageError
 from kungfu.runtime.attachment.horovod.place import Place, place
 
-__all__ = ["abandon", "interface_of", "load", "start", "stop"]
+__all__ = ["abandon", "check_reach", "interface_of", "load", "start", "stop"]
 
 
 def load() -> Any:
@@ -41,14 +41,39 @@ def start(mine: Place, *, store: str, deadline_s: float) -> None:
     for another to answer, at the meeting and ever after. It does not bound the wait for a peer whose engine answers but
     whose step does not come. Horovod ends the process if a peer dies during the meeting, a few tens of milliseconds.
 
-    Raises: ``InternalError`` where Horovod says that it cannot start.
+    Raises: ``UsageError`` where the others could not reach this engine, see ``check_reach``; ``InternalError`` where
+    Horovod says that it cannot start.
     """
     ops = load()
+    check_reach(mine, name=socket.gethostname())
     with _exported(_variables(mine, store=store, deadline_s=deadline_s)):
         try:
             ops.init()
         except ValueError as error:
             raise InternalError(f"horovod cannot start as rank {mine.rank} of {mine.size}: {error}") from error
+
+
+def check_reach(mine: Place, *, name: str) -> None:
+    """``UsageError`` where peers of other hosts could not reach this engine; ``name`` is this machine's own.
+
+    Horovod 0.28.1 connects its engines twice: on the interface that it is told, and for its process sets at the address
+    that the machine's own name stands for. Where that is a loopback address, as Debian's ``/etc/hosts`` has it, the
+    second time ends all processes with "Connection refused".
+    """
+    if mine.local_size == mine.size or _is_loopback(mine.host) or not _is_loopback(name):
+        return
+    raise UsageError(
+        f"the name of this machine, {name}, stands for a loopback address ({socket.gethostbyname(name)}), and there "
+        f"horovod would have the peers of other hosts look for this one; let it stand for {mine.host}: write "
+        f"'{mine.host} {name}' into /etc/hosts, in place of the line that says otherwise"
+    )
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(socket.gethostbyname(name)).is_loopback
+    except OSError:
+        return False
 
 
 def stop() -> None:
