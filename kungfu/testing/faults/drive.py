@@ -110,10 +110,11 @@ def _hit(what: Send | SendHosts | Resize, sight: Sight) -> tuple[int, ...]:
 
 
 def _hit_hosts(what: SendHosts, sight: Sight) -> tuple[int, ...]:
-    if not sight.hosts.keys() >= {*what.hosts}:
-        raise UsageError(f"there is nobody to {what}: the hosts {sorted(sight.hosts)} are in")
+    known = {*sight.agents} if what.verb == "continue" else sight.hosts  # who stood still for long was given up
+    if not known >= {*what.hosts}:
+        raise UsageError(f"there is nobody to {what}: the hosts {sorted(known)} are in")
     for host in what.hosts:
-        _send(sight.hosts[host], _SIGNALS[what.verb])
+        _send(sight.agents[host], _SIGNALS[what.verb])
     return tuple(peer for host in what.hosts for peer in sight.peers_of(host))
 
 

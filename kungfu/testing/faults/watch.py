@@ -15,7 +15,8 @@ __all__ = ["Sight", "Watch"]
 class Sight:
     """The record so far. ``kinds`` are those of all events in their order, ``pids`` those of all peers by id.
 
-    ``hosts`` are the ids of kungfu-run's processes by the hosts that are in, ``host_of`` where each peer was started.
+    ``agents`` are the ids of kungfu-run's processes by host, ``hosts`` those hosts that are in, ``host_of`` says where
+    each peer was started.
     """
 
     steps: int = 0
@@ -23,7 +24,8 @@ class Sight:
     kinds: list[str] = field(default_factory=list)
     pids: dict[int, int] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
-    hosts: dict[int, int] = field(default_factory=dict)
+    agents: dict[int, int] = field(default_factory=dict)
+    hosts: set[int] = field(default_factory=set)
     host_of: dict[int, int] = field(default_factory=dict)
     view: tuple[int, ...] = ()
 
@@ -52,9 +54,10 @@ class Sight:
         if kind == "spawned":
             self.pids[peer], self.host_of[peer] = event["pid"], event.get("host", 0)
         elif kind == "host":
-            self.hosts[event["host"]] = event["pid"]
+            self.agents[event["host"]] = event["pid"]
+            self.hosts.add(event["host"])
         elif kind in ("host left", "host lost"):
-            self.hosts.pop(event["host"], None)
+            self.hosts.discard(event["host"])
             self.gone.update(self.peers_of(event["host"]))
         elif kind == "view":
             self.view = tuple(event["peers"])

@@ -74,6 +74,13 @@ def test_faults_hit_the_agents_of_hosts_and_the_record_of_another_host_is_follow
     assert [one.peers for one in carried] == [(0, 2)]
 
 
+def test_a_host_that_was_given_up_may_still_be_woken(tmp_path):
+    with processes(tmp_path, 1) as children:
+        write(tmp_path, {"event": "host", "host": 1, "pid": children[0].pid}, {"event": "host lost", "host": 1})
+        carried = drive(parse("at step 1 continue host 1"), tmp_path, size=1, resize=print)
+    assert [one.peers for one in carried] == [()]
+
+
 def test_a_host_that_is_not_in_cannot_be_hit(tmp_path):
     write(tmp_path, {"event": "host", "host": 0, "pid": -1})
     write(tmp_path, {"step": 1}, name="metrics.jsonl")
