@@ -45,6 +45,7 @@ def test_a_peer_joins_in_the_background_and_two_leave_without_a_sample_lost(tmp_
     assert ended.sizes == [2, 3, 1]
     assert_exact(found, epochs=70)
     assert sorted(peer["left"] for peer in found) == [False, True, True]
+    assert [event["peers"] for event in ended.all_of("offered")] == [[2]], "once: each offer makes a barrier"
     grown, shrunk = ended.all_of("rescale")
     assert (grown["from"], grown["to"], grown["joined"], grown["left"]) == (2, 3, [2], [])
     assert (shrunk["from"], shrunk["to"], shrunk["joined"], shrunk["left"]) == (3, 1, [], [1, 2])

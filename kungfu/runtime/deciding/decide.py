@@ -172,9 +172,8 @@ def _joined(view: View, terms: Terms, target: int, prepared: Prepared) -> Decisi
     terms = replace(terms, refused_size=target if reached < target else terms.refused_size)
     if not welcome:
         return Decision(view, replace(terms, target_size=0, leaving=()), reached)
-    # The agent hears the size in any case: it may have started others since it made this offer.
-    changed = view.changed(leave=going, join=welcome)
-    return Decision(*_settled(changed, terms), reached + len(going))
+    # The agent hears of it when the view trains. Told a size before, it would offer once more those who are joining.
+    return Decision(*_settled(view.changed(leave=going, join=welcome), terms))
 
 
 def _reachable(size: int, terms: Terms, limits: Limits) -> int:

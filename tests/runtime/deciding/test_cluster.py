@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -142,6 +143,13 @@ def test_joiners_are_spawned_under_new_ids_and_offered_together() -> None:
     assert commands == [Offer(view_of(0, 1), Prepared((peer(2), peer(3)), parts={"spawn": 2.0, "ready": 3.0}))]
     cluster, commands = after(cluster, InForce(view_of(0, 1, 2, 3, version=2)))
     assert (commands, dict(cluster.starting)) == ([], {})
+
+
+def test_who_was_started_and_not_needed_is_dismissed_when_the_others_train() -> None:
+    cluster, _ = after(growing(2, 4), ready(2), ready(3))
+    cluster, commands = after(cluster, InForce(view_of(0, 1, 2, version=2)))
+    assert commands == [Kill(3, "the job has as many peers as it wanted")]
+    assert after(cluster, Ended(3, -9)) == (replace(cluster, processes=replace(cluster.processes, alive={0, 1, 2})), [])
 
 
 def test_a_joiner_that_dies_is_missing_in_the_offer_of_the_others() -> None:

@@ -72,7 +72,6 @@ def test_those_who_are_there_join_and_the_target_is_marked_as_refused() -> None:
     decision = decide(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer)
     assert decision.view.ids == (0, 1, 7)
     assert decision.terms == Terms(96, 32.0, target_size=0, refused_size=4)
-    assert decision.prepare == 3
 
 
 def test_when_nobody_came_the_view_stays_and_triggers_are_free_again() -> None:
@@ -121,10 +120,10 @@ def test_an_offer_after_the_wish_is_over_is_passed_over_even_beside_a_new_wish()
     assert decision == Decision(view_of(2), terms_of(2, target=4), prepare=4)
 
 
-def test_the_agent_hears_the_size_of_every_join_as_it_may_have_started_more_since_its_offer() -> None:
+def test_the_agent_hears_of_a_join_by_the_view_alone_or_it_would_offer_the_same_peers_again() -> None:
     offer = Prepared(peers(7, 8))
-    assert decide(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer).prepare == 4
-    assert decide(view_of(2), terms_of(2, target=4), LIMITS, wish=wish(3), prepared=offer).prepare == 3
+    assert decide(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer).prepare is None
+    assert decide(view_of(2), terms_of(2, target=4), LIMITS, wish=wish(3), prepared=offer).prepare is None
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------
@@ -276,7 +275,7 @@ def test_peers_to_be_replaced_stay_until_others_have_come_and_then_go_in_one_cha
     assert asked.view == view_of(3)
     assert (asked.terms.leaving, asked.terms.target_size, asked.prepare) == ((0, 2), 3, 5)
     swapped = decide(view_of(3), asked.terms, LIMITS, prepared=Prepared(peers(8, 7)))
-    assert swapped == Decision(View(6, peers(1, 7, 8)), terms_of(3), prepare=5)
+    assert swapped == Decision(View(6, peers(1, 7, 8)), terms_of(3))
 
 
 def test_only_as_many_are_replaced_as_have_come() -> None:

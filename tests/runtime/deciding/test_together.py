@@ -108,6 +108,9 @@ def hold_barrier(world: World, *, wish: Wish | None, meanwhile: list[tuple[str, 
     if decision.view != world.view:
         world.view = decision.view
         world.tell(InForce(decision.view))
+        assert meanwhile or not (joining and world.offer), (
+            "who has joined is not offered again: that would be one barrier more"
+        )
     for peer in sorted(leaving):
         world.tell(Finishing(peer, leaving=True))
         world.tell(Ended(peer, 0))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kungfu.runtime.deciding.cluster.events import Announce, Command, Fail, InForce, Kill, Lead, Lost, Report
-from kungfu.runtime.deciding.cluster.starting import gathered, given_up, spawned
+from kungfu.runtime.deciding.cluster.starting import dismissed, gathered, given_up, spawned
 from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Regrouping
 from kungfu.runtime.deciding.view import View
 
@@ -165,11 +165,11 @@ def begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
     losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
     regrouping, replaced = cluster.regrouping, () if cluster.regrouping is None else _replaced(cluster)
     cluster = replace(cluster, view=event.view, starting=starting, losses=losses)
-    if regrouping is None:
-        return cluster, []
     over = replace(cluster, regrouping=None)
-    if _untouched(regrouping, event.view):
-        return gathered(over)
+    if regrouping is None or _untouched(regrouping, event.view):
+        if fresh:  # what was under way has come to its end; more were started than could be used
+            return dismissed(over, starting, "the job has as many peers as it wanted")
+        return gathered(over) if regrouping else (over, [])
     if regrouping.formed is None or event.view.version < regrouping.formed.version:
         return cluster, []  # the leader's last word before it lost somebody: its members have yet to report
     cluster, spawns = spawned(over, replaced, now)

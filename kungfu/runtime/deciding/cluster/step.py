@@ -11,6 +11,7 @@ until it trains in a view; then it is a member, until it ends or a later view la
 | the leader wants another size     | spawn what is missing, kill what is too much, offer those who are left |
 | a member ends in the middle       | announce it; the survivors report                                      |
 | a member says that it lost others | when all living ones have: form their view (``regroup``)               |
+| a view with joiners trains        | kill those who still start: the job has as many as it wanted           |
 | the view of survivors trains      | spawn replacements, within the budgets                                 |
 | a member is given notice          | let the leader let it go, and have another one in its place            |
 | a script fails after its training | remembered: the job fails when the others are through                  |
