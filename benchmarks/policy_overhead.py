@@ -141,7 +141,7 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
         first._loop.barrier.equipment, ledger=ledger, plan=plan, attachment=attachment, membership=membership
     )
     averaging = replace(first._averaging, ledger=ledger, program=program, attachment=attachment)
-    chronicle = Chronicle(membership.record, watched=plan.watched)
+    chronicle = Chronicle(membership.record)
     barrier = replace(first._loop.barrier, equipment=equipment, chronicle=chronicle, pace=Pace())
     return Training(averaging, Loop(barrier), first._optimizers)
 

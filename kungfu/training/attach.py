@@ -76,7 +76,7 @@ def attach(
     peer = settings.peer if settings else 0
     keeping = settings.keeping if settings else Keeping()
     keeper = Keeper(Trained(model, optimizers, state, seed, peer), keeping, record=membership.record)
-    barrier = Barrier(equipment, Chronicle(membership.record, watched=plan.watched), keeper, pace)
+    barrier = Barrier(equipment, Chronicle(membership.record), keeper, pace)
     averaging = Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers))
     return Training(averaging, Loop(barrier, _recorder(settings, averaging, membership)), optimizers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any, Final, NoReturn
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ from kungfu.runtime.deciding.decide import Terms
 from kungfu.training.barrier import Barrier
 from kungfu.training.data import Feed, Stamps
 from kungfu.training.failures import translated
+from kungfu.training.graph.account import Account, Where, read_where
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.held_back import held_back
 from kungfu.training.graph.ledger import Ledger
@@ -56,6 +58,7 @@ class Loop:
         self._batch: int | None = None  # as the loader says
         self.accumulation: Accumulation | None = None
         self._compiled: CompiledStep | None = None
+        self._where: Where | None = None  # as the last step told, until something else may have changed it
         self._stale, self._finished, self._looped = 0, False, False
         self._failure: BaseException | None = None
 
@@ -73,6 +76,12 @@ class Loop:
     def stopped(self) -> bool:
         """True once a policy has ended training."""
         return self.barrier.terms.stopped
+
+    def where(self) -> Where:
+        """Where the run is; costs nothing behind a step that came to its end."""
+        if self._where is None:
+            self._where = read_where(self.ledger)
+        return self._where
 
     def takes(self, feed: Feed, *, seed: int, accumulation: Accumulation | None) -> None:
         """The batches of this run come from the loader."""
@@ -110,6 +119,7 @@ class Loop:
         if not tf.executing_eagerly():
             return self._call_inside(function, args, kwargs)
         self.calls += 1
+        self._where = None
         if self.left or self.stopped or self._finished:
             raise UsageError(
                 "a training step was called after this peer's training was over; see training.left, training.stopped"
@@ -120,13 +130,15 @@ class Loop:
         stamp = tf.constant(self.stamps.of(tensors), tf.int64)
         try:
             self.barrier.settle()
-            returned, code = self._compiled(stamp, tensors)
+            returned, account = self._compiled(stamp, tensors)
         except tf.errors.OpError as error:
             self._recover(translated(error, self.barrier, where=f"step {self._steps() + 1}"), error)
             return SKIPPED
-        result = self._concluded(returned, code)
-        if code == BARRIER_FAILED:
+        result = self._concluded(returned, account)
+        if account.code == BARRIER_FAILED:
             self._recover(self._failed_barrier(), self._failure)
+        else:
+            self._where = account.where
         return result
 
     def _recover(self, failure: BaseException, cause: BaseException | None) -> None:
@@ -206,16 +218,16 @@ class Loop:
         halted.assign(self.left or self.stopped)
         return BARRIER_HELD
 
-    def _concluded(self, returned: Any, code: int) -> Any:
-        if code == STALE_BATCH:
+    def _concluded(self, returned: Any, account: Account) -> Any:
+        if account.code == STALE_BATCH:
             self._stale += 1
             if self._stale > _STALE_IN_A_ROW:
                 raise UsageError(f"{self._stale} batches in a row were stale: pass on those of training.batches()")
             return SKIPPED
         self._stale = 0
-        if code != ACCUMULATED:
+        if account.code != ACCUMULATED:
             self.barrier.pace.stepped()
-            self._chronicle_step(code)
+            self._chronicle_step(account)
         return returned
 
     def _failed_barrier(self) -> BaseException:
@@ -235,23 +247,24 @@ class Loop:
             version = int(self.ledger.place.version.numpy())
             self._recorder.entered(version=version, rank=self.barrier.rank, after=self._steps())
 
+    @cached_property
+    def _in_shadow(self) -> set[str]:
+        """The names of the rules that only say what they would do."""
+        return {rule.name for rule in self.barrier.equipment.plan.rules if rule.standing == "shadow"}
+
     def _steps(self) -> int:
         return int(self.ledger.progress.step.numpy())
 
-    def _chronicle_step(self, code: int) -> None:
+    def _chronicle_step(self, account: Account) -> None:
         """Tells of the step as it was: its view may have been ended by the barrier behind it."""
-        ledger, leads, chronicle = self.ledger, self.barrier.rank == 0, self.barrier.chronicle
-        if not leads and not chronicle.has_news and self._recorder is None:
-            return
-        tape = ledger.figures.tape
-        row = tape.read()
-        figures = tape.figures(row)
+        leads, chronicle = self.barrier.rank == 0, self.barrier.chronicle
+        tape, row = self.ledger.figures.tape, account.row
         if self._recorder is not None:
             self._recorder.stepped(row)
-            self._record_view() if code == BARRIER_HELD else self._recorder.settled(after=figures["step"])
+            held = account.code == BARRIER_HELD
+            self._record_view() if held else self._recorder.settled(after=tape.step(row))
         if leads or chronicle.has_news:
-            chronicle.stepped(figures, list(tape.watched(row).values()))
-        in_shadow = {rule.name for rule in self.barrier.equipment.plan.rules if rule.standing == "shadow"}
-        if leads and in_shadow and tape.fired(row) & in_shadow:
-            shadows = fired_rules(self.barrier.equipment.plan, ledger.rules.shadows, step=self._steps())
-            self.barrier.chronicle.shadowed(shadows)
+            chronicle.stepped(partial(tape.figures, row))
+        if leads and self._in_shadow and tape.fired(row) & self._in_shadow:
+            shadows = fired_rules(self.barrier.equipment.plan, self.ledger.rules.shadows, step=self._steps())
+            chronicle.shadowed(shadows)

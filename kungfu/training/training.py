@@ -230,7 +230,7 @@ class Training:
     def _walk(self, feed: Feed) -> Iterator[Any]:
         yield from batches(
             feed,
-            self._loop.ledger,
+            self._loop.where,
             self._loop.stamps,
             over=lambda: self.left or self.stopped,
             calls=lambda: self._loop.calls,

@@ -9,18 +9,19 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.runtime.deciding.data import Position
 from kungfu.training.data.feed import Feed, Piece
 from kungfu.training.data.order import Turn
 from kungfu.training.data.prefetch import Prefetch
 from kungfu.training.data.stamps import Stamps
-from kungfu.training.graph.ledger import Ledger
+from kungfu.training.graph.account import Where
 
 __all__ = ["batches"]
 
 
 def batches(
     feed: Feed,
-    ledger: Ledger,
+    where: Callable[[], Where],
     stamps: Stamps,
     *,
     over: Callable[[], bool],
@@ -29,13 +30,15 @@ def batches(
 ) -> Iterator[Any]:
     """Yields what one call of the step after the other needs, until the epochs are done or training is ``over``.
 
-    ``calls`` counts the calls of the step: a batch that was not given to it would come back for ever. Before this peer
-    is in a view, its batch only serves to trace and warm up; it is as small as with ``most_peers`` peers.
+    ``where`` says where the run is. ``calls`` counts the calls of the step: a batch that was not given to it would come
+    back for ever. Before this peer is in a view, its batch only serves to trace and warm up; it is as small as with
+    ``most_peers`` peers.
     """
     before, last = -1, None
     with closing(Prefetch(feed.load, following=feed.following)) as ahead:
         while not over():
-            turn = _turn(feed, ledger, most_peers=most_peers)
+            here = where()
+            turn = _turn(feed, here, most_peers=most_peers)
             if turn.position.epoch >= feed.epochs:
                 return
             if calls() == before:
@@ -43,7 +46,7 @@ def batches(
                     "a batch of training.batches() was not given to the function marked @training.step: "
                     "the loader follows the steps that were done, so every batch must become one"
                 )
-            last, started = _next(feed, ledger, turn, last), before >= 0
+            last, started = _next(feed, here, turn, last), before >= 0
             before = calls()
             batch = ahead.get(last)
             stamps.put(tf.nest.flatten(batch), last.stamp)
@@ -52,19 +55,17 @@ def batches(
             yield batch
 
 
-def _turn(feed: Feed, ledger: Ledger, *, most_peers: int) -> Turn:
-    place = ledger.place
-    version = int(place.version.numpy())
+def _turn(feed: Feed, here: Where, *, most_peers: int) -> Turn:
     return Turn(
-        ledger.progress.position(),
-        version=version,
-        size=int(place.size.numpy()) if version else most_peers,
-        rank=int(place.rank.numpy()),
-        global_batch_size=int(place.global_batch_size.numpy()) or feed.batch_size,
+        Position(here.epoch, here.offset),
+        version=here.version,
+        size=here.size if here.version else most_peers,
+        rank=here.rank,
+        global_batch_size=here.global_batch_size or feed.batch_size,
     )
 
 
-def _next(feed: Feed, ledger: Ledger, turn: Turn, last: Piece | None) -> Piece:
+def _next(feed: Feed, here: Where, turn: Turn, last: Piece | None) -> Piece:
     """The next micro-batch of the turn; from its first one where the turn is new, or was cut anew."""
     same = last is not None and last.turn == turn
-    return feed.piece(turn, micro=int(ledger.figures.micro.done.numpy()) if same else 0)
+    return feed.piece(turn, micro=here.micro if same else 0)

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.training.graph.account import Account, code_of, read_account, write_account
 from kungfu.training.graph.accumulate import ACCUMULATED, Accumulation
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import Rate
@@ -71,10 +72,10 @@ class CompiledStep:
         """How often the step was traced: the larger of its own count and that of the user's function inside."""
         return max(self._outer.experimental_get_tracing_count(), self._inner.experimental_get_tracing_count())
 
-    def __call__(self, stamp: Any, tensors: Sequence[Any]) -> tuple[Any, int]:
-        """What the user's function returned, and what the step came to."""
-        code, *flat = self._outer(stamp, *tensors)
-        return self._packed(flat), int(code)
+    def __call__(self, stamp: Any, tensors: Sequence[Any]) -> tuple[Any, Account]:
+        """What the user's function returned, and what the step tells of itself."""
+        account, *flat = self._outer(stamp, *tensors)
+        return self._packed(flat), read_account(account)
 
     def inside(self, tensors: Sequence[Any], *, failed: Callable[[], None]) -> Any:
         """The step inside a function of the user's, a loop of steps say: what the user's function returned.
@@ -82,7 +83,8 @@ class CompiledStep:
         What the step came to cannot be told there, so a barrier that failed makes the loop fail: ``failed`` raises.
         After that, and after a barrier that ended training, the loop runs no more steps, which give zeros.
         """
-        code, *flat = self._outer(tf.constant(UNSTAMPED, tf.int64), *tensors)
+        account, *flat = self._outer(tf.constant(UNSTAMPED, tf.int64), *tensors)
+        code = code_of(account)
 
         def fail() -> Any:
             with tf.control_dependencies([tf.py_function(lambda: failed(), [], [])]):
@@ -111,7 +113,11 @@ class CompiledStep:
             return [tf.constant(STALE_BATCH, tf.int64), *(_nothing(*spec) for spec in self._outputs[1:])]
 
         # The user's branch is traced first, so that the other one knows what it has to give.
-        return list(tf.cond(tf.logical_not(stale), run, skip))
+        return self._told(tf.cond(tf.logical_not(stale), run, skip))
+
+    def _told(self, outcome: Sequence[Any]) -> list[Any]:
+        code, *outputs = outcome
+        return [write_account(self._parts.ledger, code), *outputs]
 
     def _run(self, stamp: Any, tensors: Sequence[Any]) -> list[Any]:
         ledger, accumulation = self._parts.ledger, self._parts.accumulation

@@ -52,21 +52,22 @@ class Tape:
             parts += [tf.cast(tf.concat([[tf.cast(one, dtype) for one in alone], *together], axis=0), tf.float64)]
         self.row.assign(tf.concat(parts, axis=0))
 
-    def read(self) -> np.ndarray:
-        """The row; `columns` say what stands where."""
-        return self.row.numpy()
+    def step(self, row: np.ndarray) -> int:
+        """The number of the step."""
+        return int(row[self._places["agreed", "step"]])
 
     def figures(self, row: np.ndarray) -> dict[str, Any]:
-        """What a line of the metrics begins with."""
+        """What a line of the metrics tells: of every step the same, and the values of the named signals."""
         place = self._places
         samples, seconds = row[place["agreed", "total_samples"]], row[place["step", "seconds"]]
         return {
-            "step": int(row[place["agreed", "step"]]),
+            "step": self.step(row),
             "epoch": int(row[place["step", "epoch"]]),
             "size": int(row[place["agreed", "size"]]),
             "batch": int(samples),
             "loss": float(row[place["agreed", "mean_loss"]]),
             "samples_per_s": float(samples / seconds) if seconds > 0 else math.nan,
+            **self.watched(row),
         }
 
     def watched(self, row: np.ndarray) -> dict[str, float]:

@@ -23,8 +23,8 @@ Record = Callable[[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]]], No
 class Chronicle:
     """Only rank 0 writes, so the journal holds one story; the others remember the same, should they become rank 0."""
 
-    def __init__(self, record: Record, *, watched: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._record, self._watched, self._clock = record, tuple(watched), clock
+    def __init__(self, record: Record, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._record, self._clock = record, clock
         self._under_way: Wish | None = None
         self._rescale: dict[str, Any] | None = None
         self._leading = False
@@ -130,14 +130,12 @@ class Chronicle:
             "_began": self._clock(),
         }
 
-    def stepped(self, figures: Mapping[str, Any], watched: Sequence[float]) -> None:
-        """A step is done; ``figures`` are its own, ``watched`` the values of the monitors."""
+    def stepped(self, figures: Callable[[], Mapping[str, Any]]) -> None:
+        """A step is done; ``figures`` gives its own, and what the monitors showed, when the line is made."""
         if self._rescale is not None:
             self._told_rescale(self._rescale)
         if self._leading:
-            self._record(
-                "metrics", partial(_metrics, time.time(), figures, dict(zip(self._watched, watched, strict=True)))
-            )
+            self._record("metrics", partial(_metrics, time.time(), figures))
 
     def ended(self) -> None:
         """Training is over. A rescale behind the last step has no first step, and is told without it."""
@@ -204,8 +202,8 @@ def _named(wish: Wish) -> dict[str, Any]:
     return named
 
 
-def _metrics(now: float, figures: Mapping[str, Any], monitors: Mapping[str, float]) -> dict[str, Any]:
-    return {"time": round(now, 6), **figures, **{name: float(value) for name, value in monitors.items()}}
+def _metrics(now: float, figures: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    return {"time": round(now, 6), **figures()}
 
 
 def _in_words(passage: Passage, wish: Wish) -> str:

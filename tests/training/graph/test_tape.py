@@ -32,10 +32,10 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
         tf.constant([True]), tf.constant([4.0]), tf.zeros([0, 1], tf.bool), tf.zeros([3]), tf.constant([7.0])
     )
     tf.function(lambda: tape.write(of_the_step, sources, outcome))()
-    told = {(one.group, one.name): value for one, value in zip(tape.columns, tape.read().tolist(), strict=True)}
+    told = {(one.group, one.name): value for one, value in zip(tape.columns, tape.row.numpy().tolist(), strict=True)}
     assert (told["step", "view"], told["step", "epoch"], told["step", "seconds"]) == (3, 2, 0.25)
     assert (told["fired", "gns_batch"], told["targets", "gns_batch"], told["watched", "noise_scale"]) == (1, 4, 7)
-    assert tape.fired(tape.read()) == {"gns_batch"}
+    assert tape.fired(tape.row.numpy()) == {"gns_batch"}
     for name, value in sources.items():
         group = (
             "local"
@@ -53,7 +53,7 @@ def test_whole_numbers_beyond_float32_stay_whole():
     none = [tf.zeros([0], tf.bool), tf.zeros([0]), tf.zeros([0, 1], tf.bool), tf.zeros([0]), tf.zeros([0])]
     tape.write(of_the_step, sources, Outcome(*none))
     names = [one.name for one in tape.columns]
-    assert tape.read()[names.index("samples_done")] == 2**40 + 1
+    assert tape.row.numpy()[names.index("samples_done")] == 2**40 + 1
 
 
 def test_the_figures_of_a_step_are_read_off_it():
@@ -61,6 +61,7 @@ def test_the_figures_of_a_step_are_read_off_it():
     for batch in run.training.batches(points(6), batch_size=4, epochs=2, seed=0):
         run.step(batch)
     tape = run.training._averaging.ledger.figures.tape
-    figures = tape.figures(tape.read())
+    figures = tape.figures(tape.row.numpy())
     assert (figures["step"], figures["epoch"], figures["size"], figures["batch"]) == (4, 1, 1, 2)
-    assert list(tape.watched(tape.read())) == ["noise_scale"]
+    assert "noise_scale" in figures
+    assert list(tape.watched(tape.row.numpy())) == ["noise_scale"]
