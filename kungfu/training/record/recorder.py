@@ -5,9 +5,9 @@ On the training thread it takes one row of numbers a step; its text is written e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 from kungfu.compiler import Plan
 from kungfu.compiler.lower import Program
@@ -20,6 +20,9 @@ __all__ = ["SNAPSHOT_EVERY", "Recorder"]
 
 SNAPSHOT_EVERY = 100  # steps: a snapshot reads every variable of every fold
 
+_KINDS: Mapping[str, Callable[[float], Any]] = {"float32": float, "int64": int, "bool": bool}
+_OF_THE_PLACE, _UNKNOWN = ("step", "rank"), float("-inf")
+
 Record = Callable[[str, Callable[[], Mapping[str, Any]]], None]
 
 
@@ -27,7 +30,7 @@ class Recorder:
     """Records this peer's share of the trace; see ``docs/trace.md``."""
 
     def __init__(self, record: Record, *, tape: Tape, program: Program, peer: int, policy: str = "") -> None:
-        self._record, self._tape, self._program = record, tape, program
+        self._record, self._layout, self._program = record, _Layout(tape.columns), program
         self._peer, self._policy = peer, policy
         self._view = 0
         self._rank: int | None = None
@@ -49,7 +52,7 @@ class Recorder:
 
     def stepped(self, row: Any) -> None:
         """A step is done; ``row`` is its tape."""
-        self._record("trace", partial(_step, self._tape.columns, row))
+        self._record("trace", partial(self._layout.line, row))
 
     def settled(self, *, after: int) -> None:
         """A step is over, in the same view: time for a snapshot, perhaps."""
@@ -74,27 +77,37 @@ def _snapshot(place: Mapping[str, int], held: Mapping[str, Any]) -> dict[str, An
     return snapshot_line(place, folds={name: value.tolist() for name, value in held.items()})
 
 
-def _step(columns: tuple[Column, ...], row: Any) -> dict[str, Any]:
-    groups: dict[str, dict[str, Any]] = {
-        "step": {},
-        "local": {},
-        "agreed": {},
-        "targets": {},
-        "fired": {},
-        "watched": {},
+@final
+class _Layout:
+    """Which numbers of a row go where in a line, worked out once for all steps."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._places = {(one.group, one.name): index for index, one in enumerate(columns)}
+        rules = [name for group, name in self._places if group == "fired"]
+        self._rules = [(name, self._places["fired", name], self._places["targets", name]) for name in rules]
+        self._local, self._agreed = (
+            [(one.name, index, _KINDS[one.dtype]) for index, one in enumerate(columns) if one.group == group]
+            for group in ("local", "agreed")
+        )
+
+    def line(self, row: Any) -> dict[str, Any]:
+        """The line of a step. What all peers agree on is told by rank 0 alone."""
+        numbers, places = row.tolist(), self._places
+        rank = int(numbers[places["local", "rank"]])
+        place = {
+            "step": int(numbers[places["agreed", "step"]]),
+            "view": int(numbers[places["step", "view"]]),
+            "rank": rank,
+        }
+        agreed = _known(self._agreed, numbers) if rank == 0 else {}
+        fired = {name: numbers[target] for name, fires, target in self._rules if numbers[fires]}
+        return step_line(place, local=_known(self._local, numbers), agreed=agreed, fired=fired)
+
+
+def _known(columns: Sequence[tuple[str, int, Callable[[float], Any]]], numbers: Sequence[float]) -> dict[str, Any]:
+    """Without what says where the step is, and what no rule needed in it: see ``Program.frontier``."""
+    return {
+        name: kind(numbers[index])
+        for name, index, kind in columns
+        if name not in _OF_THE_PLACE and (numbers[index] != _UNKNOWN or "(" not in name)
     }
-    for column, value in zip(columns, row.tolist(), strict=True):
-        groups[column.group][column.name] = value if column.dtype == "float32" else _whole(value, column.dtype)
-    local, agreed = (_known(groups[name]) for name in ("local", "agreed"))
-    fired = {name: groups["targets"][name] for name, fires in groups["fired"].items() if fires}
-    place = {"step": agreed.pop("step"), "view": groups["step"]["view"], "rank": local.pop("rank")}
-    return step_line(place, local=local, agreed=agreed, fired=fired)
-
-
-def _whole(value: float, dtype: str) -> int | bool:
-    return bool(value) if dtype == "bool" else int(value)
-
-
-def _known(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what no rule needed in this step: see ``Program.frontier``."""
-    return {name: value for name, value in numbers.items() if value != float("-inf") or "(" not in name}
