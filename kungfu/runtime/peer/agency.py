@@ -20,7 +20,8 @@ from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceStub
 
 __all__ = ["Agency"]
 
-_REPORT_EVERY_S = 0.25
+# To wake the reporting thread and the agent costs more than the lines do. People read of events, and wait for them.
+_REPORT_EVERY_S, _NEWS_WITHIN_S = 1.0, 0.25
 
 # A trace has a line for every step of every peer; the other streams are read by people.
 _SEPARATORS = {"trace": (",", ":"), "metrics": None, "events": None}
@@ -36,7 +37,7 @@ class Agency:
         self._channel = rpc.connect(settings.agent, secret=settings.secret)
         self._stub = AgentServiceStub(self._channel)
         self._records: queue.SimpleQueue[pb.Record | tuple[str, Fields]] = queue.SimpleQueue()
-        self._closing, self._flushing = threading.Event(), threading.Lock()
+        self._closing, self._news, self._flushing = threading.Event(), threading.Event(), threading.Lock()
         self._reporter = threading.Thread(target=self._report, name="kungfu-report", daemon=True)
         self._call(self._stub.Attached, pb.Hello(peer=from_peer(peer)))
         self._reporter.start()
@@ -62,11 +63,13 @@ class Agency:
         self._call(self._stub.Notify, pb.Notice(peer=self._peer.id, why=why))
 
     def record(self, stream: str, fields: Mapping[str, Any] | Fields) -> None:
-        """Queues one JSON object for a stream of the agent's journal.
+        """Queues one JSON object for a stream of the agent's journal, which has it within a second, an event sooner.
 
         A function that gives the object is called off the training thread, and so is the writing of its text.
         """
         self._records.put((stream, fields) if callable(fields) else _record(stream, fields))
+        if stream == "events":
+            self._news.set()
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
         """This peer's training is over; everything it recorded is with the agent when this returns."""
@@ -78,6 +81,7 @@ class Agency:
     def close(self) -> None:
         """Sends what is left and hangs up."""
         self._closing.set()
+        self._news.set()
         self._reporter.join(timeout=2.0)
         self._channel.close()
 
@@ -86,7 +90,10 @@ class Agency:
 
     def _report(self) -> None:
         try:
-            while not self._closing.wait(_REPORT_EVERY_S):
+            while not self._closing.is_set():
+                if self._news.wait(_REPORT_EVERY_S):
+                    self._closing.wait(_NEWS_WITHIN_S)  # seldom alone: a stop is told in several
+                    self._news.clear()
                 self._flush()
             self._flush()
         except (PeerFailure, DeadlineExceeded):
