@@ -1,15 +1,18 @@
 """What events, trace, metrics, heartbeats and stamps cost a run without changes: a step with them over one without.
 
-One job of two peers runs two steps of the same model (about a million weights, no policy) by turns, in blocks of 25:
-*full*, as a user runs it: batches with their stamps checked, every step recorded in ``trace.jsonl`` and
-``metrics.jsonl``, the deadlines of waits following the steps; and *bare*, the same compiled step over the same
-attachment and the same order of samples with all that taken out. Drawing a batch is not counted in either. Each block
-counts by the mean of its steps and is divided by its neighbour; a pause behind it lets what is on its way be written,
-outside of the seconds but inside of the processor's time. Heartbeats beat in both: what a peer does while nobody trains
-is measured apart, as the fraction of a processor that it takes, and added.
+One job of two peers runs the same model (about a million weights, no policy) in three ways by turns, in blocks of 25
+steps. *full* is as a user runs it: every batch stamped and its stamp checked, every step on the tape, in
+``trace.jsonl`` and ``metrics.jsonl``, the deadlines of waits following the steps. *bare* is the same compiled step over
+the same kind of attachment, fed by the same loader (order, rows gathered ahead in its thread, tensors), with all that
+taken out. *unfed* is bare on one batch that stays: what a loader costs at all is bare over unfed.
+
+A block counts by the mean seconds from step to step, batches drawn included, and is divided by its neighbour; a pause
+behind it lets what is on its way be written, outside of the seconds but inside of the processor's time. Heartbeats beat
+in all: what a peer does while nobody trains is measured apart, as the fraction of a processor that it takes, and added.
 
 Prints a table, and as last line a JSON object: ``overhead`` is full over bare minus 1 plus ``background``;
-``processor_overhead`` is that of the processor's time on rank 0, which alone writes metrics.
+``processor_overhead`` is that of the processor's time on rank 0, which alone writes metrics; ``loader`` is bare over
+unfed minus 1.
 
 Run: ``python -m benchmarks.runtime_overhead [--rounds 60] [--samples 576]``
 """
@@ -23,6 +26,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +34,7 @@ from unittest import mock
 
 from benchmarks.policy_overhead import FEATURES, beside, build, marked, measured_by_peers, ratio
 
-BLOCK, LABELS = 25, 10
+BLOCK, LABELS, TURNS = 25, 10, 14
 DRAIN_S, IDLE_S, DEADLINE_S = 0.3, 3.0, 900.0
 
 
@@ -46,46 +50,46 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 # ---- what a peer does ----------------------------------------------------------------------------------------------
 
 
-def stripped(first: Any, model: Any, optimizer: Any, *, batch: Sequence[Any]) -> Callable[..., Any]:
-    """The step of another run in the same job, without stamps and records; made and traced here."""
+@dataclass(frozen=True)
+class Unstamped:
+    """Of a run without stamps: none is put, and every step is given the same one, that nothing compares."""
+
+    nothing: Any
+
+    def put(self, tensors: Sequence[Any], stamp: Any) -> None:
+        """The loader's."""
+
+    def of(self, tensors: Sequence[Any]) -> Any:
+        """The step's."""
+        return self.nothing
+
+
+def stripped(first: Any, model: Any, optimizer: Any, *, name: str, batches: Callable[[Any], Iterator[Any]]) -> Any:
+    """The step of another run in the same job, without stamps and records, made and traced here; and its batches."""
     from kungfu.training import loop
     from kungfu.training.graph.step import CompiledStep
+    from kungfu.training.graph.tape import Tape
 
-    class Unstamped(CompiledStep):
+    class Unchecked(CompiledStep):
         def _step(self, stamp: Any, *tensors: Any) -> list[Any]:
-            return self._run(stamp, tensors)
+            return self._told(self._run(stamp, tensors))
 
-    run = beside(first, [], name="bare")
-    run._loop._chronicle_step = lambda code: None
+    run = beside(first, [], name=name)
+    run._loop._chronicle_step = lambda account: None
     run._loop.barrier.pace = SimpleNamespace(stepped=lambda: None, entered=lambda: None)
-    step = marked(run, model, optimizer)
-    with mock.patch.object(loop, "CompiledStep", Unstamped):
-        step(*batch)
-    return step
-
-
-def plain_batches(data: Sequence[Any], *, batch_size: int, rank: int, size: int) -> Iterator[Any]:
-    """This peer's slices in the loader's order, without stamps."""
-    import tensorflow as tf
-
-    from kungfu.runtime.deciding.data import Position, cut
-
-    samples = len(data[0])
-    for number in itertools.count():
-        epoch, turn = divmod(number, samples // batch_size)
-        place = Position(epoch, turn * batch_size)
-        taken = cut(place, samples=samples, seed=0, global_batch_size=batch_size, size=size, rank=rank)
-        yield tuple(tf.convert_to_tensor(array[taken]) for array in data)
+    run._loop.stamps = Unstamped(run._loop.stamps.of([]))
+    step, own = marked(run, model, optimizer), batches(run)
+    with mock.patch.object(loop, "CompiledStep", Unchecked), mock.patch.object(Tape, "write"):
+        step(*next(own))
+    return step, own
 
 
 def block(step: Callable[..., object], batches: Iterator[Any]) -> float:
-    """The mean seconds of a step over a block; drawing the batches is not counted."""
-    seconds = 0.0
+    """The mean seconds from step to step over a block."""
+    started = time.perf_counter()
     for batch in itertools.islice(batches, BLOCK):
-        started = time.perf_counter()
         step(*batch)
-        seconds += time.perf_counter() - started
-    return seconds / BLOCK
+    return (time.perf_counter() - started) / BLOCK
 
 
 def background() -> float:
@@ -95,27 +99,48 @@ def background() -> float:
     return (time.process_time() - began) / (time.perf_counter() - started)
 
 
+def kinds(
+    training: Any, model: Any, optimizer: Any, *, samples: int
+) -> dict[str, tuple[Callable[..., object], Iterator[Any]]]:
+    """The steps that are compared, each with its batches."""
+    import numpy as np
+    import tensorflow as tf
+
+    rng, batch_size = np.random.default_rng(0), 2 * samples
+    data = (
+        rng.normal(size=(TURNS * batch_size, FEATURES)).astype(np.float32),
+        rng.integers(0, LABELS, TURNS * batch_size),
+    )
+
+    def loaded(run: Any) -> Iterator[Any]:
+        batches: Iterator[Any] = run.batches(data, batch_size=batch_size, epochs=10**6, seed=0)
+        return batches
+
+    def kept(run: Any) -> Iterator[Any]:
+        return itertools.repeat(tuple(tf.convert_to_tensor(array[:samples]) for array in data))
+
+    batches, full = loaded(training), marked(training, model, optimizer)
+    full(*next(batches))
+    bare = stripped(training, model, optimizer, name="bare", batches=loaded)
+    return {
+        "full": (full, batches),
+        "bare": bare,
+        "unfed": stripped(training, model, optimizer, name="unfed", batches=kept),
+    }
+
+
 def measure(given: argparse.Namespace) -> None:
     """What one peer does; rank 0 writes down what it measured."""
-    import numpy as np
-
     import kungfu as kf
 
     model, optimizer = build()
     training = kf.attach(model, optimizer)
-    rng, batch_size = np.random.default_rng(0), 2 * given.samples
-    data = rng.normal(size=(14 * batch_size, FEATURES)).astype(np.float32), rng.integers(0, LABELS, 14 * batch_size)
-    batches = training.batches(data, batch_size=batch_size, epochs=10**6, seed=0)
-    full = marked(training, model, optimizer)
-    full(*next(batches))
-    plain = plain_batches(data, batch_size=batch_size, rank=training.rank, size=training.size)
-    bare = stripped(training, model, optimizer, batch=next(plain))
-    kinds = {"full": (full, batches), "bare": (bare, plain)}
-    told: dict[str, Any] = {clock: {name: [] for name in kinds} for clock in ("seconds", "processor")}
+    compared = kinds(training, model, optimizer, samples=given.samples)
+    told: dict[str, Any] = {clock: {name: [] for name in compared} for clock in ("seconds", "processor")}
     for number in range(given.rounds + 1):
-        for name in sorted(kinds, reverse=number % 2 == 1):
+        for name in sorted(compared, reverse=number % 2 == 1):
             began = time.process_time()
-            told["seconds"][name].append(block(*kinds[name]))
+            told["seconds"][name].append(block(*compared[name]))
             time.sleep(DRAIN_S)
             told["processor"][name].append((time.process_time() - began) / BLOCK)
     told["background"] = background()
@@ -144,22 +169,24 @@ def tell(measured: dict[str, Any], *, load: Sequence[float]) -> None:
         {name: blocks[1:] for name, blocks in measured[clock].items()} for clock in ("seconds", "processor")
     )
     print(f"2 peers, {len(seconds['bare'])} blocks of {BLOCK} steps of each kind")
-    for name in ("bare", "full"):
+    for name in ("unfed", "bare", "full"):
         wall, busy = (1e3 * statistics.median(clock[name]) for clock in (seconds, processor))
-        print(
-            f"{name:>10}: {wall:7.2f} ms a step, {busy:7.2f} ms of processor time on rank 0, drawing batches included"
-        )
-    paired, spread = ratio(seconds["full"], seconds["bare"])
-    busy, busy_spread = ratio(processor["full"], processor["bare"])
-    print(f"      step: {100 * paired:+.2f} % (+- {100 * spread:.2f} %), full over bare")
-    print(f" processor: {100 * busy:+.2f} % (+- {100 * busy_spread:.2f} %), full over bare")
+        print(f"{name:>10}: {wall:7.2f} ms a step, {busy:7.2f} ms of processor time on rank 0, batches included")
+    ratios = {}
+    for name, over, under in (("loader", "bare", "unfed"), ("step", "full", "bare")):
+        for clock, blocks in (("seconds", seconds), ("processor", processor)):
+            ratios[name, clock] = paired, spread = ratio(blocks[over], blocks[under])
+            print(f"{name:>10}: {100 * paired:+.2f} % (+- {100 * spread:.2f} %) of {clock}, {over} over {under}")
     print(f"background: {100 * measured['background']:.3f} % of a processor while nobody trains")
+    paired, spread = ratios["step", "seconds"]
     figures = {
         "overhead": paired + measured["background"],
         "step_overhead": paired,
         "spread": spread,
         "background": measured["background"],
-        "processor_overhead": busy,
+        "processor_overhead": ratios["step", "processor"][0],
+        "loader": ratios["loader", "seconds"][0],
+        "loader_processor": ratios["loader", "processor"][0],
     }
     step_ms = round(1e3 * statistics.median(seconds["bare"]), 3)
     print(json.dumps({name: round(value, 5) for name, value in figures.items()} | {"step_ms": step_ms, "load": load}))
