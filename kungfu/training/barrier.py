@@ -21,7 +21,8 @@ from kungfu.runtime.deciding.decide import Decision, Terms
 from kungfu.runtime.deciding.setting import Moment, Setting, settled
 from kungfu.runtime.deciding.view import View
 from kungfu.runtime.peer.alone import Alone
-from kungfu.runtime.peer.membership import Loss, Membership
+from kungfu.runtime.peer.loss import Loss
+from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.settings import Limits
 from kungfu.training.graph.ledger import Ledger

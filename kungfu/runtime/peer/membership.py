@@ -8,14 +8,13 @@ compared again: no step runs on a state that is not the same everywhere.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
+from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.deciding.cluster import Report
 from kungfu.runtime.deciding.decide import Decision, Prepared, Terms, Wish, decide
@@ -23,32 +22,23 @@ from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.notice import heed_notices
 from kungfu.runtime.peer.agency import Agency
-from kungfu.runtime.peer.install import Entry, Installer, from_leader, same_everywhere
+from kungfu.runtime.peer.loss import Loss, named_in
+from kungfu.runtime.peer.meetings.assembly import Assembly
+from kungfu.runtime.peer.meetings.install import Entry, Installer
 from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Survived, as_decided
 from kungfu.runtime.peer.replicate import ReplicatedState
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_demand, from_terms, from_view, from_wish, to_terms, to_view, to_wish
+from kungfu.runtime.wire.convert import from_demand, to_terms, to_view, to_wish
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 
-__all__ = ["Loss", "Membership"]
+__all__ = ["Membership"]
 
-_NAMED = re.compile(r"rank[ =]([0-9,]+)")
-_NAMED_BY_ID = re.compile(r"peer ([0-9]+)")
 _EVER_S = 365 * 86400.0  # the agent ends who waits in vain
 # What a program does at its end would take the processor from those who plug together without it.
 _STEP_ASIDE_S = 0.1
-
-
-@dataclass(frozen=True)
-class Loss:
-    """What this peer knows when it has lost others: the error, its steps done, and the terms in force."""
-
-    error: KungfuError
-    step: int
-    terms: Terms
 
 
 class Membership:
@@ -67,7 +57,9 @@ class Membership:
         self._service = PeerService(deadline_s=self._deadline_s, on_offer=on_offer, rendezvous=attachment.prepare)
         self._server, self._agency = _started(settings, self._service)
         self._lines = rpc.Lines(secret=settings.secret)
-        self._installer = Installer(settings, attachment, self._service, self._agency, self._lines, clock)
+        means = settings, attachment, self._service, self._agency, self._lines
+        self._installer = Installer(*means, clock)
+        self._assembly = Assembly(*means, self._installer.in_vain)
         self._standing: Standing | None = None
         self._entering: View | None = None
         self._barriers = self._heard = 0
@@ -88,16 +80,9 @@ class Membership:
             state.digest()
         self._agency.ready()
         self._attachment.close()
-        while True:
-            admission = self._admission()
-            parts: dict[str, float] = {}
-            try:
-                standing = self._enter(self._entry(admission), state, parts)
-                self._heed_no_more = heed_notices(lambda: self._agency.notify("SIGTERM"))
-                return Passage(None, standing, parts=parts)
-            except (PeerFailure, DeadlineExceeded) as error:
-                self._attachment.close()
-                self._agency.lost(self._known(Loss(error, 0, Terms())))  # the others go on, and admit this peer later
+        passage = self._admitted(state, self._entry, None, None)
+        self._heed_no_more = heed_notices(lambda: self._agency.notify("SIGTERM"))
+        return passage
 
     def survive(self, state: ReplicatedState, loss: Loss, *, adjust: Adjust = as_decided) -> Passage:
         """This peer lost others: unplugs itself, reports, and enters the view of those who live.
@@ -107,23 +92,14 @@ class Membership:
         leader may have said so to some only. Raises what is wrong if it is not for the loss of a peer.
         """
         before = replace(self._member(), terms=loss.terms)
-        while True:
-            started = self._clock()
-            admission = self._readmitted(loss)
-            parts = {"regroup": self._clock() - started}
+
+        def entry(admission: pb.Admission) -> Entry:
             entry = self._entry(admission)
-            if entry.standing.rank == 0:
-                leads = self._leads(before, entry.view, admission.survival.target, adjust)
-                entry = replace(entry, leads=leads)
-            try:
-                if loss.terms.stopped:
-                    self._pass_on_the_end(entry)
-                after = self._enter(entry, state, parts)
-            except (PeerFailure, DeadlineExceeded) as error:
-                loss = replace(loss, error=error)
-                continue
-            survived = Survived(dict(admission.survival.lost), str(loss.error), entry.sources[0])
-            return Passage(before, after, parts=parts, survived=survived)
+            if entry.standing.rank != 0:
+                return entry
+            return replace(entry, leads=self._leads(before, entry.view, admission.survival.target, adjust))
+
+        return self._admitted(state, entry, before, loss)
 
     def meet(
         self,
@@ -148,12 +124,10 @@ class Membership:
         arrival = self._arrival(before, state, wish)
         parts["barrier/digest"] = self._clock() - started
         prepared = self._service.take_offer() if before.rank == 0 else None
-        if before.rank == 0:
-            heard = outside or wish
-            verdict = self._lead(before, arrival, lambda: self._decide(before, heard, prepared, adjust))
-        else:
-            verdict = self._follow(before, arrival)
-            heard = to_wish(verdict.wish) if verdict.HasField("wish") else None
+        decision = partial(self._decide, before, outside or wish, prepared, adjust)
+        verdict = self._assembly.hold(before.view, arrival, decision)
+        told = to_wish(verdict.wish) if verdict.HasField("wish") else None
+        heard = outside or wish if before.rank == 0 else told
         parts["barrier"] = self._clock() - started
         parts["barrier/meeting"] = parts["barrier"] - parts["barrier/digest"]
         view = to_view(verdict.view)
@@ -164,11 +138,7 @@ class Membership:
     def part(self, state: ReplicatedState, terms: Terms) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""
         before = replace(self._member(), terms=terms)
-        arrival = self._arrival(before, state, None)
-        if before.rank == 0:
-            self._lead(before, arrival, lambda: Decision(before.view, before.terms))
-        else:
-            self._follow(before, arrival)
+        self._assembly.hold(before.view, self._arrival(before, state, None), lambda: Decision(before.view, terms))
 
     def take_demand(self) -> Demand | None:
         """The leader's: what somebody outside wants to have carried out at this barrier, if anything."""
@@ -223,7 +193,40 @@ class Membership:
         self._holds, self._barriers, self._entering = True, 0, None
         return standing
 
+    def _decide(self, before: Standing, wish: Wish | None, prepared: Prepared | None, adjust: Adjust) -> Decision:
+        decision = decide(before.view, before.terms, self._settings.limits, wish=wish, prepared=prepared)
+        return replace(decision, terms=adjust(before.view, decision), wish=wish)
+
     # ---- losing others -------------------------------------------------------------------------------------------
+
+    def _admitted(
+        self,
+        state: ReplicatedState,
+        admitted: Callable[[pb.Admission], Entry],
+        before: Standing | None,
+        loss: Loss | None,
+    ) -> Passage:
+        """Waits for a view that admits this peer, and enters it; if that breaks before it trains, reports and goes on.
+
+        ``before`` is where this peer stood, and ``loss`` what it has to report first; a joiner has neither.
+        """
+        while True:
+            started, parts = self._clock(), dict[str, float]()
+            admission = self._admission() if loss is None else self._readmitted(loss)
+            if loss is not None:
+                parts["regroup"] = self._clock() - started
+            entry = admitted(admission)
+            try:
+                if loss is not None and loss.terms.stopped:
+                    self._pass_on_the_end(entry)
+                after = self._enter(entry, state, parts)
+            except (PeerFailure, DeadlineExceeded) as error:
+                loss = Loss(error, 0, Terms()) if loss is None else replace(loss, error=error)
+                continue
+            if before is None or loss is None:
+                return Passage(None, after, parts=parts)
+            survived = Survived(dict(admission.survival.lost), str(loss.error), entry.sources[0])
+            return Passage(before, after, parts=parts, survived=survived)
 
     def _readmitted(self, loss: Loss) -> pb.Admission:
         """Leaves, reports, and waits for a view; reports again if somebody else turns out to stand still meanwhile."""
@@ -245,7 +248,7 @@ class Membership:
         suspects = set[int]()
         if named is not None:
             silence, silent = self._installer.shows_no_life(named)
-            suspects = _suspects(error, named) | silent
+            suspects = named_in(error, named) | silent
             error = f"{error}; {silence}" if silent and silence not in error else error
         late = isinstance(loss.error, DeadlineExceeded)
         return Report(self._heard, loss.step, self._holds, error, tuple(sorted(suspects)), late)
@@ -277,87 +280,9 @@ class Membership:
         if leader.id == self._settings.peer:
             return
         what = f"rank 0 (peer {leader.id}), about to lead view {entry.view.version}"
-        demand = from_demand(Demand("stop", "a barrier before a loss"))
-        carry, in_vain = (
-            PeerServiceStub(self._lines.to(leader.address)).Carry,
-            partial(self._installer.in_vain, entry.view),
-        )
-        rpc.call_unless(in_vain, carry, demand, deadline_s=self._deadline_s, what=what)
-
-    # ---- the first meeting ---------------------------------------------------------------------------------------
-
-    def _follow(self, before: Standing, arrival: pb.Arrival) -> pb.Verdict:
-        leader = before.view.peers[0]
-        what = f"rank 0 (peer {leader.id}), leading barrier {arrival.number} of view {arrival.version}"
-        stub = PeerServiceStub(self._lines.to(leader.address))
-        in_vain, deadline_s = partial(self._installer.in_vain, before.view), 2.5 * self._deadline_s
-        verdict: pb.Verdict = rpc.call_unless(in_vain, stub.Arrive, arrival, deadline_s=deadline_s, what=what)
-        if verdict.error:
-            raise from_leader(verdict.kind, verdict.error)
-        return verdict
-
-    def _decide(self, before: Standing, wish: Wish | None, prepared: Prepared | None, adjust: Adjust) -> Decision:
-        decision = decide(before.view, before.terms, self._settings.limits, wish=wish, prepared=prepared)
-        return replace(decision, terms=adjust(before.view, decision), wish=wish)
-
-    def _lead(self, before: Standing, arrival: pb.Arrival, decision: Callable[[], Decision]) -> pb.Verdict:
-        meeting = self._service.barriers.at((arrival.version, arrival.number))
-        meeting.arrive(0, arrival)
-        try:
-            arrivals = meeting.everyone(
-                before.view.size,
-                deadline_s=self._deadline_s,
-                what=f"barrier {arrival.number} of view {arrival.version}",
-                abandoned=partial(self._installer.in_vain, before.view),
-            )
-            same_everywhere({rank: dict(message.digest) for rank, message in arrivals.items()}, before.view)
-            self._log_dissent({rank: message.wish for rank, message in arrivals.items()}, before.view)
-            verdict = self._announce(before.view, decision())
-        except KungfuError as error:
-            meeting.conclude(pb.Verdict(error=str(error), kind=type(error).__name__))
-            raise
-        meeting.conclude(verdict)
-        return verdict
-
-    def _log_dissent(self, wishes: Mapping[int, str], view: View) -> None:
-        """Rank 0's decision is the decision: arithmetic may differ in the last bit between machines. But say so."""
-        if len(set(wishes.values())) > 1:
-            fields = {"event": "dissent", "view": view.version, "wishes": {str(r): w for r, w in wishes.items()}}
-            self.record("events", fields)
-
-    def _announce(self, view: View, decision: Decision) -> pb.Verdict:
-        """Tells the agent and the joiners; the peers of the view hear it as the answer to their arrival."""
-        if decision.prepare is not None:
-            self._agency.prepare(decision.prepare)
-        wish = None if decision.wish is None else from_wish(decision.wish)
-        verdict = pb.Verdict(view=from_view(decision.view), terms=from_terms(decision.terms), wish=wish)
-        if decision.view.version != view.version:
-            verdict.rendezvous = self._rendezvous(decision.view)
-            stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]
-            admission = pb.Admission(
-                view=verdict.view, terms=verdict.terms, rendezvous=verdict.rendezvous, sources=stayers
-            )
-            for peer in decision.view.peers[len(stayers) :]:
-                self._admit(peer, admission)
-        return verdict
-
-    def _rendezvous(self, view: View) -> str:
-        first = view.peers[0]
-        if first.id == self._settings.peer:
-            return self._attachment.prepare(view.size)
-        with rpc.connect(first.address, secret=self._settings.secret) as channel:
-            stub = PeerServiceStub(channel)
-            what = f"peer {first.id}, first of view {view.version}"
-            answer: pb.Rendezvous = rpc.call(
-                stub.PrepareAttachment, from_view(view), deadline_s=self._deadline_s, what=what
-            )
-        return answer.address
-
-    def _admit(self, peer: Peer, admission: pb.Admission) -> None:
-        stub = PeerServiceStub(self._lines.to(peer.address))
-        deadlines = self._settings.deadlines  # it does nothing but wait for this, and all others wait for it
-        patience_s = min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
-        rpc.call(stub.Admit, admission, deadline_s=patience_s, what=f"peer {peer.id}, about to join")
+        in_vain = partial(self._installer.in_vain, entry.view)
+        carry, demand = PeerServiceStub(self._lines.to(leader.address)).Carry, Demand("stop", "a barrier before a loss")
+        rpc.call_unless(in_vain, carry, from_demand(demand), deadline_s=self._deadline_s, what=what)
 
 
 def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, Agency]:
@@ -368,10 +293,3 @@ def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, Agen
         threads=8 + 2 * settings.limits.maximum,
     )
     return server, Agency(settings, Peer(settings.peer, server.address))
-
-
-def _suspects(error: str, view: View) -> set[int]:
-    """The ids of the ranks and peers that an error names."""
-    ranks = {int(word) for match in _NAMED.findall(error) for word in match.split(",") if word}
-    ids = {view.ids[rank] for rank in ranks if rank < view.size}
-    return ids | {int(peer) for peer in _NAMED_BY_ID.findall(error)}

@@ -13,7 +13,7 @@ from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.deciding.decide import Prepared
 from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.peer.breach import Breaches
-from kungfu.runtime.peer.meeting import Meetings
+from kungfu.runtime.peer.meetings.meeting import Meetings
 from kungfu.runtime.peer.replicate import Desk
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire.convert import to_demand, to_prepared

@@ -16,7 +16,8 @@ from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFail
 from kungfu.runtime.attachment.protocol import Silence
 from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
 from kungfu.runtime.deciding.view import Peer, View
-from kungfu.runtime.peer.membership import Loss, Membership
+from kungfu.runtime.peer.loss import Loss
+from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.peer.replicate import Buffers
 from kungfu.runtime.peer.service import PeerService

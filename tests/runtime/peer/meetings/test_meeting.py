@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.peer.meeting import Meeting, Meetings
+from kungfu.runtime.peer.meetings.meeting import Meeting, Meetings
 
 
 @dataclass
