@@ -10,7 +10,7 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from kungfu.cli.story import Paragraph, read_events, span_trees, tell
+from kungfu.cli.story import Paragraph, Record, gaps, read_events, read_metrics, span_trees, tell
 from kungfu.cli.story.values import duration
 
 __all__ = ["why_command"]
@@ -34,9 +34,18 @@ def why_command(folder: Path, *, form: Form = "story") -> int:
     for paragraph in tell(record.entries) if form == "story" else ():
         for line in _lines(paragraph, width=console.width):
             console.print(line, soft_wrap=True)
-    for remark in record.remarks:
+    for remark in (*record.remarks, *_unmeasured(folder, record)):
         console.print(Text(f"note: {remark}", style="yellow"), soft_wrap=True)
     return 0
+
+
+def _unmeasured(folder: Path, record: Record) -> list[str]:
+    """What the metrics lack, where peers were lost; else they are whole, and long to read."""
+    lost = any(event.get("event") == "recovered" for event in record.entries)
+    metrics = folder / "metrics.jsonl"
+    if not lost or not metrics.exists() or not metrics.stat().st_size:
+        return []
+    return gaps(record.entries, read_metrics(folder).entries)
 
 
 def _lines(paragraph: Paragraph, *, width: int) -> Iterator[Text]:

@@ -135,27 +135,40 @@ def _check_header(line: Fields, *, where: str) -> None:
 def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
     """Of a step that was done in two views, since a failure undid the first, the later one counts."""
     latest = dict(sorted(gathered.steps))
-    expected: int | None = None
+    before: int | None = None
+    lacking: list[tuple[int, str]] = []
     for step, view in latest.items():
-        shares = gathered.steps[step, view]
-        missing = _missing(shares)
-        if missing:
-            gathered.remarks.append(f"step {step} lacks {missing}; it was left out")
+        if before is not None and step > before + 1:
+            gathered.remarks.append(f"steps {before + 1} to {step - 1} are not in the record")
+        before, shares = step, gathered.steps[step, view]
+        if missing := _missing(shares):
+            lacking.append((step, missing))
             continue
-        if expected is not None and step != expected:
-            gathered.remarks.append(f"steps {expected} to {step - 1} are not in the record")
-        expected = step + 1
         local = tuple({"rank": rank, **_read(shares[rank]["local"])} for rank in sorted(shares))
         fired = _read(shares[0].get("fired", {}))
         yield RecordedStep(step, view, local, {"step": step, **_read(shares[0]["agreed"])}, fired)
+    gathered.remarks += _left_out(lacking)
+
+
+def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """A remark on each row of steps that lack the same: a peer that is killed takes some with it."""
+    rows: list[tuple[int, int, str]] = []
+    for step, missing in lacking:
+        goes_on = bool(rows) and rows[-1][1:] == (step - 1, missing)
+        rows = [*rows[:-1], (rows[-1][0], step, missing)] if goes_on else [*rows, (step, step, missing)]
+    for first, last, missing in rows:
+        if first == last:
+            yield f"step {first} lacks {missing} tells of it; it was left out"
+        else:
+            yield f"steps {first} to {last} lack {missing} tells of them; they were left out"
 
 
 def _missing(shares: Mapping[int, Fields]) -> str:
     agreed = shares[0].get("agreed") if 0 in shares else None
     if not isinstance(agreed, dict) or type(agreed.get("size")) is not int:
-        return "what rank 0 tells of it"
+        return "what rank 0"
     ranks = [str(rank) for rank in range(agreed["size"]) if rank not in shares]
-    return f"rank {' and '.join(ranks)}" if ranks else ""
+    return f"what rank {' and '.join(ranks)}" if ranks else ""
 
 
 def _whole_snapshots(gathered: _Gathered, steps: Iterable[RecordedStep]) -> Iterator[Snapshot]:

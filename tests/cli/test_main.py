@@ -43,6 +43,17 @@ def test_why_puts_a_failure_on_top_and_remarks_at_the_end(tmp_path: Path, capsys
     assert story[-1].startswith("note: line 11 of events.jsonl is half-written")
 
 
+def test_why_says_which_steps_a_lost_rank_0_did_not_live_to_tell_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recovered = {"time": 9.0, "event": "recovered", "step": 44, "from": 2, "to": 1, "lost": {"0": "killed by SIGKILL"}}
+    folder = written(tmp_path, [*FAILED[:2], recovered])
+    (folder / "metrics.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in (38, 39, 40, 45, 46)))
+    assert main(["why", str(folder)]) == 0
+    note = "note: steps 41 to 44 are not in metrics.jsonl: rank 0 was lost before it told of them"
+    assert capsys.readouterr().out.splitlines()[-1] == note
+
+
 @pytest.mark.parametrize("command", ["why", "draw"])
 def test_a_folder_without_a_record_is_one_message_and_code_2(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,5 +1,6 @@
 """What the record of a run says, told to a person."""
 
+from kungfu.cli.story.gaps import gaps
 from kungfu.cli.story.record import Record, read_events, read_metrics
 from kungfu.cli.story.sentence import sentence
 from kungfu.cli.story.spans import span_trees
@@ -10,6 +11,7 @@ __all__ = [
     "Paragraph",
     "Record",
     "decisions_table",
+    "gaps",
     "paces",
     "read_events",
     "read_metrics",
