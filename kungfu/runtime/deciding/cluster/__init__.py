@@ -9,12 +9,16 @@ from kungfu.runtime.deciding.cluster.events import (
     Fail,
     Finishing,
     Form,
+    HostIn,
+    HostLost,
+    HostNoticed,
     InForce,
     Kill,
     Lead,
     Lost,
     Noticed,
     Offer,
+    Release,
     Report,
     Seen,
     Spawn,
@@ -23,7 +27,8 @@ from kungfu.runtime.deciding.cluster.events import (
     Unled,
     Wanted,
 )
-from kungfu.runtime.deciding.cluster.state import Budgets, Cluster, Outcome, Rules, Starting, ending
+from kungfu.runtime.deciding.cluster.hosts import carries_on, free_slots
+from kungfu.runtime.deciding.cluster.state import Budgets, Cluster, Hosts, Outcome, Rules, Starting, ending
 from kungfu.runtime.deciding.cluster.step import first, step
 
 __all__ = [
@@ -37,6 +42,10 @@ __all__ = [
     "Fail",
     "Finishing",
     "Form",
+    "HostIn",
+    "HostLost",
+    "HostNoticed",
+    "Hosts",
     "InForce",
     "Kill",
     "Lead",
@@ -44,6 +53,7 @@ __all__ = [
     "Noticed",
     "Offer",
     "Outcome",
+    "Release",
     "Report",
     "Rules",
     "Seen",
@@ -53,7 +63,9 @@ __all__ = [
     "Tick",
     "Unled",
     "Wanted",
+    "carries_on",
     "ending",
     "first",
+    "free_slots",
     "step",
 ]

@@ -18,12 +18,16 @@ __all__ = [
     "Fail",
     "Finishing",
     "Form",
+    "HostIn",
+    "HostLost",
+    "HostNoticed",
     "InForce",
     "Kill",
     "Lead",
     "Lost",
     "Noticed",
     "Offer",
+    "Release",
     "Report",
     "Seen",
     "Spawn",
@@ -44,9 +48,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The leader wants the job to have ``size`` peers, those included that leave when others have come."""
+    """The leader wants the job to have ``size`` peers, those included that leave when others have come.
+
+    ``host`` is the number of the host on which new ones shall run, ``None`` for any.
+    """
 
     size: int
+    host: int | None = None
 
 
 @dataclass(frozen=True)
@@ -111,16 +119,42 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class HostIn:
+    """A host takes peers, so many at a time."""
+
+    host: int
+    slots: int
+
+
+@dataclass(frozen=True)
+class HostNoticed:
+    """A host will be taken away soon, with all its peers; another one stays."""
+
+    host: int
+
+
+@dataclass(frozen=True)
+class HostLost:
+    """A host is gone, and with it all its peers."""
+
+    host: int
+    how: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time went by."""
 
 
-Event = Seen | Wanted | InForce | Finishing | Lost | Unled | Noticed | Ended | Tick
+Event = Seen | Wanted | InForce | Finishing | Lost | Unled | Noticed | Ended | HostIn | HostNoticed | HostLost | Tick
 
 
 @dataclass(frozen=True)
 class Spawn:
+    """Start a peer on the host of this number."""
+
     peer: int
+    host: int = 0
 
 
 @dataclass(frozen=True)
@@ -189,8 +223,15 @@ class Fail:
 
 
 @dataclass(frozen=True)
+class Release:
+    """Let a host go that was given notice: nobody runs on it any more."""
+
+    host: int
+
+
+@dataclass(frozen=True)
 class Done:
     """Every process has ended well."""
 
 
-Command = Spawn | Kill | Form | Lead | Announce | Tell | Offer | Fail | Done
+Command = Spawn | Kill | Form | Lead | Announce | Tell | Offer | Fail | Release | Done

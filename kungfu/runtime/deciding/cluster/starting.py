@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kungfu.runtime.deciding.cluster.events import Form, Kill, Offer, Seen, Spawn
+from kungfu.runtime.deciding.cluster.hosts import NO_SLOT, free_slots
 from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Starting
 from kungfu.runtime.deciding.decide import Prepared
 from kungfu.runtime.deciding.view import View
@@ -16,12 +17,25 @@ __all__ = ["dismissed", "gathered", "given_up", "late_to_start", "lost_on_the_wa
 CRASH_LOOP = 3
 
 
-def spawned(cluster: Cluster, replacing: Iterable[int | None], now: float) -> Outcome:
-    """Starts a peer for each entry, which is the id that it replaces or ``None``."""
-    first = cluster.processes.next_id
-    fresh = {first + place: Starting(now, replaces=other) for place, other in enumerate(replacing)}
-    people = replace(cluster.processes, alive=cluster.alive | set(fresh), next_id=first + len(fresh))
-    return replace(cluster, starting={**cluster.starting, **fresh}, processes=people), [Spawn(peer) for peer in fresh]
+def spawned(cluster: Cluster, replacing: Iterable[int | None], now: float, *, host: int | None = None) -> Outcome:
+    """Starts a peer for each entry, which is the id that it replaces or ``None``: on ``host``, else on the first one
+    that has a free slot. For whom there is none, it is missing."""
+    people, hosts, room = cluster.processes, cluster.hosts, free_slots(cluster)
+    starting, of, missing = dict(cluster.starting), dict(hosts.of), dict(cluster.missing)
+    spawns: list[Spawn] = []
+    next_id = people.next_id
+    for peer, other in enumerate(replacing, start=people.next_id):
+        next_id = peer + 1
+        place = next((one for one in room if room[one] > 0 and host in (None, one)), None)
+        if place is None:
+            missing[peer] = NO_SLOT
+            continue
+        room[place] -= 1
+        starting[peer], of[peer] = Starting(now, replaces=other), place
+        spawns.append(Spawn(peer, place))
+    alive = people.alive | {spawn.peer for spawn in spawns}
+    people, hosts = replace(people, alive=alive, next_id=next_id), replace(hosts, of=of)
+    return replace(cluster, starting=starting, missing=missing, processes=people, hosts=hosts), [*spawns]
 
 
 def dismissed(cluster: Cluster, peers: Iterable[int], reason: str) -> Outcome:
@@ -32,13 +46,13 @@ def dismissed(cluster: Cluster, peers: Iterable[int], reason: str) -> Outcome:
     return replace(cluster, starting=starting, processes=people), [Kill(peer, reason) for peer in going]
 
 
-def wanted(cluster: Cluster, size: int, now: float) -> Outcome:
+def wanted(cluster: Cluster, size: int, now: float, *, host: int | None = None) -> Outcome:
     """The leader asks for a size: spawns what is missing, dismisses what is too much."""
     if cluster.view is None or cluster.processes.finished & set(cluster.view.ids):
         return cluster, []  # there is no leader yet who could ask, or training is over
     have, cluster = len(cluster.members) + len(cluster.starting), replace(cluster, missing={})
     if size > have:
-        cluster, changes = spawned(cluster, [None] * (size - have), now)
+        cluster, changes = spawned(cluster, [None] * (size - have), now, host=host)
     else:
         cluster, changes = _thinned(cluster, have - size, f"the job wants {size} peers now")
     cluster, offers = gathered(cluster)
@@ -94,7 +108,9 @@ def lost_on_the_way(cluster: Cluster, peer: int, why: str, now: float) -> Outcom
     losses = replace(cluster.losses, untrained=cluster.losses.untrained + 1)
     cluster = replace(cluster, losses=losses)
     if losses.untrained < CRASH_LOOP:
-        return spawned(cluster, [entry.replaces], now)
+        cluster, spawns = spawned(cluster, [entry.replaces], now)
+        cluster, offers = gathered(cluster)
+        return cluster, [*spawns, *offers]
     why = f"{why}; {losses.untrained} replacements in a row never trained, so no other one is started"
     return gathered(replace(cluster, missing={**cluster.missing, peer: why}))
 

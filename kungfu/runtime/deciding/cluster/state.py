@@ -9,7 +9,7 @@ from kungfu.runtime.deciding.cluster.events import Command, Report
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
-__all__ = ["Budgets", "Cluster", "Losses", "Outcome", "Processes", "Regrouping", "Rules", "Starting", "ending"]
+__all__ = ["Budgets", "Cluster", "Hosts", "Losses", "Outcome", "Processes", "Regrouping", "Rules", "Starting", "ending"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,24 @@ class Processes:
     parting: frozenset[int] = frozenset()
     finished: frozenset[int] = frozenset()
     next_id: int = 0
+
+
+# Of the only host of a job, which is told how many peers it runs by the job's limits.
+UNBOUNDED = 1 << 30
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Where peers run, by the hosts' numbers in the order of the job's list.
+
+    ``slots`` are those of the hosts that take peers, ``leaving`` the hosts that were given notice and still run some;
+    ``of`` says where a peer was started, by id. ``goal`` is the size that the job would have had it lost nobody.
+    """
+
+    slots: Mapping[int, int] = field(default_factory=lambda: {0: UNBOUNDED})
+    leaving: frozenset[int] = frozenset()
+    of: Mapping[int, int] = field(default_factory=dict)
+    goal: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,6 +114,7 @@ class Cluster:
     processes: Processes = field(default_factory=Processes)
     losses: Losses = field(default_factory=Losses)
     regrouping: Regrouping | None = None
+    hosts: Hosts = field(default_factory=Hosts)
 
     @property
     def alive(self) -> frozenset[int]:

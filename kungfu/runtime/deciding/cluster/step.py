@@ -14,6 +14,10 @@ until it trains in a view; then it is a member, until it ends or a later view la
 | a view with joiners trains        | kill those who still start: the job has as many as it wanted           |
 | the view of survivors trains      | spawn replacements, within the budgets                                 |
 | a member is given notice          | let the leader let it go, and have another one in its place            |
+| a host is given notice            | the same for all its members; who starts there starts elsewhere; when  |
+|                                   | nobody runs there any more it is released                              |
+| a host is lost                    | all its peers have ended                                               |
+| a host comes                      | its slots are free; losses that found none are made good               |
 | a script fails after its training | remembered: the job fails when the others are through                  |
 | no member is alive                | kill those who start: nobody could take them in                        |
 | all processes have ended          | the job is done                                                        |
@@ -21,6 +25,7 @@ until it trains in a view; then it is a member, until it ends or a later view la
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kungfu.runtime.deciding.cluster.events import (
@@ -31,6 +36,9 @@ from kungfu.runtime.deciding.cluster.events import (
     Event,
     Fail,
     Finishing,
+    HostIn,
+    HostLost,
+    HostNoticed,
     InForce,
     Lost,
     Noticed,
@@ -40,9 +48,11 @@ from kungfu.runtime.deciding.cluster.events import (
     Unled,
     Wanted,
 )
+from kungfu.runtime.deciding.cluster.hosts import closed, forgotten, opened, people_on, released
 from kungfu.runtime.deciding.cluster.regroup import QUIT, again, begun, late_to_regroup, member_died, reported, unled
 from kungfu.runtime.deciding.cluster.starting import (
     dismissed,
+    gathered,
     given_up,
     late_to_start,
     lost_on_the_way,
@@ -50,26 +60,34 @@ from kungfu.runtime.deciding.cluster.starting import (
     spawned,
     wanted,
 )
-from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Rules, Starting, ending
+from kungfu.runtime.deciding.cluster.state import Cluster, Hosts, Outcome, Rules, Starting, ending
 from kungfu.runtime.deciding.demand import Demand
+from kungfu.runtime.deciding.view import View
 
 __all__ = ["first", "step"]
 
 _PREEMPTED = (-15, 143)  # SIGTERM, with no handler and with ours
+_KILLED = -9
 
 
-def first(size: int, *, rules: Rules, now: float) -> Outcome:
-    """The start of a job of ``size`` peers."""
-    return spawned(Cluster(rules), [None] * size, now)
+def first(size: int, *, rules: Rules, now: float, hosts: Hosts | None = None) -> Outcome:
+    """The start of a job of ``size`` peers, for whom the hosts have slots; of a job on one host if none are given."""
+    return spawned(Cluster(rules, hosts=hosts or Hosts()), [None] * size, now)
 
 
 def step(cluster: Cluster, event: Event, now: float) -> Outcome:
     """The next cluster, and what to do."""
+    cluster, commands = _stepped(cluster, event, now)
+    cluster, releases = released(cluster)
+    return cluster, [*commands, *releases]
+
+
+def _stepped(cluster: Cluster, event: Event, now: float) -> Outcome:
     match event:
         case Seen():
             return seen(cluster, event, now)
-        case Wanted(size):
-            return wanted(cluster, size, now)
+        case Wanted(size, host):
+            return wanted(cluster, size, now, host=host)
         case InForce():
             return _begun(cluster, event, now)
         case Finishing(peer, leaving):
@@ -83,14 +101,22 @@ def step(cluster: Cluster, event: Event, now: float) -> Outcome:
         case Ended(peer, code):
             people = replace(cluster.processes, alive=cluster.alive - {peer})
             return _ended(replace(cluster, processes=people), peer, code, now)
+        case HostIn(host, slots):
+            return _host_in(opened(cluster, host, slots))
+        case HostNoticed(host):
+            return _host_noticed(cluster, host, now)
+        case HostLost(host, how):
+            return _host_lost(cluster, host, how, now)
         case Tick():
             return _ticked(cluster, now)
 
 
 def _begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
+    goal = _goal(cluster, event.view)
     cluster, commands = begun(cluster, event, now)
+    cluster = forgotten(replace(cluster, hosts=replace(cluster.hosts, goal=goal)))
     missed = sorted(cluster.losses.noticed & set(cluster.members)) if cluster.regrouping is None else []
-    return cluster, [*commands, *(_let_go(cluster, peer) for peer in missed)]
+    return cluster, [*commands, *_let_go(cluster, missed)]
 
 
 def _finishing(cluster: Cluster, peer: int, *, leaving: bool) -> Outcome:
@@ -101,28 +127,79 @@ def _finishing(cluster: Cluster, peer: int, *, leaving: bool) -> Outcome:
     return dismissed(cluster, cluster.starting, "training is over")
 
 
-def _noticed(cluster: Cluster, peer: int) -> Outcome:
-    """A member leaves at the next barrier; of the others, those who have no view yet cannot, and end as they do."""
+def _noticed(cluster: Cluster, *peers: int) -> Outcome:
+    """Members leave at the next barrier; of the others, those who have no view yet cannot, and end as they do."""
     losses = cluster.losses
-    if peer in losses.noticed or peer not in cluster.members:
-        return cluster, []
-    losses = replace(losses, noticed=losses.noticed | {peer}, preemptions=losses.preemptions + 1)
+    news = [peer for peer in peers if peer in cluster.members and peer not in losses.noticed]
+    losses = replace(losses, noticed=losses.noticed | {*news}, preemptions=losses.preemptions + len(news))
     cluster = replace(cluster, losses=losses)
-    return cluster, [] if cluster.regrouping else [_let_go(cluster, peer)]
+    return cluster, [] if cluster.regrouping else _let_go(cluster, news)
 
 
-def _let_go(cluster: Cluster, peer: int) -> Tell:
-    """A replacement comes where the budget allows one."""
+def _let_go(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
+    """As many replacements come as the budget allows."""
+    if not peers:
+        return []
     assert cluster.view is not None
     people = len(cluster.members) + len(cluster.starting)
-    size = people if cluster.losses.preemptions <= cluster.rules.budgets.preemptions else people - 1
-    return Tell(cluster.view, Demand("notice", "preemption notice", size, (peer,)))
+    over = max(0, cluster.losses.preemptions - cluster.rules.budgets.preemptions)
+    size = people - min(len(peers), over)
+    return [Tell(cluster.view, Demand("notice", "preemption notice", size, tuple(peers)))]
 
 
-def _ended(cluster: Cluster, peer: int, code: int, now: float) -> Outcome:
-    people, how = cluster.processes, ending(code)
+# ---- hosts -----------------------------------------------------------------------------------------------------------
+
+
+def _host_in(cluster: Cluster) -> Outcome:
+    """Losses that found no free slot when they happened are made good: the leader is asked for the size of before."""
+    have, goal = len(cluster.members) + len(cluster.starting), cluster.hosts.goal
+    if have >= goal or cluster.view is None or cluster.regrouping is not None:
+        return cluster, []
+    return cluster, [Tell(cluster.view, Demand("resize", "a host with free slots has come", goal))]
+
+
+def _goal(cluster: Cluster, view: View) -> int:
+    """The size that the job would have had it lost nobody: a view that lets others go is meant to be as small."""
+    gone = set(cluster.view.ids if cluster.view else ()) - set(view.ids)
+    lost = cluster.losses.noticed | set(cluster.regrouping.lost if cluster.regrouping else ())
+    return view.size if gone - lost else max(cluster.hosts.goal, view.size)
+
+
+def _host_noticed(cluster: Cluster, host: int, now: float) -> Outcome:
+    if host in cluster.hosts.leaving or host not in cluster.hosts.slots:
+        return cluster, []
+    cluster = closed(cluster, host, leaving=True)
+    there = people_on(cluster, host)
+    if cluster.view is None:
+        return cluster, [Fail(-1, "a host was told to leave before the first view was formed")]
+    coming = {peer: cluster.starting[peer].replaces for peer in there if peer in cluster.starting}
+    cluster, kills = dismissed(cluster, coming, "its host will be taken away")
+    cluster, spawns = spawned(cluster, coming.values(), now)
+    cluster, tells = _noticed(cluster, *there)
+    cluster, offers = gathered(cluster)
+    return cluster, [*kills, *spawns, *tells, *offers]
+
+
+def _host_lost(cluster: Cluster, host: int, how: str, now: float) -> Outcome:
+    there = people_on(cluster, host)
+    cluster = closed(cluster, host, leaving=False)
+    if cluster.view is None:
+        return cluster, [Fail(-1, how)]
+    cluster = replace(cluster, processes=replace(cluster.processes, alive=cluster.alive - {*there}))
+    commands: list[Command] = []
+    for peer in there:
+        cluster, more = _ended(cluster, peer, _KILLED, now, how=how)
+        commands += more
+    return cluster, commands
+
+
+# ---- ends ------------------------------------------------------------------------------------------------------------
+
+
+def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "") -> Outcome:
+    people, how = cluster.processes, how or ending(code)
     if peer in cluster.starting:
-        return _ended_on_the_way(cluster, peer, code, now)
+        return _ended_on_the_way(cluster, peer, code, now, how=how)
     if cluster.view is None or peer not in cluster.view.ids or peer in people.parting:
         return _concluded(cluster, [])
     over = bool(people.finished) and not cluster.alive
@@ -149,14 +226,14 @@ def _taken(cluster: Cluster, peer: int, code: int) -> Cluster:
     return replace(cluster, losses=losses)
 
 
-def _ended_on_the_way(cluster: Cluster, peer: int, code: int, now: float) -> Outcome:
+def _ended_on_the_way(cluster: Cluster, peer: int, code: int, now: float, *, how: str) -> Outcome:
     entry, version = cluster.starting[peer], cluster.view.version if cluster.view else 0
     if cluster.view is None:
-        return cluster, [Fail(peer, ending(code) if code else _no_training(entry))]
-    why = f"ended ({ending(code)}) {now - entry.since:.1f} s after its start"
+        return cluster, [Fail(peer, how if code else _no_training(entry))]
+    why = f"ended ({how}) {now - entry.since:.1f} s after its start"
     cluster, commands = lost_on_the_way(cluster, peer, why, now)
     # It may have been on its way into a view: whoever waits for it there hears it.
-    return _concluded(cluster, [*([Announce(peer, 0, ending(code))] if version else []), *commands])
+    return _concluded(cluster, [*([Announce(peer, 0, how)] if version else []), *commands])
 
 
 def _concluded(cluster: Cluster, commands: list[Command]) -> Outcome:

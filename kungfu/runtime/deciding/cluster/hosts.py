@@ -1,0 +1,75 @@
+"""Where peers run: a slot for each one that starts, and what becomes of them when a host comes, leaves or is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from kungfu.runtime.deciding.cluster.events import Release
+from kungfu.runtime.deciding.cluster.state import Cluster, Hosts, Outcome
+from kungfu.runtime.deciding.view import View
+
+__all__ = ["NO_SLOT", "carries_on", "closed", "forgotten", "free_slots", "opened", "people_on", "released"]
+
+NO_SLOT = "no host has a free slot"
+
+
+def free_slots(cluster: Cluster) -> dict[int, int]:
+    """How many more peers each host takes; whoever was let go, or is through with training, does not count."""
+    people, hosts = cluster.processes, cluster.hosts
+    there = Counter(hosts.of[peer] for peer in people.alive - people.parting - people.finished if peer in hosts.of)
+    return {host: slots - there[host] for host, slots in sorted(hosts.slots.items()) if slots > there[host]}
+
+
+def people_on(cluster: Cluster, host: int) -> tuple[int, ...]:
+    """The ids of the processes that run on a host."""
+    return tuple(sorted(peer for peer in cluster.alive if cluster.hosts.of.get(peer, 0) == host))
+
+
+def opened(cluster: Cluster, host: int, slots: int) -> Cluster:
+    """The host takes peers."""
+    hosts = cluster.hosts
+    opened = replace(hosts, slots={**hosts.slots, host: slots}, leaving=hosts.leaving - {host})
+    return replace(cluster, hosts=opened)
+
+
+def closed(cluster: Cluster, host: int, *, leaving: bool) -> Cluster:
+    """The host takes no more peers."""
+    hosts = cluster.hosts
+    slots = {other: count for other, count in hosts.slots.items() if other != host}
+    going = hosts.leaving | {host} if leaving else hosts.leaving - {host}
+    return replace(cluster, hosts=replace(hosts, slots=slots, leaving=going))
+
+
+def released(cluster: Cluster) -> Outcome:
+    """Lets those hosts go that are leaving and run nobody any more."""
+    empty = sorted(host for host in cluster.hosts.leaving if not people_on(cluster, host))
+    if not empty:
+        return cluster, []
+    hosts: Hosts = replace(cluster.hosts, leaving=cluster.hosts.leaving - set(empty))
+    return replace(cluster, hosts=hosts), [Release(host) for host in empty]
+
+
+def forgotten(cluster: Cluster) -> Cluster:
+    """Without the places of those who neither run nor are in the view."""
+    known = cluster.alive | set(cluster.view.ids if cluster.view else ())
+    of = {peer: host for peer, host in cluster.hosts.of.items() if peer in known}
+    return replace(cluster, hosts=replace(cluster.hosts, of=of))
+
+
+def carries_on(view: View, of: Mapping[int, int], present: Collection[int]) -> bool:
+    """Whether those who are together may go on without the others: they run a strict majority of the view's peers; of
+    two halves, the one with rank 0.
+
+    ``of`` gives the host of a peer by id, ``present`` are the hosts whose agents hear each other. Two groups that
+    cannot hear each other never both carry on.
+
+    >>> from kungfu.runtime.deciding.view import Peer
+    >>> view = View(1, (Peer(0, "a:1"), Peer(1, "b:1"), Peer(2, "b:2"), Peer(3, "c:1")))
+    >>> of = {0: 0, 1: 1, 2: 1, 3: 2}
+    >>> carries_on(view, of, {1, 2}), carries_on(view, of, {0, 2}), carries_on(view, of, {1})
+    (True, True, False)
+    """
+    here = [peer for peer in view.ids if of.get(peer, 0) in present]
+    return 2 * len(here) > view.size or (2 * len(here) == view.size and view.ids[0] in here)
