@@ -110,7 +110,7 @@ def demanded(requests: Requests, demand: Demand, *, step: int) -> Requests:
     leave: Leave | None = None
     if demand.kind != "resize":
         when: dict[str, Any] = {"leave": "now", "notice": "noticed", "replace": "replaced"}
-        leave = Leave(demand.peers, when[demand.kind])
+        leave = Leave(demand.peers, when[demand.kind], demand.host)
     return replace(requests, outside=Wish(demand.size, demand.keep, demand.why, step, leave=leave))
 
 

@@ -34,7 +34,7 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         return pb.Ack()
 
     def Prepare(self, request: pb.Resize, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        self._put(decided.Wanted(request.size))
+        self._put(decided.Wanted(request.size, request.host if request.HasField("host") else None))
         return pb.Ack()
 
     def InForce(self, request: pb.ViewInfo, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name

@@ -59,10 +59,12 @@ class Contest:
 @dataclass(frozen=True)
 class Leave:
     """Peers by id that are to leave: now, as far as the job's minimum allows; now, because they were given notice,
-    which nothing can refuse; or when others have come to replace them."""
+    which nothing can refuse; or when others have come to replace them, who run on the ``host`` of this number if one is
+    named."""
 
     peers: tuple[int, ...]
     when: When
+    host: int | None = None
 
 
 @dataclass(frozen=True)
@@ -93,13 +95,14 @@ class Decision:
     """The view and terms after the barrier, and the wish that they follow from.
 
     ``prepare`` is a size for the agent to bring the job to. It counts the processes of the job, so those too who leave
-    when others have come.
+    when others have come. ``host`` is the number of the one on which new processes shall run, ``None`` for any.
     """
 
     view: View
     terms: Terms
     prepare: int | None = None
     wish: Wish | None = None
+    host: int | None = None
 
 
 def decide(
@@ -144,7 +147,7 @@ def _left(view: View, terms: Terms, limits: Limits, size: int, keep: Keep, leave
     refused = view.size - len(named) if len(going) < len(named) else 0
     if leave.when == "replaced":
         terms = replace(terms, target_size=view.size if named else 0, leaving=tuple(named), refused_size=0)
-        return Decision(view, terms, view.size + len(named))
+        return Decision(view, terms, view.size + len(named), host=leave.host)
     if not going:
         return Decision(view, replace(terms, refused_size=refused))
     shrunk, under_way = view.changed(leave=going), terms.target_size > 0

@@ -27,6 +27,7 @@ class Demand:
 
     ``why`` stands where an event names the rule that decided; ``keep`` is the batch size that stays when the size
     changes: the whole one, unless it says else, for nobody outside may change what is trained without saying so.
+    ``host`` is the number of the host on which those who replace others shall run, ``None`` for any.
     """
 
     kind: DemandKind
@@ -35,3 +36,4 @@ class Demand:
     peers: tuple[int, ...] = ()
     id: str = ""
     keep: Keep = "global_batch_size"
+    host: int | None = None

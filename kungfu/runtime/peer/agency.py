@@ -46,9 +46,10 @@ class Agency:
         """This peer is warmed up and waits to be admitted."""
         self._call(self._stub.Ready, pb.Hello(peer=from_peer(self._peer)))
 
-    def prepare(self, size: int) -> None:
-        """The job shall have ``size`` peers: start the missing ones, dismiss those that are too many."""
-        self._call(self._stub.Prepare, pb.Resize(size=size))
+    def prepare(self, size: int, *, host: int | None = None) -> None:
+        """The job shall have ``size`` peers: start the missing ones, on the ``host`` of this number if one is given,
+        and dismiss those that are too many."""
+        self._call(self._stub.Prepare, pb.Resize(size=size, host=host))
 
     def in_force(self, view: View) -> None:
         """All peers of ``view`` hold the same state and train."""

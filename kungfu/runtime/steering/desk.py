@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kungfu.runtime.deciding import requests
-from kungfu.runtime.deciding.cluster import Cluster, Finishing, InForce, Tick
+from kungfu.runtime.deciding.cluster import Cluster, Finishing, InForce, Tick, free_slots
 from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.requests import Entry, Ledger, Request, Situation, current, first_answer
 from kungfu.runtime.deciding.requests.situation import Scaling
+from kungfu.runtime.hosts import Host
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.steering.recent import Recent
 from kungfu.runtime.steering.service import AboutRequest, Question
@@ -31,7 +32,10 @@ class Reported:
 
 
 class Desk:
-    """Steers one job. ``tell`` writes events into the journal; ``process_of`` gives a peer's process id."""
+    """Steers one job. ``tell`` writes events into the journal; ``process_of`` gives a peer's process id.
+
+    ``hosts`` are those of the job, in the order of their numbers; without any the peers run on the agent's.
+    """
 
     def __init__(
         self,
@@ -40,9 +44,12 @@ class Desk:
         scaling: Scaling,
         tell: Callable[[dict[str, Any]], Any],
         process_of: Callable[[int], int],
+        hosts: Sequence[Host] = (),
+        ledger: Ledger | None = None,
     ) -> None:
         self._settings, self._scaling, self._tell, self._process_of = settings, scaling, tell, process_of
-        self._ledger, self._recent = Ledger(), Recent()
+        self._hosts = [host.name for host in hosts] or [settings.agent.partition(":")[0]]
+        self._ledger, self._recent = ledger or Ledger(), Recent()
         self._states: dict[int, tuple[str, float]] = {}
         self._measured: tuple[requests.Step, ...] = ()
         self._over = self._unreached = ""
@@ -60,6 +67,11 @@ class Desk:
         for news in self._news(event):
             demands += self._step(news, cluster, now)
         return demands
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was asked and what came of it."""
+        return self._ledger
 
     def noted(self, fields: Fields) -> None:
         """Something stands in the journal now."""
@@ -117,16 +129,22 @@ class Desk:
         return demands
 
     def _situation(self, cluster: Cluster) -> Situation:
-        deadlines, host = self._settings.deadlines, self._settings.agent.partition(":")[0]
+        deadlines = self._settings.deadlines
         return Situation(
             cluster.view,
             self._settings.limits,
             self._scaling,
-            frozenset({host, "localhost", socket.gethostname()}),
+            self._names(cluster),
             deadlines.ready_s + deadlines.longest_wait_s,
             self._over,
             self._recent.figures().global_batch_size,
+            free_slots(cluster),
         )
+
+    def _names(self, cluster: Cluster) -> dict[str, int]:
+        """The hosts that take peers; the only one goes by more names than its own."""
+        own = {"localhost": 0, socket.gethostname(): 0} if len(self._hosts) == 1 else {}
+        return own | {self._hosts[number]: number for number in cluster.hosts.slots}
 
     # ---- telling of the job ----------------------------------------------------------------------------------------
 
@@ -146,12 +164,11 @@ class Desk:
         return None if entry is None else progress(entry, answer=entry.newest, now=now)
 
     def _peers(self, cluster: Cluster, now: float) -> tuple[PeerStatus, ...]:
-        host = self._settings.agent.partition(":")[0]
         return tuple(
             PeerStatus(
                 peer,
                 cluster.view.rank_of(peer) if cluster.view else None,
-                host,
+                self._hosts[cluster.hosts.of.get(peer, 0)],
                 self._process_of(peer),
                 state,
                 now - self._states[peer][1],

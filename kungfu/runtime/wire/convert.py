@@ -85,17 +85,24 @@ def from_wish(wish: Wish) -> pb.Wish:
         saw=wish.saw,
         won=wish.contest.won,
         lost=wish.contest.lost,
-        leave=None if wish.leave is None else pb.Leave(peers=wish.leave.peers, when=wish.leave.when),
+        leave=None if wish.leave is None else _from_leave(wish.leave),
     )
 
 
 def to_wish(message: pb.Wish) -> Wish:
-    leave = None
-    if message.HasField("leave"):
-        leave = Leave(tuple(message.leave.peers), cast(When, message.leave.when))
+    leave = _to_leave(message.leave) if message.HasField("leave") else None
     contest = Contest(tuple(message.won), tuple(message.lost))
     keep = cast(Keep, message.keep)
     return Wish(message.size, keep, message.rule, message.step, dict(message.saw), contest, leave)
+
+
+def _from_leave(leave: Leave) -> pb.Leave:
+    return pb.Leave(peers=leave.peers, when=leave.when, host=leave.host)
+
+
+def _to_leave(message: pb.Leave) -> Leave:
+    host = message.host if message.HasField("host") else None
+    return Leave(tuple(message.peers), cast(When, message.when), host)
 
 
 def from_prepared(prepared: Prepared) -> pb.Prepared:
@@ -115,13 +122,20 @@ def to_prepared(message: pb.Prepared) -> Prepared:
 
 def from_demand(demand: Demand) -> pb.Demand:
     return pb.Demand(
-        id=demand.id, kind=demand.kind, why=demand.why, size=demand.size, peers=demand.peers, keep=demand.keep
+        id=demand.id,
+        kind=demand.kind,
+        why=demand.why,
+        size=demand.size,
+        peers=demand.peers,
+        keep=demand.keep,
+        host=demand.host,
     )
 
 
 def to_demand(message: pb.Demand) -> Demand:
     kind, keep = cast(DemandKind, message.kind), cast(Keep, message.keep)
-    return Demand(kind, message.why, message.size, tuple(message.peers), message.id, keep)
+    host = message.host if message.HasField("host") else None
+    return Demand(kind, message.why, message.size, tuple(message.peers), message.id, keep, host)
 
 
 def from_report(report: Report, peer: int) -> pb.Loss:

@@ -124,12 +124,14 @@ class Wish(_message.Message):
     def __init__(self, size: _Optional[int] = ..., keep: _Optional[str] = ..., rule: _Optional[str] = ..., step: _Optional[int] = ..., saw: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ("peers", "when")
+    __slots__ = ("peers", "when", "host")
     PEERS_FIELD_NUMBER: _ClassVar[int]
     WHEN_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     peers: _containers.RepeatedScalarFieldContainer[int]
     when: str
-    def __init__(self, peers: _Optional[_Iterable[int]] = ..., when: _Optional[str] = ...) -> None: ...
+    host: int
+    def __init__(self, peers: _Optional[_Iterable[int]] = ..., when: _Optional[str] = ..., host: _Optional[int] = ...) -> None: ...
 
 class Admission(_message.Message):
     __slots__ = ("view", "terms", "rendezvous", "sources", "survival")
@@ -216,20 +218,22 @@ class Breach(_message.Message):
     def __init__(self, peer: _Optional[int] = ..., version: _Optional[int] = ..., how: _Optional[str] = ...) -> None: ...
 
 class Demand(_message.Message):
-    __slots__ = ("id", "kind", "why", "size", "peers", "keep")
+    __slots__ = ("id", "kind", "why", "size", "peers", "keep", "host")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     why: str
     size: int
     peers: _containers.RepeatedScalarFieldContainer[int]
     keep: str
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., why: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., keep: _Optional[str] = ...) -> None: ...
+    host: int
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., why: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., keep: _Optional[str] = ..., host: _Optional[int] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("ready", "missing", "reason", "parts")
@@ -263,10 +267,12 @@ class Hello(_message.Message):
     def __init__(self, peer: _Optional[_Union[PeerInfo, _Mapping]] = ...) -> None: ...
 
 class Resize(_message.Message):
-    __slots__ = ("size",)
+    __slots__ = ("size", "host")
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     size: int
-    def __init__(self, size: _Optional[int] = ...) -> None: ...
+    host: int
+    def __init__(self, size: _Optional[int] = ..., host: _Optional[int] = ...) -> None: ...
 
 class Record(_message.Message):
     __slots__ = ("stream", "line")
@@ -319,6 +325,139 @@ class Notice(_message.Message):
     peer: int
     why: str
     def __init__(self, peer: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
+class Entrance(_message.Message):
+    __slots__ = ("host", "line")
+    class LineEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    host: HostInfo
+    line: _containers.ScalarMap[str, str]
+    def __init__(self, host: _Optional[_Union[HostInfo, _Mapping]] = ..., line: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class HostInfo(_message.Message):
+    __slots__ = ("number", "pid")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    pid: int
+    def __init__(self, number: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("settings", "refusal", "later")
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    LATER_FIELD_NUMBER: _ClassVar[int]
+    settings: str
+    refusal: str
+    later: bool
+    def __init__(self, settings: _Optional[str] = ..., refusal: _Optional[str] = ..., later: bool = ...) -> None: ...
+
+class Orders(_message.Message):
+    __slots__ = ("job", "term", "head", "number", "now", "state", "version", "settled", "starts", "kills", "lines", "over", "leaves")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    KILLS_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    term: int
+    head: int
+    number: int
+    now: float
+    state: bytes
+    version: int
+    settled: int
+    starts: _containers.RepeatedCompositeFieldContainer[Start]
+    kills: _containers.RepeatedScalarFieldContainer[int]
+    lines: _containers.RepeatedCompositeFieldContainer[Record]
+    over: Over
+    leaves: bool
+    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., head: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., settled: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., lines: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., leaves: bool = ...) -> None: ...
+
+class Start(_message.Message):
+    __slots__ = ("peer", "joins")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    JOINS_FIELD_NUMBER: _ClassVar[int]
+    peer: int
+    joins: bool
+    def __init__(self, peer: _Optional[int] = ..., joins: bool = ...) -> None: ...
+
+class Over(_message.Message):
+    __slots__ = ("code", "why", "peer", "failed", "output")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    why: str
+    peer: int
+    failed: bool
+    output: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, code: _Optional[int] = ..., why: _Optional[str] = ..., peer: _Optional[int] = ..., failed: bool = ..., output: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Followed(_message.Message):
+    __slots__ = ("running",)
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    running: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, running: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Ballot(_message.Message):
+    __slots__ = ("job", "term", "host")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    term: int
+    host: int
+    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., host: _Optional[int] = ...) -> None: ...
+
+class Vote(_message.Message):
+    __slots__ = ("granted", "hears", "fenced", "term", "version", "state")
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    HEARS_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    granted: bool
+    hears: bool
+    fenced: bool
+    term: int
+    version: int
+    state: bytes
+    def __init__(self, granted: bool = ..., hears: bool = ..., fenced: bool = ..., term: _Optional[int] = ..., version: _Optional[int] = ..., state: _Optional[bytes] = ...) -> None: ...
+
+class Happening(_message.Message):
+    __slots__ = ("host", "what", "peer", "pid", "code", "tail")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    host: int
+    what: str
+    peer: int
+    pid: int
+    code: int
+    tail: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, host: _Optional[int] = ..., what: _Optional[str] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Request(_message.Message):
     __slots__ = ("id", "kind", "size", "peers", "host", "span", "if_view", "keep")

@@ -771,6 +771,250 @@ class AgentService(object):
             _registered_method=True)
 
 
+class HostServiceStub(object):
+    """Missing associated documentation comment in .proto file."""
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Enter = channel.unary_unary(
+                '/kungfu.HostService/Enter',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Entrance.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Welcome.FromString,
+                _registered_method=True)
+        self.Follow = channel.unary_unary(
+                '/kungfu.HostService/Follow',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Orders.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Followed.FromString,
+                _registered_method=True)
+        self.Stand = channel.unary_unary(
+                '/kungfu.HostService/Stand',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ballot.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Vote.FromString,
+                _registered_method=True)
+        self.Happened = channel.unary_unary(
+                '/kungfu.HostService/Happened',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Happening.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+                _registered_method=True)
+        self.Beat = channel.unary_unary(
+                '/kungfu.HostService/Beat',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Inquiry.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+                _registered_method=True)
+
+
+class HostServiceServicer(object):
+    """Missing associated documentation comment in .proto file."""
+
+    def Enter(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Follow(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Stand(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Happened(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Beat(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_HostServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Enter': grpc.unary_unary_rpc_method_handler(
+                    servicer.Enter,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Entrance.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Welcome.SerializeToString,
+            ),
+            'Follow': grpc.unary_unary_rpc_method_handler(
+                    servicer.Follow,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Orders.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Followed.SerializeToString,
+            ),
+            'Stand': grpc.unary_unary_rpc_method_handler(
+                    servicer.Stand,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ballot.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Vote.SerializeToString,
+            ),
+            'Happened': grpc.unary_unary_rpc_method_handler(
+                    servicer.Happened,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Happening.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.SerializeToString,
+            ),
+            'Beat': grpc.unary_unary_rpc_method_handler(
+                    servicer.Beat,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Inquiry.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'kungfu.HostService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('kungfu.HostService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class HostService(object):
+    """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def Enter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.HostService/Enter',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Entrance.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Welcome.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Follow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.HostService/Follow',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Orders.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Followed.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Stand(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.HostService/Stand',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ballot.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Vote.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Happened(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.HostService/Happened',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Happening.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Beat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.HostService/Beat',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Inquiry.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class JobServiceStub(object):
     """Every method answers at once: a request that takes time is looked at again.
     """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from kungfu.runtime.deciding.decide import Keep
@@ -28,16 +29,18 @@ MOST_STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class Situation:
-    """What the agent knows of its job. ``hosts`` are the names of the hosts that have an agent; ``over`` says how the
-    job ended or is ending, and is empty before; ``batch`` is the job's, in samples, once steps were measured."""
+    """What the agent knows of its job. ``hosts`` are those that have an agent, by their names; ``free`` are their free
+    slots, by their numbers. ``over`` says how the job ended or is ending, and is empty before; ``batch`` is the job's,
+    in samples, once steps were measured."""
 
     view: View | None
     limits: Limits
     scaling: Scaling
-    hosts: frozenset[str]
+    hosts: Mapping[str, int]
     patience_s: float
     over: str = ""
     batch: int | None = None
+    free: Mapping[int, int] = field(default_factory=dict)
 
 
 def objection(request: Request, situation: Situation) -> str | None:
@@ -45,7 +48,7 @@ def objection(request: Request, situation: Situation) -> str | None:
 
     >>> from kungfu.runtime.deciding.view import Peer
     >>> two = View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
-    >>> objection(Request("r", ScaleIn((1,))), Situation(two, Limits(1, 4), "elastic", frozenset(["a"]), 60.0))
+    >>> objection(Request("r", ScaleIn((1,))), Situation(two, Limits(1, 4), "elastic", {"a": 0}, 60.0))
     'peer 1 is not in view 3, whose peers are 0 and 4'
     """
     if situation.over:
@@ -71,7 +74,7 @@ def _misfit(action: Action, view: View, situation: Situation) -> str | None:
         case ScaleIn(peers):
             return _cannot_leave(peers, view, situation.limits)
         case Migrate(peer, host):
-            return _not_in_view((peer,), view) or _no_such_host(host, situation.hosts)
+            return _not_in_view((peer,), view) or _no_such_host(host, situation)
         case Profile():
             return _cannot_profile(action, situation)
         case _:
@@ -119,10 +122,19 @@ def _not_in_view(peers: tuple[int, ...], view: View) -> str | None:
     return f"{noun} {', '.join(strange)} {verb} not in view {view.version}, {whose}"
 
 
-def _no_such_host(host: str, hosts: frozenset[str]) -> str | None:
-    if host in hosts:
-        return None
-    return f"no agent of this job runs on {host!r}: all its peers are on one host, {' alias '.join(sorted(hosts))}"
+def _no_such_host(host: str, situation: Situation) -> str | None:
+    number = situation.hosts.get(host)
+    if number is None:
+        names = [" alias ".join(_names_of(one, situation)) for one in sorted(set(situation.hosts.values()))]
+        where = f"all its peers are on one host, {names[0]}" if len(names) == 1 else f"they run on {', '.join(names)}"
+        return f"no agent of this job runs on {host!r}: {where}"
+    if situation.free.get(number, 0) < 1:
+        return f"{host} has no free slot for a peer to join before the other leaves; name a host that has one"
+    return None
+
+
+def _names_of(number: int, situation: Situation) -> list[str]:
+    return sorted(name for name, one in situation.hosts.items() if one == number)
 
 
 def _cannot_profile(action: Profile, situation: Situation) -> str | None:

@@ -16,6 +16,7 @@ demand by its id.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kungfu.runtime.deciding.demand import Demand
@@ -105,7 +106,7 @@ def _accepted(ledger: Ledger, request: Request, situation: Situation, now: float
     assert situation.view is not None
     size, action = situation.view.size, request.action
     survey = began(action, home=size) if isinstance(action, Profile) else None
-    demand = _demand(request.id, action, size=size)
+    demand = _demand(request.id, action, size=size, hosts=situation.hosts)
     answer = Answer("accepted", "", situation.view.version)
     entry = Entry(request, answer, answer, now, now + situation.patience_s, demand, survey)
     ledger = replace(noted(ledger, entry), under_way=request.id)
@@ -114,7 +115,7 @@ def _accepted(ledger: Ledger, request: Request, situation: Situation, now: float
     return ledger, [demand]  # in any case: a policy may be about to change what is so already
 
 
-def _demand(name: str, action: Action, *, size: int) -> Demand:
+def _demand(name: str, action: Action, *, size: int, hosts: Mapping[str, int]) -> Demand:
     """What the leader is told first."""
     why = f"kungfu {in_words(action)}"
     match action:
@@ -125,8 +126,8 @@ def _demand(name: str, action: Action, *, size: int) -> Demand:
         case ScaleIn(peers, keep):
             going = tuple(dict.fromkeys(peers))
             return Demand("leave", why, size=size - len(going), peers=going, id=name, keep=keep)
-        case Migrate(peer, _):
-            return Demand("replace", why, size=size, peers=(peer,), id=name)
+        case Migrate(peer, host):
+            return Demand("replace", why, size=size, peers=(peer,), id=name, host=hosts[host])
         case Checkpoint():
             return Demand("checkpoint", why, id=name)
         case Stop():

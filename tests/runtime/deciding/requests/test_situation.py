@@ -23,7 +23,7 @@ from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Limits
 
 THREE = View(5, (Peer(0, "a:1"), Peer(2, "a:2"), Peer(7, "a:3")))
-ELASTIC = Situation(THREE, Limits(2, 4), "elastic", frozenset(["a", "localhost"]), 60.0)
+ELASTIC = Situation(THREE, Limits(2, 4), "elastic", {"a": 0, "localhost": 0}, 60.0, free={0: 9})
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,9 @@ class Job:
     over: str = ""
 
     def hears(self, event: Event) -> list[Demand]:
-        situation = Situation(self.view, self.limits, "elastic", frozenset(["a"]), PATIENCE_S, self.over)
+        situation = Situation(
+            self.view, self.limits, "elastic", {"a": 0}, PATIENCE_S, self.over, free={0: 9}
+        )
         self.ledger, demands = step(self.ledger, event, situation, self.now)
         self.told += demands
         return demands
@@ -97,7 +99,7 @@ class Job:
             (0, 1, 2, 3),
         ),
         (ScaleIn((0, 0)), Demand("leave", "kungfu scale-in 0 0", size=1, peers=(0,), id="r"), (1,)),
-        (Migrate(1, "a"), Demand("replace", "kungfu migrate 1 -> a", size=2, peers=(1,), id="r"), (0, 2)),
+        (Migrate(1, "a"), Demand("replace", "kungfu migrate 1 -> a", size=2, peers=(1,), id="r", host=0), (0, 2)),
     ],
 )
 def test_a_request_for_other_peers_is_carried_out_when_the_view_is_as_asked_for(
