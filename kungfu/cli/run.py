@@ -176,7 +176,7 @@ def _run(line: _Line) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
     from kungfu.cli.console import make_console
     from kungfu.runtime.agent.agent import Agent, Job
-    from kungfu.runtime.agent.journal import Journal
+    from kungfu.runtime.agent.record.journal import Journal
 
     journal = Journal(line.folder, trace_limit_bytes=line.trace_limit_bytes)
     job = Job(

@@ -1,16 +1,13 @@
-"""The gRPC face of an agent: calls of peers become events of its queue, reports go to the journal."""
+"""The gRPC face of the head to peers: their calls become events of its queue, their reports are written down."""
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from typing import Any
 
-from kungfu.runtime.agent.console import Console
-from kungfu.runtime.agent.journal import Journal
+from kungfu.runtime.agent.record.recorder import Recorder
 from kungfu.runtime.deciding import cluster as decided
-from kungfu.runtime.steering.desk import Reported
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire.convert import to_peer, to_report, to_view
 from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceServicer
@@ -19,11 +16,14 @@ __all__ = ["AgentService"]
 
 
 class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated without types
-    """What peers may tell their agent; ``put`` takes events of ``cluster``."""
+    """What peers may tell the agent that decides; ``put`` takes events of ``cluster``.
 
-    def __init__(self, put: Callable[[Any], None], journal: Journal, console: Console) -> None:
-        self._put, self._journal, self._console = put, journal, console
-        self._lock = threading.Lock()
+    ``noted`` gives back control when the events that were put before have been seen to: whoever hears that a view is in
+    force must not know more than the agents do.
+    """
+
+    def __init__(self, put: Callable[[Any], None], recorder: Recorder, *, noted: Callable[[], None]) -> None:
+        self._put, self._recorder, self._noted = put, recorder, noted
 
     def Attached(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         self._put(decided.Seen(to_peer(request.peer), ready=False))
@@ -39,20 +39,11 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
 
     def InForce(self, request: pb.ViewInfo, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         self._put(decided.InForce(to_view(request)))
+        self._noted()
         return pb.Ack()
 
     def Report(self, request: pb.Records, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        told: dict[str, list[dict[str, Any]]] = {"events": [], "metrics": []}
-        with self._lock:
-            self._journal.append("trace", [one.line for one in request.records if one.stream == "trace"])
-            for record in request.records:
-                if record.stream == "trace":
-                    continue
-                fields = json.loads(record.line)
-                told[record.stream].append(fields)
-                self._journal.write(record.stream, fields)
-                (self._console.event if record.stream == "events" else self._console.status)(fields)
-        self._put(Reported(tuple(told["events"]), tuple(told["metrics"])))
+        self._put(self._recorder.take(request))
         return pb.Ack()
 
     def Lost(self, request: pb.Loss, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
@@ -65,8 +56,6 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
 
     def Finish(self, request: pb.Finished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         fields = {"event": "finished", "peer": request.peer, "leaving": request.leaving, **json.loads(request.summary)}
-        with self._lock:
-            self._journal.write("events", fields)
-            self._console.event(fields)
+        self._recorder.event(fields, told=True)
         self._put(decided.Finishing(request.peer, request.leaving))
         return pb.Ack()

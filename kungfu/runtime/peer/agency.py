@@ -37,6 +37,7 @@ class Agency:
         self._channel = rpc.connect(settings.agent, secret=settings.secret)
         self._stub = AgentServiceStub(self._channel)
         self._records: queue.SimpleQueue[pb.Record | tuple[str, Fields]] = queue.SimpleQueue()
+        self._reports = 0
         self._closing, self._news, self._flushing = threading.Event(), threading.Event(), threading.Lock()
         self._reporter = threading.Thread(target=self._report, name="kungfu-report", daemon=True)
         self._call(self._stub.Attached, pb.Hello(peer=from_peer(peer)))
@@ -107,7 +108,8 @@ class Agency:
                 record = self._records.get()
                 records.append(record if isinstance(record, pb.Record) else _record(record[0], record[1]()))
             if records:
-                self._call(self._stub.Report, pb.Records(peer=self._peer.id, records=records))
+                self._reports += 1
+                self._call(self._stub.Report, pb.Records(peer=self._peer.id, records=records, number=self._reports))
 
 
 def _record(stream: str, fields: Mapping[str, Any]) -> pb.Record:

@@ -84,6 +84,8 @@ def _trouble(fields: Fields) -> str:
             return f"{fields['asked']} peers cannot be had: {fields['reason']}"
         case "peer ended" if fields["how"] != "exit code 0":
             return f"peer {fields['peer']}: {fields['how']}"
+        case "host lost":
+            return f"host {fields['name']} is lost: {fields['why']}"
         case "failed":
             return str(fields["error"])
     return ""

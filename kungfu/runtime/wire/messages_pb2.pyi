@@ -283,12 +283,14 @@ class Record(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., line: _Optional[str] = ...) -> None: ...
 
 class Records(_message.Message):
-    __slots__ = ("peer", "records")
+    __slots__ = ("peer", "records", "number")
     PEER_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     peer: int
     records: _containers.RepeatedCompositeFieldContainer[Record]
-    def __init__(self, peer: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
+    number: int
+    def __init__(self, peer: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("peer", "summary", "leaving")
@@ -360,7 +362,7 @@ class Welcome(_message.Message):
     def __init__(self, settings: _Optional[str] = ..., refusal: _Optional[str] = ..., later: bool = ...) -> None: ...
 
 class Orders(_message.Message):
-    __slots__ = ("job", "term", "head", "number", "now", "state", "version", "settled", "starts", "kills", "lines", "over", "leaves")
+    __slots__ = ("job", "term", "head", "number", "now", "state", "version", "settled", "starts", "kills", "reports", "over", "leaves")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
@@ -371,7 +373,7 @@ class Orders(_message.Message):
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
     KILLS_FIELD_NUMBER: _ClassVar[int]
-    LINES_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     job: str
@@ -384,10 +386,10 @@ class Orders(_message.Message):
     settled: int
     starts: _containers.RepeatedCompositeFieldContainer[Start]
     kills: _containers.RepeatedScalarFieldContainer[int]
-    lines: _containers.RepeatedCompositeFieldContainer[Record]
+    reports: _containers.RepeatedCompositeFieldContainer[Records]
     over: Over
     leaves: bool
-    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., head: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., settled: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., lines: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., leaves: bool = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., head: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., settled: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., leaves: bool = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ("peer", "joins")
@@ -412,36 +414,40 @@ class Over(_message.Message):
     def __init__(self, code: _Optional[int] = ..., why: _Optional[str] = ..., peer: _Optional[int] = ..., failed: bool = ..., output: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Followed(_message.Message):
-    __slots__ = ("running",)
-    RUNNING_FIELD_NUMBER: _ClassVar[int]
-    running: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, running: _Optional[_Iterable[int]] = ...) -> None: ...
+    __slots__ = ("started",)
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    started: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, started: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ballot(_message.Message):
-    __slots__ = ("job", "term", "host")
+    __slots__ = ("job", "term", "host", "promise")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_FIELD_NUMBER: _ClassVar[int]
     job: str
     term: int
     host: int
-    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., host: _Optional[int] = ...) -> None: ...
+    promise: bool
+    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., host: _Optional[int] = ..., promise: bool = ...) -> None: ...
 
 class Vote(_message.Message):
-    __slots__ = ("granted", "hears", "fenced", "term", "version", "state")
+    __slots__ = ("granted", "hears", "fenced", "term", "version", "state", "promised")
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     HEARS_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
     granted: bool
     hears: bool
     fenced: bool
     term: int
     version: int
     state: bytes
-    def __init__(self, granted: bool = ..., hears: bool = ..., fenced: bool = ..., term: _Optional[int] = ..., version: _Optional[int] = ..., state: _Optional[bytes] = ...) -> None: ...
+    promised: int
+    def __init__(self, granted: bool = ..., hears: bool = ..., fenced: bool = ..., term: _Optional[int] = ..., version: _Optional[int] = ..., state: _Optional[bytes] = ..., promised: _Optional[int] = ...) -> None: ...
 
 class Happening(_message.Message):
     __slots__ = ("host", "what", "peer", "pid", "code", "tail")

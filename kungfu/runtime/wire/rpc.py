@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 
 __all__ = ["LOOK_S", "Lines", "RpcError", "Server", "call", "call_unless", "connect", "named", "serve"]
 
@@ -25,6 +25,9 @@ _OPTIONS = [
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.enable_http_proxy", 0),
     ("grpc.so_reuseport", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),  # a host that was away is seen soon when it is back
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
 ]
 
 
@@ -54,15 +57,21 @@ class Server:
         self._server.stop(grace=0.2).wait(1.0)
 
 
-def serve(register: Callable[[Any], None], *, host: str, secret: str, threads: int) -> Server:
-    """Starts a server that answers only calls with ``secret``; ``register`` adds the services to it."""
+def serve(register: Callable[[Any], None], *, host: str, secret: str, threads: int, port: int = 0) -> Server:
+    """Starts a server that answers only calls with ``secret``, on a free port if none is given; ``register`` adds the
+    services to it. Raises ``UsageError`` where it cannot listen there."""
     server = grpc.server(
         futures.ThreadPoolExecutor(threads, thread_name_prefix="kungfu-rpc"),
         interceptors=[_SecretRequired(secret)],
         options=_OPTIONS,
     )
     register(server)
-    port = server.add_insecure_port(f"{host}:0")
+    try:
+        port = server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise UsageError(
+            f"cannot listen on {host}:{port}; another program does, or {host} is no address of this machine"
+        ) from error
     server.start()
     return Server(server, f"{host}:{port}")
 

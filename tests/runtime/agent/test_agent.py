@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from kungfu.runtime.agent.agent import Agent, Ending, Job
-from kungfu.runtime.agent.journal import Journal
+from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.deciding.requests import Request, Resize
 from kungfu.runtime.deciding.requests.situation import Scaling
 from kungfu.runtime.settings import Deadlines, Limits, Settings

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.runtime.agent.journal import Journal
+from kungfu.runtime.agent.record.journal import Journal
 
 
 def test_every_line_is_an_object_with_its_time_and_there_at_once(tmp_path: Path) -> None:

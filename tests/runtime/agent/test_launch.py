@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kungfu.runtime.agent.launch import TAIL_LINES, Process, end, end_all, share_of_host, start
+from kungfu.runtime.agent.processes.launch import TAIL_LINES, Process, end, end_all, share_of_host, start
 
 DEADLINE_S = 20.0
 PYTHON = (sys.executable, "-c")
@@ -193,7 +193,7 @@ def test_peers_die_with_their_agent(tmp_path: Path) -> None:
     agent = """if True:
         import os, sys
         from pathlib import Path
-        from kungfu.runtime.agent.launch import start
+        from kungfu.runtime.agent.processes.launch import start
 
         peer = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
         process = start(peer, environment=dict(os.environ), log=Path(sys.argv[1]))
@@ -211,7 +211,7 @@ def test_peers_die_with_their_agent(tmp_path: Path) -> None:
 
 
 def test_a_peer_whose_agent_died_before_it_came_up_gives_up(tmp_path: Path) -> None:
-    from kungfu.runtime.agent import shim
+    from kungfu.runtime.agent.processes import shim
 
     not_our_parent = "1"
     command = [sys.executable, "-S", "-E", shim.__file__, not_our_parent, sys.executable, "-c", "print('ran')"]

@@ -31,6 +31,7 @@ __all__ = [
     "Report",
     "Seen",
     "Spawn",
+    "TakenOver",
     "Tell",
     "Tick",
     "Unled",
@@ -142,11 +143,30 @@ class HostLost:
 
 
 @dataclass(frozen=True)
+class TakenOver:
+    """Another agent decides from now on; what the one before told others last may not have reached them."""
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time went by."""
 
 
-Event = Seen | Wanted | InForce | Finishing | Lost | Unled | Noticed | Ended | HostIn | HostNoticed | HostLost | Tick
+Event = (
+    Seen
+    | Wanted
+    | InForce
+    | Finishing
+    | Lost
+    | Unled
+    | Noticed
+    | Ended
+    | HostIn
+    | HostNoticed
+    | HostLost
+    | TakenOver
+    | Tick
+)
 
 
 @dataclass(frozen=True)

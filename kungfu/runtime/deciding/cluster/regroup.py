@@ -17,7 +17,7 @@ from kungfu.runtime.deciding.cluster.starting import dismissed, gathered, given_
 from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Regrouping
 from kungfu.runtime.deciding.view import View
 
-__all__ = ["QUIT", "again", "begun", "late_to_regroup", "member_died", "reported", "unled"]
+__all__ = ["QUIT", "again", "begun", "late_to_regroup", "member_died", "reported", "resumed", "unled"]
 
 # Of a peer without which the others could not go on.
 QUIT = "its script ended (exit code 0) while the others trained"
@@ -96,11 +96,29 @@ def _formed(cluster: Cluster, now: float) -> Outcome:
     peers = tuple(peer for peer in cluster.view.peers if peer.id in members)
     # The lost leader may have announced the number after the last one to some: this view is neither.
     view = View(regrouping.version + 2, peers)
-    coming = len(cluster.starting) + len(_replaced(cluster))
     formed = replace(regrouping, formed=view, version=view.version, since=now, stuck=regrouping.stuck + 1)
-    sources = tuple(view.ids.index(peer) for peer in _furthest(regrouping.reports, members))
-    target = view.size + coming if coming else 0
-    return replace(cluster, regrouping=formed), [Lead(view, sources, target, regrouping.lost)]
+    cluster = replace(cluster, regrouping=formed)
+    return cluster, [_lead(cluster, view)]
+
+
+def _lead(cluster: Cluster, view: View) -> Lead:
+    regrouping, coming = cluster.regrouping, len(cluster.starting) + len(_replaced(cluster))
+    assert regrouping is not None
+    sources = tuple(view.ids.index(peer) for peer in _furthest(regrouping.reports, view.ids))
+    return Lead(view, sources, view.size + coming if coming else 0, regrouping.lost)
+
+
+def resumed(cluster: Cluster, now: float) -> Outcome:
+    """The same regrouping, decided upon by another agent: what was announced, and who was admitted, is said again."""
+    regrouping = cluster.regrouping
+    assert regrouping is not None
+    gone = [Announce(peer, regrouping.version, how) for peer, how in regrouping.lost.items()]
+    if not gone and regrouping.reports:
+        gone = [Announce(-1, regrouping.version, next(iter(regrouping.reports.values())).error)]
+    if regrouping.formed is not None:
+        return cluster, [_lead(cluster, regrouping.formed)]
+    cluster, commands = _formed(cluster, now)
+    return cluster, [*gone, *commands]
 
 
 def unled(cluster: Cluster, view: View) -> Cluster:
@@ -141,8 +159,9 @@ def _trained(cluster: Cluster) -> bool:
 
 def _furthest(reports: Mapping[int, Report], members: tuple[int, ...]) -> list[int]:
     """Of those who hold the state, the ones furthest on: they need nothing from each other."""
-    done = max(reports[peer].step for peer in members if reports[peer].holds)
-    return [peer for peer in members if reports[peer].holds and reports[peer].step == done]
+    holders = [peer for peer in members if peer in reports and reports[peer].holds]
+    done = max(reports[peer].step for peer in holders)
+    return [peer for peer in holders if reports[peer].step == done]
 
 
 def _replaced(cluster: Cluster) -> tuple[int, ...]:

@@ -43,13 +43,23 @@ from kungfu.runtime.deciding.cluster.events import (
     Lost,
     Noticed,
     Seen,
+    TakenOver,
     Tell,
     Tick,
     Unled,
     Wanted,
 )
 from kungfu.runtime.deciding.cluster.hosts import closed, forgotten, opened, people_on, released
-from kungfu.runtime.deciding.cluster.regroup import QUIT, again, begun, late_to_regroup, member_died, reported, unled
+from kungfu.runtime.deciding.cluster.regroup import (
+    QUIT,
+    again,
+    begun,
+    late_to_regroup,
+    member_died,
+    reported,
+    resumed,
+    unled,
+)
 from kungfu.runtime.deciding.cluster.starting import (
     dismissed,
     gathered,
@@ -98,6 +108,8 @@ def _stepped(cluster: Cluster, event: Event, now: float) -> Outcome:
             return unled(cluster, view), []
         case Noticed(peer):
             return _noticed(cluster, peer)
+        case Ended(peer, _) if peer not in cluster.alive:
+            return cluster, []  # it was on a host that was given up, or it is told twice
         case Ended(peer, code):
             people = replace(cluster.processes, alive=cluster.alive - {peer})
             return _ended(replace(cluster, processes=people), peer, code, now)
@@ -107,6 +119,8 @@ def _stepped(cluster: Cluster, event: Event, now: float) -> Outcome:
             return _host_noticed(cluster, host, now)
         case HostLost(host, how):
             return _host_lost(cluster, host, how, now)
+        case TakenOver():
+            return _taken_over(cluster, now)
         case Tick():
             return _ticked(cluster, now)
 
@@ -145,6 +159,15 @@ def _let_go(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
     over = max(0, cluster.losses.preemptions - cluster.rules.budgets.preemptions)
     size = people - min(len(peers), over)
     return [Tell(cluster.view, Demand("notice", "preemption notice", size, tuple(peers)))]
+
+
+def _taken_over(cluster: Cluster, now: float) -> Outcome:
+    """Says everything again that others may be waiting for; who has heard it knows it by its version or its id."""
+    if cluster.regrouping is not None:
+        return resumed(cluster, now)
+    noticed = sorted(cluster.losses.noticed & set(cluster.members))
+    cluster, offers = gathered(cluster)
+    return cluster, [*_let_go(cluster, noticed), *offers]
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------

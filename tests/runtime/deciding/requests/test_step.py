@@ -58,9 +58,7 @@ class Job:
     over: str = ""
 
     def hears(self, event: Event) -> list[Demand]:
-        situation = Situation(
-            self.view, self.limits, "elastic", {"a": 0}, PATIENCE_S, self.over, free={0: 9}
-        )
+        situation = Situation(self.view, self.limits, "elastic", {"a": 0}, PATIENCE_S, self.over, free={0: 9})
         self.ledger, demands = step(self.ledger, event, situation, self.now)
         self.told += demands
         return demands

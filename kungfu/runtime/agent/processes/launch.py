@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from kungfu.runtime.agent import shim
+from kungfu.runtime.agent.processes import shim
 
 __all__ = ["Process", "bury", "end", "end_all", "share_of_host", "start"]
 

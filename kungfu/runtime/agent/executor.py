@@ -1,0 +1,103 @@
+"""Performs what the head decides: on this host, through the agents of the others, and by messages to peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from kungfu.runtime.agent.hosts.orders import Orders
+from kungfu.runtime.agent.hosts.standby import Standby
+from kungfu.runtime.agent.relay import Relay
+from kungfu.runtime.agent.station import Station
+from kungfu.runtime.deciding import cluster as decided
+from kungfu.runtime.deciding.cluster import Cluster
+from kungfu.runtime.deciding.failure import headline
+from kungfu.runtime.wire import messages_pb2 as pb
+
+__all__ = ["Executor"]
+
+
+class Executor:
+    """The head's hands, and what it must know to use them: where peers listen, their processes, their last words.
+
+    ``write`` takes events of the record; ``told`` are those that a person shall see.
+    """
+
+    def __init__(self, station: Station, orders: Orders, standby: Standby, *, write: Callable[..., None]) -> None:
+        self._station, self._orders, self._write = station, orders, write
+        self._place, self._several = station.job.place, len(station.job.hosts) > 1
+        self._relay = Relay(station.settings, station.put)
+        self.addresses, self.pids = dict(standby.addresses), dict(standby.pids)
+        self.tails: dict[int, list[str]] = {}
+        regrouping = standby.cluster.regrouping
+        self._mourned = set(regrouping.lost) if regrouping else set()  # in the record already
+
+    def perform(self, command: decided.Command, cluster: Cluster) -> None:
+        """Performs a command that does not end anything; ``cluster`` is what followed together with it."""
+        match command:
+            case decided.Spawn():
+                self._spawn(command, joins=cluster.view is not None)
+            case decided.Kill(peer, reason):
+                self._write({"event": "dismissed", "peer": peer, "reason": reason}, told=True)
+                self.kill(peer, host=cluster.hosts.of.get(peer, self._place))
+            case decided.Form():
+                self._relay.form(command)
+            case decided.Lead():
+                self._lead(command)
+            case decided.Announce():
+                self._announce(command, cluster)
+            case decided.Tell():
+                self._relay.to_leader(command)
+            case decided.Offer():
+                self._offer(command)
+
+    def spawned(self, peer: int, pid: int, *, host: int) -> None:
+        """A peer was started."""
+        self.pids[peer] = pid
+        where = {"host": host} if self._several else {}
+        self._write({"event": "spawned", "peer": peer, "pid": pid, **where})
+
+    def kill(self, peer: int, *, host: int) -> None:
+        """Ends a peer at once."""
+        if host == self._place:
+            self._station.household.kill(peer)
+        else:
+            self._orders.to(host, pb.Orders(kills=[peer]))
+
+    def _spawn(self, command: decided.Spawn, *, joins: bool) -> None:
+        peer = command.peer
+        if command.host != self._place:
+            self._orders.to(command.host, pb.Orders(starts=[pb.Start(peer=peer, joins=joins)]))
+            return
+        pid = self._station.household.start(replace(self._station.settings, peer=peer), joins=joins)
+        self.spawned(peer, pid, host=command.host)
+
+    def _offer(self, command: decided.Offer) -> None:
+        prepared = command.prepared
+        if prepared.ready:
+            self._write({"event": "offered", "peers": [peer.id for peer in prepared.ready]})
+        if prepared.missing:
+            missing = {"event": "missing", "peers": list(prepared.missing), "reason": prepared.reason}
+            self._write(missing, told=True)
+        self._relay.to_leader(command)
+
+    def _lead(self, command: decided.Lead) -> None:
+        survivors, lost = list(command.view.ids), {str(peer): how for peer, how in command.lost.items()}
+        told = {"event": "regrouping", "version": command.view.version, "peers": survivors, "lost": lost}
+        self._write({**told, "target": command.target}, told=True)
+        self._relay.lead(command, unled=decided.Unled)
+
+    def _announce(self, command: decided.Announce, cluster: Cluster) -> None:
+        if command.peer < 0:
+            self._write({"event": "broken", "version": command.version, "why": command.how}, told=True)
+        elif command.version and command.peer not in self._mourned:
+            self._mourned.add(command.peer)
+            self._write(self._obituary(command, cluster), told=True)
+        alive = [peer for id_, peer in self.addresses.items() if id_ in cluster.alive]
+        self._relay.announce(command, alive)
+
+    def _obituary(self, command: decided.Announce, cluster: Cluster) -> dict[str, Any]:
+        said = headline(self.tails.get(command.peer, ()))
+        rank = None if cluster.view is None else cluster.view.rank_of(command.peer)
+        return {"event": "lost", "peer": command.peer, "rank": rank, "how": command.how, "error": said}

@@ -1,0 +1,162 @@
+"""Whom this agent follows, and what it holds of the job in case it has to lead.
+
+A head has a *term*; an agent follows the head of the latest term that it knows, and promises each term to one host at
+most. It takes a head that has not been heard for as long as ``--heartbeat``, or whose port refuses, for lost.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kungfu.runtime.agent.hosts.standby import Standby, to_standby
+from kungfu.runtime.deciding.view import View
+from kungfu.runtime.wire import messages_pb2 as pb
+
+__all__ = ["Allegiance", "Held"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A state of the job by term and version, which every head counts on from the one before.
+
+    ``views`` are the newest one that every agent is known to hold, and those after it: as long as it is not clear which
+    of them holds, all of them do.
+    """
+
+    term: int = 0
+    version: int = 0
+    standby: Standby | None = None
+    text: bytes = b""
+    views: tuple[tuple[int, View | None], ...] = ()
+
+    def with_state(self, term: int, version: int, text: bytes) -> Held:
+        """After a newer state has come."""
+        standby = to_standby(text)
+        return Held(term, version, standby, text, (*self.views, (version, standby.cluster.view)))
+
+    def settled(self, version: int) -> Held:
+        """After it became known that every agent holds ``version``."""
+        last = max((one for one, _ in self.views if one <= version), default=0)
+        views = tuple(entry for entry in self.views if entry[0] >= last)
+        return Held(self.term, self.version, self.standby, self.text, views)
+
+
+class Allegiance:
+    """Read and written to by all threads of an agent."""
+
+    def __init__(self, place: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.place, self._clock = place, clock
+        self._changed = threading.Condition()
+        self._job, self._term, self._number = "", 0, 0
+        self._head: int | None = None
+        self._promised = (0, -1)
+        self._held = Held()
+        self._heard, self._now = clock(), 0.0
+
+    @property
+    def job(self) -> str:
+        """The job that this agent is in; empty as long as it is in none."""
+        return self._job
+
+    @property
+    def term(self) -> int:
+        """That of the head that this agent follows."""
+        return self._term
+
+    @property
+    def head(self) -> int | None:
+        """The host of the head; ``None`` while it is lost, or there is none yet."""
+        return self._head
+
+    @property
+    def leads(self) -> bool:
+        """Whether the head is here."""
+        return self._head == self.place
+
+    @property
+    def held(self) -> Held:
+        """What this agent knows of the job."""
+        return self._held
+
+    def head_clock(self) -> Callable[[], float]:
+        """The clock of the head, as far as it was heard: who takes over reckons on in its seconds."""
+        shift = self._now - self._heard
+        return lambda: self._clock() + shift
+
+    def lead(self, job: str, term: int) -> None:
+        """This agent is the head from now on."""
+        with self._changed:
+            self._job, self._term, self._head = job, term, self.place
+            self._changed.notify_all()
+
+    def hear(self, orders: pb.Orders) -> str:
+        """Takes orders in; why they are none, if they are not."""
+        with self._changed:
+            if self._job and orders.job != self._job:
+                return f"this host is in another job, {self._job}"
+            if orders.term < max(self._term, self._promised[0]):
+                return f"this host follows another head: of term {max(self._term, self._promised[0])}"
+            if self.leads:
+                return "this host leads the job"
+            if orders.term > self._term:
+                self._number = 0
+            self._job, self._term, self._head = orders.job, orders.term, orders.head
+            self._heard, self._now = self._clock(), orders.now
+            if orders.state:
+                self._held = self._held.with_state(orders.term, orders.version, orders.state)
+            self._held = self._held.settled(orders.settled)
+            self._changed.notify_all()
+            return ""
+
+    def is_new(self, orders: pb.Orders) -> bool:
+        """Whether these orders were not taken in before: an answer may have been lost."""
+        with self._changed:
+            new = orders.number > self._number
+            self._number = max(self._number, orders.number)
+            return new
+
+    def lose(self) -> None:
+        """The head is lost."""
+        with self._changed:
+            if not self.leads:
+                self._head = None
+            self._changed.notify_all()
+
+    def silence_s(self) -> float:
+        """Seconds since the head was heard."""
+        return self._clock() - self._heard
+
+    def await_head(self, timeout_s: float) -> int | None:
+        """The host of the head, waited for; ``None`` if none is known by then."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._head is not None, timeout=timeout_s)
+            return self._head
+
+    def promise(self, term: int, host: int) -> bool:
+        """Whether this agent will follow ``host`` in ``term``, and nobody of an earlier one."""
+        with self._changed:
+            last, to = self._promised
+            if term <= self._term or term < last or (term == last and host != to):
+                return False
+            self._promised = (term, host)
+            return True
+
+    def vote(self, ballot: pb.Ballot) -> pb.Vote:
+        """The answer to an agent that has lost the head."""
+        held = self._held
+        hosts = held.standby.cluster.hosts if held.standby else None
+        vote = pb.Vote(
+            term=held.term, version=held.version, state=held.text, promised=max(self._term, self._promised[0])
+        )
+        if ballot.job != self._job or hosts is None:
+            return pb.Vote()
+        if ballot.host not in hosts.slots and ballot.host not in hosts.leaving:
+            vote.fenced = True
+        elif self._head is not None:
+            vote.hears = True
+        elif ballot.promise:
+            vote.granted = self.promise(ballot.term, ballot.host)
+        return vote

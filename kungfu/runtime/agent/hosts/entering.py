@@ -1,0 +1,93 @@
+"""How an agent comes into a job. All agents of a job are told the same; the one on the first host founds it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+
+from kungfu.errors import DeadlineExceeded, KungfuError, UsageError
+from kungfu.runtime.agent.station import Job
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.settings import ENVIRONMENT_KEY, Settings, read_settings
+from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.wire import rpc
+from kungfu.runtime.wire.messages_pb2_grpc import HostServiceStub
+
+__all__ = ["enter", "mismatch", "welcome"]
+
+_ASK_S = 5.0
+_AGAIN_S = 0.3
+
+
+def line_of(job: Job) -> dict[str, str]:
+    """What kungfu-run was told, as far as it must be the same on all hosts."""
+    settings = job.settings
+    return {
+        "-H": ",".join(f"{host.name}:{host.slots}" for host in job.hosts),
+        "-np": str(job.size),
+        "--min and --max": f"{settings.limits.minimum} and {settings.limits.maximum}",
+        "--attachment": settings.attachment,
+        "--policy": settings.policy,
+        "--deadline, --ready-deadline and --heartbeat": json.dumps(asdict(settings.deadlines)),
+        "--resume": settings.keeping.resume,
+        "program": " ".join(job.command),
+    }
+
+
+def mismatch(line: Mapping[str, str], job: Job) -> str:
+    """Why an agent with this line does not belong to the job; empty if it does."""
+    for name, own in line_of(job).items():
+        given = line.get(name, "")
+        if given != own:
+            return f"it was started with {name} {given!r}, and the job with {own!r}; start the same line on every host"
+    return ""
+
+
+def welcome(settings: Settings) -> pb.Welcome:
+    """The peers' settings for another agent."""
+    return pb.Welcome(settings=settings.to_environment()[ENVIRONMENT_KEY])
+
+
+def enter(job: Job, own: Settings, *, interrupted: Callable[[], bool]) -> Settings | None:
+    """The settings of the job that this agent is in from now on; ``None`` if it founds the job, or was interrupted.
+
+    Raises ``UsageError`` where the job does not take it, and ``DeadlineExceeded`` when no agent could say within
+    ``--ready-deadline``.
+    """
+    until = time.monotonic() + job.settings.deadlines.ready_s
+    entrance = pb.Entrance(host=pb.HostInfo(number=job.place, pid=os.getpid()), line=line_of(job))
+    while not interrupted():
+        founded = False
+        for host in [host for number, host in enumerate(job.hosts) if number != job.place]:
+            answer = _asked(host, entrance, job.settings.secret)
+            if answer is None:
+                continue
+            if answer.refusal:
+                raise UsageError(f"the job does not take this host: {answer.refusal}")
+            if answer.settings:
+                settings = read_settings({ENVIRONMENT_KEY: answer.settings})
+                assert settings is not None
+                return replace(settings, agent=own.agent)
+            founded = founded or answer.later
+        if job.place == 0 and not founded:
+            return None
+        if time.monotonic() > until:
+            waited_s = job.settings.deadlines.ready_s
+            raise DeadlineExceeded(f"waited {waited_s:.0f} s, and no agent of the other hosts took this one in")
+        time.sleep(_AGAIN_S)
+    return None
+
+
+def _asked(host: Host, entrance: pb.Entrance, secret: str) -> pb.Welcome | None:
+    try:
+        with rpc.connect(host.address, secret=secret) as channel:
+            stub = HostServiceStub(channel)
+            answer: pb.Welcome = rpc.call(stub.Enter, entrance, deadline_s=_ASK_S, what=f"the agent of {host.name}")
+    except KungfuError as error:
+        if "secret" in str(error):
+            raise UsageError(f"{host.name} knows another secret: give every host the same one") from error
+        return None
+    return answer

@@ -1,0 +1,210 @@
+"""What the head sends to the other agents: one message at a time to each, in order, and a heartbeat between.
+
+An agent that does not take its orders is lost. One that follows somebody else says so, and then this head is none.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import grpc
+
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.settings import Settings
+from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.wire import rpc
+from kungfu.runtime.wire.messages_pb2_grpc import HostServiceStub
+
+__all__ = ["BEAT_S", "Deposed", "HostGone", "HostIs", "Orders", "Sender"]
+
+# Between two messages when there is nothing to say.
+BEAT_S = 0.5
+# An agent whose port refuses is asked again for so long: a connection may break without anybody's end.
+_REFUSED_S = 0.6
+_AGAIN_S = 0.1
+_NOTHING = pb.Orders()
+
+
+@dataclass(frozen=True)
+class HostGone:
+    """An agent takes no orders any more."""
+
+    host: int
+    how: str
+
+
+@dataclass(frozen=True)
+class HostIs:
+    """An agent took its first orders of this head: ``started`` are the peers that it ever started."""
+
+    host: int
+    started: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Deposed:
+    """An agent follows the head of a later term."""
+
+    host: int
+    said: str
+
+
+class Sender:
+    """Orders to one agent, from a thread of its own. ``put`` takes what came of them."""
+
+    def __init__(
+        self,
+        number: int,
+        host: Host,
+        settings: Settings,
+        *,
+        stamp: Callable[[pb.Orders], None],
+        put: Callable[[object], None],
+    ) -> None:
+        self.number, self.host = number, host
+        self.lost = False
+        self.held = 0  # the newest version of the state that this agent is known to hold
+        self._settings, self._stamp, self._put = settings, stamp, put
+        self._changed = threading.Condition()
+        self._pending, self._count, self._closing = pb.Orders(), 0, False
+        self._channel = rpc.connect(host.address, secret=settings.secret)
+        self._thread = threading.Thread(target=self._send_all, name=f"kungfu-orders-{number}", daemon=True)
+        self._thread.start()
+
+    def add(self, more: pb.Orders) -> None:
+        """Sends this too; of two states only the later one goes out."""
+        with self._changed:
+            self._pending.MergeFrom(more)
+            self._changed.notify_all()
+
+    def wait(self, version: int, *, deadline: float) -> bool:
+        """Whether this agent holds the state of ``version``, once it does or is lost; ``deadline`` is monotonic."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.held >= version or self.lost, timeout=max(0.0, deadline - time.monotonic())
+            )
+            return self.held >= version
+
+    def close(self, *, within_s: float) -> None:
+        """Sends what is left, if that can be had in time."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout=within_s)
+        self._channel.close()
+
+    def _send_all(self) -> None:
+        first = True
+        while True:
+            with self._changed:
+                if not self._closing and self._pending == _NOTHING:
+                    self._changed.wait(BEAT_S)
+                if self._closing and self._pending == _NOTHING:
+                    return
+                message, self._pending = self._pending, pb.Orders()
+                self._count += 1
+                message.number = self._count
+            answer = self._sent(message)
+            if answer is None:
+                with self._changed:
+                    self.lost = True
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                self.held = max(self.held, message.version)
+                self._changed.notify_all()
+            if first:
+                self._put(HostIs(self.number, tuple(answer.started)))
+                first = False
+
+    def _sent(self, message: pb.Orders) -> pb.Followed | None:
+        """The answer; ``None`` once the agent is lost, which is put."""
+        began = time.monotonic()
+        patience_s = self._settings.deadlines.heartbeat_s
+        method = HostServiceStub(self._channel).Follow
+        while True:
+            self._stamp(message)
+            try:
+                answer: pb.Followed = method(message, timeout=patience_s, wait_for_ready=False)
+                return answer
+            except grpc.RpcError as error:
+                waited = time.monotonic() - began
+                if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                    self._put(Deposed(self.number, error.details() or ""))
+                    return None
+                refused = error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
+                if self._closing or waited > (_REFUSED_S if refused else patience_s):
+                    how = "its agent has ended or cannot be reached" if refused else "its agent does not answer"
+                    self._put(HostGone(self.number, f"{how} (for {waited:.1f} s)"))
+                    return None
+            time.sleep(_AGAIN_S)
+
+
+class Orders:
+    """All senders of a head, and the state that the others hold of what it knows, counted on from ``version``."""
+
+    def __init__(
+        self, settings: Settings, hosts: Mapping[int, Host], *, head: int, term: int, clock: Callable[[], float],
+        put: Callable[[object], None], version: int = 0,
+    ) -> None:  # fmt: skip
+        self._settings, self._hosts, self._head, self._term, self._clock = settings, hosts, head, term, clock
+        self._put = put
+        self._senders: dict[int, Sender] = {}
+        self._version, self._settled, self._state = version, 0, b""
+
+    @property
+    def present(self) -> frozenset[int]:
+        """This host, and those whose agents take orders."""
+        return frozenset({self._head, *(number for number, sender in self._senders.items() if not sender.lost)})
+
+    def begin(self, number: int) -> None:
+        """From now on this agent is told everything; first of all the state."""
+        sender = Sender(number, self._hosts[number], self._settings, stamp=self._stamp, put=self._put)
+        self._senders[number] = sender
+        if self._state:
+            sender.add(pb.Orders(state=self._state, version=self._version))
+
+    def end(self, number: int) -> None:
+        """Forgets an agent that is lost, or was let go."""
+        sender = self._senders.pop(number, None)
+        if sender is not None:
+            sender.close(within_s=1.0)
+
+    def to(self, number: int, orders: pb.Orders) -> None:
+        """Orders for one agent; nothing if it is lost."""
+        if number in self._senders:
+            self._senders[number].add(orders)
+
+    def to_all(self, orders: pb.Orders) -> None:
+        """Orders for all of them."""
+        for sender in list(self._senders.values()):
+            sender.add(orders)
+
+    def settle(self, state: bytes) -> bool:
+        """Has every agent hold this state. ``False`` if some could not be made to, and are lost."""
+        if state != self._state:
+            self._state, self._version = state, self._version + 1
+            self.to_all(pb.Orders(state=state, version=self._version))
+        elif self._settled == self._version:
+            return True
+        deadline = time.monotonic() + 2 * self._settings.deadlines.heartbeat_s
+        held = [sender.wait(self._version, deadline=deadline) for sender in self._senders.values() if not sender.lost]
+        if all(held):
+            self._settled = self._version
+        return all(held)
+
+    def close(self) -> None:
+        """Lets everything go out, as far as the agents take it."""
+        senders, self._senders = list(self._senders.values()), {}
+        closers = [threading.Thread(target=sender.close, kwargs={"within_s": 2.0}) for sender in senders]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join()
+
+    def _stamp(self, message: pb.Orders) -> None:
+        message.job, message.term, message.head = self._settings.job, self._term, self._head
+        message.now, message.settled = self._clock(), self._settled

@@ -1,0 +1,106 @@
+"""The gRPC face of an agent to other agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from kungfu.errors import DeadlineExceeded, KungfuError
+from kungfu.runtime.agent.hosts.allegiance import Allegiance
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.settings import Settings
+from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.wire import rpc
+from kungfu.runtime.wire.messages_pb2_grpc import HostServiceServicer, HostServiceStub
+
+__all__ = ["Entering", "HostService", "Ordered", "is_heard"]
+
+_ANSWER_S = 4.0
+_PROBE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Entering:
+    """An agent wants to be in; ``reply`` takes the settings of the job's peers as text, or a refusal."""
+
+    entrance: pb.Entrance
+    reply: Future[pb.Welcome] = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """The head says what to do."""
+
+    orders: pb.Orders
+
+
+class HostService(HostServiceServicer):  # type: ignore[misc]  # generated without types
+    """What agents may say to each other; ``put`` takes what the agent's main thread is to see to.
+
+    ``started`` gives the peers that this host ever started.
+    """
+
+    def __init__(
+        self,
+        allegiance: Allegiance,
+        hosts: Mapping[int, Host],
+        settings: Settings,
+        *,
+        put: Callable[[object], None],
+        started: Callable[[], list[int]],
+    ) -> None:
+        self._allegiance, self._hosts, self._settings = allegiance, hosts, settings
+        self._put, self._started = put, started
+
+    def Enter(self, request: pb.Entrance, context: Any) -> pb.Welcome:  # noqa: N802 - gRPC's name
+        if not self._allegiance.leads:
+            return pb.Welcome(later=bool(self._allegiance.job) and self._allegiance.head is None)
+        entering = Entering(request)
+        self._put(entering)
+        try:
+            return entering.reply.result(timeout=_ANSWER_S)
+        except TimeoutError:
+            return pb.Welcome(later=True)
+
+    def Follow(self, request: pb.Orders, context: Any) -> pb.Followed:  # noqa: N802 - gRPC's name
+        if (why := self._allegiance.hear(request)) != "":
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
+        if self._allegiance.is_new(request):
+            self._put(Ordered(request))
+        return pb.Followed(started=self._started())
+
+    def Stand(self, request: pb.Ballot, context: Any) -> pb.Vote:  # noqa: N802 - gRPC's name
+        allegiance = self._allegiance
+        head = allegiance.head
+        if head is not None and head != allegiance.place and not self._hears(head):
+            allegiance.lose()
+        return allegiance.vote(request)
+
+    def Happened(self, request: pb.Happening, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        if not self._allegiance.leads:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this host does not lead the job")
+        self._put(request)
+        return pb.Ack()
+
+    def Beat(self, request: pb.Inquiry, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        return pb.Ack()
+
+    def _hears(self, head: int) -> bool:
+        silent = self._allegiance.silence_s() > self._settings.deadlines.heartbeat_s
+        return not silent and is_heard(self._hosts[head], self._settings)
+
+
+def is_heard(host: Host, settings: Settings) -> bool:
+    """Whether an agent may live: only one whose port refuses does surely not."""
+    try:
+        with rpc.connect(host.address, secret=settings.secret) as channel:
+            rpc.call(HostServiceStub(channel).Beat, pb.Inquiry(), deadline_s=_PROBE_S, what=host.name)
+    except DeadlineExceeded:
+        return True
+    except KungfuError:
+        return False
+    return True

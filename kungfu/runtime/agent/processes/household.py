@@ -1,0 +1,90 @@
+"""The peers of this host: started, listened to, ended. What they are started for is decided elsewhere."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from kungfu.runtime.agent.processes.launch import Process, bury, count_gpus, end, end_all, share_of_host, start
+from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.settings import Settings
+
+__all__ = ["Household", "Listener"]
+
+_GRACE_S = 2.0
+
+
+class Listener(Protocol):
+    """Who hears what the peers of this host do; called in threads of the processes."""
+
+    def printed(self, peer: int, text: str) -> None:
+        """A peer printed a line."""
+
+    def ended(self, peer: int, code: int, tail: Sequence[str]) -> None:
+        """A peer ended, with its exit code (negative: the signal) and the last lines that it printed."""
+
+
+class Household:
+    """Processes of this host, by peer. Only the agent's main thread may start some; see ``launch.start``."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        slots: int,
+        journal: Journal,
+        listener: Listener,
+    ) -> None:
+        self._command, self._environment, self._slots = list(command), environment, slots
+        self._journal, self._listener = journal, listener
+        self._processes: dict[int, Process] = {}
+        self._seats: dict[int, int] = {}
+
+    def start(self, settings: Settings, *, joins: bool) -> int:
+        """Starts the peer of these settings and gives its process id; one that ``joins`` a view resumes nothing."""
+        peer = settings.peer
+        if joins:
+            settings = replace(settings, keeping=replace(settings.keeping, founders=0, resume=""))
+        self._seats = {one: seat for one, seat in self._seats.items() if one in self.running}
+        seat = min(set(range(len(self._seats) + 1)) - {*self._seats.values()})
+        share = share_of_host(self._environment, place=seat, peers=self._slots, gpus=count_gpus())
+        process = start(
+            self._command, environment={**share, **settings.to_environment()}, log=self._journal.log_of(peer)
+        )
+        self._processes[peer], self._seats[peer] = process, seat
+        process.listen(
+            lambda text: self._listener.printed(peer, text),
+            lambda code: self._ended(peer, code),
+        )
+        return process.child.pid
+
+    def _ended(self, peer: int, code: int) -> None:
+        if code != 0:
+            bury(self._processes[peer])  # ends what a peer that has failed left behind, and forgets its number
+        self._listener.ended(peer, code, self.tail(peer))
+
+    @property
+    def started(self) -> list[int]:
+        """The peers that were ever started here."""
+        return list(self._processes)
+
+    @property
+    def running(self) -> list[int]:
+        """The peers whose processes have not ended."""
+        return [peer for peer, process in list(self._processes.items()) if not process.ended()]
+
+    def tail(self, peer: int) -> list[str]:
+        """The last lines that a peer printed."""
+        return list(self._processes[peer].tail) if peer in self._processes else []
+
+    def kill(self, peer: int) -> None:
+        """Ends a peer, and what it started, at once."""
+        if peer in self._processes:
+            end(self._processes[peer], signal.SIGKILL)
+
+    def close(self) -> None:
+        """Ends all of them, asked to first; nothing of them is left when this returns."""
+        end_all(list(self._processes.values()), grace_s=_GRACE_S)

@@ -1,0 +1,60 @@
+"""Writes down what happens, shows it to a person, and has it written down on the other hosts too."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kungfu.runtime.agent.record.console import Console
+from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.steering.desk import Reported
+from kungfu.runtime.wire import messages_pb2 as pb
+
+__all__ = ["Recorder"]
+
+_HEAD = -1
+
+
+def nowhere(records: pb.Records) -> None:
+    """There is no other host."""
+
+
+class Recorder:
+    """One host's record of the job. ``spread`` takes whatever the head writes down, for the other hosts."""
+
+    def __init__(self, journal: Journal, console: Console, *, clock: Callable[[], float] = time.time) -> None:
+        self.journal, self._console, self._clock = journal, console, clock
+        self.spread: Callable[[pb.Records], None] = nowhere
+        self._lock = threading.Lock()
+        self._numbers: dict[int, int] = {}
+
+    def event(self, fields: Mapping[str, Any], *, told: bool = False) -> None:
+        """Something that the head did or saw; ``told``: a person shall see it."""
+        stamped = {"time": round(self._clock(), 6), **fields}
+        with self._lock:
+            self.journal.write("events", stamped)
+            self.spread(pb.Records(peer=_HEAD, records=[pb.Record(stream="events", line=json.dumps(stamped))]))
+        if told:
+            self._console.event(fields)
+
+    def take(self, records: pb.Records) -> Reported:
+        """What a peer recorded, or the head of another host; what was taken before is not taken again."""
+        told: dict[str, list[dict[str, Any]]] = {"events": [], "metrics": []}
+        with self._lock:
+            if records.peer != _HEAD:
+                if 0 < records.number <= self._numbers.get(records.peer, 0):
+                    return Reported()
+                self._numbers[records.peer] = records.number
+            self.journal.append("trace", [one.line for one in records.records if one.stream == "trace"])
+            for record in records.records:
+                if record.stream == "trace":
+                    continue
+                fields = json.loads(record.line)
+                told[record.stream].append(fields)
+                self.journal.write(record.stream, fields)
+                (self._console.event if record.stream == "events" else self._console.status)(fields)
+            self.spread(records)
+        return Reported(tuple(told["events"]), tuple(told["metrics"]))

@@ -1,0 +1,104 @@
+"""What every agent of a job has, whether it decides or follows: its place, its peers, its record, its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from kungfu.runtime.agent.hosts.allegiance import Allegiance
+from kungfu.runtime.agent.processes.household import Household
+from kungfu.runtime.agent.record.recorder import Recorder
+from kungfu.runtime.deciding.cluster import Budgets, Cluster, Rules
+from kungfu.runtime.deciding.failure import Failure
+from kungfu.runtime.deciding.requests.situation import Scaling
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.settings import Settings
+from kungfu.runtime.wire import messages_pb2 as pb
+
+__all__ = ["CUT_OFF", "Ending", "Job", "Signalled", "Station", "name_of"]
+
+CUT_OFF = 4
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run: the peers' settings are ``settings`` with their own id; ``budgets`` bound how many are replaced.
+
+    The peers of a job that is inelastic are not changed from outside. ``hosts`` are those of the job, and this one is
+    the one at ``place``; if none are named it is alone, with room for every peer.
+    """
+
+    command: tuple[str, ...]
+    size: int
+    settings: Settings
+    environment: Mapping[str, str]
+    budgets: Budgets = field(default_factory=Budgets)
+    scaling: Scaling = "elastic"
+    hosts: tuple[Host, ...] = (Host("127.0.0.1", 1 << 16, 0),)
+    place: int = 0
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(self.settings.deadlines, self.budgets, self.settings.limits.minimum)
+
+    @property
+    def numbered(self) -> dict[int, Host]:
+        return dict(enumerate(self.hosts))
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended on this host: its exit code, and the failure at the root if there was one.
+
+    ``leaves``: only this host is through with it, the others go on.
+    """
+
+    code: int
+    failure: Failure | None = None
+    leaves: bool = False
+
+
+@dataclass(frozen=True)
+class Signalled:
+    """This agent got a signal."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Station:
+    """An agent's own things. ``settings`` are the peers' of this host; ``events`` are for its main thread, and
+    ``happenings`` for the head, wherever it is."""
+
+    job: Job
+    settings: Settings
+    allegiance: Allegiance
+    household: Household
+    recorder: Recorder
+    clock: Callable[[], float]
+    events: SimpleQueue[Any]
+    happenings: SimpleQueue[pb.Happening]
+
+    def put(self, event: Any) -> None:
+        """The main thread shall see to this."""
+        self.events.put(event)
+
+    def take(self, timeout_s: float) -> Any | None:
+        """The next event for the main thread; ``None`` if none comes in time."""
+        try:
+            return self.events.get(timeout=timeout_s)
+        except Empty:
+            return None
+
+
+def name_of(peer: int, cluster: Cluster) -> str:
+    """What people call a peer.
+
+    >>> from kungfu.runtime.settings import Deadlines
+    >>> name_of(3, Cluster(Rules(Deadlines())))
+    'peer 3'
+    """
+    rank = cluster.view.rank_of(peer) if cluster.view else None
+    return f"peer {peer}" if rank is None else f"rank {rank}"
