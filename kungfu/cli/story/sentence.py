@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kungfu.cli.story.checkpoint import kept
+from kungfu.cli.story.hosts import HOST_TELLERS
 from kungfu.cli.story.settings import noted, set_to, would_have
 from kungfu.cli.story.values import (
     UNKNOWN,
@@ -107,9 +108,10 @@ def _because(what: str, event: Fields) -> str:
 
 
 def _refused(event: Fields) -> str:
+    rule, wanted = event.get("rule"), count(event.get("asked"), "peer")
     return (
-        f"{text_of(event, 'rule')} wanted {count(event.get('asked'), 'peer')}, which cannot be had: "
-        f"{text_of(event, 'reason')}; training goes on with {figure(event.get('size'))}"
+        f"{f'{rule} wanted {wanted}, which' if rule else wanted} cannot be had: {text_of(event, 'reason')}; training "
+        f"goes on with {figure(event.get('size'))}"
     )
 
 
@@ -219,4 +221,5 @@ _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "request": _request,
     "failed": _failed,
     "ended": _ended,
+    **HOST_TELLERS,
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from kungfu.cli.story.checkpoint import kept, kept_how
 from kungfu.cli.story.choice import choice_of, told_choices
+from kungfu.cli.story.hosts import HOST_TELLERS
 from kungfu.cli.story.recovering import changes, lost, recovered, stopped_s
 from kungfu.cli.story.rescaling import timing_of
 from kungfu.cli.story.sentence import asked, change, reasons, sentence
@@ -123,7 +124,8 @@ def _seen(event: Fields) -> list[str]:
 
 
 def _refused(event: Fields) -> Told:
-    headline = f"refused: {text_of(event, 'rule')} wanted {count(event.get('asked'), 'peer')}"
+    rule, wanted = event.get("rule"), count(event.get("asked"), "peer")
+    headline = f"refused: {rule} wanted {wanted}" if rule else f"{wanted} could not be had"
     return headline, [f"why: {text_of(event, 'reason')}", f"training goes on with {count(event.get('size'), 'peer')}"]
 
 
@@ -149,6 +151,7 @@ _TELLERS: Mapping[str, Callable[[Fields], Told]] = {
     "recovered": recovered,
     "peer ended": _gone,
     "finished": _left,
+    **dict.fromkeys(HOST_TELLERS, _plain),
 }
 
 
