@@ -11,6 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
+from kungfu.training.data.rows import rows
 
 __all__ = ["Arrays", "ByIndex", "Records", "Source", "as_source"]
 
@@ -39,7 +40,7 @@ class Arrays:
 
     def take(self, indices: NDArray[np.int64]) -> Any:
         """These rows of every array."""
-        return tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[indices]), self.arrays)
+        return tf.nest.map_structure(lambda array: rows(array, indices), self.arrays)
 
 
 @dataclass(frozen=True)
