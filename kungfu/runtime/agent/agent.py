@@ -17,12 +17,12 @@ from dataclasses import replace
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, KungfuError
-from kungfu.runtime.agent.follower import Follower, HeadLost
+from kungfu.runtime.agent.follower import Follower
 from kungfu.runtime.agent.head import Fence, Head
 from kungfu.runtime.agent.hosts.allegiance import Allegiance
 from kungfu.runtime.agent.hosts.entering import enter
 from kungfu.runtime.agent.hosts.front import Away, Front
-from kungfu.runtime.agent.hosts.service import HostService, is_heard
+from kungfu.runtime.agent.hosts.service import HeadLost, HostService, is_heard
 from kungfu.runtime.agent.hosts.succession import CutOff, succeed
 from kungfu.runtime.agent.processes.household import Household
 from kungfu.runtime.agent.record.console import Console
@@ -217,8 +217,7 @@ class Agent:
                 continue
             host = job.hosts[head]
             refuses = silence_s <= patience_s and _refuses(host, job.settings)
-            if silence_s > patience_s or refuses:
-                allegiance.lose()
+            if (silence_s > patience_s or refuses) and allegiance.lose():
                 how = "has ended or cannot be reached" if refuses else f"was not heard for {silence_s:.1f} s"
                 self._station.put(HeadLost(f"host {host.name}, which led the job: its agent {how}"))
 

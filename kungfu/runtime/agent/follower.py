@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from kungfu.runtime.agent.hosts.service import Ordered
+from kungfu.runtime.agent.hosts.service import HeadLost, Ordered
 from kungfu.runtime.agent.station import Ending, Signalled, Station
 from kungfu.runtime.deciding.cluster import Cluster, Rules
 from kungfu.runtime.deciding.failure import Failure
 from kungfu.runtime.wire import messages_pb2 as pb
 
-__all__ = ["Follower", "HeadLost"]
-
-
-@dataclass(frozen=True)
-class HeadLost:
-    """The head is lost, and how."""
-
-    how: str
+__all__ = ["Follower"]
 
 
 class Follower:

@@ -118,12 +118,14 @@ class Allegiance:
             self._number = max(self._number, orders.number)
             return new
 
-    def lose(self) -> None:
-        """The head is lost."""
+    def lose(self) -> bool:
+        """The head is lost; whether this is news."""
         with self._changed:
-            if not self.leads:
+            news = self._head is not None and not self.leads
+            if news:
                 self._head = None
             self._changed.notify_all()
+            return news
 
     def silence_s(self) -> float:
         """Seconds since the head was heard."""

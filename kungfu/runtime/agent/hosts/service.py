@@ -17,7 +17,7 @@ from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
 from kungfu.runtime.wire.messages_pb2_grpc import HostServiceServicer, HostServiceStub
 
-__all__ = ["Entering", "HostService", "Ordered", "is_heard"]
+__all__ = ["Entering", "HeadLost", "HostService", "Ordered", "is_heard"]
 
 _ANSWER_S = 4.0
 _PROBE_S = 1.0
@@ -36,6 +36,13 @@ class Ordered:
     """The head says what to do."""
 
     orders: pb.Orders
+
+
+@dataclass(frozen=True)
+class HeadLost:
+    """The head is lost, and how."""
+
+    how: str
 
 
 class HostService(HostServiceServicer):  # type: ignore[misc]  # generated without types
@@ -76,8 +83,9 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
     def Stand(self, request: pb.Ballot, context: Any) -> pb.Vote:  # noqa: N802 - gRPC's name
         allegiance = self._allegiance
         head = allegiance.head
-        if head is not None and head != allegiance.place and not self._hears(head):
-            allegiance.lose()
+        if head is not None and head != allegiance.place and not self._hears(head) and allegiance.lose():
+            name = self._hosts[head].name
+            self._put(HeadLost(f"host {name}, which led the job: neither this host nor another one hears its agent"))
         return allegiance.vote(request)
 
     def Happened(self, request: pb.Happening, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
