@@ -51,6 +51,7 @@ class Head:
         self._inherited = standby.cluster.alive if taken else frozenset[int]()
         self._views: tuple[View | None, ...] = (self._cluster.view,)
         self._taken, self._began = taken, self._clock()
+        self._arrivals: list[pb.Records] = []
         self._desk = Desk(
             station.settings, scaling=station.job.scaling, tell=self._tell, process_of=self._process_of,
             hosts=station.job.hosts, ledger=standby.ledger,
@@ -71,7 +72,7 @@ class Head:
         """Starts the job, once the agents of all its hosts are in; or goes on with it."""
         if self._taken is not None:
             return self._take_over(self._taken)
-        self._write({"event": "host", **self._host(self._job.place), "pid": self._own_pid()}, told=self._several)
+        self._came(self._job.place, os.getpid())
         return self._entered(self._job.place)
 
     def hears(self, event: Any) -> Ending | None:
@@ -226,8 +227,10 @@ class Head:
     def _host(self, number: int) -> dict[str, Any]:
         return {"host": number, "name": self._job.hosts[number].name}
 
-    def _own_pid(self) -> int:
-        return os.getpid()
+    def _came(self, number: int, pid: int) -> None:
+        event = {"event": "host", **self._host(number), "pid": pid}
+        self._arrivals.append(self._station.recorder.event(event, told=self._several))
+        self._desk.noted(event)
 
     def _welcomed(self, entering: Entering) -> Ending | None:
         """An agent wants to be in: at the start, or because its host is back."""
@@ -238,7 +241,9 @@ class Head:
             return None
         entering.reply.set_result(welcome(self._station.settings))
         self._orders.begin(number)
-        self._write({"event": "host", **self._host(number), "pid": entering.entrance.host.pid}, told=True)
+        if not self._started:  # its record begins with those who came before
+            self._orders.to(number, pb.Orders(reports=self._arrivals))
+        self._came(number, entering.entrance.host.pid)
         return self._entered(number)
 
     def _entered(self, number: int) -> Ending | None:
@@ -310,9 +315,9 @@ class Head:
 
     def _take_over(self, taken: Taken) -> Ending | None:
         """Goes on where the head before was lost."""
-        self._write({"event": "head", **self._host(self._job.place), "term": taken.term}, told=True)
         for number in sorted(taken.present - {self._job.place}):
             self._orders.begin(number)
+        self._write({"event": "head", **self._host(self._job.place), "term": taken.term}, told=True)
         if (ending := self._settled()) is not None:
             return ending
         self._reconcile(HostIs(self._job.place, tuple(self._station.household.started)))

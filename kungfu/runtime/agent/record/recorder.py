@@ -31,14 +31,16 @@ class Recorder:
         self._lock = threading.Lock()
         self._numbers: dict[int, int] = {}
 
-    def event(self, fields: Mapping[str, Any], *, told: bool = False) -> None:
-        """Something that the head did or saw; ``told``: a person shall see it."""
+    def event(self, fields: Mapping[str, Any], *, told: bool = False) -> pb.Records:
+        """Something that the head did or saw, also as the other hosts get it; ``told``: a person shall see it."""
         stamped = {"time": round(self._clock(), 6), **fields}
+        records = pb.Records(peer=_HEAD, records=[pb.Record(stream="events", line=json.dumps(stamped))])
         with self._lock:
             self.journal.write("events", stamped)
-            self.spread(pb.Records(peer=_HEAD, records=[pb.Record(stream="events", line=json.dumps(stamped))]))
+            self.spread(records)
         if told:
             self._console.event(fields)
+        return records
 
     def take(self, records: pb.Records) -> Reported:
         """What a peer recorded, or the head of another host; what was taken before is not taken again."""
