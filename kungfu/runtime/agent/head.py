@@ -26,7 +26,6 @@ from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.deciding.cluster import Cluster
 from kungfu.runtime.deciding.cluster.state import UNBOUNDED
 from kungfu.runtime.deciding.failure import Failure
-from kungfu.runtime.deciding.view import View
 from kungfu.runtime.steering.desk import Desk, Reported
 from kungfu.runtime.steering.service import Question
 from kungfu.runtime.wire import messages_pb2 as pb
@@ -49,7 +48,7 @@ class Head:
         standby = taken.standby if taken else Standby(Cluster(station.job.rules, hosts=decided.Hosts(slots={})))
         self._cluster = standby.cluster
         self._inherited = standby.cluster.alive if taken else frozenset[int]()
-        self._views: tuple[View | None, ...] = (self._cluster.view,)
+        self._open: tuple[Cluster, ...] = (self._cluster,)  # the newest one that all hold, and those after it
         self._taken, self._began = taken, self._clock()
         self._arrivals: list[pb.Records] = []
         self._desk = Desk(
@@ -91,8 +90,7 @@ class Head:
             case HostGone(host, how):
                 return self._lost_host(host, how)
             case Deposed(host, said):
-                name = self._job.hosts[host].name
-                return self._cut_off(f"the other hosts gave this one up and go on without it ({name}: {said})")
+                return self._lost_host(host, f"its agent takes no orders from here: {said}")
             case Unformed(error):
                 return self._failed(decided.Fail(-1, str(error), late=isinstance(error, DeadlineExceeded)))
             case Unheard(peer, error):
@@ -165,22 +163,20 @@ class Head:
             return None
         standby = Standby(self._cluster, self._desk.ledger, self._executor.addresses, self._executor.pids)
         if self._orders.settle(from_standby(standby)):
-            self._views = (self._cluster.view,)
+            self._open = (self._cluster,)
             return None
-        self._views = (*self._views, self._cluster.view)
+        self._open = (*self._open, self._cluster)
         return self._outvoted()
 
     def _outvoted(self) -> Ending | None:
-        if self._cluster.view is None or majority(self._views, self._cluster.hosts.of, self._orders.present):
+        if self._cluster.view is None or majority(self._open, self._orders.present):
             return None
-        others = sorted(set(self._cluster.hosts.slots) - self._orders.present)
+        others = sorted({*self._cluster.hosts.slots, *self._cluster.hosts.leaving} - self._orders.present)
         names = ", ".join(self._job.hosts[number].name for number in others)
-        return self._cut_off(
-            f"{names} cannot be reached, and without them this host has no majority of the peers of view "
-            f"{self._cluster.view.version}; they may go on, so it stops"
+        why = (
+            f"lost {names}, without which this host has no majority of the peers of view {self._cluster.view.version}: "
+            "the others may go on without it, so it stops"
         )
-
-    def _cut_off(self, why: str) -> Ending:
         self._write({"event": "failed", "peer": -1, "error": why, "code": CUT_OFF})
         return Ending(CUT_OFF, Failure(-1, why, CUT_OFF))
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kungfu.runtime.agent.hosts.standby import Standby, to_standby
-from kungfu.runtime.deciding.view import View
+from kungfu.runtime.deciding.cluster import Cluster
 from kungfu.runtime.wire import messages_pb2 as pb
 
 __all__ = ["Allegiance", "Held"]
@@ -22,26 +22,30 @@ __all__ = ["Allegiance", "Held"]
 class Held:
     """A state of the job by term and version, which every head counts on from the one before.
 
-    ``views`` are the newest one that every agent is known to hold, and those after it: as long as it is not clear which
-    of them holds, all of them do.
+    ``open`` are the newest one that every agent is known to hold, and those after it, by version: as long as it is not
+    clear which of them holds, all of them do.
     """
 
     term: int = 0
     version: int = 0
     standby: Standby | None = None
     text: bytes = b""
-    views: tuple[tuple[int, View | None], ...] = ()
+    open: tuple[tuple[int, Cluster], ...] = ()
 
     def with_state(self, term: int, version: int, text: bytes) -> Held:
         """After a newer state has come."""
         standby = to_standby(text)
-        return Held(term, version, standby, text, (*self.views, (version, standby.cluster.view)))
+        return Held(term, version, standby, text, (*self.open, (version, standby.cluster)))
 
     def settled(self, version: int) -> Held:
         """After it became known that every agent holds ``version``."""
-        last = max((one for one, _ in self.views if one <= version), default=0)
-        views = tuple(entry for entry in self.views if entry[0] >= last)
-        return Held(self.term, self.version, self.standby, self.text, views)
+        last = max((one for one, _ in self.open if one <= version), default=0)
+        return replace(self, open=tuple(entry for entry in self.open if entry[0] >= last))
+
+    @property
+    def clusters(self) -> tuple[Cluster, ...]:
+        """What is known of the job, in every way in which it may hold."""
+        return tuple(cluster for _, cluster in self.open)
 
 
 class Allegiance:

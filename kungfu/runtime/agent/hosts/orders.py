@@ -191,7 +191,7 @@ class Orders:
         elif self._settled == self._version:
             return True
         deadline = time.monotonic() + 2 * self._settings.deadlines.heartbeat_s
-        held = [sender.wait(self._version, deadline=deadline) for sender in self._senders.values() if not sender.lost]
+        held = [sender.wait(self._version, deadline=deadline) for sender in self._senders.values()]
         if all(held):
             self._settled = self._version
         return all(held)

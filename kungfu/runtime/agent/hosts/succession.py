@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kungfu.errors import KungfuError
-from kungfu.runtime.agent.hosts.allegiance import Allegiance, Held
+from kungfu.runtime.agent.hosts.allegiance import Allegiance
 from kungfu.runtime.agent.hosts.standby import Standby
-from kungfu.runtime.deciding.cluster import carries_on
-from kungfu.runtime.deciding.view import View
+from kungfu.runtime.deciding.cluster import Cluster, carries_on
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
@@ -46,10 +45,14 @@ class CutOff:
     why: str
 
 
-def majority(views: tuple[View | None, ...], of: Mapping[int, int], present: frozenset[int]) -> bool:
-    """Whether the hosts ``present`` may go on without the others, whichever of ``views`` holds; before the first view
-    nobody may."""
-    return bool(views) and all(view is not None and carries_on(view, of, present) for view in views)
+def majority(clusters: Sequence[Cluster], present: frozenset[int]) -> bool:
+    """Whether the hosts ``present`` may go on without the others, whichever of ``clusters`` holds.
+
+    Before the first view nobody may.
+    """
+    return bool(clusters) and all(
+        one.view is not None and carries_on(one.view, one.hosts.of, present) for one in clusters
+    )
 
 
 def succeed(
@@ -70,7 +73,9 @@ def succeed(
         if any(vote.fenced for vote in votes.values()):
             return CutOff(f"the other hosts gave this one up while it stood still or could not be reached; {how}")
         first = min([allegiance.place, *votes]) == allegiance.place
-        if first and not any(vote.hears for vote in votes.values()):
+        hears = any(vote.hears for vote in votes.values())
+        # A promise is not asked for in vain: whoever has given one does not go back to the head, if that was not lost.
+        if first and not hears and majority(held.clusters, frozenset({allegiance.place, *votes})):
             term = max([term, held.term, *(vote.promised for vote in votes.values())]) + 1
             taken = _taken(allegiance, {number: hosts[number] for number in votes}, settings, term)
             if taken is not None:
@@ -92,14 +97,10 @@ def _taken(allegiance: Allegiance, hosts: Mapping[int, Host], settings: Settings
     if newest is not None and (newest.term, newest.version) > (held.term, held.version):
         held = held.with_state(newest.term, newest.version, newest.state)
     standby = held.standby
-    if standby is None or not majority(_views(held), standby.cluster.hosts.of, present):
+    if standby is None or not majority(held.clusters, present):
         return None
     allegiance.lead(allegiance.job, term)
     return Taken(term, held.version, standby, present)
-
-
-def _views(held: Held) -> tuple[View | None, ...]:
-    return tuple(view for _, view in held.views)
 
 
 def _minority(allegiance: Allegiance, hosts: Mapping[int, Host], votes: Mapping[int, pb.Vote], how: str) -> str:

@@ -1,0 +1,82 @@
+"""What the head sends: in order, held by all before it goes on, and who takes no orders is lost."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kungfu.runtime.agent.hosts.orders import Deposed, HostGone, HostIs, Orders
+from kungfu.runtime.agent.hosts.service import Ordered
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.wire import messages_pb2 as pb
+from tests.runtime.agent.hosts.agents import SETTINGS, agents, state
+
+
+@contextmanager
+def head_of(hosts: dict[int, Host], term: int = 1) -> Iterator[tuple[Orders, queue.SimpleQueue[Any]]]:
+    heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    orders = Orders(SETTINGS, hosts, head=0, term=term, clock=time.monotonic, put=heard.put)
+    try:
+        yield orders, heard
+    finally:
+        orders.close()
+
+
+def test_everybody_holds_the_state_before_the_head_goes_on() -> None:
+    with agents(3) as (hosts, made), head_of(hosts) as (orders, heard):
+        for number in (1, 2):
+            made[number].started.append(7)
+            orders.begin(number)
+        assert orders.settle(state(0, 1, 2, hosts=3))
+        for number in (1, 2):
+            standby = made[number].allegiance.held.standby
+            assert standby is not None
+            assert standby.cluster.view is not None
+            assert standby.cluster.view.size == 3
+            assert made[number].allegiance.head == 0
+        assert {heard.get(timeout=10.0) for _ in range(2)} == {HostIs(1, (7,)), HostIs(2, (7,))}
+        assert orders.present == {0, 1, 2}
+
+
+def test_orders_arrive_in_their_order_and_once() -> None:
+    with agents(2) as (hosts, (_, other)), head_of(hosts) as (orders, _):
+        orders.begin(1)
+        for peer in range(50):
+            orders.to(1, pb.Orders(starts=[pb.Start(peer=peer)]))
+        orders.settle(state(0, 1, hosts=2))
+        starts: list[int] = []
+        while len(starts) < 50:
+            event = other.heard.get(timeout=10.0)
+            assert isinstance(event, Ordered)
+            starts += [start.peer for start in event.orders.starts]
+        assert starts == list(range(50))
+        again = pb.Orders(job="job", term=1, head=0, number=1)
+        assert not other.allegiance.is_new(again)
+
+
+def test_an_agent_that_has_ended_is_lost_and_nobody_waits_for_it_any_more() -> None:
+    with agents(3) as (hosts, made), head_of(hosts) as (orders, heard):
+        for number in (1, 2):
+            orders.begin(number)
+        assert orders.settle(state(0, 1, 2, hosts=3))
+        made[1].stop()
+        assert not orders.settle(state(0, 2, hosts=3))
+        gone = next(event for event in iter(lambda: heard.get(timeout=10.0), None) if isinstance(event, HostGone))
+        assert gone.host == 1
+        assert "has ended or cannot be reached" in gone.how
+        assert orders.present == {0, 2}
+        orders.end(1)
+        assert orders.settle(state(0, 2, hosts=3, version=3))
+
+
+def test_an_agent_of_a_later_term_deposes_this_head() -> None:
+    with agents(2) as (hosts, (_, other)), head_of(hosts) as (orders, heard):
+        assert other.allegiance.hear(pb.Orders(job="job", term=5, head=1, number=1)) == ""
+        orders.begin(1)
+        event = heard.get(timeout=10.0)
+        assert isinstance(event, Deposed)
+        assert "follows another head: of term 5" in event.said
+        assert not orders.settle(state(0, 1, hosts=2))
