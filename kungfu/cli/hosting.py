@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +26,9 @@ _HOW = (
 
 @dataclass(frozen=True)
 class Hosting:
-    """The hosts of the job, the place of this one among them, and what all of them must know alike.
+    """The hosts of the job, the place of this one among them, and what all of them must know.
 
-    ``job`` names the job; ``secret`` is hexadecimal. Among several hosts both are the same on each of them.
+    ``job`` names the job, if this host founds it; ``secret`` is hexadecimal, and the same on each of several hosts.
     """
 
     hosts: tuple[Host, ...]
@@ -88,7 +87,7 @@ def read_hosting(
         if len(hosts) > 1:
             raise UsageError(f"several hosts need a secret that they share; {_HOW}")
         return Hosting(hosts, place, secrets.token_hex(4), secrets.token_hex(32))
-    return Hosting(hosts, place, _job_name(hosts, secret), secret)
+    return Hosting(hosts, place, secrets.token_hex(4), secret)
 
 
 def _refuse_without_hosts(given: argparse.Namespace) -> None:
@@ -134,9 +133,3 @@ def _checked(text: str, where: str) -> str:
     if len(secret) < _LEAST_SECRET_BYTES:
         raise UsageError(f"{where} holds {len(secret)} bytes; must be {_LEAST_SECRET_BYTES} or more: {_HOW}")
     return secret.hex()
-
-
-def _job_name(hosts: Sequence[Host], secret: str) -> str:
-    """A name on which all hosts agree without having met; it gives nothing of the secret away."""
-    words = [secret, *(f"{host.address}:{host.slots}" for host in hosts)]
-    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:8]
