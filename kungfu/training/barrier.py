@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +30,7 @@ from kungfu.runtime.settings import Limits
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import Rate
 from kungfu.training.graph.state import TrainingState
+from kungfu.training.graph.unlike import unlike
 from kungfu.training.keeping.exchange import Due, Together
 from kungfu.training.keeping.keeper import Keeper, Request
 from kungfu.training.record.chronicle import Chronicle
@@ -166,10 +169,9 @@ class Barrier:
         manifest = Manifest(self._steps(), self.size, batch, self.terms)
         self.keeper.settle(Together(self.rank, self.size, self._total), manifest)
 
-    def _total(self, tensors: Sequence[Any]) -> list[Any]:
-        one, last = tf.constant(1.0), tf.zeros([0], tf.float32)
-        order = self.equipment.ledger.order
-        return self.equipment.attachment.all_reduce([*tensors, last], prescale=one, order=order, tag="registered")[:-1]
+    def _total(self, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = "registered") -> list[Any]:
+        prescale, last, order = tf.constant(scale, tf.float32), tf.zeros([0], tf.float32), self.equipment.ledger.order
+        return self.equipment.attachment.all_reduce([*tensors, last], prescale=prescale, order=order, tag=tag)[:-1]
 
     def checkpoint(self, request: Request) -> None:
         """Asks for a checkpoint at the barrier behind the next step; rank 0's call counts, the others remember it."""
@@ -178,18 +180,20 @@ class Barrier:
             self.equipment.ledger.posts.asked.assign_add(1)
 
     def average_statistics(self) -> None:
-        """Statistics that layers keep of the data become their mean over peers."""
+        """Statistics that layers keep of the data become their mean over peers.
+
+        What is the same on all is left as it is: tables that nobody updates are among them, and may be large.
+        """
         variables = list(self.equipment.state.classes.averaged.values())
         if not variables or self.size == 1:
             return
-        sums = self.equipment.attachment.all_reduce(
-            [*(variable.read_value() for variable in variables), tf.zeros([0], tf.float32)],
-            prescale=tf.constant(1.0 / self.size, tf.float32),
-            order=self.equipment.ledger.order,
-            tag="statistics",
-        )
-        for variable, mean in zip(variables, sums[:-1], strict=True):
-            variable.assign(mean)
+        places = unlike(variables, size=self.size, total=partial(self._total, tag="statistics"))
+        if not places:
+            return
+        named = zlib.crc32(repr(places).encode())  # other tensors travel under another name
+        read = [variables[place].read_value() for place in places]
+        for place, mean in zip(places, self._total(read, scale=1.0 / self.size, tag=f"means {named:08x}"), strict=True):
+            variables[place].assign(mean)
 
     def _enter(self, passage: Passage, terms: Terms) -> None:
         view, rank = passage.after.view, passage.after.rank

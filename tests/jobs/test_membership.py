@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,8 @@ def test_uneven_slices_of_a_batch_that_stays_whole_leave_the_same_weights_everyw
     stayed = [peer for peer in found if not peer["left"]]
     assert len(stayed) == 2
     assert stayed[0]["weights"] == stayed[1]["weights"]
+    table = zlib.crc32(np.linspace(-3.0, 3.0, 1000, dtype=np.float32).tobytes())
+    assert {peer["table"] for peer in found} == {table}, "a mean of three would not be the same, bit for bit"
     assert len({json.dumps(peer["seeds"]) for peer in found}) == 3, "each peer drops units of its own"
     assert [row["batch"] for row in ended.metrics] == [32, 32, 32, 4] * 4
     assert ended.all_of("rescale")[0]["global_batch_size"] == 32

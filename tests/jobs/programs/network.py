@@ -20,11 +20,23 @@ import kungfu as kf
 from kungfu.policies import schedule
 
 
+class Table(keras.layers.Layer):
+    """Passes its input on; holds numbers that nobody updates, as a table of embeddings does."""
+
+    def build(self, shape) -> None:
+        start = keras.initializers.Constant(np.linspace(-3.0, 3.0, 1000, dtype=np.float32))
+        self.table = self.add_weight(shape=(1000,), initializer=start, trainable=False)
+
+    def call(self, x):
+        return x
+
+
 def build() -> keras.Model:
     keras.utils.set_random_seed(0)
     return keras.Sequential(
         [
             keras.Input((4,)),
+            Table(),
             keras.layers.Dense(8, activation="relu"),
             keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.5),
@@ -76,6 +88,7 @@ def main() -> None:
         "traces": training.traces(),
         "seen": seen.numpy().tolist(),
         "weights": digest([*model.weights, *optimizer.variables]),
+        "table": digest([model.layers[0].table]),
         "seeds": [np.asarray(one).tolist() for one in seeds],
     }
     given.results.mkdir(exist_ok=True)
