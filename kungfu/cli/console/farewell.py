@@ -13,10 +13,12 @@ __all__ = ["farewell"]
 _MOST_LINES = 40
 
 
-def farewell(code: int, failure: Failure | None, *, folder: Path, paces: Sequence[str] = ()) -> list[str]:
+def farewell(
+    code: int, failure: Failure | None, *, folder: Path, paces: Sequence[str] = (), leaves: bool = False
+) -> list[str]:
     """What failed and in which peer, its last output, where the whole of it is, the exit code.
 
-    After a run that went well ``paces`` says how long things took.
+    After a run that went well ``paces`` says how long things took; ``leaves``: it goes on, without this host.
 
     >>> from kungfu.runtime.deciding.failure import Failure
     >>> print("\\n".join(farewell(1, Failure(1, "rank 1 (peer 1): killed by SIGKILL", 1), folder=Path("runs/a"))))
@@ -25,6 +27,8 @@ def farewell(code: int, failure: Failure | None, *, folder: Path, paces: Sequenc
       all it printed: runs/a/peers/peer-1.log; how it came to that: kungfu why runs/a
       exit code 1: a peer's program failed or was killed
     """
+    if leaves:
+        return [f"kungfu-run: this host has left the job, which goes on; the record so far: {_why(folder)}"]
     if failure is None:
         return [_without_failure(code, folder), *(f"  {line}" for line in paces)]
     headline = f"kungfu-run: failed: {failure.text}"

@@ -83,7 +83,8 @@ class RunConsole:
     def ended(self, ending: Ending) -> None:
         """Says how the job ended, below everything else: the root cause first if it failed."""
         self._close()
-        lines = farewell(ending.code, ending.failure, folder=self._folder, paces=_paces(self._folder))
+        paces = _paces(self._folder)
+        lines = farewell(ending.code, ending.failure, folder=self._folder, paces=paces, leaves=ending.leaves)
         out = Console(stderr=ending.code != 0, highlight=False)
         style = "bold red" if ending.failure else "bold"
         try:

@@ -278,6 +278,8 @@ class Head:
     def _signalled(self, host: int, number: int) -> Ending | None:
         """A first SIGTERM to one agent of several is a notice: its host will be taken away. All else ends the job."""
         hosts, named = self._cluster.hosts, signal.Signals(number).name
+        if self._started and host not in hosts.slots and host not in hosts.leaving:
+            return None  # it was let go, and ends
         notice = number in (signal.SIGTERM, signal.SIGHUP) and host not in hosts.leaving
         if notice and set(hosts.slots) - {host} and self._cluster.view is not None:
             self._write({"event": "host noticed", **self._host(host), "signal": named}, told=True)
