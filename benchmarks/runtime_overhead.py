@@ -1,18 +1,18 @@
 """What events, trace, metrics, heartbeats and stamps cost a run without changes: a step with them over one without.
 
-One job of two peers runs the same model (about a million weights, no policy) in three ways by turns, in blocks of 25
+One job of two peers runs the same model (about a million weights, no policy) in three ways by turns, in blocks of 50
 steps. *full* is as a user runs it: every batch stamped and its stamp checked, every step on the tape, in
 ``trace.jsonl`` and ``metrics.jsonl``, the deadlines of waits following the steps. *bare* is the same compiled step over
 the same kind of attachment, fed by the same loader (order, rows gathered ahead in its thread, tensors), with all that
 taken out. *unfed* is bare on one batch that stays: what a loader costs at all is bare over unfed.
 
-A block counts by the mean seconds from step to step, batches drawn included, and is divided by its neighbour; a pause
-behind it lets what is on its way be written, outside of the seconds but inside of the processor's time. Heartbeats beat
-in all: what a peer does while nobody trains is measured apart, as the fraction of a processor that it takes, and added.
+A block counts by the mean seconds of its steps, from the first batch drawn until all that its steps told is with the
+agent, and is divided by its neighbour. The processor's time is that of rank 0. Heartbeats beat in all: what a peer does
+while nobody trains is measured apart, as the fraction of a processor that it takes, and added.
 
-Prints a table, and as last line a JSON object: ``overhead`` is full over bare minus 1 plus ``background``;
-``processor_overhead`` is that of the processor's time on rank 0, which alone writes metrics; ``loader`` is bare over
-unfed minus 1.
+Prints a table, and as last line a JSON object: ``overhead`` is full over bare minus 1 plus ``background``; ``spread``
+is half the distance between the lower and the upper third of the blocks; ``processor_overhead`` is full over bare in
+the processor's time; ``loader`` is bare over unfed minus 1.
 
 Run: ``python -m benchmarks.runtime_overhead [--rounds 60] [--samples 576]``
 """
@@ -34,8 +34,8 @@ from unittest import mock
 
 from benchmarks.policy_overhead import FEATURES, beside, build, marked, measured_by_peers, ratio
 
-BLOCK, LABELS, TURNS = 25, 10, 14
-DRAIN_S, IDLE_S, DEADLINE_S = 0.3, 3.0, 900.0
+BLOCK, LABELS, TURNS = 50, 10, 14
+APART_S, IDLE_S, DEADLINE_S = 0.1, 3.0, 900.0
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -84,12 +84,13 @@ def stripped(first: Any, model: Any, optimizer: Any, *, name: str, batches: Call
     return step, own
 
 
-def block(step: Callable[..., object], batches: Iterator[Any]) -> float:
-    """The mean seconds from step to step over a block."""
-    started = time.perf_counter()
+def block(step: Callable[..., object], batches: Iterator[Any], *, flush: Callable[[], None]) -> tuple[float, float]:
+    """The mean seconds of a step over a block, and those of the processor."""
+    began, started = time.process_time(), time.perf_counter()
     for batch in itertools.islice(batches, BLOCK):
         step(*batch)
-    return (time.perf_counter() - started) / BLOCK
+    flush()
+    return (time.perf_counter() - started) / BLOCK, (time.process_time() - began) / BLOCK
 
 
 def background() -> float:
@@ -136,13 +137,14 @@ def measure(given: argparse.Namespace) -> None:
     model, optimizer = build()
     training = kf.attach(model, optimizer)
     compared = kinds(training, model, optimizer, samples=given.samples)
+    membership: Any = training._loop.barrier.equipment.membership
+    flush = membership._agency._flush
     told: dict[str, Any] = {clock: {name: [] for name in compared} for clock in ("seconds", "processor")}
     for number in range(given.rounds + 1):
         for name in sorted(compared, reverse=number % 2 == 1):
-            began = time.process_time()
-            told["seconds"][name].append(block(*compared[name]))
-            time.sleep(DRAIN_S)
-            told["processor"][name].append((time.process_time() - began) / BLOCK)
+            for clock, took in zip(told.values(), block(*compared[name], flush=flush), strict=True):
+                clock[name].append(took)
+            time.sleep(APART_S)  # until the other peer is done with its block too
     told["background"] = background()
     if training.rank == 0:
         given.peer.write_text(json.dumps(told))
