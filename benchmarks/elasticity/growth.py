@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -57,6 +58,9 @@ def _drawn(by_bytes: Sequence[Point], by_peers: Sequence[Point]) -> Figure:
     left, right = figure.subplots(1, 2)
     _draw(left, by_bytes, "megabytes", xlabel="float32 state (MB)", title="2 → 3 peers and back")
     left.set(xscale="log", yscale="log")
+    left.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    for formatted in (left.yaxis.set_major_formatter, left.yaxis.set_minor_formatter):
+        formatted(StrMethodFormatter("{x:g}"))
     _draw(right, by_peers, "peers", xlabel="peers before the join", title=f"{by_peers[0]['megabytes']:g} MB of state")
     right.set(ylim=(0, None), xticks=[point["peers"] for point in by_peers])
     return figure
