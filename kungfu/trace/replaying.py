@@ -145,7 +145,11 @@ def _enter(playing: _Playing, step: RecordedStep) -> None:
     }
     replaying.rescale(step.size)
     snapshot = playing.against.get((step.step - 1, step.view))
-    if snapshot is not None:
+    if snapshot is not None and step.step > before.step + 1:
+        _restore(
+            replaying, snapshot
+        )  # nobody lived to tell of the steps before it: what they did to folds is not known
+    elif snapshot is not None:
         _compare_states(playing, snapshot)
 
 

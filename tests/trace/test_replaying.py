@@ -48,6 +48,14 @@ def test_the_runs_own_plan_decides_in_the_replay_what_it_decided_in_the_run(plan
     assert again.differences == ()
 
 
+@pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
+def test_steps_of_which_a_lost_rank_0_did_not_tell_are_no_difference(plan: Plan) -> None:
+    lines = [one for one in recorded(plan) if not (one.get("step") in (11, 12) and one["rank"] == 0)]
+    trace = parse_trace(texts(lines))
+    assert {11, 12}.isdisjoint(one.step for one in trace.steps)
+    assert replay(plan, trace, whose="the run's").differences == ()
+
+
 @pytest.mark.parametrize("start", [2, 6, 9, 17])
 @pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
 def test_a_replay_may_start_in_the_middle(plan: Plan, start: int) -> None:
