@@ -16,7 +16,7 @@ from kungfu.compiler import Plan
 from kungfu.compiler.settle import Settled, settle
 from kungfu.control import Call, Checkpoint
 from kungfu.control.hook import Control
-from kungfu.errors import KungfuError
+from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.checkpoints import Manifest
 from kungfu.runtime.deciding.decide import Decision, Terms
@@ -160,6 +160,14 @@ class Barrier:
         self.keeper.due = Due()
         self.settle()
         self.equipment.membership.part(self.equipment.state, self.terms)
+
+    def lost(self) -> PeerFailure | None:
+        """Before a step: that the job has given up somebody in the view, whose messages may still come."""
+        equipment = self.equipment
+        if (why := equipment.membership.given_up()) is None:
+            return None
+        equipment.attachment.leave()
+        return PeerFailure(f"before step {self._steps() + 1}: {why}")
 
     def settle(self) -> None:
         """Before a step: does what the barrier behind the last one left to do, if there was one; see `Keeper`."""

@@ -127,6 +127,9 @@ class Loop:
         tensors = as_tensors(args, kwargs)
         if self._compiled is None:
             self._compiled = self._begin(function, tensors, (args, kwargs))
+        if (lost := self.barrier.lost()) is not None:
+            self._recover(lost, None)
+            return SKIPPED
         stamp = tf.constant(self.stamps.of(tensors), tf.int64)
         try:
             self.barrier.settle()

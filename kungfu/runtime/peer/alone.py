@@ -46,6 +46,10 @@ class Alone:
     def part(self, state: ReplicatedState, terms: Terms) -> None:
         """Nobody else has to agree that training is over."""
 
+    def given_up(self) -> str | None:
+        """Nobody could be lost."""
+        return None
+
     def take_demand(self) -> Demand | None:
         """Nobody can ask."""
         return None

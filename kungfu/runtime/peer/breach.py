@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 
 from kungfu.runtime.deciding.view import View
 
 __all__ = ["Breaches"]
 
+_SEEN_BY_THEN_S = 1.0
+
 
 class Breaches:
     """Facts that only ever grow: peers that are gone, by id, and the newest view that is broken."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lock, self._clock = threading.Lock(), clock
         self._gone: dict[int, str] = {}
         self._broken, self._how = 0, ""
+        self._heard_at = 0.0
 
     def announce(self, *, peer: int, version: int, how: str) -> None:
         """Process ``peer`` is gone (-1: none is), and views up to ``version`` are broken (0: none is)."""
         with self._lock:
+            self._heard_at = self._clock()
             if peer >= 0:
                 self._gone[peer] = how
             if version > self._broken:
@@ -45,3 +51,15 @@ class Breaches:
                 if peer.id in self._gone:
                     return f"rank {rank} (peer {peer.id}) is gone: {self._gone[peer.id]}"
             return f"view {view.version} is broken: {self._how}" if view.version <= self._broken else None
+
+    def of_long(self, view: View) -> str | None:
+        """The same, once nothing new was heard for a second.
+
+        Attachments see the end of a process by themselves, and at once. Who was given up because its host stands still
+        or is cut off may live and train on with this peer: only what was heard speaks against that.
+        """
+        with self._lock:
+            news = self._gone or self._broken
+            if not news or self._clock() - self._heard_at < _SEEN_BY_THEN_S:
+                return None
+        return self.of(view)

@@ -71,6 +71,10 @@ class Membership:
         """The view that this peer is in."""
         return self._member().view
 
+    def given_up(self) -> str | None:
+        """Why the view that this peer is in does not go on though its messages may, see ``Breaches.of_long``."""
+        return None if self._standing is None else self._service.breaches.of_long(self._standing.view)
+
     def join(self, state: ReplicatedState) -> Passage:
         """Says that this peer is ready, and waits until a view admits it and its state is that of the others.
 

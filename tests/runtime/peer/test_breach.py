@@ -1,0 +1,28 @@
+"""What a peer has heard of the ends of others."""
+
+from __future__ import annotations
+
+from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.peer.breach import Breaches
+
+VIEW = View(3, (Peer(0, "a:1"), Peer(4, "b:1")))
+
+
+def test_who_was_given_up_and_lives_is_held_against_a_view_only_when_the_attachment_had_its_time() -> None:
+    now = [10.0]
+    breaches = Breaches(clock=lambda: now[0])
+    assert breaches.of_long(VIEW) is None
+    breaches.announce(peer=4, version=3, how="its host is lost")
+    assert breaches.of(VIEW) == "rank 1 (peer 4) is gone: its host is lost"
+    assert breaches.of_long(VIEW) is None
+    now[0] += 1.0
+    assert breaches.of_long(VIEW) == breaches.of(VIEW)
+    assert breaches.of_long(View(5, VIEW.peers[:1])) is None, "it is not in the next view"
+
+
+def test_a_view_that_is_broken_is_so_for_good_and_a_later_one_is_not() -> None:
+    breaches = Breaches(clock=lambda: 10.0)
+    breaches.announce(peer=-1, version=3, how="rank 0 said so")
+    breaches.announce(peer=-1, version=2, how="late")
+    assert breaches.of(VIEW) == "view 3 is broken: rank 0 said so"
+    assert breaches.of(View(4, VIEW.peers)) is None
