@@ -67,7 +67,8 @@ def drive(
         peers = _hit(fault.what, sight)
         doomed = doomed - {*peers} if _spares(fault) else doomed | {*peers}
         if isinstance(fault.what, SendHosts):
-            hosts = hosts - {*fault.what.hosts} if _spares(fault) else hosts | {*fault.what.hosts}
+            hit = {*fault.what.hosts}  # who was given up meanwhile writes no more of the record when it may go on
+            hosts = hosts - (hit & sight.hosts) if _spares(fault) else hosts | hit
         carried.append(Carried(fault, sight.steps, peers))
     watch = _undisturbed(watches, hosts)
     _await(When("settled"), watch, size=size, doomed=doomed, over=over, deadline_s=deadline_s)

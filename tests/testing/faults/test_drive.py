@@ -74,11 +74,20 @@ def test_faults_hit_the_agents_of_hosts_and_the_record_of_another_host_is_follow
     assert [one.peers for one in carried] == [(0, 2)]
 
 
-def test_a_host_that_was_given_up_may_still_be_woken(tmp_path):
-    with processes(tmp_path, 1) as children:
-        write(tmp_path, {"event": "host", "host": 1, "pid": children[0].pid}, {"event": "host lost", "host": 1})
-        carried = drive(parse("at step 1 continue host 1"), tmp_path, size=1, resize=print)
-    assert [one.peers for one in carried] == [()]
+def test_a_host_that_was_given_up_may_still_be_woken_but_its_record_counts_no_more(tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    with processes(tmp_path, 2) as agents:
+        told = [{"event": "host", "host": host, "pid": agent.pid} for host, agent in enumerate(agents)]
+        told += [{"event": "spawned", "peer": 0, "pid": agents[0].pid, "host": 0}, {"event": "view", "peers": [0]}]
+        for folder in folders:
+            write(folder, *told)
+            write(folder, {"step": 10}, name="metrics.jsonl")
+        write(folders[1], {"event": "spawned", "peer": 1, "pid": agents[1].pid, "host": 1})
+        write(folders[1], {"event": "host lost", "host": 0}, {"event": "view", "peers": [1]})
+        carried = drive(parse("at step 1 stop host 0; once settled continue host 0"), folders, size=1, resize=print)
+    assert [one.peers for one in carried] == [(0,), ()]
 
 
 def test_a_host_that_is_not_in_cannot_be_hit(tmp_path):
