@@ -45,18 +45,25 @@ class Recorder:
     def take(self, records: pb.Records) -> Reported:
         """What a peer recorded, or the head of another host; what was taken before is not taken again."""
         told: dict[str, list[dict[str, Any]]] = {"events": [], "metrics": []}
+        lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
+        stamp = f'{{"time": {round(self._clock(), 6)}, '
         with self._lock:
             if records.peer != _HEAD:
                 if 0 < records.number <= self._numbers.get(records.peer, 0):
                     return Reported()
                 self._numbers[records.peer] = records.number
-            self.journal.append("trace", [one.line for one in records.records if one.stream == "trace"])
             for record in records.records:
-                if record.stream == "trace":
-                    continue
-                fields = json.loads(record.line)
-                told[record.stream].append(fields)
-                self.journal.write(record.stream, fields)
-                (self._console.event if record.stream == "events" else self._console.status)(fields)
+                line = record.line
+                if record.stream != "trace":
+                    fields = json.loads(line)
+                    told[record.stream].append(fields)
+                    line = line if "time" in fields else stamp + line[1:]  # the head has stamped its own
+                lines[record.stream].append(line)
+            for stream, some in lines.items():
+                self.journal.append(stream, some)
             self.spread(records)
+        for fields in told["events"]:
+            self._console.event(fields)
+        for fields in told["metrics"]:
+            self._console.status(fields)
         return Reported(tuple(told["events"]), tuple(told["metrics"]))
