@@ -90,11 +90,14 @@ class Allegiance:
         shift = self._now - self._heard
         return lambda: self._clock() + shift
 
-    def lead(self, job: str, term: int) -> None:
-        """This agent is the head from now on."""
+    def lead(self, job: str, term: int) -> bool:
+        """This agent is the head from now on; not if it has promised a later term, or follows one, by now."""
         with self._changed:
+            if term <= self._term or term < self._promised[0]:
+                return False
             self._job, self._term, self._head = job, term, self.place
             self._changed.notify_all()
+            return True
 
     def hear(self, orders: pb.Orders) -> str:
         """Takes orders in; why they are none, if they are not."""
@@ -151,7 +154,12 @@ class Allegiance:
             return True
 
     def vote(self, ballot: pb.Ballot) -> pb.Vote:
-        """The answer to an agent that has lost the head."""
+        """The answer to an agent that has lost the head. What it says of this one's state still holds when the promise
+        is given: nothing that the head sends is taken in between."""
+        with self._changed:
+            return self._vote(ballot)
+
+    def _vote(self, ballot: pb.Ballot) -> pb.Vote:
         held = self._held
         hosts = held.standby.cluster.hosts if held.standby else None
         vote = pb.Vote(

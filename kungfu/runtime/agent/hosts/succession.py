@@ -99,7 +99,8 @@ def _taken(allegiance: Allegiance, hosts: Mapping[int, Host], settings: Settings
     standby = held.standby
     if standby is None or not majority(held.clusters, present):
         return None
-    allegiance.lead(allegiance.job, term)
+    if not allegiance.lead(allegiance.job, term):
+        return None  # while it asked it has itself promised to follow another one
     return Taken(term, held.version, standby, present)
 
 

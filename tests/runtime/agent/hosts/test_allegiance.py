@@ -1,0 +1,45 @@
+"""Whom an agent follows, whatever comes at the same time, late or twice."""
+
+from __future__ import annotations
+
+import threading
+
+from kungfu.runtime.agent.hosts.allegiance import Allegiance
+from kungfu.runtime.wire import messages_pb2 as pb
+from tests.runtime.agent.hosts.agents import state
+
+
+def orders(number: int, *, term: int = 1, head: int = 0, version: int = 0) -> pb.Orders:
+    text = state(0, 1, 2, hosts=3, version=version) if version else b""
+    return pb.Orders(job="job", term=term, head=head, number=number, version=version, state=text)
+
+
+def test_who_has_promised_a_later_term_to_another_host_does_not_lead_an_earlier_one() -> None:
+    allegiance = Allegiance(1)
+    allegiance.hear(orders(1))
+    allegiance.lose()
+    assert allegiance.promise(2, 1)
+    assert allegiance.promise(3, 2), "host 2 asked while this one counted its votes"
+    assert not allegiance.lead("job", 2)
+    assert not allegiance.leads
+    assert allegiance.hear(orders(1, term=3, head=2)) == ""
+    assert not allegiance.lead("job", 3), "and who follows the head of a term is not its head"
+
+
+class Meanwhile(Allegiance):
+    """The head sends a newer state at the moment at which a promise is asked for."""
+
+    def promise(self, term: int, host: int) -> bool:
+        sent = threading.Thread(target=self.hear, args=(orders(2, version=2),), daemon=True)
+        sent.start()
+        sent.join(timeout=0.3)
+        return super().promise(term, host)
+
+
+def test_a_vote_tells_of_the_state_that_is_held_when_the_promise_is_given() -> None:
+    allegiance = Meanwhile(1)
+    assert allegiance.hear(orders(1, version=1)) == ""
+    allegiance.lose()
+    vote = allegiance.vote(pb.Ballot(job="job", host=2, term=2, promise=True))
+    assert vote.granted
+    assert vote.version == allegiance.held.version
