@@ -112,18 +112,20 @@ class Allegiance:
                 self._number = 0
             self._job, self._term, self._head = orders.job, orders.term, orders.head
             self._heard, self._now = self._clock(), orders.now
-            if orders.state:
+            if orders.state and (orders.term, orders.version) > (self._held.term, self._held.version):
                 self._held = self._held.with_state(orders.term, orders.version, orders.state)
             self._held = self._held.settled(orders.settled)
             self._changed.notify_all()
             return ""
 
     def is_new(self, orders: pb.Orders) -> bool:
-        """Whether these orders were not taken in before: an answer may have been lost."""
+        """Whether these orders were not taken in before: an answer may have been lost. Numbers are those of a term:
+        what a head before has sent is not new any more, and says nothing of the numbers of the one that leads."""
         with self._changed:
-            new = orders.number > self._number
-            self._number = max(self._number, orders.number)
-            return new
+            if orders.term != self._term or orders.number <= self._number:
+                return False
+            self._number = orders.number
+            return True
 
     def lose(self) -> bool:
         """The head is lost; whether this is news."""

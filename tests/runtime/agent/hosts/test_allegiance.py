@@ -43,3 +43,23 @@ def test_a_vote_tells_of_the_state_that_is_held_when_the_promise_is_given() -> N
     vote = allegiance.vote(pb.Ballot(job="job", host=2, term=2, promise=True))
     assert vote.granted
     assert vote.version == allegiance.held.version
+
+
+def test_a_message_that_arrives_late_a_second_time_changes_nothing() -> None:
+    allegiance = Allegiance(1)
+    for number in (1, 2):
+        assert allegiance.hear(orders(number, version=number)) == ""
+        assert allegiance.is_new(orders(number))
+    assert allegiance.hear(orders(1, version=1)) == ""
+    assert not allegiance.is_new(orders(1))
+    assert allegiance.held.version == 2
+    assert [version for version, _ in allegiance.held.open] == [1, 2]
+
+
+def test_the_numbers_of_the_head_before_do_not_hide_the_orders_of_the_next_one() -> None:
+    allegiance = Allegiance(1)
+    late, first = orders(9), orders(1, term=2, head=2)
+    assert allegiance.hear(late) == ""
+    assert allegiance.hear(first) == "", "before anybody asked whether the one before was new"
+    assert not allegiance.is_new(late)
+    assert allegiance.is_new(first)
