@@ -48,7 +48,8 @@ class Head:
         standby = taken.standby if taken else Standby(Cluster(station.job.rules, hosts=decided.Hosts(slots={})))
         self._cluster = standby.cluster
         self._inherited = standby.cluster.alive if taken else frozenset[int]()
-        self._open: tuple[Cluster, ...] = (self._cluster,)  # the newest one that all hold, and those after it
+        # The newest one that all hold, and those after it.
+        self._open: tuple[Cluster, ...] = taken.open if taken else (self._cluster,)
         self._taken, self._began = taken, self._clock()
         self._arrivals: list[pb.Records] = []
         self._desk = Desk(

@@ -30,12 +30,16 @@ _BETWEEN_S = 0.2
 
 @dataclass(frozen=True)
 class Taken:
-    """This agent is the head of ``term``: from this state on, counted as ``version``, with the hosts ``present``."""
+    """This agent is the head of ``term``: from this state on, counted as ``version``, with the hosts ``present``.
+
+    ``open`` are all the clusters that may hold as long as not all of them hold this state.
+    """
 
     term: int
     version: int
     standby: Standby
     present: frozenset[int]
+    open: tuple[Cluster, ...]
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def _taken(allegiance: Allegiance, hosts: Mapping[int, Host], settings: Settings
         return None
     if not allegiance.lead(allegiance.job, term):
         return None  # while it asked it has itself promised to follow another one
-    return Taken(term, held.version, standby, present)
+    return Taken(term, held.version, standby, present, held.clusters)
 
 
 def _minority(allegiance: Allegiance, hosts: Mapping[int, Host], votes: Mapping[int, pb.Vote], how: str) -> str:

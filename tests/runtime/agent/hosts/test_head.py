@@ -1,0 +1,83 @@
+"""What the agent does that takes over: one of real parts that has started no peer, with other agents beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from kungfu.runtime.agent.head import Head
+from kungfu.runtime.agent.hosts.succession import Taken, succeed
+from kungfu.runtime.agent.processes.household import Household
+from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.agent.record.recorder import Recorder
+from kungfu.runtime.agent.station import CUT_OFF, Ending, Job, Station
+from kungfu.runtime.hosts import Host
+from tests.runtime.agent.hosts.agents import SETTINGS, Agent, agents, follow, state
+
+
+class Quiet:
+    """Neither a person looks at the console, nor does a peer print or end."""
+
+    def line(self, who: str, text: str) -> None:
+        raise AssertionError(f"nobody prints here: {who}: {text}")
+
+    def event(self, fields: Mapping[str, Any]) -> None:
+        """A person would see it."""
+
+    def status(self, fields: Mapping[str, Any]) -> None:
+        raise AssertionError(f"nothing is measured here: {fields}")
+
+    def printed(self, peer: int, text: str) -> None:
+        raise AssertionError(f"no peer was started: {peer}: {text}")
+
+    def ended(self, peer: int, code: int, tail: Sequence[str]) -> None:
+        raise AssertionError(f"no peer was started: {peer}, {code}, {tail}")
+
+
+def station_of(agent: Agent, hosts: Mapping[int, Host], folder: Path) -> Station:
+    place, journal, quiet = agent.allegiance.place, Journal(folder), Quiet()
+    job = Job(("true",), len(hosts), SETTINGS, {}, hosts=tuple(hosts[one] for one in sorted(hosts)), place=place)
+    household = Household(job.command, environment={}, slots=4, journal=journal, listener=quiet)
+    return Station(
+        job, replace(SETTINGS, agent=agent.server.address), agent.allegiance, household, Recorder(journal, quiet),
+        time.monotonic, SimpleQueue(), SimpleQueue(),
+    )  # fmt: skip
+
+
+@contextmanager
+def taking_over(agent: Agent, hosts: Mapping[int, Host], folder: Path) -> Iterator[tuple[Head, Station, Taken]]:
+    """The agent has lost the head and takes over; ``begin`` is still to be called."""
+    agent.allegiance.lose()
+    taken = succeed(agent.allegiance, hosts, SETTINGS, how="host 127.0.0.1 is lost")
+    assert isinstance(taken, Taken)
+    station = station_of(agent, hosts, folder)
+    head = Head(station, taken=taken)
+    try:
+        yield head, station, taken
+    finally:
+        head.close(Ending(0))
+        station.recorder.journal.close()
+
+
+def test_as_long_as_nobody_else_holds_its_state_a_new_head_needs_a_majority_of_the_one_before_too(
+    tmp_path: Path,
+) -> None:
+    with agents(4) as (hosts, (old, one, two, three)):
+        for agent in (one, two, three):
+            follow(agent, 0, text=state(1, 2, 3, hosts=4))
+        newer = state(1, 2, 3, 1, 1, 1, hosts=4, version=2)  # of which the head told only host 1 before it was lost
+        follow(one, 0, text=newer, version=2, settled=1)
+        old.stop()
+        for agent in (two, three):
+            agent.allegiance.lose()
+        with taking_over(one, hosts, tmp_path) as (head, _, _):
+            for agent in (two, three):
+                agent.stop()  # who hear each other still, and of the view that they know are two of three
+            ending = head.begin()
+    assert ending is not None
+    assert ending.code == CUT_OFF
