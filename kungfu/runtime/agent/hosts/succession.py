@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kungfu.errors import KungfuError
@@ -76,6 +76,7 @@ def succeed(
         votes = _polled(allegiance, hosts, settings, pb.Ballot(job=allegiance.job, host=allegiance.place))
         if any(vote.fenced for vote in votes.values()):
             return CutOff(f"the other hosts gave this one up while it stood still or could not be reached; {how}")
+        votes = {number: votes[number] for number in _taking_part(held.standby, votes)}
         first = min([allegiance.place, *votes]) == allegiance.place
         hears = any(vote.hears for vote in votes.values())
         # A promise is not asked for in vain: whoever has given one does not go back to the head, if that was not lost.
@@ -100,12 +101,20 @@ def _taken(allegiance: Allegiance, hosts: Mapping[int, Host], settings: Settings
     newest = max(granted.values(), key=lambda vote: (vote.term, vote.version), default=None)
     if newest is not None and (newest.term, newest.version) > (held.term, held.version):
         held = held.with_state(newest.term, newest.version, newest.state)
-    standby = held.standby
+    standby, present = held.standby, _taking_part(held.standby, present)
     if standby is None or not majority(held.clusters, present):
         return None
     if not allegiance.lead(allegiance.job, term):
         return None  # while it asked it has itself promised to follow another one
     return Taken(term, held.version, standby, present, held.clusters)
+
+
+def _taking_part(standby: Standby | None, numbers: Iterable[int]) -> frozenset[int]:
+    """Without the hosts that were given up: one that has woken up answers, but has no peers in the job any more."""
+    if standby is None:
+        return frozenset(numbers)
+    hosts = standby.cluster.hosts
+    return frozenset(number for number in numbers if number in hosts.slots or number in hosts.leaving)
 
 
 def _minority(allegiance: Allegiance, hosts: Mapping[int, Host], votes: Mapping[int, pb.Vote], how: str) -> str:

@@ -88,6 +88,24 @@ def test_who_was_given_up_stops() -> None:
         assert "gave this one up" in came.why
 
 
+def test_who_was_given_up_and_has_woken_up_is_not_counted_on() -> None:
+    for held_by, said in ((1, "would go on with 1 of the 3 peers"), (3, "")):
+        with agents(4) as (hosts, (head, late, *others)):
+            follow(late, 0, text=state(0, 1, 2, hosts=4))
+            for agent in others:
+                follow(agent, 0, text=state(0, 2, held_by, hosts=4, gone=frozenset({1})), version=2, settled=2)
+            head.stop()
+            for agent in (late, others[1]):
+                agent.allegiance.lose()
+            came = succeeds(others[0], hosts)
+            if said:
+                assert isinstance(came, CutOff)
+                assert said in came.why
+            else:
+                assert isinstance(came, Taken)
+                assert came.present == {2, 3}
+
+
 def test_the_newest_state_that_anybody_holds_is_gone_on_from() -> None:
     with agents(3) as (hosts, (head, behind, ahead)):
         follow(behind, 0, text=state(0, 1, 2, hosts=3))
