@@ -16,7 +16,7 @@ from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.agent.executor import Executor
 from kungfu.runtime.agent.hosts.entering import mismatch, welcome
 from kungfu.runtime.agent.hosts.orders import Deposed, HostGone, HostIs, Orders
-from kungfu.runtime.agent.hosts.service import Entering
+from kungfu.runtime.agent.hosts.service import Entering, HeadLost, Ordered
 from kungfu.runtime.agent.hosts.standby import Standby, from_standby
 from kungfu.runtime.agent.hosts.succession import Taken, majority
 from kungfu.runtime.agent.post_mortem import root_cause
@@ -81,6 +81,8 @@ class Head:
             case Fence(passed):
                 passed.set()
                 return None
+            case Ordered() | HeadLost():
+                return None  # by the head before, or of it, and put into the queue while this one took over
             case Signalled(number):
                 return self._signalled(self._job.place, number)
             case Entering():
@@ -268,6 +270,8 @@ class Head:
     def _happened(self, happening: pb.Happening) -> Ending | None:
         if happening.what == "spawned":
             self._executor.spawned(happening.peer, happening.pid, host=happening.host)
+            if happening.peer not in self._cluster.alive:  # the head before had it started, and said it to nobody else
+                self._executor.kill(happening.peer, host=happening.host)
             return None
         if happening.what == "signalled":
             return self._signalled(happening.host, happening.code)

@@ -11,12 +11,14 @@ from queue import SimpleQueue
 from typing import Any
 
 from kungfu.runtime.agent.head import Head
+from kungfu.runtime.agent.hosts.service import HeadLost, Ordered
 from kungfu.runtime.agent.hosts.succession import Taken, succeed
 from kungfu.runtime.agent.processes.household import Household
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import Recorder
 from kungfu.runtime.agent.station import CUT_OFF, Ending, Job, Station
 from kungfu.runtime.hosts import Host
+from kungfu.runtime.wire import messages_pb2 as pb
 from tests.runtime.agent.hosts.agents import SETTINGS, Agent, agents, follow, state
 
 
@@ -81,3 +83,34 @@ def test_as_long_as_nobody_else_holds_its_state_a_new_head_needs_a_majority_of_t
             ending = head.begin()
     assert ending is not None
     assert ending.code == CUT_OFF
+
+
+def test_what_the_head_before_said_last_is_no_matter_for_the_one_that_has_taken_over(tmp_path: Path) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.allegiance.lose()
+        with taking_over(one, hosts, tmp_path) as (head, _, _):
+            assert head.begin() is None
+            assert head.hears(Ordered(pb.Orders(job="job", term=1, head=0, number=7, kills=[1]))) is None
+            assert head.hears(HeadLost("seen twice")) is None
+            assert head.cluster.view is not None
+
+
+def kills_sent_to(agent: Agent) -> list[int]:
+    """In the next messages; one comes twice a second."""
+    events = [agent.heard.get(timeout=10.0) for _ in range(6)]
+    return [peer for event in events if isinstance(event, Ordered) for peer in event.orders.kills]
+
+
+def test_a_peer_that_was_started_too_late_to_be_known_of_is_ended(tmp_path: Path) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.allegiance.lose()
+        with taking_over(one, hosts, tmp_path) as (head, _, _):
+            assert head.begin() is None
+            assert head.hears(pb.Happening(host=2, what="spawned", peer=9, pid=4711)) is None
+            assert kills_sent_to(two) == [9]
