@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,10 @@ from tests.jobs.harness import Ended, Job, cleared, launched
 
 @dataclass(frozen=True)
 class Hosts:
-    """What runs on each host, in the order of the job's list."""
+    """What runs on each host, in the order of the list; ``launch`` starts it on one, with a name for its record."""
 
-    jobs: tuple[Job, ...]
+    jobs: list[Job]
+    launch: Callable[[int, str], Job]
 
     def __getitem__(self, host: int) -> Job:
         return self.jobs[host]
@@ -31,14 +32,13 @@ class Hosts:
         """Whether nothing of the job runs any more."""
         return all(job.process.poll() is not None for job in self.jobs)
 
-    def ends(self, *, deadline_s: float = 120.0) -> list[Ended]:
-        """How each host ended; an error if one has not within the deadline."""
-        return [job.end(deadline_s=deadline_s) for job in self.jobs]
+    def back(self, host: int) -> None:
+        """Starts the same line again on a host on which it has ended."""
+        self.jobs.append(self.launch(host, f"host-{host}-again"))
 
-    def are_in(self, *, of: int = 0) -> None:
-        """Waits until the record of host ``of`` has every host."""
-        for host, job in enumerate(self.jobs):
-            self[of].event("host", host=host, pid=job.process.pid)
+    def ends(self, *, deadline_s: float = 120.0) -> list[Ended]:
+        """How each host ended, those last that came back; an error if one has not within the deadline."""
+        return [job.end(deadline_s=deadline_s) for job in self.jobs]
 
 
 def names(count: int) -> list[str]:
@@ -62,14 +62,15 @@ def started_on_hosts(
     here = names(len(slots))
     listed = ",".join(f"{name}:{room}" for name, room in zip(here, slots, strict=True))
     port, shared = _free_port(here), {SECRET_KEY: secrets.token_hex(32), **(environment or {})}
+
+    def launch(host: int, name: str) -> Job:
+        line: list[Any] = ["-H", listed, "--self", here[host], "--port", port, *options]
+        return launched(tmp_path, *line, program=program, arguments=arguments, name=name, environment=shared)
+
     jobs: list[Job] = []
     with cleared(jobs):
-        for host, name in enumerate(here):
-            line: list[Any] = ["-H", listed, "--self", name, "--port", port, *options]
-            jobs.append(
-                launched(tmp_path, *line, program=program, arguments=arguments, name=f"host-{host}", environment=shared)
-            )
-        yield Hosts(tuple(jobs))
+        jobs += [launch(host, f"host-{host}") for host in range(len(here))]
+        yield Hosts(jobs, launch)
 
 
 def _free_port(names: Sequence[str]) -> int:

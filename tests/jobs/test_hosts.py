@@ -1,0 +1,174 @@
+"""Jobs on several hosts, which come, are taken away, die and stand still; all of them are this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kungfu.cli.main import main
+from kungfu.testing.faults import drive, parse
+from tests.jobs.harness import Ended
+from tests.jobs.on_hosts import Hosts, started_on_hosts
+from tests.jobs.regression import BATCH, SAMPLES, same_as_undisturbed
+
+pytestmark = pytest.mark.slow
+
+CUT_OFF = 4
+OPTIONS = ("--heartbeat", 4, "--deadline", 20, "--failures", 100)
+SOAK = pytest.mark.skipif("KUNGFU_SOAK_HOSTS" not in os.environ, reason="make soak runs it")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job of ``programs/convex.py`` that runs."""
+
+    hosts: Hosts
+    results: Path
+    epochs: int
+    size: int
+
+    def faults(self, text: str, *, size: int | None = None) -> None:
+        """Carries a schedule of faults out, and waits until the job has settled, with ``size`` peers (or as before)."""
+        drive(parse(text), self.hosts.folders, size=size or self.size, resize=self.resize, over=self.hosts.over)
+
+    def resize(self, size: int) -> None:
+        """The program asks for this size by itself."""
+        (self.results / "size.new").write_text(str(size))
+        (self.results / "size.new").replace(self.results / "size")
+
+    def ends(self, *codes: int, tells: int = 0) -> list[Ended]:
+        """Has it train to its end; all hosts end with these codes, and host ``tells`` tells the whole story."""
+        (self.results / "hurry").touch()
+        ended = self.hosts.ends()
+        assert [one.code for one in ended] == [*codes], "\n".join(one.output for one in ended)
+        found = {int(path.stem): json.loads(path.read_text()) for path in self.results.glob("*.json")}
+        same_as_undisturbed(ended[tells], found, epochs=self.epochs)
+        return ended
+
+
+@contextmanager
+def training(
+    tmp_path: Path, *options: object, slots: Sequence[int], size: int, epochs: int = 40, most: int | None = None
+) -> Iterator[Run]:
+    """A job of ``size`` peers, and of ``most`` at most, that goes on until it is told to hurry."""
+    results = tmp_path / "results"
+    results.mkdir()
+    words = ["--results", results, "--epochs", epochs, "--samples", SAMPLES, "--batch-size", BATCH]
+    line = ["-np", size, "--max", most or size, *OPTIONS, *options]
+    with started_on_hosts(tmp_path, *line, slots=slots, program="convex.py", arguments=words) as hosts:
+        yield Run(hosts, results, epochs, size)
+
+
+def hosts_of(ended: Ended) -> dict[int, int]:
+    """Where each peer was started, by its id."""
+    return {event["peer"]: event["host"] for event in ended.all_of("spawned")}
+
+
+def story(ended: Ended) -> list[tuple[str, int]]:
+    """What became of hosts."""
+    kinds = ("host", "host noticed", "host left", "host lost", "head")
+    return [(event["event"], event["host"]) for event in ended.events if event["event"] in kinds]
+
+
+def asked(capsys: pytest.CaptureFixture[str], folder: Path, *words: object) -> Any:
+    assert main([*map(str, words), "--logdir", str(folder), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_job_on_two_hosts_is_steered_through_the_folder_of_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with training(tmp_path, slots=(2, 2), size=2, most=3) as run:
+        here, there = run.hosts.folders
+        run.hosts[1].event("view", version=1)
+        assert asked(capsys, there, "migrate", 1, "127.0.0.2")["state"] == "carried out"
+        assert asked(capsys, here, "resize", 3)["state"] == "carried out"
+        peers = {peer["id"]: peer["host"] for peer in asked(capsys, there, "status")["peers"]}
+        assert peers == {0: "127.0.0.1", 2: "127.0.0.2", 3: "127.0.0.1"}
+        both = run.ends(0, 0)
+    for ended in both:
+        assert [event["peers"] for event in ended.all_of("view")] == [[0, 1], [0, 2], [0, 2, 3]]
+        assert hosts_of(ended) == {0: 0, 1: 0, 2: 1, 3: 0}
+        assert [row["step"] for row in ended.metrics] == [row["step"] for row in both[0].metrics]
+
+
+def test_the_first_host_is_killed_and_the_second_is_taken_away(tmp_path: Path) -> None:
+    with training(tmp_path, slots=(1, 1, 3), size=3) as run:
+        run.faults("at step 10 kill host 0; once settled notice host 1")
+        _, left, ended = run.ends(-signal.SIGKILL, 0, 0, tells=2)
+    assert story(ended)[3:] == [("head", 1), ("host lost", 0), ("host noticed", 1), ("host left", 1), ("head", 2)]
+    assert hosts_of(ended) == {0: 0, 1: 1, 2: 2, 3: 2, 4: 2}
+    assert [event["peers"] for event in ended.all_of("view")][-1] == [2, 3, 4]
+    assert [event["peer"] for event in ended.all_of("lost")] == [0]
+    assert "left the job" in left.output
+
+
+@SOAK
+@pytest.mark.parametrize("attachment", ["local", "horovod"])
+def test_a_host_that_does_not_lead_is_killed_and_its_peers_start_elsewhere(tmp_path: Path, attachment: str) -> None:
+    with training(tmp_path, "--attachment", attachment, slots=(2, 1, 1), size=3) as run:
+        run.faults("at step 10 kill host 1")
+        ended, _, other = run.ends(0, -signal.SIGKILL, 0)
+    assert story(ended)[3:] == story(other)[3:] == [("host lost", 1)]
+    assert hosts_of(ended) == {0: 0, 1: 0, 2: 1, 3: 2}
+
+
+@SOAK
+@pytest.mark.parametrize("host", [0, 1], ids=["head", "other"])
+def test_a_host_that_stands_still_is_given_up_and_stops_when_it_wakes_up(tmp_path: Path, host: int) -> None:
+    with training(tmp_path, slots=(1, 1, 2), size=3) as run:
+        run.faults(f"at step 10 stop host {host}; once settled continue host {host}")
+        woken = run.hosts[host].end(deadline_s=30)
+        codes = [0, 0, 0]
+        codes[host] = CUT_OFF
+        *_, ended = run.ends(*codes, tells=2)
+    assert "the others may go on without it" in woken.output
+    assert [event["host"] for event in ended.all_of("host lost")] == [host]
+    assert hosts_of(ended) == {0: 0, 1: 1, 2: 2, 3: 2}
+
+
+@SOAK
+def test_of_two_halves_the_one_with_rank_0_goes_on_and_a_host_that_comes_back_has_room_again(tmp_path: Path) -> None:
+    with training(tmp_path, slots=(1, 1), size=2) as run:
+        run.hosts[0].steps(10)
+        run.hosts[1].signal(signal.SIGKILL)
+        run.hosts[0].event("host lost", host=1)
+        run.hosts[0].event("recovered", to=1)
+        run.hosts.back(1)
+        run.hosts[0].event("rescale", to=2)
+        ended, *_ = run.ends(0, -signal.SIGKILL, 0)
+    assert ended.sizes == [2, 1, 2]
+    assert [where for _, where in sorted(hosts_of(ended).items())] == [0, 1, 1]
+
+
+@SOAK
+def test_of_two_halves_the_one_without_rank_0_stops(tmp_path: Path) -> None:
+    with training(tmp_path, slots=(1, 1), size=2) as run:
+        run.hosts[0].steps(10)
+        run.hosts[0].signal(signal.SIGKILL)
+        _, ended = run.hosts.ends(deadline_s=60)
+    assert ended.code == CUT_OFF, ended.output
+    assert "1 of the 2 peers" in ended.output
+
+
+@SOAK
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("host", [0, 1])
+def test_an_interrupt_or_a_second_notice_to_any_host_ends_the_job(
+    tmp_path: Path, number: signal.Signals, code: int, host: int
+) -> None:
+    with training(tmp_path, slots=(1, 2), size=2) as run:
+        run.hosts[0].steps(10)
+        run.hosts[host].signal(number)
+        if number == signal.SIGTERM:
+            run.hosts[0].event("host noticed", host=host)
+            run.hosts[host].signal(number)
+        assert [ended.code for ended in run.hosts.ends(deadline_s=30)] == [code, code]
