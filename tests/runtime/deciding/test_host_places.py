@@ -11,6 +11,7 @@ from kungfu.runtime.deciding.cluster import (
     Announce,
     Cluster,
     Command,
+    Done,
     Ended,
     Event,
     Fail,
@@ -191,6 +192,15 @@ def test_two_groups_that_do_not_hear_each_other_never_both_carry_on(size: int, d
         groups[data.draw(st.integers(0, 2))].add(host)
     assert sum(carries_on(view_of(*range(size)), of, group) for group in groups) <= 1
     assert carries_on(view_of(*range(size)), of, {0, 1, 2, 3})
+
+
+def test_an_end_that_the_head_did_not_live_to_tell_of_is_decided_again() -> None:
+    cluster, commands = after(training(1, 1), Finishing(0, leaving=False), Ended(0, 0))
+    assert commands[-1] == Done()
+    assert after(cluster, TakenOver())[1] == [Done()]
+    cluster, commands = after(training(2, 1, 1), Ended(0, -9), Ended(1, -9))
+    assert commands[-1] == Fail(0, "killed by SIGKILL", others={1: "killed by SIGKILL"})
+    assert after(cluster, TakenOver())[1] == commands[-1:]
 
 
 _IDS, _HOSTS = st.integers(0, 8), st.integers(0, 3)

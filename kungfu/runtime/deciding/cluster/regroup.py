@@ -35,11 +35,19 @@ def member_died(cluster: Cluster, peer: int, how: str, now: float) -> Outcome:
     reports = {other: report for other, report in regrouping.reports.items() if other != peer}
     regrouping = replace(regrouping, lost={**regrouping.lost, peer: how}, reports=reports)
     cluster = replace(cluster, regrouping=regrouping)
-    if not cluster.members and not _trained(cluster):
-        (root, why), *rest = regrouping.lost.items()
-        return cluster, [Fail(root, why, others=dict(rest))]
+    if (failed := _nobody_left(cluster)) is not None:
+        return cluster, [failed]
     cluster, commands = _formed(cluster, now)
     return cluster, [Announce(peer, version, how), *commands]
+
+
+def _nobody_left(cluster: Cluster) -> Fail | None:
+    """What is left to say when the last member was lost while it trained."""
+    lost = cluster.regrouping.lost if cluster.regrouping else {}
+    if not lost or cluster.members or _trained(cluster):
+        return None
+    (root, why), *rest = lost.items()
+    return Fail(root, why, others=dict(rest))
 
 
 def reported(cluster: Cluster, event: Lost, now: float) -> Outcome:
@@ -112,6 +120,8 @@ def resumed(cluster: Cluster, now: float) -> Outcome:
     """The same regrouping, decided upon by another agent: what was announced, and who was admitted, is said again."""
     regrouping = cluster.regrouping
     assert regrouping is not None
+    if (failed := _nobody_left(cluster)) is not None:
+        return cluster, [failed]
     gone = [Announce(peer, regrouping.version, how) for peer, how in regrouping.lost.items()]
     if not gone and regrouping.reports:
         gone = [Announce(-1, regrouping.version, next(iter(regrouping.reports.values())).error)]

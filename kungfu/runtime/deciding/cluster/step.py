@@ -164,7 +164,10 @@ def _let_go(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
 def _taken_over(cluster: Cluster, now: float) -> Outcome:
     """Says everything again that others may be waiting for; who has heard it knows it by its version or its id."""
     if cluster.regrouping is not None:
-        return resumed(cluster, now)
+        cluster, commands = resumed(cluster, now)
+        return cluster, commands if cluster.alive or commands else [_over(cluster)]
+    if not cluster.alive:
+        return cluster, [_over(cluster)]
     noticed = sorted(cluster.losses.noticed & set(cluster.members))
     cluster, offers = gathered(cluster)
     return cluster, [*_let_go(cluster, noticed), *offers]

@@ -12,6 +12,7 @@ from kungfu.runtime.agent.hosts.allegiance import Allegiance
 from kungfu.runtime.agent.hosts.service import HostService
 from kungfu.runtime.agent.hosts.standby import Standby, from_standby
 from kungfu.runtime.deciding.cluster import Cluster, Hosts, Rules
+from kungfu.runtime.deciding.cluster.state import Processes
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.settings import Deadlines, Limits, Settings
@@ -46,7 +47,8 @@ def state(
     of = dict(enumerate(hosts_of_peers, start=first))
     view = View(version, tuple(Peer(id_, f"127.0.0.{host + 1}:1") for id_, host in of.items()))
     places = Hosts({host: 4 for host in range(hosts) if host not in gone}, of=of)
-    return from_standby(Standby(Cluster(Rules(SETTINGS.deadlines), view, hosts=places)))
+    people = Processes(alive=frozenset(of), next_id=first + len(of))
+    return from_standby(Standby(Cluster(Rules(SETTINGS.deadlines), view, processes=people, hosts=places)))
 
 
 @contextmanager
