@@ -203,6 +203,19 @@ def test_an_end_that_the_head_did_not_live_to_tell_of_is_decided_again() -> None
     assert after(cluster, TakenOver())[1] == commands[-1:]
 
 
+def test_peers_that_the_head_did_not_live_to_kill_are_killed_and_none_of_those_that_may_end_by_themselves() -> None:
+    cluster, _ = after(training(2, 2, 2), Finishing(1, leaving=True), InForce(view_of(0, version=2)), Wanted(3))
+    cluster, commands = after(cluster, Wanted(2))
+    assert commands == [Kill(3, "the job wants 2 peers now")]
+    assert after(cluster, TakenOver())[1] == [Kill(3, "the head before was lost when it had decided so")]
+    cluster, _ = after(cluster, Ended(3, -9))
+    assert after(cluster, TakenOver())[1] == []
+    cluster, _ = after(training(3, 3), Lost(0, report()), Lost(1, report()))
+    cluster, commands = after(cluster, Tick(), now=20.0)
+    assert [kill.peer for kill in commands if isinstance(kill, Kill)] == [2]
+    assert [kill.peer for kill in after(cluster, TakenOver())[1] if isinstance(kill, Kill)] == [2]
+
+
 _IDS, _HOSTS = st.integers(0, 8), st.integers(0, 3)
 _EVENTS = st.lists(
     st.one_of(

@@ -42,8 +42,15 @@ def dismissed(cluster: Cluster, peers: Iterable[int], reason: str) -> Outcome:
     """Lets peers go that are on their way."""
     going = list(peers)
     starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in going}
-    people = replace(cluster.processes, parting=cluster.processes.parting | set(going))
-    return replace(cluster, starting=starting, processes=people), [Kill(peer, reason) for peer in going]
+    cluster = doomed(replace(cluster, starting=starting), going)
+    return cluster, [Kill(peer, reason) for peer in going]
+
+
+def doomed(cluster: Cluster, peers: Iterable[int]) -> Cluster:
+    """Peers that were on their way are let go and killed; another agent that takes over has to know."""
+    people, going = cluster.processes, frozenset(peers)
+    people = replace(people, parting=people.parting | going, doomed=(people.doomed | going) & people.alive)
+    return replace(cluster, processes=people)
 
 
 def wanted(cluster: Cluster, size: int, now: float, *, host: int | None = None) -> Outcome:
@@ -117,8 +124,7 @@ def lost_on_the_way(cluster: Cluster, peer: int, why: str, now: float) -> Outcom
 
 def given_up(cluster: Cluster, peer: int, why: str, now: float) -> Outcome:
     """A starting peer that lives, but is too late: it is ended, and the run goes on without it."""
-    people = replace(cluster.processes, parting=cluster.processes.parting | {peer})
-    cluster, commands = lost_on_the_way(replace(cluster, processes=people), peer, why, now)
+    cluster, commands = lost_on_the_way(doomed(cluster, [peer]), peer, why, now)
     return cluster, [Kill(peer, why), *commands]
 
 

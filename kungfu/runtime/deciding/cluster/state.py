@@ -45,11 +45,13 @@ class Starting:
 
 @dataclass(frozen=True)
 class Processes:
-    """By id: those that run, were let go, and are through with training; ids below ``next_id`` are given."""
+    """By id: those that run, were let go, are through with training, and shall be killed; ids below ``next_id`` are
+    given."""
 
     alive: frozenset[int] = frozenset()
     parting: frozenset[int] = frozenset()
     finished: frozenset[int] = frozenset()
+    doomed: frozenset[int] = frozenset()
     next_id: int = 0
 
 

@@ -40,6 +40,7 @@ from kungfu.runtime.deciding.cluster.events import (
     HostLost,
     HostNoticed,
     InForce,
+    Kill,
     Lost,
     Noticed,
     Seen,
@@ -78,6 +79,7 @@ __all__ = ["first", "step"]
 
 _PREEMPTED = (-15, 143)  # SIGTERM, with no handler and with ours
 _KILLED = -9
+_KILL_AGAIN = "the head before was lost when it had decided so"
 
 
 def first(size: int, *, rules: Rules, now: float, hosts: Hosts | None = None) -> Outcome:
@@ -163,14 +165,16 @@ def _let_go(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
 
 def _taken_over(cluster: Cluster, now: float) -> Outcome:
     """Says everything again that others may be waiting for; who has heard it knows it by its version or its id."""
+    late = cluster.regrouping.killed if cluster.regrouping else frozenset[int]()
+    kills = [Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.doomed | late) & cluster.alive)]
     if cluster.regrouping is not None:
         cluster, commands = resumed(cluster, now)
-        return cluster, commands if cluster.alive or commands else [_over(cluster)]
+        return cluster, [*kills, *commands] if cluster.alive or commands else [_over(cluster)]
     if not cluster.alive:
         return cluster, [_over(cluster)]
     noticed = sorted(cluster.losses.noticed & set(cluster.members))
     cluster, offers = gathered(cluster)
-    return cluster, [*_let_go(cluster, noticed), *offers]
+    return cluster, [*kills, *_let_go(cluster, noticed), *offers]
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------
