@@ -67,7 +67,7 @@ class Agent:
         )  # fmt: skip
         self._station = Station(
             job, job.settings, allegiance, household, Recorder(journal, console), clock,
-            queue.SimpleQueue(), queue.SimpleQueue(),
+            queue.SimpleQueue(),
         )  # fmt: skip
         self._away = Away(allegiance, job.numbered, job.settings)
         self._closing = threading.Event()
@@ -110,15 +110,16 @@ class Agent:
 
     def _tell_head(self) -> None:
         """Tells the head what happens here, in order; it may be here itself, or be lost and another one come."""
-        happening: pb.Happening | None = None
+        outbox, allegiance = self._station.happenings, self._station.allegiance
         while not self._closing.is_set():
+            happening = outbox.first(_TICK_S)
             if happening is None:
-                happening = self._station.happenings.get()
-            if self._station.allegiance.leads:
+                continue
+            if allegiance.leads:
                 self._station.put(happening)
-                happening = None
-            elif self._station.allegiance.await_head(_TICK_S) is not None and self._away.tell(happening):
-                happening = None
+                outbox.taken()
+            elif allegiance.await_head(_TICK_S) is not None and self._away.tell(happening):
+                outbox.taken()
 
     # ---- the main thread ---------------------------------------------------------------------------------------------
 
@@ -163,8 +164,8 @@ class Agent:
         came = succeed(
             station.allegiance, station.job.numbered, station.settings, how=how, over=lambda: self._interrupted
         )
-        if came is None:
-            return None
+        if came is None:  # without a head there is nobody who could end the job, only this host's part of it
+            return None if station.allegiance.head is not None else Ending(128 + signal.SIGINT)
         if isinstance(came, CutOff):
             return Ending(CUT_OFF, Failure(-1, came.why, CUT_OFF))
         self._station = replace(station, clock=station.allegiance.head_clock())
@@ -174,7 +175,7 @@ class Agent:
     _interrupted = False
 
     def _on_signal(self, number: int, frame: object) -> None:
-        self._interrupted = number == signal.SIGINT
+        self._interrupted = self._interrupted or number == signal.SIGINT
         self._station.put(Signalled(number))
 
     # ---- service -----------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Follower:
     def _signalled(self, number: int) -> Ending | None:
         """The head knows what a signal to one of several agents means. Until it has heard of one, the next one ends
         this host's part of the job."""
-        if not self._station.happenings.empty():
+        if self._station.happenings.holds("signalled"):
             return Ending(128 + number)
         self._station.happenings.put(pb.Happening(host=self._number, what="signalled", code=number))
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -17,7 +19,7 @@ from kungfu.runtime.hosts import Host
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 
-__all__ = ["CUT_OFF", "Ending", "Job", "Signalled", "Station", "name_of"]
+__all__ = ["CUT_OFF", "Ending", "Job", "Outbox", "Signalled", "Station", "name_of"]
 
 CUT_OFF = 4
 
@@ -67,6 +69,36 @@ class Signalled:
     number: int
 
 
+class Outbox:
+    """What the head has yet to hear of, in order: a happening stays in until the head has taken it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[pb.Happening] = deque()
+
+    def put(self, happening: pb.Happening) -> None:
+        """The head shall hear of this."""
+        with self._changed:
+            self._waiting.append(happening)
+            self._changed.notify_all()
+
+    def first(self, timeout_s: float) -> pb.Happening | None:
+        """The oldest one, waited for; ``None`` if there is none by then."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting), timeout=timeout_s)
+            return self._waiting[0] if self._waiting else None
+
+    def taken(self) -> None:
+        """The head has heard of the oldest one."""
+        with self._changed:
+            self._waiting.popleft()
+
+    def holds(self, what: str) -> bool:
+        """Whether the head has yet to hear of one of this kind."""
+        with self._changed:
+            return any(one.what == what for one in self._waiting)
+
+
 @dataclass(frozen=True)
 class Station:
     """An agent's own things. ``settings`` are the peers' of this host; ``events`` are for its main thread, and
@@ -79,7 +111,7 @@ class Station:
     recorder: Recorder
     clock: Callable[[], float]
     events: SimpleQueue[Any]
-    happenings: SimpleQueue[pb.Happening]
+    happenings: Outbox = field(default_factory=Outbox)
 
     def put(self, event: Any) -> None:
         """The main thread shall see to this."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -77,3 +78,9 @@ def follow(agent: Agent, head: int, *, text: bytes, term: int = 1, version: int 
         job="job", term=term, head=head, number=version, state=text, version=version, settled=settled, now=100.0
     )
     assert agent.allegiance.hear(orders) == ""
+
+
+def free_port(host: str) -> int:
+    """One on which nothing listens."""
+    with socket.create_server((host, 0)) as once:
+        return int(once.getsockname()[1])

@@ -47,7 +47,7 @@ def station_of(agent: Agent, hosts: Mapping[int, Host], folder: Path) -> Station
     household = Household(job.command, environment={}, slots=4, journal=journal, listener=quiet)
     return Station(
         job, replace(SETTINGS, agent=agent.server.address), agent.allegiance, household, Recorder(journal, quiet),
-        time.monotonic, SimpleQueue(), SimpleQueue(),
+        time.monotonic, SimpleQueue(),
     )  # fmt: skip
 
 
