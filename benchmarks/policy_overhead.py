@@ -112,6 +112,9 @@ class Beside:
         view = View(1, tuple(Peer(number, "") for number in range(size)))
         return Passage(None, Standing(view, rank, Terms()))
 
+    def given_up(self) -> None:
+        """Nobody is, as long as the first run goes on."""
+
     def record(self, stream: str, fields: Any) -> None:
         self.first._loop.barrier.equipment.membership.record(stream, fields)
 
