@@ -87,11 +87,11 @@ class Agent:
                 ending = self._next()
             return ending
         finally:
+            self._closing.set()  # first: what was not seen to by now is told to the next head, if there is one
             ended = ending or Ending(1)
             if isinstance(self._role, Head):
                 self._role.close(ended)
             self._station.household.close()
-            self._closing.set()
             end_job_file(self._journal.folder, code=ended.code, now=time.time())
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -193,20 +193,28 @@ class Agent:
             add_AgentServiceServicer_to_server(front(peers, AgentServiceStub, wait_s), grpc_server)
             add_JobServiceServicer_to_server(front(JobService(station.put), JobServiceStub, 4.0), grpc_server)
             hosts = HostService(
-                allegiance, job.numbered, job.settings, put=station.put, started=lambda: station.household.started
-            )
+                allegiance, job.numbered, job.settings, put=station.put, started=lambda: station.household.started,
+                noted=self._noted,
+            )  # fmt: skip
             add_HostServiceServicer_to_server(hosts, grpc_server)
 
         threads = 8 + 2 * job.settings.limits.maximum + 4 * len(job.hosts)
         own = job.hosts[job.place]
         return rpc.serve(register, host=job.settings.agent, secret=job.settings.secret, threads=threads, port=own.port)
 
-    def _noted(self) -> None:
-        """Waits until the main thread has seen to all that was put before, if other agents are to hold it too."""
-        if len(self._station.job.hosts) > 1:
-            passed = threading.Event()
-            self._station.put(Fence(passed))
-            passed.wait(self._station.job.settings.deadlines.wait_s)
+    def _noted(self) -> bool:
+        """Waits until the main thread has seen to all that was put before, if other agents are to hold it too.
+
+        ``False`` if it does not do so any more.
+        """
+        if len(self._station.job.hosts) == 1:
+            return True
+        passed, until = threading.Event(), time.monotonic() + self._station.job.settings.deadlines.wait_s
+        self._station.put(Fence(passed))
+        while not passed.wait(_TICK_S):
+            if self._closing.is_set() or time.monotonic() > until:
+                return False
+        return True
 
     def _watch_head(self) -> None:
         """Looks whether the head is there, as long as this agent follows one."""

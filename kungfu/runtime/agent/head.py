@@ -52,6 +52,7 @@ class Head:
         self._open: tuple[Cluster, ...] = taken.open if taken else (self._cluster,)
         self._taken, self._began = taken, self._clock()
         self._arrivals: list[pb.Records] = []
+        self._heard = dict(standby.heard)
         self._desk = Desk(
             station.settings, scaling=station.job.scaling, tell=self._tell, process_of=self._process_of,
             hosts=station.job.hosts, ledger=standby.ledger,
@@ -164,7 +165,7 @@ class Head:
         """Has the other agents hold what is known now; what follows if too few of them can."""
         if not self._several:
             return None
-        standby = Standby(self._cluster, self._desk.ledger, self._executor.addresses, self._executor.pids)
+        standby = Standby(self._cluster, self._desk.ledger, self._executor.addresses, self._executor.pids, self._heard)
         if self._orders.settle(from_standby(standby)):
             self._open = (self._cluster,)
             return None
@@ -239,6 +240,7 @@ class Head:
             entering.reply.set_result(pb.Welcome(refusal=refusal, later=not refusal))
             return None
         entering.reply.set_result(welcome(self._station.settings))
+        self._heard.pop(number, None)  # an agent counts from its own start
         self._orders.begin(number)
         if not self._started:  # its record begins with those who came before
             self._orders.to(number, pb.Orders(reports=self._arrivals))
@@ -268,6 +270,10 @@ class Head:
         )
 
     def _happened(self, happening: pb.Happening) -> Ending | None:
+        if 0 < happening.number <= self._heard.get(happening.host, 0):
+            return None  # told again, for its answer was lost
+        if happening.number:
+            self._heard[happening.host] = happening.number
         if happening.what == "spawned":
             self._executor.spawned(happening.peer, happening.pid, host=happening.host)
             if happening.peer not in self._cluster.alive:  # the head before had it started, and said it to nobody else

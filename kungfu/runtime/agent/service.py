@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import grpc
+
 from kungfu.runtime.agent.record.recorder import Recorder
 from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.wire import messages_pb2 as pb
@@ -18,44 +20,42 @@ __all__ = ["AgentService"]
 class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated without types
     """What peers may tell the agent that decides; ``put`` takes events of ``cluster``.
 
-    ``noted`` gives back control when the events that were put before have been seen to: whoever hears that a view is in
-    force must not know more than the agents do.
+    ``noted`` gives back control when the events that were put before have been seen to, and whether they were: what was
+    answered is known to all agents, and a call without an answer is made again, to the next head.
     """
 
-    def __init__(self, put: Callable[[Any], None], recorder: Recorder, *, noted: Callable[[], None]) -> None:
+    def __init__(self, put: Callable[[Any], None], recorder: Recorder, *, noted: Callable[[], bool]) -> None:
         self._put, self._recorder, self._noted = put, recorder, noted
 
     def Attached(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        self._put(decided.Seen(to_peer(request.peer), ready=False))
-        return pb.Ack()
+        return self._see_to(decided.Seen(to_peer(request.peer), ready=False), context)
 
     def Ready(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        self._put(decided.Seen(to_peer(request.peer), ready=True))
-        return pb.Ack()
+        return self._see_to(decided.Seen(to_peer(request.peer), ready=True), context)
 
     def Prepare(self, request: pb.Resize, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        self._put(decided.Wanted(request.size, request.host if request.HasField("host") else None))
-        return pb.Ack()
+        return self._see_to(decided.Wanted(request.size, request.host if request.HasField("host") else None), context)
 
     def InForce(self, request: pb.ViewInfo, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        self._put(decided.InForce(to_view(request)))
-        self._noted()
-        return pb.Ack()
+        return self._see_to(decided.InForce(to_view(request)), context)
 
     def Report(self, request: pb.Records, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         self._put(self._recorder.take(request))
         return pb.Ack()
 
     def Lost(self, request: pb.Loss, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        self._put(decided.Lost(request.peer, to_report(request)))
-        return pb.Ack()
+        return self._see_to(decided.Lost(request.peer, to_report(request)), context)
 
     def Notify(self, request: pb.Notice, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        self._put(decided.Noticed(request.peer))
-        return pb.Ack()
+        return self._see_to(decided.Noticed(request.peer), context)
 
     def Finish(self, request: pb.Finished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         fields = {"event": "finished", "peer": request.peer, "leaving": request.leaving, **json.loads(request.summary)}
         self._recorder.event(fields, told=True)
-        self._put(decided.Finishing(request.peer, request.leaving))
+        return self._see_to(decided.Finishing(request.peer, request.leaving), context)
+
+    def _see_to(self, event: decided.Event, context: Any) -> pb.Ack:
+        self._put(event)
+        if not self._noted():
+            context.abort(grpc.StatusCode.UNAVAILABLE, "this host does not lead the job any more")
         return pb.Ack()

@@ -75,10 +75,13 @@ class Outbox:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[pb.Happening] = deque()
+        self._count = 0
 
     def put(self, happening: pb.Happening) -> None:
         """The head shall hear of this."""
         with self._changed:
+            self._count += 1
+            happening.number = self._count
             self._waiting.append(happening)
             self._changed.notify_all()
 

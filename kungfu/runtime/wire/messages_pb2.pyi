@@ -450,20 +450,22 @@ class Vote(_message.Message):
     def __init__(self, granted: bool = ..., hears: bool = ..., fenced: bool = ..., term: _Optional[int] = ..., version: _Optional[int] = ..., state: _Optional[bytes] = ..., promised: _Optional[int] = ...) -> None: ...
 
 class Happening(_message.Message):
-    __slots__ = ("host", "what", "peer", "pid", "code", "tail")
+    __slots__ = ("host", "what", "peer", "pid", "code", "tail", "number")
     HOST_FIELD_NUMBER: _ClassVar[int]
     WHAT_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     host: int
     what: str
     peer: int
     pid: int
     code: int
     tail: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, host: _Optional[int] = ..., what: _Optional[str] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ...) -> None: ...
+    number: int
+    def __init__(self, host: _Optional[int] = ..., what: _Optional[str] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
     __slots__ = ("id", "kind", "size", "peers", "host", "span", "if_view", "keep")

@@ -48,7 +48,8 @@ class HeadLost:
 class HostService(HostServiceServicer):  # type: ignore[misc]  # generated without types
     """What agents may say to each other; ``put`` takes what the agent's main thread is to see to.
 
-    ``started`` gives the peers that this host ever started.
+    ``started`` gives the peers that this host ever started. ``noted`` gives back control when all that was put before
+    has been seen to, and whether it was.
     """
 
     def __init__(
@@ -59,9 +60,10 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
         *,
         put: Callable[[object], None],
         started: Callable[[], list[int]],
+        noted: Callable[[], bool],
     ) -> None:
         self._allegiance, self._hosts, self._settings = allegiance, hosts, settings
-        self._put, self._started = put, started
+        self._put, self._started, self._noted = put, started, noted
 
     def Enter(self, request: pb.Entrance, context: Any) -> pb.Welcome:  # noqa: N802 - gRPC's name
         if not self._allegiance.leads:
@@ -92,6 +94,8 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
         if not self._allegiance.leads:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this host does not lead the job")
         self._put(request)
+        if not self._noted():  # told again, to whoever leads then
+            context.abort(grpc.StatusCode.UNAVAILABLE, "this host does not lead the job any more")
         return pb.Ack()
 
     def Beat(self, request: pb.Inquiry, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name

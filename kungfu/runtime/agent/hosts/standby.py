@@ -18,12 +18,16 @@ __all__ = ["Standby", "from_standby", "to_standby"]
 
 @dataclass(frozen=True)
 class Standby:
-    """The state of a job between two events: the cluster, the requests, where peers listen and their process ids."""
+    """The state of a job between two events: the cluster, the requests, where peers listen and their process ids.
+
+    ``heard`` is the number of the last happening that each host has told.
+    """
 
     cluster: Cluster
     ledger: Ledger = field(default_factory=Ledger)
     addresses: Mapping[int, Peer] = field(default_factory=dict)
     pids: Mapping[int, int] = field(default_factory=dict)
+    heard: Mapping[int, int] = field(default_factory=dict)
 
 
 _converter = make_converter()

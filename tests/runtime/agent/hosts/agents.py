@@ -60,7 +60,9 @@ def agents(count: int) -> Iterator[tuple[dict[int, Host], list[Agent]]]:
         made: list[Agent] = []
         for place in range(count):
             allegiance, heard, started = Allegiance(place), queue.SimpleQueue[Any](), list[int]()
-            service = HostService(allegiance, hosts, SETTINGS, put=heard.put, started=lambda of=started: of)
+            service = HostService(
+                allegiance, hosts, SETTINGS, put=heard.put, started=lambda of=started: of, noted=lambda: True
+            )
             server = rpc.serve(
                 lambda grpc_server, of=service: add_HostServiceServicer_to_server(of, grpc_server),
                 host=f"127.0.0.{place + 1}", secret=SETTINGS.secret, threads=4,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -114,3 +115,21 @@ def test_a_peer_that_was_started_too_late_to_be_known_of_is_ended(tmp_path: Path
             assert head.begin() is None
             assert head.hears(pb.Happening(host=2, what="spawned", peer=9, pid=4711)) is None
             assert kills_sent_to(two) == [9]
+
+
+def test_a_notice_that_is_told_again_is_no_second_signal_for_this_head_nor_for_the_next_one(tmp_path: Path) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.allegiance.lose()
+        told = pb.Happening(host=2, what="signalled", code=signal.SIGTERM, number=4)
+        with taking_over(one, hosts, tmp_path) as (head, _, _):
+            assert head.begin() is None
+            assert [head.hears(told), head.hears(told)] == [None, None]
+            assert head.cluster.hosts.leaving == {2}
+            held = two.allegiance.held.standby
+            assert held is not None
+            assert (held.cluster.hosts.leaving, held.heard) == ({2}, {2: 4})
+            told.number = 5
+            assert head.hears(told) == Ending(128 + signal.SIGTERM)
