@@ -141,13 +141,14 @@ class Agent:
                 return Ending(code, Failure(-1, str(error), code))
             if interrupts:
                 return Ending(128 + interrupts[0].number)
-            settings = welcome or replace(settings, job=secrets.token_hex(4))
+            settings = welcome[0] if welcome else replace(settings, job=secrets.token_hex(4))
         self._station = station = replace(station, settings=settings)
         write_job_file(
             self._journal.folder, JobFile(settings.job, settings.agent, settings.secret, os.getpid(), time.time())
         )
         if len(station.job.hosts) > 1 and welcome is not None:
             self._role = Follower(station)
+            station.allegiance.enter(settings.job, welcome[1])
             return None
         head = self._role = Head(station)
         station.allegiance.lead(settings.job, 1)

@@ -234,6 +234,8 @@ class Head:
 
     def _welcomed(self, entering: Entering) -> Ending | None:
         """An agent wants to be in: at the start, or because its host is back."""
+        if not entering.reply.set_running_or_notify_cancel():
+            return None  # it was told to ask again
         number, hosts = entering.entrance.host.number, self._cluster.hosts
         refusal = mismatch(dict(entering.entrance.line), self._job)
         if refusal or number in hosts.slots or number in hosts.leaving:  # the one before it is not known to be gone

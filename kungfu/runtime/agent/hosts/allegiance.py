@@ -90,6 +90,13 @@ class Allegiance:
         shift = self._now - self._heard
         return lambda: self._clock() + shift
 
+    def enter(self, job: str, head: int) -> None:
+        """The head on this host has taken this agent in; it may have heard its first orders already."""
+        with self._changed:
+            if not self._job:
+                self._job, self._head, self._heard = job, head, self._clock()
+                self._changed.notify_all()
+
     def lead(self, job: str, term: int) -> bool:
         """This agent is the head from now on; not if it has promised a later term, or follows one, by now."""
         with self._changed:
@@ -104,6 +111,8 @@ class Allegiance:
         with self._changed:
             if self._job and orders.job != self._job:
                 return f"this host is in another job, {self._job}"
+            if not self._job and orders.number > 1:  # they are for the agent that was here before
+                return "the agent of this host has begun anew"
             if orders.term < max(self._term, self._promised[0]):
                 return f"this host follows another head: of term {max(self._term, self._promised[0])}"
             if self.leads:

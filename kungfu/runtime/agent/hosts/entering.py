@@ -51,8 +51,9 @@ def welcome(settings: Settings) -> pb.Welcome:
     return pb.Welcome(settings=settings.to_environment()[ENVIRONMENT_KEY])
 
 
-def enter(job: Job, own: Settings, *, interrupted: Callable[[], bool]) -> Settings | None:
-    """The settings of the job that this agent is in from now on; ``None`` if it founds the job, or was interrupted.
+def enter(job: Job, own: Settings, *, interrupted: Callable[[], bool]) -> tuple[Settings, int] | None:
+    """The settings of the job that this agent is in from now on, and the host that leads it; ``None`` if it founds the
+    job, or was interrupted.
 
     Raises ``UsageError`` where the job does not take it, and ``DeadlineExceeded`` when no agent could say within
     ``--ready-deadline``.
@@ -61,7 +62,7 @@ def enter(job: Job, own: Settings, *, interrupted: Callable[[], bool]) -> Settin
     entrance = pb.Entrance(host=pb.HostInfo(number=job.place, pid=os.getpid()), line=line_of(job))
     while not interrupted():
         founded = False
-        for host in [host for number, host in enumerate(job.hosts) if number != job.place]:
+        for number, host in [one for one in enumerate(job.hosts) if one[0] != job.place]:
             answer = _asked(host, entrance, job.settings.secret)
             if answer is None:
                 continue
@@ -70,7 +71,7 @@ def enter(job: Job, own: Settings, *, interrupted: Callable[[], bool]) -> Settin
             if answer.settings:
                 settings = read_settings({ENVIRONMENT_KEY: answer.settings})
                 assert settings is not None
-                return replace(settings, agent=own.agent)
+                return replace(settings, agent=own.agent), number
             founded = founded or answer.later
         if job.place == 0 and not founded:
             return None

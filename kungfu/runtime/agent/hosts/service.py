@@ -67,13 +67,14 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
 
     def Enter(self, request: pb.Entrance, context: Any) -> pb.Welcome:  # noqa: N802 - gRPC's name
         if not self._allegiance.leads:
-            return pb.Welcome(later=bool(self._allegiance.job) and self._allegiance.head is None)
+            return pb.Welcome(later=bool(self._allegiance.job))  # there is a job: nobody may found another one
         entering = Entering(request)
         self._put(entering)
         try:
             return entering.reply.result(timeout=_ANSWER_S)
         except TimeoutError:
-            return pb.Welcome(later=True)
+            # Either it is not taken in any more, or it was just now.
+            return pb.Welcome(later=True) if entering.reply.cancel() else entering.reply.result(_ANSWER_S)
 
     def Follow(self, request: pb.Orders, context: Any) -> pb.Followed:  # noqa: N802 - gRPC's name
         if (why := self._allegiance.hear(request)) != "":

@@ -79,6 +79,8 @@ def follow(agent: Agent, head: int, *, text: bytes, term: int = 1, version: int 
     orders = pb.Orders(
         job="job", term=term, head=head, number=version, state=text, version=version, settled=settled, now=100.0
     )
+    if head != agent.allegiance.place:
+        agent.allegiance.enter("job", head)
     assert agent.allegiance.hear(orders) == ""
 
 

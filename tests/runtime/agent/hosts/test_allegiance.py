@@ -58,8 +58,18 @@ def test_a_message_that_arrives_late_a_second_time_changes_nothing() -> None:
 
 def test_the_numbers_of_the_head_before_do_not_hide_the_orders_of_the_next_one() -> None:
     allegiance = Allegiance(1)
+    allegiance.enter("job", 0)
     late, first = orders(9), orders(1, term=2, head=2)
     assert allegiance.hear(late) == ""
     assert allegiance.hear(first) == "", "before anybody asked whether the one before was new"
     assert not allegiance.is_new(late)
     assert allegiance.is_new(first)
+
+
+def test_an_agent_that_has_begun_anew_takes_no_orders_for_the_one_before_it() -> None:
+    allegiance = Allegiance(1)
+    assert allegiance.hear(orders(7)) == "the agent of this host has begun anew"
+    assert (allegiance.job, allegiance.head) == ("", None)
+    assert allegiance.hear(orders(1)) == "", "the first ones may be faster than the welcome"
+    allegiance.enter("job", 2)
+    assert allegiance.head == 0

@@ -17,7 +17,7 @@ from kungfu.runtime.agent.follower import Follower
 from kungfu.runtime.agent.hosts.entering import welcome
 from kungfu.runtime.agent.hosts.orders import Orders
 from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.agent.station import Ending, Job, Signalled
+from kungfu.runtime.agent.station import CUT_OFF, Ending, Job, Signalled
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.wire import messages_pb2 as pb
 from tests.runtime.agent.hosts.agents import SETTINGS, agents, follow, free_port, state
@@ -36,6 +36,28 @@ def test_a_signal_is_a_notice_whatever_else_the_head_has_yet_to_hear_of_and_a_se
         assert station.happenings.first(0.0) == ended
         assert follower.hears(Signalled(signal.SIGTERM)) == Ending(128 + signal.SIGTERM), "the head has heard of none"
         station.recorder.journal.close()
+
+
+def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_head_stops(tmp_path: Path) -> None:
+    with agents(1) as (hosts, (head,)):
+        hosts[1] = Host("127.0.0.2", 4, free_port("127.0.0.2"))
+        head.allegiance.lead("job", 1)
+
+        def led() -> None:
+            head.heard.get(timeout=10.0).reply.set_result(welcome(replace(SETTINGS, agent=head.server.address)))
+            time.sleep(0.3)
+            head.stop()
+
+        leading = threading.Thread(target=led)
+        leading.start()
+        journal = Journal(tmp_path)
+        job = Job((sys.executable,), 2, replace(SETTINGS, agent="127.0.0.2"), {}, hosts=(hosts[0], hosts[1]), place=1)
+        ending = WholeAgent(job, journal=journal, console=Quiet()).run()
+        journal.close()
+        leading.join(timeout=10.0)
+    assert ending.code == CUT_OFF
+    assert ending.failure is not None
+    assert "has ended or cannot be reached, before the first view" in ending.failure.text
 
 
 def test_an_interrupt_ends_this_host_when_the_head_is_lost_before_it_hears_of_it(tmp_path: Path) -> None:

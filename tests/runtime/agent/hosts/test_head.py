@@ -12,7 +12,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from kungfu.runtime.agent.head import Head
-from kungfu.runtime.agent.hosts.service import HeadLost, Ordered
+from kungfu.runtime.agent.hosts.entering import line_of
+from kungfu.runtime.agent.hosts.service import Entering, HeadLost, Ordered
 from kungfu.runtime.agent.hosts.succession import Taken, succeed
 from kungfu.runtime.agent.processes.household import Household
 from kungfu.runtime.agent.record.journal import Journal
@@ -133,3 +134,22 @@ def test_a_notice_that_is_told_again_is_no_second_signal_for_this_head_nor_for_t
             assert (held.cluster.hosts.leaving, held.heard) == ({2}, {2: 4})
             told.number = 5
             assert head.hears(told) == Ending(128 + signal.SIGTERM)
+
+
+def test_a_host_that_was_told_to_ask_again_is_not_taken_in_behind_its_back(tmp_path: Path) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.allegiance.lose()
+        with taking_over(one, hosts, tmp_path) as (head, station, _):
+            assert head.begin() is None
+            line = line_of(station.job)
+            late = Entering(pb.Entrance(host=pb.HostInfo(number=0, pid=1), line=line))
+            assert late.reply.cancel()
+            assert head.hears(late) is None
+            assert 0 not in head.cluster.hosts.slots
+            old_again = Entering(late.entrance)
+            assert head.hears(old_again) is None
+            assert old_again.reply.result().settings
+            assert head.cluster.hosts.slots[0] == hosts[0].slots

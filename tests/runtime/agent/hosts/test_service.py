@@ -83,3 +83,13 @@ def test_a_head_is_lost_once_until_another_one_is_heard() -> None:
     assert allegiance.lose()
     allegiance.lead("job", 3)
     assert not allegiance.lose(), "it leads itself"
+
+
+def test_as_long_as_a_job_is_known_nobody_founds_another_one() -> None:
+    allegiance, service = follower(lambda event: None)
+    again = pb.Entrance(host=pb.HostInfo(number=0, pid=1))
+    assert service.Enter(again, None).later, "the head itself has begun anew, and that it was lost is not noticed yet"
+    allegiance.lose()
+    assert service.Enter(again, None).later
+    fresh = HostService(Allegiance(1), {}, SETTINGS, put=[].append, started=list, noted=lambda: True)
+    assert not fresh.Enter(again, None).later
