@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -57,6 +57,11 @@ class Executor:
         self.pids[peer] = pid
         where = {"host": host} if self._several else {}
         self._write({"event": "spawned", "peer": peer, "pid": pid, **where})
+
+    def forget_all_but(self, alive: Collection[int]) -> None:
+        """Of those who have ended nothing is said to the other agents, however many they become."""
+        self.addresses = {peer: where for peer, where in self.addresses.items() if peer in alive}
+        self.pids = {peer: pid for peer, pid in self.pids.items() if peer in alive}
 
     def kill(self, peer: int, *, host: int) -> None:
         """Ends a peer at once."""

@@ -165,6 +165,7 @@ class Head:
         """Has the other agents hold what is known now; what follows if too few of them can."""
         if not self._several:
             return None
+        self._executor.forget_all_but(self._cluster.alive)
         standby = Standby(self._cluster, self._desk.ledger, self._executor.addresses, self._executor.pids, self._heard)
         if self._orders.settle(from_standby(standby)):
             self._open = (self._cluster,)

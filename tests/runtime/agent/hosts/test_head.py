@@ -153,3 +153,19 @@ def test_a_host_that_was_told_to_ask_again_is_not_taken_in_behind_its_back(tmp_p
             assert head.hears(old_again) is None
             assert old_again.reply.result().settings
             assert head.cluster.hosts.slots[0] == hosts[0].slots
+
+
+def test_of_a_peer_that_has_ended_the_agents_hold_no_address_and_no_process(tmp_path: Path) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.allegiance.lose()
+        with taking_over(one, hosts, tmp_path) as (head, _, _):
+            assert head.begin() is None
+            for peer in (1, 2):
+                head.hears(pb.Happening(host=2, what="spawned", peer=peer, pid=100 + peer))
+            assert head.hears(pb.Happening(host=2, what="ended", peer=1, code=1)) is None
+            held = two.allegiance.held.standby
+            assert held is not None
+            assert held.pids == {2: 102}
