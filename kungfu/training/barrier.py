@@ -80,6 +80,7 @@ class Barrier:
     def join(self, first_terms: Callable[[int], Terms]) -> None:
         """Enters the job. ``first_terms`` gives the batch of the very first view, from its size."""
         equipment, started = self.equipment, time.monotonic()
+        self._posted()  # none have; but the first use of anything is slow, and at a barrier all others wait for it
         passage = equipment.membership.join(equipment.state)
         after = passage.after
         terms = after.terms if after.terms.global_batch_size else first_terms(after.view.size)
@@ -224,15 +225,20 @@ class Barrier:
     # ---- what is asked for -----------------------------------------------------------------------------------------
 
     def _requests(self) -> Requests:
-        ledger, plan, membership = self.equipment.ledger, self.equipment.plan, self.equipment.membership
-        # The step whose rules fired is the one before the step that carried their post.
-        fired = fired_rules(plan, ledger.rules.posted, step=int(ledger.progress.step.numpy()) - 1)
-        ledger.rules.posted.fired.assign(tf.zeros_like(ledger.rules.posted.fired))
-        requests = gathered(fired, membership.view, call=self._call)
+        membership = self.equipment.membership
+        requests = gathered(self._posted(), membership.view, call=self._call)
         if self.unanswered is not None:
             requests = _after(self.unanswered, requests)
         demand = membership.take_demand()
         return requests if demand is None else demanded(requests, demand, step=self._steps())
+
+    def _posted(self) -> list[Fired]:
+        """The rules that fired since they were asked for last, once."""
+        posted = self.equipment.ledger.rules.posted
+        # The step whose rules fired is the one before the step that carried their post.
+        fired = fired_rules(self.equipment.plan, posted, step=self._steps() - 1)
+        posted.fired.assign(tf.zeros_like(posted.fired))
+        return fired
 
     def _steps(self) -> int:
         return int(self.equipment.ledger.progress.step.numpy())
