@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
+from kungfu.runtime.agent.course.relay import Relay
 from kungfu.runtime.agent.hosts.orders import Orders
 from kungfu.runtime.agent.hosts.standby import Standby
-from kungfu.runtime.agent.relay import Relay
 from kungfu.runtime.agent.station import Station
 from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.deciding.cluster import Cluster
