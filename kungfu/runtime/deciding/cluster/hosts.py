@@ -17,8 +17,8 @@ NO_SLOT = "no host has a free slot"
 
 def free_slots(cluster: Cluster) -> dict[int, int]:
     """How many more peers each host takes; whoever was let go, or is through with training, does not count."""
-    people, hosts = cluster.processes, cluster.hosts
-    there = Counter(hosts.of[peer] for peer in people.alive - people.parting - people.finished if peer in hosts.of)
+    hosts, people = cluster.hosts, {*cluster.members, *cluster.starting}
+    there = Counter(hosts.of[peer] for peer in people if peer in hosts.of)
     return {host: slots - there[host] for host, slots in sorted(hosts.slots.items()) if slots > there[host]}
 
 

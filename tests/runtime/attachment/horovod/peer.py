@@ -17,7 +17,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from kungfu.runtime.attachment.horovod import HorovodAttachment
 
-ATTACHMENT = HorovodAttachment(host=sys.argv[1])
+ATTACHMENT = HorovodAttachment(host=sys.argv[1] if __name__ == "__main__" else "127.0.0.1")
 ORDER = tf.Variable(0, dtype=tf.int64, trainable=False)
 ME = tf.Variable(0, dtype=tf.int64, trainable=False)
 OPEN_GATES = tf.Variable(True, trainable=False)
