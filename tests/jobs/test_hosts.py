@@ -83,6 +83,7 @@ def asked(capsys: pytest.CaptureFixture[str], folder: Path, *words: object) -> A
     return json.loads(capsys.readouterr().out)
 
 
+@SOAK
 def test_a_job_on_two_hosts_is_steered_through_the_folder_of_either(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
