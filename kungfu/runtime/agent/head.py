@@ -19,6 +19,7 @@ from kungfu.runtime.agent.hosts.entering import mismatch, welcome
 from kungfu.runtime.agent.hosts.orders import Deposed, HostGone, HostIs
 from kungfu.runtime.agent.hosts.service import Entering, HeadLost, Ordered
 from kungfu.runtime.agent.hosts.succession import Taken
+from kungfu.runtime.agent.record.recorder import nowhere
 from kungfu.runtime.agent.station import Ending, Signalled, Station
 from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.deciding.cluster import Cluster
@@ -45,7 +46,8 @@ class Head:
         self._inherited = self._course.cluster.alive if taken else frozenset[int]()
         self._taken, self._began = taken, self._clock()
         self._arrivals: list[pb.Records] = []
-        station.recorder.spread = lambda records: self._course.orders.to_all(pb.Orders(reports=[records]))
+        if self._several:
+            station.recorder.spread = lambda records: self._course.orders.to_all(pb.Orders(reports=[records]))
 
     @property
     def cluster(self) -> Cluster:
@@ -98,7 +100,7 @@ class Head:
             over = pb.Over(
                 code=ending.code, failed=ending.failure is not None, why=said.text, peer=said.peer, output=said.output
             )
-        self._station.recorder.spread = lambda records: None
+        self._station.recorder.spread = nowhere
         self._course.orders.to_all(pb.Orders(over=over, leaves=ending.leaves))
         self._course.orders.close()
 
@@ -119,7 +121,7 @@ class Head:
             return None  # it was told to ask again
         number, hosts = entering.entrance.host.number, self._course.cluster.hosts
         refusal = mismatch(dict(entering.entrance.line), self._job)
-        if refusal or number in hosts.slots or number in hosts.leaving:  # the one before it is not known to be gone
+        if refusal or number in hosts.known:  # the one before it is not known to be gone
             entering.reply.set_result(pb.Welcome(refusal=refusal, later=not refusal))
             return None
         entering.reply.set_result(welcome(self._station.settings))
@@ -133,7 +135,7 @@ class Head:
     def _entered(self, number: int) -> Ending | None:
         slots = self._job.hosts[number].slots if self._several else UNBOUNDED
         if self._course.began:
-            return self._course.follow(decided.step(self._course.cluster, decided.HostIn(number, slots), self._clock()))
+            return self._course.decide(decided.HostIn(number, slots))
         hosts = decided.Hosts({**self._course.cluster.hosts.slots, number: slots})
         self._course.cluster = replace(self._course.cluster, hosts=hosts)
         if len(hosts.slots) < len(self._job.hosts):
@@ -174,12 +176,12 @@ class Head:
     def _signalled(self, host: int, number: int) -> Ending | None:
         """A first SIGTERM to one agent of several is a notice: its host will be taken away. All else ends the job."""
         hosts, named = self._course.cluster.hosts, signal.Signals(number).name
-        if self._course.began and host not in hosts.slots and host not in hosts.leaving:
+        if self._course.began and host not in hosts.known:
             return None  # it was let go, and ends
         notice = number in (signal.SIGTERM, signal.SIGHUP) and host not in hosts.leaving
         if notice and set(hosts.slots) - {host} and self._course.cluster.view is not None:
             self._course.write({"event": "host noticed", **self._course.named(host), "signal": named}, told=True)
-            return self._course.follow(decided.step(self._course.cluster, decided.HostNoticed(host), self._clock()))
+            return self._course.decide(decided.HostNoticed(host))
         where = {"host": host} if self._several else {}
         self._course.write({"event": "ended", "reason": named, **where})
         return Ending(128 + number)
@@ -187,7 +189,7 @@ class Head:
     def _lost_host(self, host: int, how: str) -> Ending | None:
         self._course.orders.end(host)
         hosts = self._course.cluster.hosts
-        if host not in hosts.slots and host not in hosts.leaving:
+        if host not in hosts.known:
             return None  # it was let go
         if (ending := self._course.outvoted()) is not None:
             return ending
@@ -209,7 +211,7 @@ class Head:
         self._reconcile(HostIs(self._job.place, tuple(self._station.household.started)))
         ending = self._course.decide(decided.TakenOver())
         hosts = self._course.cluster.hosts
-        for number in sorted({*hosts.slots, *hosts.leaving} - taken.present):
+        for number in sorted(hosts.known - taken.present):
             how = "its agent has ended or cannot be reached"
             ending = ending or self._lost_host(number, how)
         if ending is not None or self._course.cluster.view is None:

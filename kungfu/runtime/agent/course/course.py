@@ -108,7 +108,7 @@ class Course:
         """The end of this host's part, if those who still take orders have no majority of the peers."""
         if self.cluster.view is None or majority(self._open, self.orders.present):
             return None
-        others = sorted({*self.cluster.hosts.slots, *self.cluster.hosts.leaving} - self.orders.present)
+        others = sorted(self.cluster.hosts.known - self.orders.present)
         names = ", ".join(self._job.hosts[number].name for number in others)
         why = (
             f"lost {names}, without which this host has no majority of the peers of view {self.cluster.view.version}: "

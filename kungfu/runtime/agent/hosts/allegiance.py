@@ -178,7 +178,7 @@ class Allegiance:
         )
         if ballot.job != self._job or hosts is None:
             return pb.Vote()
-        if ballot.host not in hosts.slots and ballot.host not in hosts.leaving:
+        if ballot.host not in hosts.known:
             vote.fenced = True
         elif self._head is not None:
             vote.hears = True

@@ -111,10 +111,7 @@ def _taken(allegiance: Allegiance, hosts: Mapping[int, Host], settings: Settings
 
 def _taking_part(standby: Standby | None, numbers: Iterable[int]) -> frozenset[int]:
     """Without the hosts that were given up: one that has woken up answers, but has no peers in the job any more."""
-    if standby is None:
-        return frozenset(numbers)
-    hosts = standby.cluster.hosts
-    return frozenset(number for number in numbers if number in hosts.slots or number in hosts.leaving)
+    return frozenset(numbers) if standby is None else standby.cluster.hosts.known & frozenset(numbers)
 
 
 def _minority(allegiance: Allegiance, hosts: Mapping[int, Host], votes: Mapping[int, pb.Vote], how: str) -> str:

@@ -48,11 +48,13 @@ class Journal:
         """Where the output of a peer goes."""
         return self.folder / "peers" / f"peer-{peer}.log"
 
-    def write(self, stream: str, fields: Mapping[str, Any]) -> None:
-        """One more line of a stream, stamped with the time (seconds since 1970)."""
+    def write(self, stream: str, fields: Mapping[str, Any]) -> str:
+        """One more line of a stream, stamped with the time (seconds since 1970); gives the line."""
         with self._lock:  # the agent and the threads that serve the peers all write
-            self._files[stream].write(json.dumps({"time": round(self._clock(), 6), **fields}) + "\n")
+            line = json.dumps({"time": round(self._clock(), 6), **fields})
+            self._files[stream].write(f"{line}\n")
             self._files[stream].flush()
+        return line
 
     def append(self, stream: str, lines: Sequence[str]) -> None:
         """More lines of a stream, as they are; of the trace only as long as it may grow."""

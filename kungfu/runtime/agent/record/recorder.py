@@ -13,7 +13,7 @@ from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.steering.desk import Reported
 from kungfu.runtime.wire import messages_pb2 as pb
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "nowhere"]
 
 _HEAD = -1
 
@@ -33,10 +33,9 @@ class Recorder:
 
     def event(self, fields: Mapping[str, Any], *, told: bool = False) -> pb.Records:
         """Something that the head did or saw, also as the other hosts get it; ``told``: a person shall see it."""
-        stamped = {"time": round(self._clock(), 6), **fields}
-        records = pb.Records(peer=_HEAD, records=[pb.Record(stream="events", line=json.dumps(stamped))])
         with self._lock:
-            self.journal.write("events", stamped)
+            line = self.journal.write("events", fields)
+            records = pb.Records(peer=_HEAD, records=[pb.Record(stream="events", line=line)])
             self.spread(records)
         if told:
             self._console.event(fields)

@@ -72,6 +72,11 @@ class Hosts:
     of: Mapping[int, int] = field(default_factory=dict)
     goal: int = 0
 
+    @property
+    def known(self) -> frozenset[int]:
+        """The hosts that are in the job: those that take peers, and those that are leaving."""
+        return frozenset(self.slots) | self.leaving
+
 
 @dataclass(frozen=True)
 class Losses:
