@@ -6,16 +6,21 @@ step; a *snapshot* is what one peer's folds held after a step. ``docs/trace.md``
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-__all__ = ["SCHEMA", "header_line", "kind_of", "number", "snapshot_line", "step_line"]
+__all__ = ["CONVERSIONS", "SCHEMA", "exactly", "header_line", "kind_of", "number", "snapshot_line", "step_form"]
 
 SCHEMA = 1
 
 Kind = Literal["header", "step", "snapshot", "cut", "unknown"]
 Fields = Mapping[str, Any]
+Texts = Mapping[str, str]
+
+# Of a finite number; nine digits tell any two float32 apart.
+CONVERSIONS = {"float32": "%.9g", "int64": "%d"}
 
 _KINDS: Mapping[str, Kind] = {"trace": "header", "step": "step", "after": "snapshot", "cut": "cut"}
 _WHOLE = {"step": ("step", "view", "rank"), "snapshot": ("after", "view", "rank", "peer")}
@@ -27,14 +32,23 @@ def header_line(plan: Fields | None, *, policy: str, every: int) -> dict[str, An
     return {"trace": SCHEMA, "policy": policy, "snapshot_every": every, "plan": plan}
 
 
-def step_line(place: Mapping[str, int], *, local: Fields, agreed: Fields, fired: Fields) -> dict[str, Any]:
-    """One peer's share of a step at ``place`` (step, view, rank); what all peers agree on is written by rank 0."""
-    line = {**place, "local": {name: _written(value) for name, value in local.items()}}
-    if place["rank"] == 0:
-        line["agreed"] = {name: _written(value) for name, value in agreed.items()}
-        if fired:
-            line["fired"] = {name: _written(value) for name, value in fired.items()}
-    return line
+def step_form(place: Texts, *, local: Texts, agreed: Texts | None, fired: Texts) -> str:
+    """What ``%`` makes a line of: one peer's share of a step at ``place`` (step, view, rank).
+
+    Each value is text: ``CONVERSIONS`` of its type, for a number that is put in later, or what ``exactly`` gives. What
+    all peers agree on is written by rank 0 alone.
+    """
+    parts = [_entries(place), f'"local":{{{_entries(local)}}}']
+    if agreed is not None:
+        parts.append(f'"agreed":{{{_entries(agreed)}}}')
+    if fired:
+        parts.append(f'"fired":{{{_entries(fired)}}}')
+    return "{" + ",".join(parts) + "}"
+
+
+def exactly(value: float | bool) -> str:
+    """A value that stands in a form itself."""
+    return json.dumps(_written(value), allow_nan=False)
 
 
 def snapshot_line(place: Mapping[str, int], *, folds: Fields) -> dict[str, Any]:
@@ -72,3 +86,7 @@ def _written(value: Any) -> Any:
     if math.isfinite(value):
         return float(f"{value:.9g}")
     return None if math.isnan(value) else str(value)
+
+
+def _entries(texts: Texts) -> str:
+    return ",".join(f"{json.dumps(name).replace('%', '%%')}:{text}" for name, text in texts.items())

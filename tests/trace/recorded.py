@@ -12,7 +12,7 @@ import numpy as np
 from kungfu.compiler import Plan
 from kungfu.compiler.portable import plan_to_json
 from kungfu.compiler.replay import Replay
-from kungfu.trace.lines import header_line, snapshot_line, step_line
+from kungfu.trace.lines import exactly, header_line, snapshot_line, step_form
 
 # Sizes of the views of a run, by the first step of each: (step, the peers in rank order).
 Views = Sequence[tuple[int, Sequence[int]]]
@@ -36,7 +36,7 @@ def recorded(plan: Plan, *, steps: int = 18, views: Views = GROWN, every: int = 
                 peers, version = tuple(entering), version + 1
                 lines += snapshots(replay, peers, after=step - 1, view=version)
         local, agreed = offered(rng, step=step, size=len(peers))
-        outcome = replay.step(local, agreed)
+        outcome = replay.step(local, {**agreed, "step": step})
         fired = {
             rule.name: float(target)
             for rule, fires, target in zip(plan.rules, outcome.fired, outcome.targets, strict=True)
@@ -44,7 +44,13 @@ def recorded(plan: Plan, *, steps: int = 18, views: Views = GROWN, every: int = 
         }
         for rank, own in enumerate(local):
             place = {"step": step, "view": version, "rank": rank}
-            lines.append(step_line(place, local=numbers(own), agreed=numbers(agreed), fired=fired))
+            line = step_form(
+                exact(place),
+                local=exact(own),
+                agreed=None if rank else exact(agreed),
+                fired={} if rank else exact(fired),
+            )
+            lines.append(json.loads(line % ()))
         if step % every == 0:
             lines += snapshots(replay, peers, after=step, view=version)
     return lines
@@ -79,12 +85,12 @@ def offered(rng: np.random.Generator, *, step: int, size: int) -> tuple[list[dic
         "total_samples": 8.0 * size,
         "norm_squared(mean_grads)": 1.0 + 3.0 / size,
     }
-    return local, {**agreed, "step": step}
+    return local, agreed
 
 
-def numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
+def exact(fields: Mapping[str, Any]) -> dict[str, str]:
     """What a line holds of them."""
-    return {name: value for name, value in fields.items() if name != "step"}
+    return {name: exactly(value) for name, value in fields.items()}
 
 
 def snapshots(replay: Replay, peers: Sequence[int], *, after: int, view: int) -> list[dict[str, Any]]:

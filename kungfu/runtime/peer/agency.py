@@ -6,12 +6,13 @@ import json
 import math
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.deciding.cluster import Report
 from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.peer.passage import Told, ToldLater
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
@@ -24,9 +25,10 @@ __all__ = ["Agency"]
 _REPORT_EVERY_S, _NEWS_WITHIN_S = 1.0, 0.25
 
 # A trace has a line for every step of every peer; the other streams are read by people.
-_SEPARATORS = {"trace": (",", ":"), "metrics": None, "events": None}
-
-Fields = Callable[[], Mapping[str, Any]]
+_WRITERS = {
+    stream: json.JSONEncoder(allow_nan=False, separators=separators)
+    for stream, separators in {"trace": (",", ":"), "metrics": None, "events": None}.items()
+}
 
 
 class Agency:
@@ -36,7 +38,7 @@ class Agency:
         self._peer, self._deadline_s = peer, settings.deadlines.wait_s
         self._channel = rpc.connect(settings.agent, secret=settings.secret)
         self._stub = AgentServiceStub(self._channel)
-        self._records: queue.SimpleQueue[pb.Record | tuple[str, Fields]] = queue.SimpleQueue()
+        self._records: queue.SimpleQueue[pb.Record | tuple[str, ToldLater]] = queue.SimpleQueue()
         self._reports = 0
         self._closing, self._news, self._flushing = threading.Event(), threading.Event(), threading.Lock()
         self._reporter = threading.Thread(target=self._report, name="kungfu-report", daemon=True)
@@ -64,10 +66,10 @@ class Agency:
         """This peer will be taken away: the job shall let it go."""
         self._call(self._stub.Notify, pb.Notice(peer=self._peer.id, why=why))
 
-    def record(self, stream: str, fields: Mapping[str, Any] | Fields) -> None:
+    def record(self, stream: str, fields: Told) -> None:
         """Queues one JSON object for a stream of the agent's journal, which has it within a second, an event sooner.
 
-        A function that gives the object is called off the training thread, and so is the writing of its text.
+        A function that gives the object, or its text, is called off the training thread, and so is the writing of it.
         """
         self._records.put((stream, fields) if callable(fields) else _record(stream, fields))
         if stream == "events":
@@ -112,8 +114,16 @@ class Agency:
                 self._call(self._stub.Report, pb.Records(peer=self._peer.id, records=records, number=self._reports))
 
 
-def _record(stream: str, fields: Mapping[str, Any]) -> pb.Record:
-    return pb.Record(stream=stream, line=json.dumps(_finite(fields), allow_nan=False, separators=_SEPARATORS[stream]))
+def _record(stream: str, fields: Mapping[str, Any] | str) -> pb.Record:
+    return pb.Record(stream=stream, line=fields if isinstance(fields, str) else _written(stream, fields))
+
+
+def _written(stream: str, fields: Mapping[str, Any]) -> str:
+    encode = _WRITERS[stream].encode
+    try:
+        return encode(fields)
+    except ValueError:  # something in it is not finite, which is rare
+        return encode(_finite(fields))
 
 
 def _finite(value: Any) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kungfu.runtime.deciding.decide import Decision, Terms, Wish
 from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.view import Peer, View
-from kungfu.runtime.peer.passage import Adjust, Passage, Standing, as_decided
+from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Told, as_decided
 from kungfu.runtime.peer.replicate import ReplicatedState
 
 __all__ = ["Alone"]
@@ -54,7 +54,7 @@ class Alone:
         """Nobody can ask."""
         return None
 
-    def record(self, stream: str, fields: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
+    def record(self, stream: str, fields: Told) -> None:
         """Nobody keeps a journal of a program that runs alone."""
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:

@@ -25,7 +25,7 @@ from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.peer.loss import Loss, named_in
 from kungfu.runtime.peer.meetings.assembly import Assembly
 from kungfu.runtime.peer.meetings.install import Entry, Installer
-from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Survived, as_decided
+from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Survived, Told, as_decided
 from kungfu.runtime.peer.replicate import ReplicatedState
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Settings
@@ -148,7 +148,7 @@ class Membership:
         """The leader's: what somebody outside wants to have carried out at this barrier, if anything."""
         return self._service.take_demand() if self._member().rank == 0 else None
 
-    def record(self, stream: str, fields: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
+    def record(self, stream: str, fields: Told) -> None:
         """One more line of a stream of the job's journal; see ``Agency.record``."""
         self._agency.record(stream, fields)
 

@@ -1,16 +1,21 @@
-"""Where a peer stands, and how it came to stand there: values that the training layer reads."""
+"""Where a peer stands, how it came to stand there, and what it may tell: between this layer and training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from kungfu.runtime.deciding.decide import Decision, Prepared, Terms, Wish
 from kungfu.runtime.deciding.view import View
 
-__all__ = ["Adjust", "Passage", "Standing", "Survived", "as_decided"]
+__all__ = ["Adjust", "Passage", "Standing", "Survived", "Told", "ToldLater", "as_decided"]
 
 Adjust = Callable[[View, Decision], Terms]
+
+# What goes into the job's record, as an object or as a function that gives it or its text: see ``Agency.record``.
+ToldLater = Callable[[], Mapping[str, Any] | str]
+Told = Mapping[str, Any] | ToldLater
 
 
 def as_decided(before: View, decision: Decision) -> Terms:

@@ -58,25 +58,25 @@ class Tape:
 
     def figures(self, row: np.ndarray) -> dict[str, Any]:
         """What a line of the metrics tells: of every step the same, and the values of the named signals."""
-        place = self._places
-        samples, seconds = row[place["agreed", "total_samples"]], row[place["step", "seconds"]]
+        place, numbers = self._places, row.tolist()
+        samples, seconds = numbers[place["agreed", "total_samples"]], numbers[place["step", "seconds"]]
         return {
-            "step": self.step(row),
-            "epoch": int(row[place["step", "epoch"]]),
-            "size": int(row[place["agreed", "size"]]),
+            "step": int(numbers[place["agreed", "step"]]),
+            "epoch": int(numbers[place["step", "epoch"]]),
+            "size": int(numbers[place["agreed", "size"]]),
             "batch": int(samples),
-            "loss": float(row[place["agreed", "mean_loss"]]),
-            "samples_per_s": float(samples / seconds) if seconds > 0 else math.nan,
-            **self.watched(row),
+            "loss": numbers[place["agreed", "mean_loss"]],
+            "samples_per_s": samples / seconds if seconds > 0 else math.nan,
+            **{name: numbers[index] for name, index in self._watched},
         }
-
-    def watched(self, row: np.ndarray) -> dict[str, float]:
-        """The values of the named signals."""
-        return {name: float(row[index]) for (group, name), index in self._places.items() if group == "watched"}
 
     def fired(self, row: np.ndarray) -> set[str]:
         """The names of the rules that fired, those in the shadow too."""
         return {name for (group, name), index in self._places.items() if group == "fired" and row[index]}
+
+    @cached_property
+    def _watched(self) -> Sequence[tuple[str, int]]:
+        return [(one.name, index) for index, one in enumerate(self.columns) if one.group == "watched"]
 
     @cached_property
     def _places(self) -> Mapping[tuple[Group, str], int]:

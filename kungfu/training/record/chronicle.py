@@ -10,14 +10,14 @@ from typing import Any
 
 from kungfu.runtime.deciding.decide import Wish
 from kungfu.runtime.deciding.setting import Setting
-from kungfu.runtime.peer.passage import Passage
+from kungfu.runtime.peer.passage import Passage, Told
 from kungfu.training.record.span import span_of
 from kungfu.training.requests import Fired
 
 __all__ = ["Chronicle"]
 
 # The line of a step may be made later, in another thread: it is given as a function.
-Record = Callable[[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]]], None]
+Record = Callable[[str, Told], None]
 
 
 class Chronicle:

@@ -10,13 +10,13 @@ from kungfu.runtime.attachment.protocol import Late
 
 __all__ = ["keep_lookout"]
 
-_LOOK_EVERY_S = 0.5
+_LOOK_EVERY_S = 1.0
 
 
 def keep_lookout(
     late: Callable[[], Late | None], tell: Callable[[Mapping[str, Any]], None], *, steps: Callable[[], int]
 ) -> Callable[[], None]:
-    """Looks twice a second, in a thread, whether the attachment waits for somebody; gives what ends the thread.
+    """Looks every second, in a thread, whether the attachment waits for somebody; gives what ends the thread.
 
     ``late`` is the attachment's, ``tell`` takes the event, ``steps`` gives the number of steps done so far.
     """

@@ -7,6 +7,8 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 import kungfu as kf
 from kungfu.compiler import compile_policies
@@ -14,8 +16,9 @@ from kungfu.compiler.lower import lower
 from kungfu.policies import gns_batch
 from kungfu.policy import Policy
 from kungfu.trace import parse_trace
+from kungfu.trace.lines import number
 from kungfu.training.graph.tape import make_tape
-from kungfu.training.record.recorder import SNAPSHOT_EVERY, Recorder
+from kungfu.training.record.recorder import SNAPSHOT_EVERY, Recorder, _Layout
 
 
 def ignore(control, *values):
@@ -35,8 +38,11 @@ class Told:
     def __init__(self, plan, *, peer=0, policy=""):
         self.lines = []
         self.tape, self.program = make_tape(plan), lower(plan)
-        record = lambda stream, fields: self.lines.append(json.loads(json.dumps(fields(), allow_nan=False)))  # noqa: E731
-        self.recorder = Recorder(record, tape=self.tape, program=self.program, peer=peer, policy=policy)
+        self.recorder = Recorder(self.record, tape=self.tape, program=self.program, peer=peer, policy=policy)
+
+    def record(self, stream, fields):
+        told = fields()
+        self.lines.append(json.loads(told if isinstance(told, str) else json.dumps(told, allow_nan=False)))
 
     def row(self, **given):
         """A row in which everything is 1 but what is given."""
@@ -105,6 +111,35 @@ def test_a_number_that_no_rule_needed_in_this_step_is_not_told():
     assert name not in told.lines[0]["agreed"]
     assert told.lines[1]["agreed"][name] == 1.0
     assert told.lines[1]["agreed"]["mean_loss"] == "-inf"
+
+
+oddly = st.floats(width=32) | st.sampled_from([np.nan, np.inf, -np.inf, 0.0, 1e20, 3.0])
+of_kind = {"float32": oddly, "int64": st.integers(0, 2**53).map(float), "bool": st.sampled_from([0.0, 1.0])}
+columns = make_tape(compile_policies([gns_batch(max_peers=4), Policy("100 % sure", local_memory)])).columns
+
+
+@given(rows=st.lists(st.tuples(*(of_kind[one.dtype] for one in columns)), min_size=1, max_size=3))
+def test_a_line_says_what_the_row_holds_whatever_came_before_it(rows):
+    layout = _Layout(columns)
+    for row in rows:
+        line = json.loads(layout.line(np.array(row)))
+        held = {(one.group, one.name): value for one, value in zip(columns, row, strict=True)}
+        leads = held["local", "rank"] == 0
+        assert (line["step"], line["view"]) == (held["agreed", "step"], held["step", "view"])
+        assert line.keys() - {"fired"} == {"step", "view", "rank", "local"} | ({"agreed"} if leads else set())
+        fires = [name for group, name in held if group == "fired" and held[group, name] and leads]
+        assert list(line.get("fired", ())) == fires
+        for name in fires:
+            np.testing.assert_equal(np.float32(number(line["fired"][name])), np.float32(held["targets", name]))
+        for one, value in zip(columns, row, strict=True):
+            if one.group in {"local", "agreed"} & line.keys() and one.name not in ("step", "rank"):
+                if value == -np.inf and "(" in one.name:
+                    assert one.name not in line[one.group]
+                    continue
+                told = number(line[one.group][one.name])
+                assert (type(told) is bool) == (one.dtype == "bool")
+                as_held = np.float32 if one.dtype == "float32" else float
+                np.testing.assert_equal(as_held(told), as_held(value))
 
 
 def test_a_rule_that_fired_stands_with_what_it_asked_for():
