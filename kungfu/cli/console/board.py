@@ -38,7 +38,7 @@ class Board:
     """Takes from many threads without ever making one wait for a terminal; keeps the newest lines."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._changed = threading.Lock(), threading.Event()
         self._said: deque[Said] = deque(maxlen=_MOST_LINES)
         self._put = 0
         self._status = Status()
@@ -48,20 +48,32 @@ class Board:
         with self._lock:
             self._said.append(said)
             self._put += 1
+        self._changed.set()
 
     def event(self, fields: Mapping[str, Any]) -> None:
         """Something that changes the status."""
         with self._lock:
             self._status = after_event(self._status, fields)
+        self._changed.set()
 
     def step(self, figures: Mapping[str, Any]) -> None:
         """The figures of a step."""
         with self._lock:
             self._status = after_step(self._status, figures)
+        self._changed.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until something has come since the last ``take``, or ``wake``, or for so long."""
+        self._changed.wait(timeout_s)
+
+    def wake(self) -> None:
+        """Nobody shall wait any longer."""
+        self._changed.set()
 
     def take(self) -> News:
         """Everything since the last call."""
         with self._lock:
+            self._changed.clear()
             news = News(tuple(self._said), self._put - len(self._said), self._status)
             self._said.clear()
             self._put = 0

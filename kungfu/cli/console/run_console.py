@@ -26,7 +26,8 @@ from kungfu.runtime.agent.agent import Ending
 
 __all__ = ["RunConsole", "Screen", "make_console"]
 
-_PAINT_EVERY_S = 0.2
+# Between two paintings at least and at most: the status shows a clock.
+_PAINT_EVERY_S, _PAINT_WITHIN_S = 0.2, 1.0
 # A terminal that was stopped by a key press must not hold up the end of a job.
 _LAST_PAINT_S = 2.0
 
@@ -95,6 +96,7 @@ class RunConsole:
 
     def _paint_on(self) -> None:
         while not self._closing.wait(_PAINT_EVERY_S):
+            self._board.wait(_PAINT_WITHIN_S)
             if not self._paint():
                 return
 
@@ -112,6 +114,7 @@ class RunConsole:
         if self._closing.is_set():
             return
         self._closing.set()
+        self._board.wake()
         self._painter.join(timeout=_LAST_PAINT_S)
         if self._painter.is_alive():
             return

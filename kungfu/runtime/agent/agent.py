@@ -48,7 +48,7 @@ from kungfu.runtime.wire.messages_pb2_grpc import (
 
 __all__ = ["Agent", "Ending", "Job"]
 
-_TICK_S = 0.2
+_TICK_S, _QUIET_TICK_S = 0.2, 1.0
 _LOOK_S = 0.25
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -80,7 +80,8 @@ class Agent:
         ending: Ending | None = None
         previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         try:
-            for work in (self._tell_head, self._watch_head):
+            alone = len(self._station.job.hosts) == 1
+            for work in (self._tell_head,) if alone else (self._tell_head, self._watch_head):
                 threading.Thread(target=work, daemon=True, name=f"kungfu{work.__name__}").start()
             ending = self._found_or_enter()
             while ending is None:
@@ -88,6 +89,7 @@ class Agent:
             return ending
         finally:
             self._closing.set()  # first: what was not seen to by now is told to the next head, if there is one
+            self._station.happenings.close()
             ended = ending or Ending(1)
             if isinstance(self._role, Head):
                 self._role.close(ended)
@@ -111,10 +113,7 @@ class Agent:
     def _tell_head(self) -> None:
         """Tells the head what happens here, in order; it may be here itself, or be lost and another one come."""
         outbox, allegiance = self._station.happenings, self._station.allegiance
-        while not self._closing.is_set():
-            happening = outbox.first(_TICK_S)
-            if happening is None:
-                continue
+        while (happening := outbox.first()) is not None:
             if allegiance.leads:
                 self._station.put(happening)
                 outbox.taken()
@@ -155,8 +154,8 @@ class Agent:
         return head.begin()
 
     def _next(self) -> Ending | None:
-        event = self._station.take(_TICK_S) or decided.Tick()
         assert self._role is not None
+        event = self._station.take(_QUIET_TICK_S if self._role.quiet else _TICK_S) or decided.Tick()
         outcome = self._role.hears(event)
         return self._succeed(outcome.how) if isinstance(outcome, HeadLost) else outcome
 

@@ -26,6 +26,11 @@ class Follower:
         standby = self._station.allegiance.held.standby
         return standby.cluster if standby else Cluster(Rules(self._station.settings.deadlines))
 
+    @property
+    def quiet(self) -> bool:
+        """The head looks at the clock."""
+        return True
+
     def hears(self, event: Any) -> Ending | HeadLost | None:
         """Sees to an event; how the job ended here, if that is its end, or that nobody leads it."""
         if isinstance(event, Signalled):

@@ -25,6 +25,7 @@ from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.deciding.cluster import Cluster
 from kungfu.runtime.deciding.cluster.state import UNBOUNDED
 from kungfu.runtime.deciding.failure import Failure
+from kungfu.runtime.deciding.requests import current
 from kungfu.runtime.wire import messages_pb2 as pb
 
 __all__ = ["Fence", "Head"]
@@ -53,6 +54,13 @@ class Head:
     def cluster(self) -> Cluster:
         """What is known of the job."""
         return self._course.cluster
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is awaited that may come too late."""
+        cluster, ledger = self._course.cluster, self._course.desk.ledger
+        awaited = cluster.starting or cluster.regrouping is not None or current(ledger) is not None
+        return self._course.began and not awaited
 
     def begin(self) -> Ending | None:
         """Starts the job, once the agents of all its hosts are in; or goes on with it."""

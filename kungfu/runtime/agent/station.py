@@ -75,7 +75,7 @@ class Outbox:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[pb.Happening] = deque()
-        self._count = 0
+        self._count, self._closed = 0, False
 
     def put(self, happening: pb.Happening) -> None:
         """The head shall hear of this."""
@@ -85,16 +85,22 @@ class Outbox:
             self._waiting.append(happening)
             self._changed.notify_all()
 
-    def first(self, timeout_s: float) -> pb.Happening | None:
-        """The oldest one, waited for; ``None`` if there is none by then."""
+    def first(self, timeout_s: float | None = None) -> pb.Happening | None:
+        """The oldest one, waited for; ``None`` if there is none by then, or this agent ends."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._waiting), timeout=timeout_s)
-            return self._waiting[0] if self._waiting else None
+            self._changed.wait_for(lambda: self._waiting or self._closed, timeout=timeout_s)
+            return self._waiting[0] if self._waiting and not self._closed else None
 
     def taken(self) -> None:
         """The head has heard of the oldest one."""
         with self._changed:
             self._waiting.popleft()
+
+    def close(self) -> None:
+        """This agent ends: nobody waits any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def holds(self, what: str) -> bool:
         """Whether the head has yet to hear of one of this kind."""

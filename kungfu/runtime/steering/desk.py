@@ -51,6 +51,7 @@ class Desk:
         self._hosts = [host.name for host in hosts] or [settings.agent.partition(":")[0]]
         self._ledger, self._recent = ledger or Ledger(), Recent()
         self._states: dict[int, tuple[str, float]] = {}
+        self._looked_at: Cluster | None = None
         self._measured: tuple[requests.Step, ...] = ()
         self._over = self._unreached = ""
 
@@ -120,6 +121,8 @@ class Desk:
 
     def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[Demand]:
         before = self._ledger
+        if current(before) is None and not isinstance(event, requests.Asked):
+            return []  # it means nothing to anybody, and to describe the situation takes a while
         self._ledger, demands = requests.step(before, event, self._situation(cluster), now)
         changed = self._ledger is not before
         for name, entry in self._ledger.entries.items() if changed else ():
@@ -178,6 +181,9 @@ class Desk:
 
     def _since(self, cluster: Cluster, now: float) -> None:
         """Remembers since when each peer is as it is."""
+        if cluster is self._looked_at:
+            return
+        self._looked_at = cluster
         states = peer_states(cluster)
         before = self._states
         self._states = {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 from kungfu.cli.console.board import Board, Said
 from tests.cli.recorded import GROWN, measured
 
@@ -31,3 +34,19 @@ def test_the_status_is_the_newest_and_stays_when_it_is_taken() -> None:
     board.step(measured(4))
     assert board.take().status.step["step"] == 4
     assert board.take().status.phase == "training"
+
+
+def test_who_waits_is_woken_by_news_and_by_an_end_and_not_by_what_was_taken() -> None:
+    board = Board()
+    board.say(Said("rank 0", "one"))
+    board.wait(60.0)
+    board.take()
+    threading.Timer(0.05, board.event, [GROWN[3]]).start()
+    board.wait(60.0)
+    assert board.take().status.phase == "training"
+    threading.Timer(0.05, board.wake).start()
+    board.wait(60.0)
+    board.take()
+    began = time.monotonic()
+    board.wait(0.05)
+    assert time.monotonic() - began >= 0.05
