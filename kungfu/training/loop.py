@@ -11,7 +11,7 @@ import tensorflow as tf
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 from kungfu.runtime.deciding.decide import Terms
 from kungfu.training.barrier import Barrier
-from kungfu.training.data import Feed, Stamps
+from kungfu.training.data import Feed, Stamps, is_stale
 from kungfu.training.failures import translated
 from kungfu.training.graph.account import Account, Where, read_where
 from kungfu.training.graph.accumulate import Accumulation
@@ -21,7 +21,6 @@ from kungfu.training.graph.step import (
     ACCUMULATED,
     BARRIER_FAILED,
     BARRIER_HELD,
-    STALE_BATCH,
     CompiledStep,
     StepParts,
     as_tensors,
@@ -58,9 +57,9 @@ class Loop:
         self._batch: int | None = None  # as the loader says
         self.accumulation: Accumulation | None = None
         self._compiled: CompiledStep | None = None
-        self._where: Where | None = None  # as the last step told, until something else may have changed it
+        self._where: Where | None = None  # as the last step told, if nothing else can have changed it since
         self._stale, self._finished, self._looped = 0, False, False
-        self._failure: BaseException | None = None
+        self._failure: BaseException | None = None  # of the last barrier, as long as nobody has mended it
 
     @property
     def ledger(self) -> Ledger:
@@ -79,8 +78,8 @@ class Loop:
 
     def where(self) -> Where:
         """Where the run is; costs nothing behind a step that came to its end."""
-        if self._where is None:
-            self._where = read_where(self.ledger)
+        if self._where is None or self._looped:
+            return read_where(self.ledger)
         return self._where
 
     def takes(self, feed: Feed, *, seed: int, accumulation: Accumulation | None) -> None:
@@ -119,7 +118,6 @@ class Loop:
         if not tf.executing_eagerly():
             return self._call_inside(function, args, kwargs)
         self.calls += 1
-        self._where = None
         if self.left or self.stopped or self._finished:
             raise UsageError(
                 "a training step was called after this peer's training was over; see training.left, training.stopped"
@@ -130,10 +128,13 @@ class Loop:
         if (lost := self.barrier.lost()) is not None:
             self._recover(lost, None)
             return SKIPPED
-        stamp = tf.constant(self.stamps.of(tensors), tf.int64)
+        stamp = self.stamps.of(tensors)
+        if self._failure is not None or is_stale(stamp, self.where()):
+            return self._skipped()
+        self._where = None
         try:
             self.barrier.settle()
-            returned, account = self._compiled(stamp, tensors)
+            returned, account = self._compiled((stamp.micro, stamp.micros), tensors)
         except tf.errors.OpError as error:
             self._recover(translated(error, self.barrier, where=f"step {self._steps() + 1}"), error)
             return SKIPPED
@@ -144,11 +145,22 @@ class Loop:
             self._where = account.where
         return result
 
+    def _skipped(self) -> Any:
+        """The batch is not trained on, and what was accumulated of its step is dropped."""
+        self._stale += 1
+        if self._stale > _STALE_IN_A_ROW:
+            raise UsageError(f"{self._stale} batches in a row were stale: pass on those of training.batches()")
+        self.ledger.figures.micro.done.assign(0)
+        self._where = None
+        return SKIPPED
+
     def _recover(self, failure: BaseException, cause: BaseException | None) -> None:
         """Goes on without the peers that were lost; whatever else went wrong is raised."""
+        self._where = None
         if not isinstance(failure, PeerFailure | DeadlineExceeded):
             raise failure from (cause if cause is not failure else None)
         self.barrier.recover(failure)
+        self._failure = None
         self._record_view()
 
     def _call_inside(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -222,11 +234,6 @@ class Loop:
         return BARRIER_HELD
 
     def _concluded(self, returned: Any, account: Account) -> Any:
-        if account.code == STALE_BATCH:
-            self._stale += 1
-            if self._stale > _STALE_IN_A_ROW:
-                raise UsageError(f"{self._stale} batches in a row were stale: pass on those of training.batches()")
-            return SKIPPED
         self._stale = 0
         if account.code != ACCUMULATED:
             self.barrier.pace.stepped()
@@ -264,8 +271,10 @@ class Loop:
         tape, row = self.ledger.figures.tape, account.row
         if self._recorder is not None:
             self._recorder.stepped(row)
-            held = account.code == BARRIER_HELD
-            self._record_view() if held else self._recorder.settled(after=tape.step(row))
+            if account.code == BARRIER_HELD:
+                self._record_view()
+            else:
+                self._recorder.settled(after=tape.step(row))
         if leads or chronicle.has_news:
             chronicle.stepped(partial(tape.figures, row))
         if leads and self._in_shadow and tape.fired(row) & self._in_shadow:

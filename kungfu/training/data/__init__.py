@@ -2,6 +2,6 @@
 
 from kungfu.training.data.feed import Feed, Remainder, checked_feed
 from kungfu.training.data.loader import batches
-from kungfu.training.data.stamps import Stamps
+from kungfu.training.data.stamps import Stamps, is_stale
 
-__all__ = ["Feed", "Remainder", "Stamps", "batches", "checked_feed"]
+__all__ = ["Feed", "Remainder", "Stamps", "batches", "checked_feed", "is_stale"]

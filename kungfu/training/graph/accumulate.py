@@ -2,8 +2,8 @@
 
 Only the last micro-batch of a share reduces and updates (Wu et al., *EDL*, section 5.4). The user's function is traced
 once, for every micro-batch alike; what only the last one does stands in a ``tf.cond`` on a variable that the batch's
-stamp sets. That holds for the optimizer's update too, which the user's function calls: while it is traced, ``apply``
-of the attached optimizers is one that asks first.
+place in the step sets. That holds for the optimizer's update too, which the user's function calls: while it is traced,
+``apply`` of the attached optimizers is one that asks first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kungfu.training.graph.ledger import Figures
 
 __all__ = ["ACCUMULATED", "Accumulation"]
 
-ACCUMULATED = 4  # what a call of the step comes to whose micro-batch was not the last
+ACCUMULATED = 3  # what a call of the step comes to whose micro-batch was not the last
 
 Exchange = Callable[[Sequence[Any], Any], list[Any]]
 
@@ -34,11 +34,14 @@ class Accumulation:
         self._sums: list[tf.Variable] = []
 
     @contextmanager
-    def begun(self, stamp: Any) -> Iterator[None]:
-        """Graph: around the user's function. The first micro-batch of a step starts anew, whatever was before it."""
+    def begun(self, which: Any) -> Iterator[None]:
+        """Graph: around the user's function, on micro-batch ``which[0]`` of ``which[1]`` (int64).
+
+        The first one of a step starts anew, whatever was before it.
+        """
         micro = self._figures.micro
-        micro.done.assign(stamp[3])
-        micro.last.assign(tf.equal(stamp[3] + 1, stamp[4]))
+        micro.done.assign(which[0])
+        micro.last.assign(tf.equal(which[0] + 1, which[1]))
         for optimizer in self._optimizers:
             # Not by setattr, which Keras overrides to track what is set.
             object.__setattr__(optimizer, "apply", self._asking(optimizer.apply))

@@ -89,7 +89,7 @@ class Posts:
     """Requests for a barrier. A message carries ``asked - served``; ``carried`` is what ``asked`` was at that moment.
 
     They are counters, never a flag: what is asked between the message and the barrier is not lost, it rides on the
-    next message. Once ``halted``, no step runs: a barrier failed, or ended training, and Python has to hear of it.
+    next message. Once ``halted``, a loop in the graph runs no more steps: a barrier failed, or ended training.
     """
 
     asked: tf.Variable

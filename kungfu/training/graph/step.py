@@ -1,10 +1,11 @@
-"""The compiled step: the user's function between the check of the batch's stamp and the barrier, traced once."""
+"""The compiled step: the user's function and the barrier behind it, traced once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import tensorflow as tf
@@ -19,19 +20,18 @@ __all__ = [
     "ACCUMULATED",
     "BARRIER_FAILED",
     "BARRIER_HELD",
-    "STALE_BATCH",
-    "UNSTAMPED",
+    "WHOLE",
     "CompiledStep",
     "StepParts",
+    "as_tensors",
     "batched",
 ]
 
 # What a step comes to. The barrier never raises: inside the graph an exception would lose its type, and the rest of the
 # step would run on.
-DONE, BARRIER_HELD, STALE_BATCH, BARRIER_FAILED = 0, 1, 2, 3
+DONE, BARRIER_HELD, BARRIER_FAILED = 0, 1, 2
 
-# A batch that did not come from training.batches is never stale, and all that its peer has for the step.
-UNSTAMPED = (-1, -1, -1, 0, 1)
+WHOLE = (0, 1)  # the first micro-batch of one: all that its peer has for the step
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class StepParts:
 
 
 class CompiledStep:
-    """A user's step function with the stamp check before it and the barrier after it.
+    """A user's step function with the barrier after it, called with a micro-batch and its place in the step.
 
     The first dimension of every tensor is left open from the first trace, so that uneven slices never trace again.
     """
@@ -58,8 +58,7 @@ class CompiledStep:
         self._parts = parts
         self._structure = structure
         self._returned: Any = None
-        self._outputs: Sequence[tuple[Any, Any]] = ()
-        signature = [tf.TensorSpec((len(UNSTAMPED),), tf.int64), *(_open_spec(tensor) for tensor in example)]
+        signature = [tf.TensorSpec((len(WHOLE),), tf.int64), *(_open_spec(tensor) for tensor in example)]
         self._outer = tf.function(self._step, input_signature=signature, autograph=False)
         self._traced = self._outer.get_concrete_function()
 
@@ -72,9 +71,9 @@ class CompiledStep:
         """How often the step was traced: the larger of its own count and that of the user's function inside."""
         return max(self._outer.experimental_get_tracing_count(), self._inner.experimental_get_tracing_count())
 
-    def __call__(self, stamp: Any, tensors: Sequence[Any]) -> tuple[Any, Account]:
-        """What the user's function returned, and what the step tells of itself."""
-        account, *flat = self._outer(stamp, *tensors)
+    def __call__(self, micro: tuple[int, int], tensors: Sequence[Any]) -> tuple[Any, Account]:
+        """What the user's function returned, and what the step tells of itself; ``micro``: which one, of how many."""
+        account, *flat = self._outer(_constant(micro), *tensors)
         return self._packed(flat), read_account(account)
 
     def inside(self, tensors: Sequence[Any], *, failed: Callable[[], None]) -> Any:
@@ -83,8 +82,16 @@ class CompiledStep:
         What the step came to cannot be told there, so a barrier that failed makes the loop fail: ``failed`` raises.
         After that, and after a barrier that ended training, the loop runs no more steps, which give zeros.
         """
-        account, *flat = self._outer(tf.constant(UNSTAMPED, tf.int64), *tensors)
-        code = code_of(account)
+        nothing = [(output.shape, output.dtype) for output in self._traced.outputs[1:]]
+
+        def run() -> list[Any]:
+            account, *flat = self._outer(tf.constant(WHOLE, tf.int64), *tensors)
+            return [code_of(account), *flat]
+
+        def skip() -> list[Any]:
+            return [tf.constant(DONE, tf.int64), *(_nothing(*spec) for spec in nothing)]
+
+        code, *flat = tf.cond(self._parts.ledger.posts.halted.read_value(), skip, run)
 
         def fail() -> Any:
             with tf.control_dependencies([tf.py_function(lambda: failed(), [], [])]):
@@ -100,26 +107,7 @@ class CompiledStep:
 
     # ---- traced ----------------------------------------------------------------------------------------------------
 
-    def _step(self, stamp: Any, *tensors: Any) -> list[Any]:
-        stale = _is_stale(self._parts.ledger, stamp)
-
-        def run() -> list[Any]:
-            outputs = self._run(stamp, tensors)
-            self._outputs = [(output.shape, output.dtype) for output in outputs]
-            return outputs
-
-        def skip() -> list[Any]:
-            self._parts.ledger.figures.micro.done.assign(0)  # what was accumulated is dropped
-            return [tf.constant(STALE_BATCH, tf.int64), *(_nothing(*spec) for spec in self._outputs[1:])]
-
-        # The user's branch is traced first, so that the other one knows what it has to give.
-        return self._told(tf.cond(tf.logical_not(stale), run, skip))
-
-    def _told(self, outcome: Sequence[Any]) -> list[Any]:
-        code, *outputs = outcome
-        return [write_account(self._parts.ledger, code), *outputs]
-
-    def _run(self, stamp: Any, tensors: Sequence[Any]) -> list[Any]:
+    def _step(self, micro: Any, *tensors: Any) -> list[Any]:
         ledger, accumulation = self._parts.ledger, self._parts.accumulation
         batch = batched(tensors)
         samples = tf.constant(1) if batch is None else tf.shape(batch)[0]
@@ -128,13 +116,13 @@ class CompiledStep:
             self._parts.rate.advance(ledger.progress)
         kept = [variable.read_value() for variable in self._parts.statistics]
         args, kwargs = tf.nest.pack_sequence_as(self._structure, list(tensors))
-        with nullcontext() if accumulation is None else accumulation.begun(stamp):
+        with nullcontext() if accumulation is None else accumulation.begun(micro):
             returned = self._inner(*args, **kwargs)
         self._keep_statistics(samples, kept)
         leaves = tf.nest.flatten(returned)
         self._returned = (returned, [isinstance(leaf, tf.Tensor) for leaf in leaves])
         code = self._ended() if accumulation is None else accumulation.ended(self._ended)
-        return [code, *(leaf for leaf in leaves if isinstance(leaf, tf.Tensor))]
+        return [write_account(ledger, code), *(leaf for leaf in leaves if isinstance(leaf, tf.Tensor))]
 
     def _ended(self) -> Any:
         """The step is done on all peers: the position moves on, and a barrier is held if one was asked for."""
@@ -166,6 +154,12 @@ def batched(tensors: Sequence[Any]) -> Any | None:
     return next((tensor for tensor in tensors if tensor.shape.rank), None)
 
 
+@lru_cache(maxsize=64)
+def _constant(micro: tuple[int, int]) -> Any:
+    """A tensor costs as much to make as the rest of a call does; most steps are whole ones."""
+    return tf.constant(micro, tf.int64)
+
+
 def _open_spec(tensor: Any) -> tf.TensorSpec:
     shape = tensor.shape
     return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, tensor.dtype)
@@ -173,17 +167,6 @@ def _open_spec(tensor: Any) -> tf.TensorSpec:
 
 def _nothing(shape: Any, dtype: Any) -> Any:
     return tf.zeros([dimension or 0 for dimension in shape], dtype)
-
-
-def _is_stale(ledger: Ledger, stamp: Any) -> Any:
-    """A batch that was cut for another epoch, position or view than the ones in force; any batch once halted.
-
-    A micro-batch is the first of its step, or the one behind those that are done.
-    """
-    here = tf.stack([ledger.progress.epoch, ledger.progress.offset, ledger.place.version])
-    elsewhere = tf.logical_and(stamp[0] >= 0, tf.reduce_any(tf.not_equal(stamp[:3], here)))
-    out_of_turn = tf.logical_and(stamp[3] > 0, tf.not_equal(stamp[3], ledger.figures.micro.done))
-    return elsewhere | out_of_turn | ledger.posts.halted.read_value()
 
 
 def _advance(ledger: Ledger) -> None:
@@ -206,6 +189,9 @@ def as_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The leaves of a step's arguments as tensors; ``UsageError`` for what is none."""
     tensors = []
     for leaf in tf.nest.flatten((args, kwargs)):
+        if isinstance(leaf, tf.Tensor):  # nearly always, and to convert it would take as long as all the rest
+            tensors.append(leaf)
+            continue
         try:
             tensors.append(tf.convert_to_tensor(leaf))
         except (TypeError, ValueError) as error:

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.runtime.attachment.protocol import Attachment
-from kungfu.training.graph.step import UNSTAMPED, CompiledStep
+from kungfu.training.graph.step import WHOLE, CompiledStep
 
 __all__ = ["warmed_up"]
 
@@ -26,7 +26,7 @@ def warmed_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[
     attachment.open(rank=0, size=1, job="warm-up", view=0, deadline_s=60.0, secret=b"alone", addresses=[""])
     before = [(variable, tf.identity(variable.read_value())) for variable in compiled.variables]
     try:
-        compiled(tf.constant(UNSTAMPED, tf.int64), tensors)
+        compiled(WHOLE, tensors)
     finally:
         for variable, value in before:
             variable.assign(value)

@@ -48,6 +48,22 @@ def skips_a_stale_batch(run):
     assert everything(run) != before
 
 
+def test_a_batch_is_stale_too_behind_a_loop_that_moved_the_position_inside_the_graph():
+    run = linear_run()
+    batches = run.training.batches(points(12), batch_size=2, epochs=1, seed=0)
+    run.step(next(batches))
+    inside = tf.function(run.step)
+    ahead = next(batches)
+    inside(points(2))
+    before = everything(run)
+    assert run.step(ahead) is kf.SKIPPED
+    assert everything(run) == before
+    assert run.step(next(batches)) is not kf.SKIPPED
+    ahead = next(batches)
+    inside(points(2))  # traced long ago: no Python of the step's runs here
+    assert run.step(ahead) is kf.SKIPPED
+
+
 def test_a_peer_without_samples_keeps_its_statistics_and_its_weights():
     run = stateful_run()
     run.step(points(6))
