@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -203,15 +203,19 @@ def main() -> None:
     if given.peer is not None:
         measure(given)
         return
-    tell(measured_by_peers("benchmarks.policy_overhead", given, deadline_s=DEADLINE_S))
+    tell(
+        measured_by_peers(
+            "benchmarks.policy_overhead", {"rounds": given.rounds, "samples": given.samples}, deadline_s=DEADLINE_S
+        )
+    )
 
 
-def measured_by_peers(module: str, given: argparse.Namespace, *, deadline_s: float) -> Any:
-    """What rank 0 of a job of two peers wrote down, each of which runs ``module`` with ``--peer``."""
+def measured_by_peers(module: str, given: Mapping[str, Any], *, deadline_s: float) -> Any:
+    """What rank 0 of a job of two peers wrote down, each of which runs ``module`` with ``--peer`` and what is given."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "seconds.json"
         program = ["-m", module, "--peer", str(result)]
-        options = ["--rounds", str(given.rounds), "--samples", str(given.samples)]
+        options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
         launcher = [sys.executable, "-m", "kungfu.cli.run", "-np", "2", "--logdir", str(Path(folder) / "log")]
         job = subprocess.Popen(
             [*launcher, sys.executable, *program, *options], env={**os.environ, **ONE_THREAD}, stdout=subprocess.DEVNULL

@@ -1,20 +1,25 @@
 """What events, trace, metrics, heartbeats and stamps cost a run without changes: a step with them over one without.
 
-One job of two peers runs the same model (about a million weights, no policy) in three ways by turns, in blocks of 50
-steps. *full* is as a user runs it: every batch stamped and its stamp checked, every step on the tape, in
-``trace.jsonl`` and ``metrics.jsonl``, the deadlines of waits following the steps. *bare* is the same compiled step over
-the same kind of attachment, fed by the same loader (order, rows gathered ahead in its thread, tensors), with all that
-taken out. *unfed* is bare on one batch that stays: what a loader costs at all is bare over unfed.
+One job of two peers runs the same model (about a million weights, no policy) in three ways by turns, step by step.
+*full* is as a user runs it: every batch stamped and its stamp checked, every step on the tape, in ``trace.jsonl`` and
+``metrics.jsonl``, the deadlines of waits following the steps. *bare* is the same compiled step over the same kind of
+attachment, fed by the same loader (order, rows gathered ahead in its thread, tensors), with all that taken out.
+*unfed* is bare on one batch that stays: what a loader costs at all is bare over unfed.
 
-A block counts by the mean seconds of its steps, from the first batch drawn until all that its steps told is with the
-agent, and is divided by its neighbour. The processor's time is that of rank 0. Heartbeats beat in all: what a peer does
-while nobody trains is measured apart, as the fraction of a processor that it takes, and added.
+Steps are such that the processor computes, and in other jobs those of a device, of which the processor only waits for
+the end (emulated: a sleep and a small batch).
 
-Prints a table, and as last line a JSON object: ``overhead`` is full over bare minus 1 plus ``background``; ``spread``
-is half the distance between the lower and the upper third of the blocks; ``processor_overhead`` is full over bare in
-the processor's time; ``loader`` is bare over unfed minus 1.
+A step counts from the drawing of its batch to its end, and is divided by the other one of its round; their order is
+drawn anew each time. Two equal steps of one process differ by a percent, by where their memory happens to lie: so
+several jobs are run, and the mean of their medians counts. What is done beside the training thread (lines written and
+sent, heartbeats, servers; the agent's share for one peer) is measured while full steps follow each other, as the
+processor time that it takes of a second. It is added in full: as if the processors had nothing else to spare.
 
-Run: ``python -m benchmarks.runtime_overhead [--rounds 60] [--samples 576]``
+Prints a table, and as last line a JSON object: ``overhead`` is ``step_overhead``, full over bare minus 1, plus
+``beside``, of a processor's step, and ``device_overhead`` of a device's; ``uncertainty`` is the standard error of
+``step_overhead`` over the jobs; ``loader`` is bare over unfed minus 1.
+
+Run: ``python -m benchmarks.runtime_overhead [--jobs 8] [--rounds 200] [--samples 576] [--device-ms 18]``
 """
 
 from __future__ import annotations
@@ -23,26 +28,36 @@ import argparse
 import itertools
 import json
 import os
+import random
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from benchmarks.policy_overhead import FEATURES, beside, build, marked, measured_by_peers, ratio
+from benchmarks.elasticity.work import device
+from benchmarks.policy_overhead import FEATURES, beside, build, marked, measured_by_peers
 
-BLOCK, LABELS, TURNS = 50, 10, 14
-APART_S, IDLE_S, DEADLINE_S = 0.1, 3.0, 900.0
+LABELS, TURNS = 10, 14
+SMALL = 8  # samples of a step whose time is a device's
+WARM_UP, ALONE = 20, 500  # rounds that do not count; full steps in a row
+DEADLINE_S = 900.0
+# By the starts of their names, the native threads that are not TensorFlow's.
+BESIDE = ("kungfu", "grpc", "event_engine", "lifeguard", "resolver")
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; ``--peer`` is how the benchmark starts its own peers."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=60, help=f"blocks of {BLOCK} steps of each kind (60)")
+    parser.add_argument("--jobs", type=int, default=8, help="of each sort of step (8)")
+    parser.add_argument("--rounds", type=int, default=200, help="steps of each kind in a job (200)")
     parser.add_argument("--samples", type=int, default=576, help="of a step on each peer (576, about 20 ms)")
+    parser.add_argument("--device-ms", type=float, default=18.0, help="emulated device time of a step (18)")
     parser.add_argument("--peer", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(words)
 
@@ -52,7 +67,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Unstamped:
-    """Of a run without stamps: none is put, and every step is given the same one, that nothing compares."""
+    """Of a run without stamps: none is put, and every step is given the same one, that fits everywhere."""
 
     nothing: Any
 
@@ -66,38 +81,61 @@ class Unstamped:
 
 def stripped(first: Any, model: Any, optimizer: Any, *, name: str, batches: Callable[[Any], Iterator[Any]]) -> Any:
     """The step of another run in the same job, without stamps and records, made and traced here; and its batches."""
-    from kungfu.training import loop
-    from kungfu.training.graph.step import CompiledStep
     from kungfu.training.graph.tape import Tape
-
-    class Unchecked(CompiledStep):
-        def _step(self, stamp: Any, *tensors: Any) -> list[Any]:
-            return self._told(self._run(stamp, tensors))
 
     run = beside(first, [], name=name)
     run._loop._chronicle_step = lambda account: None
     run._loop.barrier.pace = SimpleNamespace(stepped=lambda: None, entered=lambda: None)
     run._loop.stamps = Unstamped(run._loop.stamps.of([]))
     step, own = marked(run, model, optimizer), batches(run)
-    with mock.patch.object(loop, "CompiledStep", Unchecked), mock.patch.object(Tape, "write"):
+    with mock.patch.object(Tape, "write"):
         step(*next(own))
     return step, own
 
 
-def block(step: Callable[..., object], batches: Iterator[Any], *, flush: Callable[[], None]) -> tuple[float, float]:
-    """The mean seconds of a step over a block, and those of the processor."""
-    began, started = time.process_time(), time.perf_counter()
-    for batch in itertools.islice(batches, BLOCK):
-        step(*batch)
-    flush()
-    return (time.perf_counter() - started) / BLOCK, (time.process_time() - began) / BLOCK
+def seconds_of(step: Callable[..., object], batches: Iterator[Any], *, device_s: float) -> float:
+    """How long the next step takes, its batch included."""
+    started = time.perf_counter()
+    batch = next(batches)
+    if device_s:
+        device(device_s)
+    step(*batch)
+    return time.perf_counter() - started
 
 
-def background() -> float:
-    """The fraction of a processor that this peer takes while nobody trains."""
-    began, started = time.process_time(), time.perf_counter()
-    time.sleep(IDLE_S)
-    return (time.process_time() - began) / (time.perf_counter() - started)
+def of_this_peer() -> float:
+    """The seconds of processor time of this process so far that are neither the program's nor TensorFlow's."""
+    python = {one.native_id: one.name for one in threading.enumerate()}
+    training = {number for number, name in python.items() if name in ("MainThread", "kungfu-loader")}
+    took = 0.0
+    for task in Path("/proc/self/task").iterdir():
+        number = int(task.name)
+        if number not in training and (number in python or (task / "comm").read_text().startswith(BESIDE)):
+            took += processor_s(task)
+    return took
+
+
+def processor_s(task: Path) -> float:
+    """The seconds that a thread has run, by its folder in /proc."""
+    return int((task / "schedstat").read_text().split()[0]) / 1e9
+
+
+def of_the_agent() -> float:
+    """The seconds of processor time of the agent so far."""
+    tasks = Path(f"/proc/{os.getppid()}/task")
+    return sum(processor_s(task) for task in tasks.iterdir())
+
+
+def share_beside(step: Callable[[], object], *, peers: int) -> float:
+    """The fraction of a processor that is taken beside training, while full steps follow each other."""
+
+    def beside() -> float:
+        return of_this_peer() + of_the_agent() / peers
+
+    before, started = beside(), time.perf_counter()
+    for _ in range(ALONE):
+        step()
+    return (beside() - before) / (time.perf_counter() - started)
 
 
 def kinds(
@@ -137,17 +175,17 @@ def measure(given: argparse.Namespace) -> None:
     model, optimizer = build()
     training = kf.attach(model, optimizer)
     compared = kinds(training, model, optimizer, samples=given.samples)
-    membership: Any = training._loop.barrier.equipment.membership
-    flush = membership._agency._flush
-    told: dict[str, Any] = {clock: {name: [] for name in compared} for clock in ("seconds", "processor")}
-    for number in range(given.rounds + 1):
-        for name in sorted(compared, reverse=number % 2 == 1):
-            for clock, took in zip(told.values(), block(*compared[name], flush=flush), strict=True):
-                clock[name].append(took)
-            time.sleep(APART_S)  # until the other peer is done with its block too
-    told["background"] = background()
+    steps = {name: partial(seconds_of, *of, device_s=given.device_ms / 1e3) for name, of in compared.items()}
+    order = random.Random(0)  # the same on both peers
+    seconds: dict[str, list[float]] = {name: [] for name in compared}
+    for number in range(WARM_UP + given.rounds):
+        for name in order.sample(sorted(compared), len(compared)):
+            took = steps[name]()
+            if number >= WARM_UP:
+                seconds[name].append(took)
+    beside = share_beside(steps["full"], peers=training.size)
     if training.rank == 0:
-        given.peer.write_text(json.dumps(told))
+        given.peer.write_text(json.dumps({"seconds": seconds, "beside": beside}))
     training.finish()
 
 
@@ -155,43 +193,49 @@ def measure(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Starts the job, and tells what it measured."""
+    """Starts the jobs, and tells what they measured."""
     given = arguments()
     if given.peer is not None:
         measure(given)
         return
     before = os.getloadavg()[0]
-    measured = measured_by_peers("benchmarks.runtime_overhead", given, deadline_s=DEADLINE_S)
-    tell(measured, load=[round(before, 2), round(os.getloadavg()[0], 2)])
+    steps = {"": (given.samples, 0.0), "device_": (SMALL, given.device_ms)}
+    figures: dict[str, Any] = {}
+    for prefix, (samples, device_ms) in steps.items():
+        how = f"a device's, emulated by a sleep of {device_ms:g} ms" if device_ms else "the processor's"
+        print(f"steps are {how}; {given.jobs} jobs of 2 peers, {given.rounds} rounds of a step of each kind")
+        options = {"rounds": given.rounds, "samples": samples, "device-ms": device_ms}
+        jobs = []
+        for _ in range(given.jobs):
+            measured = measured_by_peers("benchmarks.runtime_overhead", options, deadline_s=DEADLINE_S)
+            jobs.append(told(measured["seconds"], measured["beside"]))
+        figures |= {f"{prefix}{name}": round(value, 5) for name, value in summary(jobs).items()}
+    load = [round(one, 2) for one in (before, os.getloadavg()[0])]
+    print(json.dumps(figures | {"load": load}))
 
 
-def tell(measured: dict[str, Any], *, load: Sequence[float]) -> None:
-    """The table, and the figures as JSON."""
-    seconds, processor = (
-        {name: blocks[1:] for name, blocks in measured[clock].items()} for clock in ("seconds", "processor")
-    )
-    print(f"2 peers, {len(seconds['bare'])} blocks of {BLOCK} steps of each kind")
-    for name in ("unfed", "bare", "full"):
-        wall, busy = (1e3 * statistics.median(clock[name]) for clock in (seconds, processor))
-        print(f"{name:>10}: {wall:7.2f} ms a step, {busy:7.2f} ms of processor time on rank 0, batches included")
-    ratios = {}
-    for name, over, under in (("loader", "bare", "unfed"), ("step", "full", "bare")):
-        for clock, blocks in (("seconds", seconds), ("processor", processor)):
-            ratios[name, clock] = paired, spread = ratio(blocks[over], blocks[under])
-            print(f"{name:>10}: {100 * paired:+.2f} % (+- {100 * spread:.2f} %) of {clock}, {over} over {under}")
-    print(f"background: {100 * measured['background']:.3f} % of a processor while nobody trains")
-    paired, spread = ratios["step", "seconds"]
-    figures = {
-        "overhead": paired + measured["background"],
-        "step_overhead": paired,
-        "spread": spread,
-        "background": measured["background"],
-        "processor_overhead": ratios["step", "processor"][0],
-        "loader": ratios["loader", "seconds"][0],
-        "loader_processor": ratios["loader", "processor"][0],
-    }
-    step_ms = round(1e3 * statistics.median(seconds["bare"]), 3)
-    print(json.dumps({name: round(value, 5) for name, value in figures.items()} | {"step_ms": step_ms, "load": load}))
+def told(seconds: dict[str, list[float]], beside: float) -> dict[str, float]:
+    """A line of the table, and the figures of a job."""
+    median_ms = {kind: 1e3 * statistics.median(one) for kind, one in seconds.items()}
+    step, loader = over(seconds["full"], seconds["bare"]), over(seconds["bare"], seconds["unfed"])
+    for kind in ("unfed", "bare", "full"):
+        print(f"  {kind} {median_ms[kind]:6.2f} ms", end="")
+    print(f" | loader {100 * loader:+5.2f} %, step {100 * step:+5.2f} %, beside {100 * beside:+5.2f} %", flush=True)
+    return {"step_overhead": step, "beside": beside, "loader": loader, "step_ms": median_ms["bare"]}
+
+
+def over(one: Sequence[float], other: Sequence[float]) -> float:
+    """The median over rounds of ``one / other - 1``."""
+    return statistics.median(mine / yours - 1 for mine, yours in zip(one, other, strict=True))
+
+
+def summary(jobs: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The means over jobs."""
+    means = {name: statistics.fmean(job[name] for job in jobs) for name in jobs[0]}
+    within = statistics.stdev(job["step_overhead"] for job in jobs) / len(jobs) ** 0.5 if len(jobs) > 1 else 0.0
+    overhead = means["step_overhead"] + means["beside"]
+    print(f"overhead {100 * overhead:+.2f} % (+- {100 * within:.2f} %): step and beside", flush=True)
+    return {"overhead": overhead, "uncertainty": within, **means}
 
 
 if __name__ == "__main__":
