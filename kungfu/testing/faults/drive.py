@@ -59,12 +59,12 @@ def drive(
     carried, doomed, hosts = list[Carried](), set[int](), set[int]()
     for fault in faults:
         watch = _undisturbed(watches, hosts)
-        _await(fault.when, watch, size=size, doomed=doomed, over=over, deadline_s=deadline_s)
+        coming = _await(fault.when, watch, size=size, doomed=doomed, over=over, deadline_s=deadline_s)
         sight = watch.look()
         if isinstance(fault.what, Resize):
             size = fault.what.size
             resize(size)
-        peers = _hit(fault.what, sight)
+        peers = _hit(fault.what, sight, coming)
         doomed = doomed - {*peers} if _spares(fault) else doomed | {*peers}
         if isinstance(fault.what, SendHosts):
             hit = {*fault.what.hosts}  # who was given up meanwhile writes no more of the record when it may go on
@@ -82,7 +82,8 @@ def _undisturbed(watches: Sequence[Watch], hit: set[int]) -> Watch:
 
 def _await(
     when: When, watch: Watch, *, size: int, doomed: set[int], over: Callable[[], bool], deadline_s: float
-) -> None:
+) -> tuple[int, ...]:
+    """Gives those who were on their way when the moment came, which may lie ``after_s`` seconds back."""
     deadline, before = time.monotonic() + deadline_s, len(watch.look().kinds)
     while not _has_come(when, watch.look(), size=size, doomed=doomed, before=before):
         if over():
@@ -90,7 +91,9 @@ def _await(
         if time.monotonic() > deadline:
             raise DeadlineExceeded(f"waited {deadline_s:g} s for {when}; {_state(watch.look())}")
         time.sleep(_LOOK_S)
+    coming = watch.look().joiners
     time.sleep(when.after_s)
+    return coming
 
 
 def _has_come(when: When, sight: Sight, *, size: int, doomed: set[int], before: int) -> bool:
@@ -104,10 +107,10 @@ def _has_come(when: When, sight: Sight, *, size: int, doomed: set[int], before: 
     return sight.settled(size) and doomed.isdisjoint(sight.members)
 
 
-def _hit(what: Send | SendHosts | Resize, sight: Sight) -> tuple[int, ...]:
+def _hit(what: Send | SendHosts | Resize, sight: Sight, coming: Sequence[int]) -> tuple[int, ...]:
     if isinstance(what, Resize):
         return ()
-    return _hit_peers(what, sight) if isinstance(what, Send) else _hit_hosts(what, sight)
+    return _hit_peers(what, sight, coming) if isinstance(what, Send) else _hit_hosts(what, sight)
 
 
 def _hit_hosts(what: SendHosts, sight: Sight) -> tuple[int, ...]:
@@ -119,12 +122,13 @@ def _hit_hosts(what: SendHosts, sight: Sight) -> tuple[int, ...]:
     return tuple(peer for host in what.hosts for peer in sight.peers_of(host))
 
 
-def _hit_peers(what: Send, sight: Sight) -> tuple[int, ...]:
+def _hit_peers(what: Send, sight: Sight, coming: Sequence[int]) -> tuple[int, ...]:
     members = sight.members
     missing = [rank for rank in what.ranks if rank >= len(members)]
-    if missing or not (what.ranks or sight.joiners):
+    joiner = sight.joiners[-1:] or tuple(peer for peer in coming if peer in members)[-1:]
+    if missing or not (what.ranks or joiner):
         raise UsageError(f"there is nobody to {what}; {_state(sight)}")
-    peers = tuple(members[rank] for rank in what.ranks) or sight.joiners[-1:]
+    peers = tuple(members[rank] for rank in what.ranks) or joiner
     for peer in peers:
         _send(sight.pids[peer], _SIGNALS[what.verb])
     return peers

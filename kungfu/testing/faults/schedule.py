@@ -12,8 +12,9 @@ One fault a line (or between semicolons), carried out in their order, each not b
     once settled kill host 1
 
 A rank counts the members of the newest view that still live, in their order; a joiner is the newest process that is in
-no view yet; a host counts those of the job in the order of its list, and its kungfu-run is who gets the signal.
-``kill`` is SIGKILL, ``stop`` SIGSTOP, ``continue`` SIGCONT, ``notice`` SIGTERM.
+no view yet, or was in none when the moment came and is in one when its seconds are over; a host counts those of the job
+in the order of its list, and its kungfu-run is who gets the signal. ``kill`` is SIGKILL, ``stop`` SIGSTOP, ``continue``
+SIGCONT, ``notice`` SIGTERM.
 """
 
 from __future__ import annotations

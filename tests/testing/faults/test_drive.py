@@ -1,6 +1,7 @@
 import json
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -44,6 +45,20 @@ def test_faults_hit_the_processes_behind_the_ranks(tmp_path):
         assert children[0].poll() is children[2].poll() is None
     assert asked == [2]
     assert [(one.step, one.peers) for one in carried] == [(10, (1,)), (10, ())]
+
+
+def test_a_joiner_that_comes_in_while_the_seconds_pass_is_still_who_is_hit(tmp_path):
+    with processes(tmp_path, 2) as children:
+        write(tmp_path, {"event": "view", "peers": [0]})
+        entered = threading.Timer(0.2, write, [tmp_path, {"event": "view", "peers": [0, 1]}])
+        settled = threading.Timer(0.6, write, [tmp_path, {"event": "lost", "peer": 1}, {"event": "view", "peers": [0]}])
+        entered.start()
+        settled.start()
+        carried = drive(parse("at step 1 after 0.4 s kill joiner"), tmp_path, size=1, resize=print)
+        assert children[1].wait() == -signal.SIGKILL
+        assert children[0].poll() is None
+        settled.join()
+    assert [one.peers for one in carried] == [(1,)]
 
 
 def test_a_job_in_which_a_stopped_peer_still_lives_has_not_settled(tmp_path):
