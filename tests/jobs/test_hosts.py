@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from kungfu.cli.main import main
+from kungfu.runtime.checkpoints import find, read_manifest
 from kungfu.testing.faults import drive, parse
-from tests.jobs.harness import Ended
+from tests.jobs.harness import Ended, ran
 from tests.jobs.on_hosts import Hosts, started_on_hosts
 from tests.jobs.regression import BATCH, SAMPLES, same_as_undisturbed
 
@@ -158,6 +159,35 @@ def test_of_two_halves_the_one_without_rank_0_stops(tmp_path: Path) -> None:
         _, ended = run.hosts.ends(deadline_s=60)
     assert ended.code == CUT_OFF, ended.output
     assert "1 of the 2 peers" in ended.output
+
+
+@SOAK
+def test_a_checkpoint_of_several_hosts_is_one_and_a_job_on_one_host_goes_on_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, kept = tmp_path / "first", tmp_path / "second", tmp_path / "kept"
+    first.mkdir()
+    with training(first, "--checkpoints", kept, slots=(1, 1, 2), size=3) as run:
+        run.hosts[0].steps(10)
+        before = asked(capsys, run.hosts.folders[1], "checkpoint")
+        run.faults("at step 12 kill host 0")
+        after = asked(capsys, run.hosts.folders[2], "checkpoint")
+        for host in (1, 2):
+            run.hosts[host].signal(signal.SIGKILL)
+        *_, ended = run.hosts.ends()
+    written = [event["path"] for event in ended.all_of("checkpoint")]
+    assert [one["state"] for one in (before, after)] == ["carried out"] * 2
+    assert [Path(one).parent for one in written] == [kept] * 2
+    assert find(kept) == Path(written[-1])
+    assert read_manifest(find(kept)).step > 12
+
+    results = second / "results"
+    results.mkdir(parents=True)
+    (results / "hurry").touch()
+    words = ["--results", results, "--epochs", 40, "--samples", SAMPLES, "--batch-size", BATCH]
+    again = ran(second, "-np", 2, "--resume", kept, program="convex.py", arguments=words)
+    found = {int(path.stem): json.loads(path.read_text()) for path in results.glob("*.json")}
+    same_as_undisturbed(again, found, epochs=40)
 
 
 @SOAK
