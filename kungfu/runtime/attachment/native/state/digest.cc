@@ -13,6 +13,8 @@ namespace {
 
 constexpr int kLanes = 4;
 constexpr int64_t kTurnBytes = kLanes * 16;
+// A page: the processor does not fetch ahead over the end of one by itself, which takes a core twice as long.
+constexpr int64_t kAheadBytes = 4096;
 constexpr int64_t kBytesWorthAThread = 8 << 20;  // half a millisecond
 constexpr int64_t kMostThreads = 4;
 
@@ -47,7 +49,10 @@ struct Lanes {
 uint64_t block_digest(const char* memory, int64_t bytes) {
   Lanes lanes;
   int64_t at = 0;
-  for (; at + kTurnBytes <= bytes; at += kTurnBytes) lanes.turn(memory + at);
+  for (; at + kTurnBytes <= bytes; at += kTurnBytes) {
+    __builtin_prefetch(memory + at + kAheadBytes);  // may lie beyond the end: that is no access
+    lanes.turn(memory + at);
+  }
   char rest[kTurnBytes] = {};
   if (bytes > at) std::memcpy(rest, memory + at, bytes - at);
   lanes.turn(rest);
