@@ -26,35 +26,33 @@ def settled(
 ) -> Iterator[dict[str, int]]:
     """Takes the state if this peer lacks it, and gives its digest; within the block this peer lends what it holds.
 
-    ``attach`` is called meanwhile, in this thread: it mostly waits for the other peers, as a fetch does. Raises what
-    ``attach`` and ``fetch`` raise; either ends the other.
+    ``attach`` is called in this thread, beside a fetch: both mostly wait for the other peers. It is not called beside
+    a digest, which would have all cores, and hold up by more than its own time what needs a few moments of them.
+    Raises what ``attach`` and ``fetch`` raise; either ends the other.
     """
-    attached: list[str] = []
     rescaled = place.view.version > 1  # the first view is no rescale: what was resumed goes on as it was
+    with ExitStack() as lending:
+        if not place.holds:
+            _fetched(state, place, attach=attach, abandoned=abandoned)
+        if rescaled:
+            state.rescaled()
+        lending.enter_context(lent(state, place, desk=desk))
+        if place.holds:
+            attach()
+        yield state.digest()
+
+
+def _fetched(state: ReplicatedState, place: Place, *, attach: Callable[[], None], abandoned: Abandoned) -> None:
+    attached: list[str] = []
 
     def given_up() -> str | None:
         return attached[0] if attached else abandoned()
 
-    def held() -> dict[str, int]:
-        if not place.holds:
-            fetch(state, place, abandoned=given_up)
-            if rescaled:
-                state.rescaled()
-        return state.digest()
-
-    with ExitStack() as lending:
-        if place.holds:
-            if rescaled:
-                state.rescaled()
-            lending.enter_context(lent(state, place, desk=desk))
-        with ThreadPoolExecutor(1, thread_name_prefix="kungfu-settle") as pool:
-            digest = pool.submit(held)
-            try:
-                attach()
-            except BaseException:
-                attached.append("the attachment of this peer could not be opened")
-                raise
-        found = digest.result()
-        if not place.holds:
-            lending.enter_context(lent(state, place, desk=desk))
-        yield found
+    with ThreadPoolExecutor(1, thread_name_prefix="kungfu-settle") as pool:
+        fetched = pool.submit(fetch, state, place, abandoned=given_up)
+        try:
+            attach()
+        except BaseException:
+            attached.append("the attachment of this peer could not be opened")
+            raise
+    fetched.result()
