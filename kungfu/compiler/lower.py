@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout
@@ -70,7 +71,7 @@ class Program:
         """Starts again the folds that declared so; called by the runtime when the cluster has changed."""
         for one in self.variables:
             if one.on_rescale == "reset":
-                one.variable.assign(tf.fill(one.variable.shape, tf.cast(one.init, one.variable.dtype)))
+                one.variable.assign(np.full(one.variable.shape, one.init, one.variable.dtype.as_numpy_dtype))
 
     @tf.autograph.experimental.do_not_convert
     def frontier(self, sources: Mapping[str, Any]) -> dict[str, tf.Tensor]:

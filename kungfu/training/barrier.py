@@ -27,6 +27,7 @@ from kungfu.runtime.peer.loss import Loss
 from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.settings import Limits
+from kungfu.training.graph.host import fetch, put
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import Rate
 from kungfu.training.graph.state import TrainingState
@@ -116,10 +117,10 @@ class Barrier:
         self.keeper.entered(passage, step=self._steps())
         for asked_by in requests.checkpoints:
             self.keeper.ask(Request(asked_by))
-        ledger.timing.synchronised.assign(math.nan)  # the barrier's seconds are no step's
+        put(ledger.timing.synchronised, math.nan)  # the barrier's seconds are no step's
         stop_s = time.monotonic() - started
         if changed:
-            ledger.timing.rescale_seconds.assign(stop_s)
+            put(ledger.timing.rescale_seconds, stop_s)
         self.pace.held(stop_s, changed=changed)
         self.chronicle.passed(passage, step=self._steps(), stop_s=stop_s)
         if changed:
@@ -139,12 +140,12 @@ class Barrier:
         passage = equipment.membership.survive(equipment.state, loss, adjust=self._adjusted)
         self._enter(passage, passage.after.terms)
         self.keeper.entered(passage, step=self._steps())
-        ledger.timing.synchronised.assign(math.nan)
-        ledger.posts.halted.assign(False)
+        put(ledger.timing.synchronised, math.nan)
+        put(ledger.posts.halted, False)
         if self.unanswered is not None:
             ledger.posts.asked.assign_add(1)
         stop_s = time.monotonic() - started
-        ledger.timing.rescale_seconds.assign(stop_s)
+        put(ledger.timing.rescale_seconds, stop_s)
         self.pace.held(stop_s, changed=True)
         redone = done - self._steps()
         self.chronicle.recovered(passage, step=self._steps(), redone=max(0, redone), stop_s=stop_s)
@@ -174,7 +175,7 @@ class Barrier:
         """Before a step: does what the barrier behind the last one left to do, if there was one; see `Keeper`."""
         if self.keeper.due is None or self.rank is None:
             return
-        batch = int(self.equipment.ledger.progress.batch.numpy())
+        batch = int(fetch(self.equipment.ledger.progress.batch))
         manifest = Manifest(self._steps(), self.size, batch, self.terms)
         self.keeper.settle(Together(self.rank, self.size, self._total), manifest)
 
@@ -217,7 +218,7 @@ class Barrier:
         rate, progress = self.equipment.rate, self.equipment.ledger.progress
         if rate is not None and terms.ramp != self.terms.ramp:
             done = progress.step if terms.ramp is not None and terms.ramp.unit == "steps" else progress.trained
-            rate.place(terms.ramp, done=int(done.numpy()))
+            rate.place(terms.ramp, done=int(fetch(done)))
         self.terms = terms
         self.equipment.ledger.place.assign_terms(terms)
         progress.settle(terms.global_batch_size)
@@ -237,11 +238,11 @@ class Barrier:
         posted = self.equipment.ledger.rules.posted
         # The step whose rules fired is the one before the step that carried their post.
         fired = fired_rules(self.equipment.plan, posted, step=self._steps() - 1)
-        posted.fired.assign(tf.zeros_like(posted.fired))
+        put(posted.fired, [False] * posted.fired.shape[0])
         return fired
 
     def _steps(self) -> int:
-        return int(self.equipment.ledger.progress.step.numpy())
+        return int(fetch(self.equipment.ledger.progress.step))
 
     def _call(self, fired: Fired, action: Call) -> int | None:
         """The hook of listing 1 of the KungFu paper: called on every peer, with agreed values."""
@@ -254,10 +255,10 @@ class Barrier:
         """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""
         ledger, rate = self.equipment.ledger, self.equipment.rate
         now = Moment(
-            steps=int(ledger.progress.step.numpy()),
-            samples=int(ledger.progress.trained.numpy()),
+            steps=int(fetch(ledger.progress.step)),
+            samples=int(fetch(ledger.progress.trained)),
             size=decision.view.size,
-            epoch_samples=int(ledger.progress.samples.numpy()),
+            epoch_samples=int(fetch(ledger.progress.samples)),
             learning_rate=math.nan if rate is None else rate.position(),
         )
         brought = self._brought(before, decision) if decision.view.size != before.size else []
@@ -268,13 +269,13 @@ class Barrier:
     def _brought(self, before: View, decision: Decision) -> list[Setting]:
         """What the rules on a rescale choose from the new size."""
         ledger, rate = self.equipment.ledger, self.equipment.rate
-        step = int(ledger.progress.step.numpy())
+        step = int(fetch(ledger.progress.step))
         sources = {
             "size": decision.view.size,
             "previous_size": before.size,
             "step": step,
             "global_batch_size": decision.terms.global_batch_size,
-            "epoch_samples": int(ledger.progress.samples.numpy()),
+            "epoch_samples": int(fetch(ledger.progress.samples)),
             "previous_global_batch_size": self.terms.global_batch_size,
             "learning_rate": math.nan if rate is None else rate.destined(),
             "min_size": self.equipment.limits.minimum,

@@ -16,6 +16,7 @@ from kungfu.training.failures import translated
 from kungfu.training.graph.account import Account, Where, read_where
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.held_back import held_back
+from kungfu.training.graph.host import fetch, put
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.step import (
     ACCUMULATED,
@@ -150,7 +151,7 @@ class Loop:
         self._stale += 1
         if self._stale > _STALE_IN_A_ROW:
             raise UsageError(f"{self._stale} batches in a row were stale: pass on those of training.batches()")
-        self.ledger.figures.micro.done.assign(0)
+        put(self.ledger.figures.micro.done, 0)
         self._where = None
         return SKIPPED
 
@@ -212,7 +213,7 @@ class Loop:
 
     def _first_terms(self, size: int) -> Terms:
         """The batch of the first view; it follows from rank 0's, which came with the state: all peers agree on it."""
-        batch = int(self.ledger.progress.batch.numpy())
+        batch = int(fetch(self.ledger.progress.batch))
         keeper = self.barrier.keeper
         whole = batch * size if self._batch is None else keeper.batch_in_force(batch)
         if whole < size:
@@ -228,9 +229,9 @@ class Loop:
                 self.barrier.settle()
         except BaseException as error:  # noqa: BLE001 - raised again outside the graph, where it keeps its type
             self._failure = error
-            halted.assign(True)
+            put(halted, True)
             return BARRIER_FAILED
-        halted.assign(self.left or self.stopped)
+        put(halted, self.left or self.stopped)
         return BARRIER_HELD
 
     def _concluded(self, returned: Any, account: Account) -> Any:
@@ -254,7 +255,7 @@ class Loop:
 
     def _record_view(self) -> None:
         if self._recorder is not None:
-            version = int(self.ledger.place.version.numpy())
+            version = int(fetch(self.ledger.place.version))
             self._recorder.entered(version=version, rank=self.barrier.rank, after=self._steps())
 
     @cached_property
@@ -263,7 +264,7 @@ class Loop:
         return {rule.name for rule in self.barrier.equipment.plan.rules if rule.standing == "shadow"}
 
     def _steps(self) -> int:
-        return int(self.ledger.progress.step.numpy())
+        return int(fetch(self.ledger.progress.step))
 
     def _chronicle_step(self, account: Account) -> None:
         """Tells of the step as it was: its view may have been ended by the barrier behind it."""

@@ -15,6 +15,7 @@ from kungfu.runtime.deciding.decide import Contest, Leave, Wish
 from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.setting import Setting
 from kungfu.runtime.deciding.view import View
+from kungfu.training.graph.host import fetch
 from kungfu.training.graph.ledger import Outcomes
 
 __all__ = ["Fired", "Requests", "demanded", "fired_rules", "gathered"]
@@ -49,8 +50,8 @@ class Requests:
 
 def fired_rules(plan: Plan, outcomes: Outcomes, *, step: int) -> list[Fired]:
     """The rules that the ledger shows as fired, in the plan's order."""
-    fired, targets, saw = outcomes.fired.numpy(), outcomes.targets.numpy(), outcomes.saw.numpy()
-    masks, found, start, row = outcomes.masks.numpy(), [], 0, 0
+    fired, targets, saw = fetch(outcomes.fired), fetch(outcomes.targets), fetch(outcomes.saw)
+    masks, found, start, row = fetch(outcomes.masks), [], 0, 0
     for index, rule in enumerate(plan.rules):
         names = plan.saw[index]
         values = {name: float(value) for name, value in zip(names, saw[start : start + len(names)], strict=True)}

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from kungfu.training.graph.host import fetch
 from kungfu.training.graph.ledger import Ledger
 
 __all__ = ["Account", "Where", "code_of", "read_account", "read_where", "write_account"]
@@ -58,7 +59,7 @@ def read_account(account: Any) -> Account:
 
 def read_where(ledger: Ledger) -> Where:
     """The same from the variables: before the first step, and where one did not come to its end."""
-    return Where(*(int(variable.numpy()) for variable in _variables(ledger)))
+    return Where(*(int(fetch(variable)) for variable in _variables(ledger)))
 
 
 def _variables(ledger: Ledger) -> tuple[tf.Variable, ...]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from kungfu.runtime.deciding.data import Position, advanced
 from kungfu.runtime.deciding.decide import Terms
+from kungfu.training.graph.host import fetch, put
 from kungfu.training.graph.tape import Tape
 
 __all__ = ["Figures", "Ledger", "Micro", "Outcomes", "Place", "Posts", "Progress", "RuleOutcomes", "Timing"]
@@ -49,16 +50,16 @@ class Progress:
     drops: tf.Variable
 
     def position(self) -> Position:
-        return Position(int(self.epoch.numpy()), int(self.offset.numpy()))
+        return Position(int(fetch(self.epoch)), int(fetch(self.offset)))
 
     def settle(self, global_batch_size: int) -> None:
         """This batch size is in force from here: where remainders are dropped, what is left may be one now."""
-        if not int(self.drops.numpy()):
+        if not int(fetch(self.drops)):
             return
-        position, samples = self.position(), int(self.samples.numpy())
+        position, samples = self.position(), int(fetch(self.samples))
         settled = advanced(position, 0, samples=samples, least=global_batch_size)
-        self.epoch.assign(settled.epoch)
-        self.offset.assign(settled.offset)
+        put(self.epoch, settled.epoch)
+        put(self.offset, settled.offset)
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,12 @@ class Place:
     def assign(self, *, version: int, size: int, rank: int) -> None:
         """A new view: its steps are counted from 0."""
         for variable, value in ((self.version, version), (self.size, size), (self.rank, rank), (self.steps, 0)):
-            variable.assign(value)
+            put(variable, value)
 
     def assign_terms(self, terms: Terms) -> None:
-        self.global_batch_size.assign(terms.global_batch_size)
-        self.target_size.assign(terms.target_size)
-        self.refused_size.assign(terms.refused_size)
+        put(self.global_batch_size, terms.global_batch_size)
+        put(self.target_size, terms.target_size)
+        put(self.refused_size, terms.refused_size)
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Posts:
 
     def serve(self) -> None:
         """The barrier answers every request that the message carried."""
-        self.served.assign(self.carried)
+        put(self.served, fetch(self.carried))
 
 
 @dataclass(frozen=True)
