@@ -73,6 +73,10 @@ def _parser() -> argparse.ArgumentParser:
         "--trace-limit", type=float, default=256.0, metavar="MB", help="for DIR/trace.jsonl, 0 for no trace (256)"
     )
     parser.add_argument(
+        "--report-every", type=float, default=2.0, metavar="S",
+        help="what peers tell of their steps reaches DIR this often, events at once (2)",
+    )  # fmt: skip
+    parser.add_argument(
         "--ready-deadline", type=float, default=300.0, metavar="S", help="for a peer to get ready (300)"
     )
     parser.add_argument(
@@ -108,6 +112,8 @@ def _checked(given: argparse.Namespace) -> _Line:
             raise UsageError(f"{name} {budget}: must be 0 (replace none) or more")
     if not 0 <= given.trace_limit <= 1e6:
         raise UsageError(f"--trace-limit {given.trace_limit:g}: must be from 0 (no trace) to 1000000 MB")
+    if not 0.05 <= given.report_every <= 3600:
+        raise UsageError(f"--report-every {given.report_every:g}: must be from 0.05 to 3600 seconds")
     _check_policy(given.policy)
     hosting = read_hosting(given, maximum=maximum, attachment=given.attachment, environment=os.environ)
     folder = given.logdir or hosting.folder(Path("runs") / time.strftime("%Y%m%d-%H%M%S"))
@@ -122,6 +128,7 @@ def _checked(given: argparse.Namespace) -> _Line:
         policy=given.policy,
         recording="steps" if given.trace_limit else "nothing",
         keeping=_keeping(given, folder=folder),
+        report_s=given.report_every,
     )
     budgets = Budgets(given.failures, given.preemptions)
     limit_bytes = round(given.trace_limit * 1e6)

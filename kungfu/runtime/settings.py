@@ -61,7 +61,10 @@ class Keeping:
 
 @dataclass(frozen=True)
 class Settings:
-    """One peer's place in a job. ``secret`` is hexadecimal, made anew for every job; ``recording`` is of the trace."""
+    """One peer's place in a job. ``secret`` is hexadecimal, made anew for every job; ``recording`` is of the trace.
+
+    What a peer tells of its steps it sends every ``report_s`` seconds.
+    """
 
     job: str
     peer: int
@@ -73,6 +76,7 @@ class Settings:
     policy: str = ""
     recording: Literal["steps", "nothing"] = "steps"
     keeping: Keeping = Keeping()
+    report_s: float = 2.0
 
     @property
     def host(self) -> str:

@@ -20,6 +20,7 @@ import psutil
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 LOOK_S = 0.02
+REPORT_S = 0.25  # tests wait for steps
 REMAINS_S = 8.0  # of a job that has ended; other jobs may come and go on this machine meanwhile
 ONE_THREAD_EACH = {
     "OMP_NUM_THREADS": "1",
@@ -116,7 +117,8 @@ def launched(
     """
     script = Path(program) if os.sep in str(program) else PROGRAMS / program
     logdir, console = tmp_path / name, tmp_path / f"console-{name}.txt"
-    line = [sys.executable, "-m", "kungfu.cli.run", "--logdir", logdir, *options, sys.executable, script, *arguments]
+    told = ["--logdir", logdir, "--report-every", REPORT_S]
+    line = [sys.executable, "-m", "kungfu.cli.run", *told, *options, sys.executable, script, *arguments]
     with console.open("wb") as output:
         process = subprocess.Popen(
             [str(word) for word in line],

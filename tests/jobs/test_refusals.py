@@ -32,6 +32,7 @@ def refused(ended: Ended, *words: str) -> None:
         (("-np", 1, "--heartbeat", 0), ("--heartbeat", "86400")),
         (("-np", 1, "--resume", "nowhere"), ("--resume nowhere", "there is no checkpoint")),
         (("-np", 1, "--keep", 0), ("--keep 0", "from 1 to 1000")),
+        (("-np", 1, "--report-every", 0), ("--report-every 0", "from 0.05 to 3600")),
     ],
     ids=[
         "no-peers",

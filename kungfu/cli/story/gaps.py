@@ -15,7 +15,7 @@ Fields = Mapping[str, Any]
 def gaps(events: Sequence[Fields], metrics: Iterable[Fields]) -> list[str]:
     """A remark on every row of steps that is missing between the first one in `metrics` and the last one that was done.
 
-    Rank 0 tells of steps about once a second, so that its last ones are lost with it.
+    Rank 0 tells of steps every `--report-every` seconds, so that its last ones are lost with it.
 
     >>> gaps([{"event": "recovered", "step": 44}], [{"step": step} for step in (39, 40, 45)])
     ['steps 41 to 44 are not in metrics.jsonl: rank 0 was lost before it told of them']

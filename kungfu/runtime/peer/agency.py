@@ -21,8 +21,9 @@ from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceStub
 
 __all__ = ["Agency"]
 
-# To wake the reporting thread and the agent costs more than the lines do. People read of events, and wait for them.
-_REPORT_EVERY_S, _NEWS_WITHIN_S = 1.0, 0.25
+# To wake the reporting thread and the agent costs more than the lines do, so those of steps are sent every
+# `Settings.report_s`. People read of events, and wait for them.
+_NEWS_WITHIN_S = 0.25
 
 # A trace has a line for every step of every peer; the other streams are read by people.
 _WRITERS = {
@@ -35,7 +36,7 @@ class Agency:
     """Calls to the agent of this host, on behalf of one peer."""
 
     def __init__(self, settings: Settings, peer: Peer) -> None:
-        self._peer, self._deadline_s = peer, settings.deadlines.wait_s
+        self._peer, self._deadline_s, self._report_s = peer, settings.deadlines.wait_s, settings.report_s
         self._channel = rpc.connect(settings.agent, secret=settings.secret)
         self._stub = AgentServiceStub(self._channel)
         self._records: queue.SimpleQueue[pb.Record | tuple[str, ToldLater]] = queue.SimpleQueue()
@@ -67,7 +68,7 @@ class Agency:
         self._call(self._stub.Notify, pb.Notice(peer=self._peer.id, why=why))
 
     def record(self, stream: str, fields: Told) -> None:
-        """Queues one JSON object for a stream of the agent's journal, which has it within a second, an event sooner.
+        """Queues one JSON object for a stream of the agent's journal, which has it in ``report_s``, an event sooner.
 
         A function that gives the object, or its text, is called off the training thread, and so is the writing of it.
         """
@@ -95,7 +96,7 @@ class Agency:
     def _report(self) -> None:
         try:
             while not self._closing.is_set():
-                if self._news.wait(_REPORT_EVERY_S):
+                if self._news.wait(self._report_s):
                     self._closing.wait(_NEWS_WITHIN_S)  # seldom alone: a stop is told in several
                     self._news.clear()
                 self._flush()

@@ -18,12 +18,12 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.policies import linear_scaling, schedule
 
-LAST_STEP = 400
+LAST_STEP = 2000
 
 
 @kf.policy
 def enough(training, *, after_joining: int):
-    """Stops so many steps after the third peer has joined, and at the latest after `LAST_STEP`."""
+    """Stops so many steps after the third peer has joined, and at the latest after `LAST_STEP`, a minute of them."""
     joined = kf.where(training.size == 3, 1.0, 0.0).cumulative()
     return kf.control.always().when((joined >= after_joining) | (training.step >= LAST_STEP)).stop()
 

@@ -85,7 +85,7 @@ def attached() -> Iterator[tuple[Agency, Agent]]:
 
 
 def settings(agent: str) -> Settings:
-    return Settings("job", 3, agent, "ab", "local", Limits(1, 4), Deadlines(wait_s=10.0))
+    return Settings("job", 3, agent, "ab", "local", Limits(1, 4), Deadlines(wait_s=10.0), report_s=0.1)
 
 
 def test_the_agent_hears_what_a_peer_goes_through() -> None:
