@@ -44,6 +44,7 @@ def refused(ended: Ended, *words: str) -> None:
         "no-heartbeat",
         "no-checkpoint",
         "keep-none",
+        "report-never",
     ],
 )
 def test_a_command_line_that_cannot_work_is_refused_before_anything_starts(tmp_path, options, words):

@@ -47,9 +47,9 @@ class Tape:
         parts = []
         for dtype in ("float32", "int64", "bool"):
             columns = [one for one in self.columns if one.dtype == dtype]
-            alone = [offered[one.group][one.name] for one in columns if one.group in offered]
+            alone = [tf.cast(offered[one.group][one.name], dtype) for one in columns if one.group in offered]
             together = [vectors[group] for group in dict.fromkeys(one.group for one in columns) if group in vectors]
-            parts += [tf.cast(tf.concat([[tf.cast(one, dtype) for one in alone], *together], axis=0), tf.float64)]
+            parts += [tf.cast(part, tf.float64) for part in ([tf.stack(alone)] if alone else []) + together]
         self.row.assign(tf.concat(parts, axis=0))
 
     def step(self, row: np.ndarray) -> int:
