@@ -27,10 +27,21 @@ from typing import Any
 
 from kungfu.errors import InternalError, KungfuError, UsageError
 
-__all__ = ["NativeLibrary", "build", "build_state", "load", "load_from", "load_state", "main"]
+__all__ = [
+    "NativeLibrary",
+    "build",
+    "build_state",
+    "handle_of",
+    "is_available",
+    "load",
+    "load_from",
+    "load_state",
+    "main",
+]
 
-_OPS = (Path(__file__).parent / "compiler" / "fused", Path(__file__).parent / "runtime" / "attachment" / "native")
-_STATE = Path(__file__).parent / "runtime" / "attachment" / "native" / "state"
+_HERE = Path(__file__).parent
+_OPS = (_HERE / "compiler/fused", _HERE / "runtime/attachment/native", _HERE / "training/graph/native")
+_STATE = _HERE / "runtime/attachment/native/state"
 _MARK = re.compile(rb"kungfu-native tensorflow=([0-9A-Za-z.+_-]+)\0")
 # No flag may change a result: no -march=native, no fast-math, no fused multiply-add.
 _FLAGS = ("-O3", "-fPIC", "-shared", "-fno-trapping-math", "-ffp-contract=off", "-Wall", "-Wextra")
@@ -79,6 +90,28 @@ def load() -> NativeLibrary:
         if not _loaded:
             _loaded.append(load_from(_places().forced or build()))
         return _loaded[0]
+
+
+def is_available() -> bool:
+    """Whether ``load`` gives a library: there may be no compiler. It is built where that was not done before."""
+    try:
+        load()
+    except UsageError:
+        return False
+    return True
+
+
+def handle_of(variable: Any) -> Any:
+    """The handle of a variable, for an op of the library that reads or writes it.
+
+    The graph under construction takes the variable for one that it touches: by itself it sees reads, and no handles.
+    """
+    import tensorflow as tf
+
+    graph = tf.compat.v1.get_default_graph()
+    if graph.building_function:
+        graph.watch_variable(variable)
+    return variable.handle
 
 
 def load_state() -> ctypes.CDLL:

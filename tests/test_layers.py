@@ -24,7 +24,7 @@ ALLOWED = {
     "policy_path": ["policy", "errors"],
     "compiler": ["native", *CALCULUS, "errors"],
     "trace": ["compiler", *CALCULUS, "errors"],
-    "training": ["compiler", "trace", "policy_path", "runtime", *CALCULUS, "errors"],
+    "training": ["compiler", "trace", "policy_path", "runtime", "native", *CALCULUS, "errors"],
     "testing": ["compiler", "trace", "runtime", *CALCULUS, "errors"],
     "runtime": ["native", "errors"],
     "native": ["errors"],

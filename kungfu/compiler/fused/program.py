@@ -14,7 +14,6 @@ from kungfu.compiler.fused.listing import Listing
 from kungfu.compiler.lower import FoldVariable, Program, offered
 from kungfu.compiler.plan import Outcome, Plan
 from kungfu.control.action import mask_of
-from kungfu.errors import UsageError
 
 __all__ = ["Listings", "evaluated", "fused"]
 
@@ -44,17 +43,9 @@ def fused(program: Program) -> Program:
     stays as it is where its plan has no rule, or sends messages of its own that it has to wait for, and where the
     native library cannot be had, for want of a compiler: it is slower then, by a few tenths of a millisecond a step.
     """
-    if not program.plan.rules or program.plan.exchanges or not _has_library():
+    if not program.plan.rules or program.plan.exchanges or not native.is_available():
         return program
     return replace(program, arithmetic=Listings(before_sync(program.plan), after_sync(program.plan)))
-
-
-def _has_library() -> bool:
-    try:
-        native.load()
-    except UsageError:
-        return False
-    return True
 
 
 def _masks(plan: Plan) -> int:
@@ -64,14 +55,6 @@ def _masks(plan: Plan) -> int:
 def evaluated(listing: Listing, variables: Sequence[FoldVariable], known: Mapping[str, Any]) -> list[tf.Tensor]:
     """The vectors that a listing gives, from the states of all folds and what the step offers by name."""
     values = [offered(known, name=name, dtype=dtype) for name, dtype in listing.inputs.items()]
-    states = [_watched(variables[place].variable).handle for place in listing.states]
+    states = [native.handle_of(variables[place].variable) for place in listing.states]
     dtypes = [tf.as_dtype(one) for one in listing.results]
     return list(native.load().ops.kungfu_evaluate(states, values, Rs=dtypes, listing=listing.text))
-
-
-def _watched(variable: tf.Variable) -> tf.Variable:
-    """The variable, known to the graph under construction as one that it touches: it sees reads, and no handles."""
-    graph = tf.compat.v1.get_default_graph()
-    if graph.building_function:
-        graph.watch_variable(variable)
-    return variable

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from kungfu.training.graph.host import fetch
 from kungfu.training.graph.ledger import Ledger
+from kungfu.training.graph.row import row_of
 
 __all__ = ["Account", "Where", "code_of", "read_account", "read_where", "write_account"]
 
@@ -41,8 +42,7 @@ class Account:
 
 def write_account(ledger: Ledger, code: Any) -> Any:
     """Graph, last of all in a step: float64 [code, where, tape], which holds whole numbers up to 2 ** 53."""
-    where = tf.stack([tf.cast(code, tf.int64), *(variable.read_value() for variable in _variables(ledger))])
-    return tf.concat([tf.cast(where, tf.float64), ledger.figures.tape.row.read_value()], axis=0)
+    return row_of([code, *_variables(ledger), ledger.figures.tape.row])
 
 
 def code_of(account: Any) -> Any:

@@ -125,21 +125,21 @@ def _known_before(
         "grads": _unscaled(averaging, gradients),
         "loss": loss,
         "samples": samples,
-        "rank": ledger.place.rank.read_value(),
+        "rank": ledger.place.rank,
         "busy_seconds": _float(busy),
         "step_seconds": ledger.timing.step_seconds.read_value(),
-        "rescale_seconds": ledger.timing.rescale_seconds.read_value(),
+        "rescale_seconds": ledger.timing.rescale_seconds,
         "clock_seconds": _float(tf.where(tf.math.is_nan(began), tf.zeros_like(began), now - began)),
         "step": ledger.progress.step.read_value() + 1,
-        "samples_done": ledger.progress.trained.read_value(),
+        "samples_done": ledger.progress.trained,
         "size": size,
         "local_batch_size": expected / _float(size),
         "global_batch_size": tf.cast(tf.round(expected), tf.int64),
-        "epoch_samples": ledger.progress.samples.read_value(),
+        "epoch_samples": ledger.progress.samples,
         "learning_rate": _float(averaging.learning_rate()),
         "min_size": tf.constant(limits.minimum, tf.int64),
         "max_size": tf.constant(limits.maximum, tf.int64),
-        "refused_size": ledger.place.refused_size.read_value(),
+        "refused_size": ledger.place.refused_size,
     }
 
 
@@ -202,9 +202,9 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> 
     outcome = averaging.program.conclude(sources, extras[_HEADER:], all_reduce)
     ledger.figures.total_samples.assign(sources["total_samples"])
     of_the_step = {
-        "view": ledger.place.version.read_value(),
-        "epoch": ledger.progress.epoch.read_value(),
-        "seconds": ledger.timing.step_seconds.read_value(),
+        "view": ledger.place.version,
+        "epoch": ledger.progress.epoch,
+        "seconds": ledger.timing.step_seconds,
     }
     ledger.figures.tape.write(of_the_step, sources, outcome)
     _post(averaging, outcome)

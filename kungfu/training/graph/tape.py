@@ -15,6 +15,7 @@ from kungfu.compiler import Outcome, Plan
 from kungfu.signal import SCALAR, SOURCES
 from kungfu.signal.operation import DType
 from kungfu.signal.sources import ONLY_AT_RESCALE
+from kungfu.training.graph.row import row_of
 
 __all__ = ["Column", "Tape", "make_tape"]
 
@@ -41,16 +42,11 @@ class Tape:
     row: tf.Variable
 
     def write(self, of_the_step: Mapping[str, Any], sources: Mapping[str, Any], outcome: Outcome) -> None:
-        """Graph: the step's numbers, when its rules are known."""
+        """Graph: the step's numbers, when its rules are known; a variable stands for its value."""
         offered = {"step": of_the_step, "local": sources, "agreed": sources}
         vectors = {"watched": outcome.watched, "targets": outcome.targets, "fired": outcome.fired}
-        parts = []
-        for dtype in ("float32", "int64", "bool"):
-            columns = [one for one in self.columns if one.dtype == dtype]
-            alone = [tf.cast(offered[one.group][one.name], dtype) for one in columns if one.group in offered]
-            together = [vectors[group] for group in dict.fromkeys(one.group for one in columns) if group in vectors]
-            parts += [tf.cast(part, tf.float64) for part in ([tf.stack(alone)] if alone else []) + together]
-        self.row.assign(tf.concat(parts, axis=0))
+        numbers = [offered[one.group][one.name] for one in self.columns if one.group in offered]
+        self.row.assign(row_of([*numbers, *vectors.values()]))
 
     def step(self, row: np.ndarray) -> int:
         """The number of the step."""
@@ -86,9 +82,8 @@ class Tape:
 def make_tape(plan: Plan) -> Tape:
     """The tape of a plan's steps: every source that is one number, what the plan makes of the gradients, its rules."""
     columns = tuple(_columns(plan))
-    ordered = [one for dtype in ("float32", "int64", "bool") for one in columns if one.dtype == dtype]
-    row = tf.Variable(np.full(len(ordered), np.nan), dtype=tf.float64, trainable=False, name="kungfu/tape")
-    return Tape(tuple(ordered), row)
+    row = tf.Variable(np.full(len(columns), np.nan), dtype=tf.float64, trainable=False, name="kungfu/tape")
+    return Tape(columns, row)
 
 
 def _columns(plan: Plan) -> Iterator[Column]:
