@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,30 +12,27 @@ __all__ = ["Stamps", "is_stale"]
 
 # A batch that did not come from training.batches is never stale, and all that its peer has for the step.
 _UNSTAMPED = Stamp(-1, -1, -1)
-
-_MANY = 64  # tensors, that are looked through for those that are gone
+_UNMARKED = (None, _UNSTAMPED)
 
 
 class Stamps:
-    """A batch is known by its tensors; one that was mapped in between, by its turn."""
+    """Those of one run. A batch's tensors carry its stamp; one that was mapped in between is known by its turn."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], Stamp]] = {}
         self._last: Stamp | None = None
 
     def put(self, tensors: Sequence[Any], stamp: Stamp) -> None:
         """Remembers what these tensors were cut for, as long as they live."""
-        if len(self._known) > _MANY:
-            self._known = {key: entry for key, entry in self._known.items() if entry[0]() is not None}
+        mark = (self, stamp)
         for tensor in tensors:
-            self._known[id(tensor)] = (weakref.ref(tensor), stamp)
+            tensor._kungfu_stamp = mark
         self._last = stamp
 
     def of(self, tensors: Sequence[Any]) -> Stamp:
-        """The stamp of a step's arguments; the last one given out if none of them is known."""
+        """The stamp of a step's arguments; the last one given out if none of them has one."""
         for tensor in tensors:
-            reference, stamp = self._known.get(id(tensor), (None, None))
-            if reference is not None and stamp is not None and reference() is tensor:
+            run, stamp = getattr(tensor, "_kungfu_stamp", _UNMARKED)
+            if run is self:
                 return stamp
         return _UNSTAMPED if self._last is None else self._last
 
