@@ -91,7 +91,7 @@ def _lookout(attachment: Attachment, membership: Membership | Alone, ledger: Led
     def tell(event: Mapping[str, Any]) -> None:
         membership.record("events", event)
 
-    return keep_lookout(attachment.late, tell, steps=lambda: int(ledger.progress.step.numpy()))
+    return keep_lookout(attachment.late, tell, steps=ledger.progress.steps)
 
 
 def _recorder(settings: Settings | None, averaging: Averaging, membership: Membership | Alone) -> Recorder | None:

@@ -87,8 +87,9 @@ class Barrier:
         terms = after.terms if after.terms.global_batch_size else first_terms(after.view.size)
         self._enter(passage, terms)
         self.chronicle.joined(passage)
-        self.chronicle.spanned("join", passage, step=self._steps(), total_s=time.monotonic() - started)
-        self.keeper.entered(passage, step=self._steps())
+        step = self._steps()
+        self.chronicle.spanned("join", passage, step=step, total_s=time.monotonic() - started)
+        self.keeper.entered(passage, step=step)
         if self.keeper.wanted and self.rank == 0:
             equipment.ledger.posts.asked.assign_add(1)  # the step was not traced yet when it was asked for
 
@@ -114,7 +115,8 @@ class Barrier:
             self._enter(passage, passage.after.terms)
         else:
             self._agree(passage.after.terms)
-        self.keeper.entered(passage, step=self._steps())
+        step = self._steps()
+        self.keeper.entered(passage, step=step)
         for asked_by in requests.checkpoints:
             self.keeper.ask(Request(asked_by))
         put(ledger.timing.synchronised, math.nan)  # the barrier's seconds are no step's
@@ -122,10 +124,10 @@ class Barrier:
         if changed:
             put(ledger.timing.rescale_seconds, stop_s)
         self.pace.held(stop_s, changed=changed)
-        self.chronicle.passed(passage, step=self._steps(), stop_s=stop_s)
+        self.chronicle.passed(passage, step=step, stop_s=stop_s)
         if changed:
             what = "leave" if passage.after.rank is None else "rescale"
-            self.chronicle.spanned(what, passage, step=self._steps(), total_s=stop_s)
+            self.chronicle.spanned(what, passage, step=step, total_s=stop_s)
 
     def recover(self, error: KungfuError) -> None:
         """Others were lost in a step or at a barrier: goes on with those who live, from the state of one of them.
@@ -139,7 +141,8 @@ class Barrier:
         loss = Loss(error, done, self.terms)
         passage = equipment.membership.survive(equipment.state, loss, adjust=self._adjusted)
         self._enter(passage, passage.after.terms)
-        self.keeper.entered(passage, step=self._steps())
+        step = self._steps()
+        self.keeper.entered(passage, step=step)
         put(ledger.timing.synchronised, math.nan)
         put(ledger.posts.halted, False)
         if self.unanswered is not None:
@@ -147,9 +150,8 @@ class Barrier:
         stop_s = time.monotonic() - started
         put(ledger.timing.rescale_seconds, stop_s)
         self.pace.held(stop_s, changed=True)
-        redone = done - self._steps()
-        self.chronicle.recovered(passage, step=self._steps(), redone=max(0, redone), stop_s=stop_s)
-        self.chronicle.spanned("recovery", passage, step=self._steps(), total_s=stop_s)
+        self.chronicle.recovered(passage, step=step, redone=max(0, done - step), stop_s=stop_s)
+        self.chronicle.spanned("recovery", passage, step=step, total_s=stop_s)
 
     def part(self) -> None:
         """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""
@@ -242,7 +244,7 @@ class Barrier:
         return fired
 
     def _steps(self) -> int:
-        return int(fetch(self.equipment.ledger.progress.step))
+        return self.equipment.ledger.progress.steps()
 
     def _call(self, fired: Fired, action: Call) -> int | None:
         """The hook of listing 1 of the KungFu paper: called on every peer, with agreed values."""
@@ -255,7 +257,7 @@ class Barrier:
         """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""
         ledger, rate = self.equipment.ledger, self.equipment.rate
         now = Moment(
-            steps=int(fetch(ledger.progress.step)),
+            steps=self._steps(),
             samples=int(fetch(ledger.progress.trained)),
             size=decision.view.size,
             epoch_samples=int(fetch(ledger.progress.samples)),
@@ -269,7 +271,7 @@ class Barrier:
     def _brought(self, before: View, decision: Decision) -> list[Setting]:
         """What the rules on a rescale choose from the new size."""
         ledger, rate = self.equipment.ledger, self.equipment.rate
-        step = int(fetch(ledger.progress.step))
+        step = self._steps()
         sources = {
             "size": decision.view.size,
             "previous_size": before.size,

@@ -264,7 +264,7 @@ class Loop:
         return {rule.name for rule in self.barrier.equipment.plan.rules if rule.standing == "shadow"}
 
     def _steps(self) -> int:
-        return int(fetch(self.ledger.progress.step))
+        return self.ledger.progress.steps()
 
     def _chronicle_step(self, account: Account) -> None:
         """Tells of the step as it was: its view may have been ended by the barrier behind it."""

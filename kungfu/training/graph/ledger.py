@@ -49,6 +49,10 @@ class Progress:
     trained: tf.Variable
     drops: tf.Variable
 
+    def steps(self) -> int:
+        """Host: the steps done so far."""
+        return int(fetch(self.step))
+
     def position(self) -> Position:
         return Position(int(fetch(self.epoch)), int(fetch(self.offset)))
 
