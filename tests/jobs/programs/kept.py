@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 import zlib
 from pathlib import Path
@@ -28,14 +29,29 @@ def keeping(training, *, every: int):
     return kf.control.every(every).checkpoint()
 
 
+def stand_still(kept: Path) -> None:
+    """From here on the disk takes one checkpoint below ``kept``, and the writing of the next one never comes back."""
+    sync = os.fsync
+
+    def synced(descriptor: int) -> None:
+        while ".writing-" in os.readlink(f"/proc/self/fd/{descriptor}") and (kept / "latest").exists():
+            time.sleep(0.05)
+        sync(descriptor)
+
+    os.fsync = synced
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--size", type=int, default=0, help="peers there shall be from step 30 on; waits for them")
     parser.add_argument("--ballast-mb", type=int, default=0, help="makes a checkpoint take longer")
+    parser.add_argument("--still", type=Path, help="checkpoints here: the second one is being written for ever")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step takes more")
     given = parser.parse_args()
+    if given.still:
+        stand_still(given.still)
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((1,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
     optimizer = keras.optimizers.Adam(0.01)
