@@ -33,7 +33,6 @@ from kungfu.runtime.agent.station import CUT_OFF, Ending, Job, Signalled, Statio
 from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.deciding.failure import Failure
 from kungfu.runtime.hosts import Host
-from kungfu.runtime.settings import Settings
 from kungfu.runtime.steering.job_file import JobFile, end_job_file, write_job_file
 from kungfu.runtime.steering.service import JobService
 from kungfu.runtime.wire import messages_pb2 as pb
@@ -229,15 +228,15 @@ class Agent:
             if head is None or allegiance.leads or silence_s < min(1.0, patience_s):
                 continue
             host = job.hosts[head]
-            refuses = silence_s <= patience_s and _refuses(host, job.settings)
+            refuses = silence_s <= patience_s and _refuses(host)
             if (silence_s > patience_s or refuses) and allegiance.lose():
                 how = "has ended or cannot be reached" if refuses else f"was not heard for {silence_s:.1f} s"
                 self._station.put(HeadLost(f"host {host.name}, which led the job: its agent {how}"))
 
 
-def _refuses(host: Host, settings: Settings) -> bool:
+def _refuses(host: Host) -> bool:
     """Whether an agent has ended. A connection may break without anybody's end: so it looks twice."""
-    if is_heard(host, settings):
+    if is_heard(host):
         return False
     time.sleep(_TICK_S)
-    return not is_heard(host, settings)
+    return not is_heard(host)

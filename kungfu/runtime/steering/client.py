@@ -53,9 +53,9 @@ class JobClient:
 
     def _call(self, method: Any, message: Any) -> Any:
         try:
-            return method(message, timeout=DEADLINE_S)
-        except rpc.RpcError as error:
-            raise _explained(error, self._folder) from error
+            return rpc.call(method, message, deadline_s=DEADLINE_S, what="the agent")
+        except KungfuError as error:
+            raise _explained(error.__cause__, self._folder) from error
 
 
 @contextmanager

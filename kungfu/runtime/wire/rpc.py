@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import hmac
+import socket
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
-from typing import Any, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import grpc
 
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 
-__all__ = ["LOOK_S", "Lines", "RpcError", "Server", "call", "call_unless", "connect", "named", "serve"]
+__all__ = [
+    "LOOK_S",
+    "Channel",
+    "Lines",
+    "Method",
+    "RpcError",
+    "SecretRefused",
+    "Server",
+    "call",
+    "call_unless",
+    "connect",
+    "is_passing",
+    "is_refused",
+    "named",
+    "serve",
+]
 
 LOOK_S = 0.2  # between two looks at whether a wait is in vain
+_SOON_S = 0.02  # before a call is made again for the first time
+_PROBE_S = 1.0
 
 RpcError = grpc.RpcError
 
-Reply = TypeVar("Reply")
 _SECRET_KEY = "kungfu-secret"
 _OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
@@ -26,9 +46,14 @@ _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.so_reuseport", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),  # a host that was away is seen soon when it is back
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # gRPC's name for how long one attempt may take: the packets of a slow network and a machine under load need it.
+    ("grpc.min_reconnect_backoff_ms", 3000),
 ]
+
+
+class SecretRefused(PeerFailure):
+    """The other end does not take our secret."""
 
 
 class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
@@ -76,21 +101,48 @@ def serve(register: Callable[[Any], None], *, host: str, secret: str, threads: i
     return Server(server, f"{host}:{port}")
 
 
-class _SecretSent(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]  # grpc has no types
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
+class Method:
+    """A method of a remote service, as its stub has it; ``address`` is where the service listens."""
 
-    def _signed(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
-        metadata = [*(details.metadata or ()), (_SECRET_KEY, self._secret)]
-        return continuation(details._replace(metadata=metadata), request)
+    def __init__(self, method: Any, address: str, secret: str) -> None:
+        self._method, self.address, self._metadata = method, address, ((_SECRET_KEY, secret),)
 
-    intercept_unary_unary = _signed
-    intercept_unary_stream = _signed
+    def __call__(self, request: Any, timeout: float | None = None) -> Any:
+        return self._method(request, timeout=timeout, metadata=self._metadata)
+
+    def future(self, request: Any, timeout: float | None = None) -> Any:
+        return self._method.future(request, timeout=timeout, metadata=self._metadata)
 
 
-def connect(address: str, *, secret: str) -> Any:
-    """A channel to ``address`` that adds the secret to every call."""
-    return grpc.intercept_channel(grpc.insecure_channel(address, options=_OPTIONS), _SecretSent(secret))
+class Channel:
+    """A channel to ``address`` that adds the secret to every call; closed at the end of a ``with``."""
+
+    def __init__(self, address: str, secret: str, options: Sequence[tuple[str, int]]) -> None:
+        self.address, self._secret = address, secret
+        self._channel = grpc.insecure_channel(address, options=options)
+
+    def unary_unary(self, *arguments: Any, **named: Any) -> Method:
+        """As stubs call it."""
+        return Method(self._channel.unary_unary(*arguments, **named), self.address, self._secret)
+
+    def unary_stream(self, *arguments: Any, **named: Any) -> Method:
+        """The same for a method that answers with a stream."""
+        return Method(self._channel.unary_stream(*arguments, **named), self.address, self._secret)
+
+    def close(self) -> None:
+        """Ends the calls under way, and takes no others."""
+        self._channel.close()
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def connect(address: str, *, secret: str) -> Channel:
+    """A channel to ``address``, which connects with its first call."""
+    return Channel(address, secret, _OPTIONS)
 
 
 class Lines:
@@ -99,9 +151,9 @@ class Lines:
     def __init__(self, *, secret: str) -> None:
         self._secret = secret
         self._lock = threading.Lock()
-        self._channels: dict[str, Any] = {}
+        self._channels: dict[str, Channel] = {}
 
-    def to(self, address: str) -> Any:
+    def to(self, address: str) -> Channel:
         """The channel to ``address``; it connects with its first call."""
         with self._lock:
             if address not in self._channels:
@@ -117,34 +169,77 @@ class Lines:
             channel.close()
 
 
-def call(method: Callable[..., Reply], request: Any, *, deadline_s: float, what: str) -> Reply:
+def call(method: Method, request: Any, *, deadline_s: float, what: str) -> Any:
     """Calls a remote method; ``what`` names the wait ("rank 2 at the barrier of step 40").
+
+    A connection that does not come about, or breaks, says nothing of the other end: the call is made again until the
+    deadline, so it must be one that may be heard twice. A port that refuses has nobody behind it.
 
     Raises ``DeadlineExceeded`` when no answer came in time and ``PeerFailure`` when the other side is gone.
     """
-    try:
-        return method(request, timeout=deadline_s)
-    except grpc.RpcError as error:
-        raise named(error, what=what, deadline_s=deadline_s) from error
+    return _repeated(partial(_answered, method, request), method.address, deadline_s=deadline_s, what=what)
 
 
-def call_unless(abandoned: Callable[[], str | None], method: Any, request: Any, *, deadline_s: float, what: str) -> Any:
+def call_unless(
+    abandoned: Callable[[], str | None], method: Method, request: Any, *, deadline_s: float, what: str
+) -> Any:
     """The same for a wait that may be in vain: ``abandoned`` is asked five times a second, and a reason that it gives
     ends the wait with ``PeerFailure``."""
-    answer = method.future(request, timeout=deadline_s)
+    ask = partial(_answered_unless, abandoned, method, request, what)
+    return _repeated(ask, method.address, deadline_s=deadline_s, what=what)
+
+
+def _answered(method: Method, request: Any, timeout_s: float) -> Any:
+    return method(request, timeout=timeout_s)
+
+
+def _answered_unless(
+    abandoned: Callable[[], str | None], method: Method, request: Any, what: str, timeout_s: float
+) -> Any:
+    answer = method.future(request, timeout=timeout_s)
+    while True:
+        if (reason := abandoned()) is not None:
+            answer.cancel()
+            raise PeerFailure(f"lost {what}: {reason}")
+        with suppress(grpc.FutureTimeoutError):
+            return answer.result(timeout=LOOK_S)
+
+
+def _repeated(ask: Callable[[float], Any], address: str, *, deadline_s: float, what: str) -> Any:
+    until, pause_s = time.monotonic() + deadline_s, _SOON_S
     while True:
         try:
-            return answer.result(timeout=LOOK_S)
-        except grpc.FutureTimeoutError:
-            if (reason := abandoned()) is not None:
-                answer.cancel()
-                raise PeerFailure(f"lost {what}: {reason}") from None
+            return ask(max(0.0, until - time.monotonic()))
         except grpc.RpcError as error:
-            raise named(error, what=what, deadline_s=deadline_s) from error
+            if not is_passing(error, address):
+                raise named(error, what=what, deadline_s=deadline_s) from error
+            if time.monotonic() + pause_s > until:
+                raise DeadlineExceeded(f"waited {deadline_s:.1f} s for {what} and had no answer") from error
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LOOK_S)
+
+
+def is_passing(error: Any, address: str) -> bool:
+    """Whether a call failed for its connection alone, and may be answered when it is made again."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and not is_refused(address)
+
+
+def is_refused(address: str) -> bool:
+    """Whether nobody listens at ``HOST:PORT``: the only thing that a network says of a process that is gone. No answer
+    at all may be a link that is down or a machine that is slow."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_PROBE_S):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def named(error: Any, *, what: str, deadline_s: float) -> DeadlineExceeded | PeerFailure:
     """Our error for a failed call."""
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"waited {deadline_s:.1f} s for {what} and had no answer")
-    return PeerFailure(f"lost {what}: {error.details() or error.code().name}")
+    said = f"lost {what}: {error.details() or error.code().name}"
+    return SecretRefused(said) if error.code() is grpc.StatusCode.UNAUTHENTICATED else PeerFailure(said)

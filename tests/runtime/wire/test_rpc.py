@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 
-from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
 from kungfu.runtime.wire.messages_pb2_grpc import (
@@ -19,6 +21,7 @@ from kungfu.runtime.wire.messages_pb2_grpc import (
     PeerServiceStub,
     add_PeerServiceServicer_to_server,
 )
+from tests.runtime.wire.link import link
 
 SECRET = "c0ffee"
 
@@ -43,13 +46,13 @@ class Service(PeerServiceServicer):
 
 
 @contextmanager
-def served() -> Iterator[tuple[Service, str]]:
-    service = Service()
+def served(service: Service | None = None) -> Iterator[tuple[Service, str]]:
+    service = service or Service()
     server = rpc.serve(
         lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
         host="127.0.0.1",
         secret=SECRET,
-        threads=2,
+        threads=4,
     )
     try:
         yield service, server.address
@@ -144,6 +147,81 @@ class _Held(Service):
     def Arrive(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.inside.set()
         return super().Arrive(request, context)
+
+
+def test_calls_are_answered_over_a_slow_network() -> None:
+    with served() as (service, address), link(address, delay_s=0.12) as slow:
+        for version in range(5):
+            admit(slow.address, secret=SECRET, version=version)
+        assert service.admitted == [0, 1, 2, 3, 4]
+
+
+def asking(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """The call, under way in a thread, and what came of it."""
+    came: list[object] = []
+
+    def ask() -> None:
+        try:
+            came.append(call())
+        except KungfuError as error:
+            came.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread, came
+
+
+def test_a_call_waits_for_its_connection_until_its_deadline() -> None:
+    with served() as (service, address), link(address) as broken:
+        broken.down()
+        thread, came = asking(partial(admit, broken.address, secret=SECRET))
+        assert broken.reached.wait(10.0)
+        broken.up()
+        thread.join(20.0)
+        assert (came, service.admitted) == ([None], [3])
+        broken.down()
+        with rpc.connect(broken.address, secret=SECRET) as channel:
+            waited = pytest.raises(DeadlineExceeded, match=r"^waited 0\.3 s for rank 1 and had no answer$")
+            with waited:
+                rpc.call(PeerServiceStub(channel).Admit, pb.Admission(), deadline_s=0.3, what="rank 1")
+
+
+def test_a_call_whose_connection_breaks_is_made_again() -> None:
+    held = _Held()
+    with served(held) as (_, address), link(address) as net, rpc.connect(net.address, secret=SECRET) as channel:
+        for call in (rpc.call, partial(rpc.call_unless, lambda: None)):
+            held.inside.clear()
+            held.may_end.clear()
+            arrive = PeerServiceStub(channel).Arrive
+            thread, came = asking(partial(call, arrive, pb.Arrival(), deadline_s=20.0, what="rank 0"))
+            assert held.inside.wait(10.0)
+            held.inside.clear()
+            net.cut()
+            assert held.inside.wait(10.0), "the barrier hears of it once more"
+            held.may_end.set()
+            thread.join(10.0)
+            assert came == [pb.Verdict()]
+
+
+def test_nobody_waits_for_a_port_that_refuses() -> None:
+    with served() as (_, address):
+        pass
+    began = time.monotonic()
+    with pytest.raises(PeerFailure, match=r"^lost rank 1: "):
+        admit(address, secret=SECRET)
+    with rpc.connect(address, secret=SECRET) as channel:
+        arrive = PeerServiceStub(channel).Arrive
+        with pytest.raises(PeerFailure, match=r"^lost rank 0: "):
+            rpc.call_unless(lambda: None, arrive, pb.Arrival(), deadline_s=60.0, what="rank 0")
+    assert time.monotonic() - began < 5.0, "of the 70 s that they had"
+
+
+def test_nobody_waits_for_a_connection_to_one_that_is_known_to_be_gone() -> None:
+    with served() as (_, address), link(address) as broken, rpc.connect(broken.address, secret=SECRET) as channel:
+        broken.down()
+        arrive = PeerServiceStub(channel).Arrive
+        with pytest.raises(PeerFailure, match=r"^lost rank 0: its process has ended$"):
+            rpc.call_unless(lambda: "its process has ended", arrive, pb.Arrival(), deadline_s=60.0, what="rank 0")
 
 
 def test_a_line_stays_open_until_it_is_not_kept() -> None:

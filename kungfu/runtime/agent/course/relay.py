@@ -37,10 +37,15 @@ class Unheard:
 
 
 class Relay:
-    """Sends the cluster's commands to peers; ``put`` takes what came of them."""
+    """Sends the cluster's commands to peers; ``put`` takes what came of them.
 
-    def __init__(self, settings: Settings, put: Callable[[Any], None]) -> None:
-        self._settings, self._put = settings, put
+    ``gone`` says how a peer ended, ``None`` while it runs: nobody waits for one that did.
+    """
+
+    def __init__(
+        self, settings: Settings, put: Callable[[Any], None], *, gone: Callable[[int], str | None] = lambda peer: None
+    ) -> None:
+        self._settings, self._put, self._gone = settings, put, gone
 
     def form(self, command: Form) -> None:
         """Admits everybody to the first view; the state is rank 0's."""
@@ -99,9 +104,9 @@ class Relay:
 
     def _ask(self, peer: Peer, method: str, message: Any) -> Any:
         with rpc.connect(peer.address, secret=self._settings.secret) as channel:
-            stub = PeerServiceStub(channel)
-            what = f"peer {peer.id} to take {method}"
-            return rpc.call(getattr(stub, method), message, deadline_s=self._settings.deadlines.wait_s, what=what)
+            ask, gone = getattr(PeerServiceStub(channel), method), partial(self._gone, peer.id)
+            what, deadline_s = f"peer {peer.id} to take {method}", self._settings.deadlines.wait_s
+            return rpc.call_unless(gone, ask, message, deadline_s=deadline_s, what=what)
 
     def _begin(self, perform: Callable[[], None]) -> None:
         threading.Thread(target=perform, daemon=True, name="kungfu-relay").start()

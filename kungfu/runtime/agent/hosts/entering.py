@@ -87,8 +87,8 @@ def _asked(host: Host, entrance: pb.Entrance, secret: str) -> pb.Welcome | None:
         with rpc.connect(host.address, secret=secret) as channel:
             stub = HostServiceStub(channel)
             answer: pb.Welcome = rpc.call(stub.Enter, entrance, deadline_s=_ASK_S, what=f"the agent of {host.name}")
-    except KungfuError as error:
-        if "secret" in str(error):
-            raise UsageError(f"{host.name} knows another secret: give every host the same one") from error
+    except rpc.SecretRefused as error:
+        raise UsageError(f"{host.name} knows another secret: give every host the same one") from error
+    except KungfuError:
         return None
     return answer

@@ -128,14 +128,14 @@ class Sender:
         while True:
             self._stamp(message)
             try:
-                answer: pb.Followed = method(message, timeout=patience_s, wait_for_ready=False)
+                answer: pb.Followed = method(message, timeout=patience_s)
                 return answer
             except grpc.RpcError as error:
                 waited = time.monotonic() - began
                 if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                     self._put(Deposed(self.number, error.details() or ""))
                     return None
-                refused = error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
+                refused = not rpc.is_passing(error, self.host.address)
                 if self._closing or waited > (_REFUSED_S if refused else patience_s):
                     how = "its agent has ended or cannot be reached" if refused else "its agent does not answer"
                     self._put(HostGone(self.number, f"{how} (for {waited:.1f} s)"))

@@ -9,18 +9,16 @@ from typing import Any
 
 import grpc
 
-from kungfu.errors import DeadlineExceeded, KungfuError
 from kungfu.runtime.agent.hosts.allegiance import Allegiance
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.messages_pb2_grpc import HostServiceServicer, HostServiceStub
+from kungfu.runtime.wire.messages_pb2_grpc import HostServiceServicer
 
 __all__ = ["Entering", "HeadLost", "HostService", "Ordered", "is_heard"]
 
 _ANSWER_S = 4.0
-_PROBE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -104,16 +102,9 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
 
     def _hears(self, head: int) -> bool:
         silent = self._allegiance.silence_s() > self._settings.deadlines.heartbeat_s
-        return not silent and is_heard(self._hosts[head], self._settings)
+        return not silent and is_heard(self._hosts[head])
 
 
-def is_heard(host: Host, settings: Settings) -> bool:
+def is_heard(host: Host) -> bool:
     """Whether an agent may live: only one whose port refuses does surely not."""
-    try:
-        with rpc.connect(host.address, secret=settings.secret) as channel:
-            rpc.call(HostServiceStub(channel).Beat, pb.Inquiry(), deadline_s=_PROBE_S, what=host.name)
-    except DeadlineExceeded:
-        return True
-    except KungfuError:
-        return False
-    return True
+    return not rpc.is_refused(host.address)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from kungfu.errors import InternalError
 from kungfu.runtime.deciding.transfer import Part
@@ -15,6 +15,8 @@ from kungfu.runtime.wire import rpc
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub
 
 __all__ = ["take"]
+
+_AGAIN_S = 0.1
 
 
 def take(
@@ -32,7 +34,7 @@ def take(
         if not on_open(channel.close):
             return
         try:
-            for chunk in PeerServiceStub(channel).Fetch(request):
+            for chunk in _chunks(channel, request):
                 if came + len(chunk.data) > wanted:
                     came += len(chunk.data)
                     break
@@ -43,3 +45,19 @@ def take(
             raise rpc.named(error, what=named(part), deadline_s=time.monotonic() - began) from error
     if came != wanted:
         raise InternalError(f"{named(part)}: {came} of {wanted} bytes came")
+
+
+def _chunks(channel: rpc.Channel, request: pb.Slice) -> Iterator[pb.Chunk]:
+    """What the giver sends. A connection that does not come about is asked for again; once something came it is not,
+    for a giver serves each taker once."""
+    came = False
+    while True:
+        try:
+            for chunk in PeerServiceStub(channel).Fetch(request):
+                came = True
+                yield chunk
+            return
+        except rpc.RpcError as error:
+            if came or not rpc.is_passing(error, channel.address):
+                raise
+        time.sleep(_AGAIN_S)
