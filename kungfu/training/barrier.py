@@ -182,7 +182,7 @@ class Barrier:
         self.keeper.settle(Together(self.rank, self.size, self._total), manifest)
 
     def _total(self, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = "registered") -> list[Any]:
-        prescale, last, order = tf.constant(scale, tf.float32), tf.zeros([0], tf.float32), self.equipment.ledger.order
+        prescale, last, order = tf.constant(scale, tf.float64), tf.zeros([0], tf.float32), self.equipment.ledger.order
         return self.equipment.attachment.all_reduce([*tensors, last], prescale=prescale, order=order, tag=tag)[:-1]
 
     def checkpoint(self, request: Request) -> None:

@@ -54,7 +54,7 @@ class LocalAttachment:
 
         ``values``: one or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
         dtypes and numbers of elements on all peers.
-        ``prescale``: float32 scalar. The floating tensors but the last of the list are multiplied by it first; exactly
+        ``prescale``: float64 scalar. The floating tensors but the last of the list are multiplied by it first; exactly
         0 stands for zeros, whatever the values are. Integers and the last tensor stay as they are.
         ``order``: a variable on the CPU. It is not read; ops that share it run in program order.
         ``tag``: names the message in errors; equal on all peers.
@@ -68,7 +68,7 @@ class LocalAttachment:
         """
         tensors = [tf.convert_to_tensor(value) for value in values]
         _check(tensors)
-        scale = tf.cast(prescale, tf.float32)
+        scale = tf.cast(tf.convert_to_tensor(prescale, dtype_hint=tf.float64), tf.float64)
         ops = native.load().ops
         return list(ops.kungfu_all_reduce(order.handle, scale, tensors, group=self._group, tag=tag))
 

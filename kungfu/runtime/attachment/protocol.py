@@ -41,7 +41,7 @@ class Attachment(Protocol):
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         """Graph: the sum over peers of every tensor of ``values``, in their order, in one message.
 
-        Floating tensors except the last are multiplied by ``prescale`` (float32 scalar) first; 0 contributes zeros.
+        Floating tensors except the last are multiplied by ``prescale`` (float64 scalar) first; 0 contributes zeros.
         ``order`` is the variable whose handle orders the collectives and the barrier of a step; ``tag`` names the
         message and must be equal on all peers.
         """

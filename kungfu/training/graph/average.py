@@ -95,7 +95,7 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
     header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), _float(asked - ledger.posts.served)])
     *sums, extras = averaging.attachment.all_reduce(
         [*gradients, tf.concat([header, program.riders(sources)], axis=0)],
-        prescale=tf.math.divide_no_nan(samples, expected),
+        prescale=tf.math.divide_no_nan(_exact(samples), _exact(expected)),
         order=ledger.order,
         tag="gradients",
     )
@@ -112,6 +112,11 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
 
 def _float(value: Any) -> Any:
     return tf.cast(value, tf.float32)
+
+
+def _exact(count: Any) -> Any:
+    """What a share is divided from: in float32 it would be the accuracy of float64 gradients."""
+    return tf.cast(count, tf.float64)
 
 
 def _known_before(
@@ -156,7 +161,7 @@ def _corrected(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:
 
     Where none came at all, the mean is zero, and no variable becomes NaN.
     """
-    factor = tf.math.divide_no_nan(expected, total)
+    factor = tf.math.divide_no_nan(_exact(expected), _exact(total))
     return list(
         tf.cond(
             tf.equal(expected, total),
@@ -196,7 +201,7 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> 
 
     def all_reduce(vectors: Sequence[Any], tag: str) -> list[Any]:
         values = [*vectors, tf.zeros([0], tf.float32)]
-        one = tf.constant(1.0, tf.float32)
+        one = tf.constant(1.0, tf.float64)
         return averaging.attachment.all_reduce(values, prescale=one, order=ledger.order, tag=tag)[:-1]
 
     outcome = averaging.program.conclude(sources, extras[_HEADER:], all_reduce)

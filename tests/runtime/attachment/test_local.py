@@ -70,7 +70,7 @@ def prescaled(value: np.ndarray, scale: float) -> np.ndarray:
     if scale == 0:
         return np.zeros_like(value)
     wide = np.float64 if value.dtype == np.float64 else np.float32
-    return (value.astype(wide) * wide(np.float32(scale))).astype(value.dtype)
+    return (value.astype(wide) * wide(scale)).astype(value.dtype)
 
 
 def left_fold(values: Sequence[np.ndarray]) -> np.ndarray:

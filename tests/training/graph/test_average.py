@@ -8,9 +8,16 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
+from kungfu.compiler import compile_policies
+from kungfu.compiler.lower import lower
 from kungfu.errors import UsageError
+from kungfu.runtime.settings import Limits
 from kungfu.training.graph import average as module
+from kungfu.training.graph.average import Averaging, average
+from kungfu.training.graph.ledger import Ledger
+from kungfu.training.graph.tape import make_tape
 from tests.training.linear import linear_model, linear_run, points
+from tests.training.peers import attached_peers
 
 
 def averaged(given, *, batch=2):
@@ -122,3 +129,27 @@ def test_a_large_loss_scale_is_kept_for_the_optimizer_and_taken_out_for_the_moni
 
 def test_the_limit_for_sparse_gradients_is_what_the_error_says():
     assert module.DENSE_LIMIT_BYTES == 256 * 1024 * 1024
+
+
+def averaging_of(rank, attachment, *, size, samples, batch):
+    """What a peer that was given so many samples of a step's batch averages with."""
+    plan = compile_policies([])
+    ledger = Ledger.create(rules=0, masks=0, saw=0, tape=make_tape(plan))
+    ledger.place.assign(version=1, size=size, rank=rank)
+    ledger.place.global_batch_size.assign(batch)
+    ledger.figures.samples.assign(samples)
+    return Averaging(ledger, lower(plan), attachment, Limits(1, size), rank, lambda: tf.constant(0.1))
+
+
+@pytest.mark.parametrize("batch", [3, 5], ids=["as many as expected", "fewer than expected"])
+def test_float64_gradients_of_thirds_have_the_mean_of_float64(batch):
+    given = [0.1, 0.7, -0.2]
+
+    def mean(rank, attachment):
+        averaging = averaging_of(rank, attachment, size=3, samples=1.0, batch=batch)
+        return float(average(averaging, [tf.constant(given[rank], tf.float64)], loss=0.0)[0])
+
+    with attached_peers(3) as run:
+        means = run(mean)
+    assert len(set(means)) == 1
+    assert means[0] == pytest.approx(np.mean(given), rel=1e-14, abs=0)

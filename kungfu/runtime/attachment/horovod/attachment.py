@@ -55,7 +55,7 @@ class HorovodAttachment:
 
         ``values``: one or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
         dtypes and shapes on all peers.
-        ``prescale``: float32 scalar. The floating tensors but the last of the list are multiplied by it first; exactly
+        ``prescale``: float64 scalar. The floating tensors but the last of the list are multiplied by it first; exactly
         0 stands for zeros, whatever the values are. Integers and the last tensor stay as they are.
         ``order``: an integer variable on the CPU, incremented before and after the message; ops that use it run in
         program order.

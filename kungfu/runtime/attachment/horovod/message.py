@@ -35,7 +35,8 @@ class Plug:
 
 def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, plug: Plug, tag: str) -> list[Any]:
     """The sum over peers of every tensor of ``values``; the identity, prescaled, where the plug's size is 1."""
-    tensors = _scaled([tf.convert_to_tensor(value) for value in values], prescale=tf.cast(prescale, tf.float32))
+    scale = tf.cast(tf.convert_to_tensor(prescale, dtype_hint=tf.float64), tf.float64)
+    tensors = _scaled([tf.convert_to_tensor(value) for value in values], prescale=scale)
     order.assign_add(1, read_value=False)
     token = order.read_value()
     with tf.control_dependencies([token]):  # the barrier, which may swap us, comes before or after, never in between
@@ -56,7 +57,7 @@ def _scaled(tensors: list[Any], *, prescale: Any) -> list[Any]:
 def _times(tensor: Any, *, scale: Any) -> Any:
     if not tensor.dtype.is_floating:
         return tensor
-    exact = tensor.dtype if tensor.dtype.size > scale.dtype.size else scale.dtype
+    exact = tf.float64 if tensor.dtype == tf.float64 else tf.float32  # halves are multiplied wider, and rounded once
     # 0 * NaN is 0 for this op: a peer without samples contributes nothing, whatever its gradients are.
     scaled = tf.math.multiply_no_nan(tf.cast(tensor, exact), tf.cast(scale, exact))
     return tf.cast(scaled, tensor.dtype)

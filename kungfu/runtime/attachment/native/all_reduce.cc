@@ -15,7 +15,7 @@ namespace tf = tensorflow;
 
 REGISTER_OP("KungfuAllReduce")
     .Input("order: resource")
-    .Input("prescale: float32")
+    .Input("prescale: double")
     .Input("values: Ts")
     .Output("sums: Ts")
     .Attr("Ts: list({half, bfloat16, float, double, int32, int64}) >= 1")
@@ -36,7 +36,8 @@ The sum over peers of every tensor, as the left fold in rank order: ((x0 + x1) +
 Without peers the op is the identity, prescaled.
 
 order: Not touched; TensorFlow's control dependencies put the ops that share it in program order.
-prescale: Multiplies the floating values of all tensors but the last; 0 stands for zeros, whatever the values are.
+prescale: Multiplies the floating values of all tensors but the last, rounded to float32 for those that are no
+  float64; 0 stands for zeros, whatever the values are.
 group: The number under which the runtime plugs the op into peers.
 tag: Names the message in errors; must be equal on all peers.
 )doc");
@@ -83,9 +84,9 @@ class AllReduce final : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) override {
     const tf::Tensor& prescale = context->input(1);
     OP_REQUIRES(context, prescale.dims() == 0, absl::InvalidArgumentError("kungfu: prescale must be a scalar"));
-    const float scale = prescale.scalar<float>()();
+    const double scale = prescale.scalar<double>()();
     const std::shared_ptr<kungfu::Group> group = kungfu::plugged(group_);
-    if (group == nullptr && scale == 1.0f) return forward(context);
+    if (group == nullptr && scale == 1.0) return forward(context);
 
     static thread_local std::vector<kungfu::Piece> pieces;  // keeps its room from call to call
     pieces.clear();
@@ -108,7 +109,7 @@ class AllReduce final : public tf::OpKernel {
   }
 
   // The tensors as pieces sorted by type, each with an output to fill.
-  static absl::Status gather(tf::OpKernelContext* context, float scale, std::vector<kungfu::Piece>* pieces) {
+  static absl::Status gather(tf::OpKernelContext* context, double scale, std::vector<kungfu::Piece>* pieces) {
     for (int type = 0; type < kungfu::kElementTypes; ++type) {
       for (int i = 0; i < context->num_outputs(); ++i) {
         const kungfu::ElementType own = element_type(context->input_dtype(kFirstValue + i));
@@ -120,7 +121,7 @@ class AllReduce final : public tf::OpKernel {
         tf::Tensor* output = nullptr;  // the input's own buffer where nothing else reads it
         TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output({kFirstValue + i}, i, shape, &output));
         const bool last = i == context->num_outputs() - 1;
-        pieces->push_back({own, last ? 1.0f : scale, values, static_cast<char*>(output->data()), bytes});
+        pieces->push_back({own, last ? 1.0 : scale, values, static_cast<char*>(output->data()), bytes});
       }
     }
     return absl::OkStatus();

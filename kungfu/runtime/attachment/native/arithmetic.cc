@@ -24,7 +24,7 @@ inline Narrow add(Narrow a, Narrow b) {
 }
 
 inline float scaled(float value, float scale) { return value * scale; }
-inline double scaled(double value, float scale) { return value * static_cast<double>(scale); }
+inline double scaled(double value, double scale) { return value * scale; }
 
 template <typename Narrow>
 inline Narrow scaled(Narrow value, float scale) {
@@ -33,8 +33,8 @@ inline Narrow scaled(Narrow value, float scale) {
   return product;
 }
 
-template <typename T>
-void scale_each(const char* from, char* to, int64_t bytes, float scale) {
+template <typename T, typename Scale>
+void scale_each(const char* from, char* to, int64_t bytes, Scale scale) {
   const T* source = reinterpret_cast<const T*>(from);
   T* target = reinterpret_cast<T*>(to);
   const int64_t count = bytes / static_cast<int64_t>(sizeof(T));
@@ -71,18 +71,18 @@ void sum_each(const char* const* blocks, int size, char* to, int64_t bytes) {
 
 }  // namespace
 
-void copy_scaled(ElementType type, const char* from, char* to, int64_t bytes, float scale) {
+void copy_scaled(ElementType type, const char* from, char* to, int64_t bytes, double scale) {
   const bool integer = type == ElementType::kInt32 || type == ElementType::kInt64;
-  if (integer || scale == 1.0f) {
+  if (integer || scale == 1.0) {
     if (from != to) std::memcpy(to, from, bytes);
-  } else if (scale == 0.0f) {
+  } else if (scale == 0.0) {
     std::memset(to, 0, bytes);
   } else if (type == ElementType::kHalf) {
-    scale_each<Half>(from, to, bytes, scale);
+    scale_each<Half>(from, to, bytes, static_cast<float>(scale));
   } else if (type == ElementType::kBfloat16) {
-    scale_each<Bfloat16>(from, to, bytes, scale);
+    scale_each<Bfloat16>(from, to, bytes, static_cast<float>(scale));
   } else if (type == ElementType::kFloat) {
-    scale_each<float>(from, to, bytes, scale);
+    scale_each<float>(from, to, bytes, static_cast<float>(scale));
   } else {
     scale_each<double>(from, to, bytes, scale);
   }

@@ -25,9 +25,10 @@ class ExactArithmetic {
   fenv_t saved_;
 };
 
-// Copies `bytes` of `type`, each floating value multiplied by `scale` and rounded once. A scale of 1 copies the bits; a
-// scale of 0 gives zeros whatever the values are. Integers are copied as they are. `to` may equal `from`.
-void copy_scaled(ElementType type, const char* from, char* to, int64_t bytes, float scale);
+// Copies `bytes` of `type`, each floating value multiplied by `scale` and rounded once; types narrower than double are
+// multiplied by the float next to it. A scale of 1 copies the bits; a scale of 0 gives zeros whatever the values are.
+// Integers are copied as they are. `to` may equal `from`.
+void copy_scaled(ElementType type, const char* from, char* to, int64_t bytes, double scale);
 
 // to[i] = ((blocks[0][i] + blocks[1][i]) + blocks[2][i]) + ...: the left fold in rank order, each addition rounded in
 // the type itself; integers wrap. `size` is at least 2; `to` may be one of the blocks.

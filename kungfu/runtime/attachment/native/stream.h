@@ -26,7 +26,7 @@ struct Span {
 // One tensor of a call: where its values come from, where the sums go, and its place in the stream.
 struct Piece {
   ElementType type;
-  float scale;
+  double scale;
   const char* input;
   char* output;
   int64_t bytes;

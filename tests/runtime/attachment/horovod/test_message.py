@@ -40,6 +40,11 @@ def test_a_float16_is_rounded_once() -> None:
     assert scaled.numpy() == np.float16(np.float32(value) * scale)
 
 
+def test_a_float64_is_multiplied_by_a_float64() -> None:
+    scaled, _ = alone([tf.constant(0.3, tf.float64), tf.constant(0.0)], prescale=np.float64(1 / 3))
+    assert scaled.numpy() == np.float64(0.3) * np.float64(1 / 3)
+
+
 @EAGER_AND_TRACED
 def test_scalars_and_empty_tensors_keep_their_shapes(way: Way) -> None:
     scalar, empty, last = way(lambda: alone([tf.constant(3.0), tf.zeros([0, 5]), tf.zeros([0])], prescale=1.0))()
