@@ -179,7 +179,8 @@ class Barrier:
             return
         batch = int(fetch(self.equipment.ledger.progress.batch))
         manifest = Manifest(self._steps(), self.size, batch, self.terms)
-        self.keeper.settle(Together(self.rank, self.size, self._total), manifest)
+        together = Together(self.rank, self.size, self._total)
+        self.keeper.settle(together, manifest, met=self.equipment.membership.completed)
 
     def _total(self, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = "registered") -> list[Any]:
         prescale, last, order = tf.constant(scale, tf.float64), tf.zeros([0], tf.float32), self.equipment.ledger.order
@@ -214,6 +215,8 @@ class Barrier:
         place.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
         self._agree(terms)
         self.pace.entered()
+        if not self.keeper.registry.goes_along:  # else it is complete when those values have come
+            self.equipment.membership.completed()
 
     def _agree(self, terms: Terms) -> None:
         """Puts terms in force at this peer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections import Counter
 from pathlib import Path
@@ -89,3 +90,19 @@ def test_a_joiner_gets_what_is_shared_and_every_hook_hears_of_it(tmp_path):
     assert written
     assert {event["rule"] for event in written} == {"keeping"}
     assert find(ended.folder / "checkpoints") == Path(written[-1]["path"])
+
+
+def test_what_a_joiner_registered_at_its_start_never_becomes_the_jobs(tmp_path):
+    ended = ran(tmp_path, "-np", 1, "--max", 2, "--failures", 0, program="heir.py", arguments=["registered", tmp_path])
+    assert ended.sizes == [1, 2]
+    assert ended.code == 1, ended.output
+    assert "no survivor holds the state of the job" in ended.output
+    assert "registered values" in ended.output
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_joiner_that_has_all_of_the_state_goes_on_without_those_it_has_it_from(tmp_path):
+    ended = ran(tmp_path, "-np", 1, "--max", 2, "--failures", 0, program="heir.py", arguments=["plain", tmp_path])
+    assert ended.code == 0, ended.output
+    assert ended.sizes == [1, 2, 1]
+    assert json.loads((tmp_path / "1.json").read_text())["done"] == ended.metrics[-1]["step"]

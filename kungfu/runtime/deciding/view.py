@@ -43,6 +43,11 @@ class View:
         return len(self.peers)
 
     @property
+    def begins(self) -> bool:
+        """Whether all its peers begin the job with it: nobody trained before."""
+        return self.version <= 1  # 0 is that of a program that runs alone
+
+    @property
     def ids(self) -> tuple[int, ...]:
         return tuple(peer.id for peer in self.peers)
 

@@ -28,7 +28,7 @@ class Alone:
         return self._standing.view
 
     def join(self, state: ReplicatedState) -> Passage:
-        return Passage(None, self._standing)
+        return Passage(None, self._standing, sources=(0,))
 
     def meet(
         self,
@@ -41,7 +41,7 @@ class Alone:
     ) -> Passage:
         view = self._standing.view
         after = Standing(view, 0, adjust(view, Decision(view, terms)))
-        return Passage(self._standing, after, wish)
+        return Passage(self._standing, after, wish, sources=(0,))
 
     def part(self, state: ReplicatedState, terms: Terms) -> None:
         """Nobody else has to agree that training is over."""
@@ -49,6 +49,9 @@ class Alone:
     def given_up(self) -> str | None:
         """Nobody could be lost."""
         return None
+
+    def completed(self) -> None:
+        """Nobody asks whether this peer holds the state."""
 
     def take_demand(self) -> Demand | None:
         """Nobody can ask."""

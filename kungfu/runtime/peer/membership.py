@@ -136,13 +136,21 @@ class Membership:
         parts["barrier/meeting"] = parts["barrier"] - parts["barrier/digest"]
         view = to_view(verdict.view)
         after = Standing(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
-        self._move(before, after, state, verdict.rendezvous, parts)
-        return Passage(before, after, heard, prepared, parts)
+        stayers = tuple(rank for rank, peer in enumerate(view.peers) if before.view.rank_of(peer.id) is not None)
+        self._move(before, Entry(after, verdict.rendezvous, stayers), state, parts)
+        return Passage(before, after, heard, prepared, parts, sources=stayers)
 
     def part(self, state: ReplicatedState, terms: Terms) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""
         before = replace(self._member(), terms=terms)
         self._assembly.hold(before.view, self._arrival(before, state, None), lambda: Decision(before.view, terms))
+
+    def completed(self) -> None:
+        """This peer has all that belongs to the state of its view, also what does not travel with the variables.
+
+        Before, it counts as one that lacks the state, unless it began the job or held the state when the view began.
+        """
+        self._holds = True
 
     def take_demand(self) -> Demand | None:
         """The leader's: what somebody outside wants to have carried out at this barrier, if anything."""
@@ -176,9 +184,8 @@ class Membership:
             raise InternalError("a barrier was held by a peer that is in no view")
         return self._standing
 
-    def _move(
-        self, before: Standing, after: Standing, state: ReplicatedState, rendezvous: str, parts: dict[str, float]
-    ) -> None:
+    def _move(self, before: Standing, entry: Entry, state: ReplicatedState, parts: dict[str, float]) -> None:
+        after = entry.standing
         if after.view.version == before.view.version:
             self._standing = after
         elif after.rank is None:
@@ -186,15 +193,17 @@ class Membership:
             self._standing = after
             time.sleep(_STEP_ASIDE_S)
         else:
-            stayers = [rank for rank, peer in enumerate(after.view.peers) if before.view.rank_of(peer.id) is not None]
-            self._enter(Entry(after, rendezvous, tuple(stayers)), state, parts)
+            self._enter(entry, state, parts)
 
     def _enter(self, entry: Entry, state: ReplicatedState, parts: dict[str, float]) -> Standing:
         self._heard = max(self._heard, entry.view.version)
         self._holds = self._holds and entry.holds  # a state that is being replaced is neither the old nor the new one
         self._entering = entry.view
         self._standing = standing = self._installer.install(entry, state, parts)
-        self._holds, self._barriers, self._entering = True, 0, None
+        # Who begins the job with others holds as much as rank 0: nobody has trained yet. Who takes the state over later
+        # lacks what its program registered, which comes before the next step: see `completed`.
+        self._holds = self._holds or entry.view.begins
+        self._barriers, self._entering = 0, None
         return standing
 
     def _decide(self, before: Standing, wish: Wish | None, prepared: Prepared | None, adjust: Adjust) -> Decision:
@@ -228,9 +237,9 @@ class Membership:
                 loss = Loss(error, 0, Terms()) if loss is None else replace(loss, error=error)
                 continue
             if before is None or loss is None:
-                return Passage(None, after, parts=parts)
+                return Passage(None, after, parts=parts, sources=entry.sources)
             survived = Survived(dict(admission.survival.lost), str(loss.error), entry.sources[0])
-            return Passage(before, after, parts=parts, survived=survived)
+            return Passage(before, after, parts=parts, survived=survived, sources=entry.sources)
 
     def _readmitted(self, loss: Loss) -> pb.Admission:
         """Leaves, reports, and waits for a view; reports again if somebody else turns out to stand still meanwhile."""

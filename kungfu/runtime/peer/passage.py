@@ -43,7 +43,10 @@ class Survived:
 
 @dataclass(frozen=True)
 class Passage:
-    """What a barrier came to: the standing after it, what led to it, and the seconds that its parts took."""
+    """What a barrier came to: the standing after it, what led to it, and the seconds that its parts took.
+
+    ``sources`` are the ranks of the view after it that held the state when that view began.
+    """
 
     before: Standing | None
     after: Standing
@@ -51,3 +54,4 @@ class Passage:
     prepared: Prepared | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
     survived: Survived | None = None
+    sources: tuple[int, ...] = ()

@@ -26,11 +26,13 @@ __all__ = ["Due", "Together", "exchange"]
 class Due:
     """What a barrier has left to do before the next step.
 
-    In a new view the shared values are those of rank ``source``; a peer that ``takes`` them may have held others.
+    In a new view the shared values are those of rank ``source``; a peer that ``takes`` them may have held others. The
+    averaged ones are the mean over the ranks ``holders``, who held the state when the view began; ``None`` is all.
     """
 
     source: int | None = None
     takes: bool = False
+    holders: tuple[int, ...] | None = None
     rescaled: Rescaled | None = None
 
 
@@ -57,10 +59,17 @@ def exchange(registry: Registry, due: Due, peers: Together) -> None:
         elif shared:
             _give(shared, due, peers)
         if averaged:
-            sums = peers.total([one.read_value() for one in averaged.values()])
-            for variable, total in zip(averaged.values(), sums, strict=True):
-                variable.assign(total / tf.cast(peers.size, total.dtype))
+            _average(averaged, due, peers)
     registry.restore()
+
+
+def _average(averaged: Mapping[str, tf.Variable], due: Due, peers: Together) -> None:
+    """Who came to the state by this view brings nothing to it: its values are those of a program that just began."""
+    holders = range(peers.size) if due.holders is None else due.holders
+    values = [one.read_value() for one in averaged.values()]
+    sums = peers.total(values if peers.rank in holders else [tf.zeros_like(value) for value in values])
+    for variable, total in zip(averaged.values(), sums, strict=True):
+        variable.assign(total / tf.cast(len(holders), total.dtype))
 
 
 def _compare(shared: Mapping[str, tf.Variable], peers: Together) -> None:

@@ -129,12 +129,16 @@ class Keeper:
             self._take_over()
         self.due = _due(passage, step=step, founds=self._settings.founders > 0)
 
-    def settle(self, peers: Together, manifest: Manifest) -> None:
-        """Before a step: values meet, hooks hear of a change, and rank 0 draws up the checkpoints that are wanted."""
+    def settle(self, peers: Together, manifest: Manifest, *, met: Callable[[], None] = lambda: None) -> None:
+        """Before a step: values meet, hooks hear of a change, and rank 0 draws up the checkpoints that are wanted.
+
+        ``met`` is called when this peer has the values of all, before anything of the program's is.
+        """
         due = self.due
         if due is None:
             return
         exchange(self.registry, due, peers)
+        met()
         self.due = None
         if due.rescaled is not None:
             self.hooks.call(due.rescaled)
@@ -199,16 +203,15 @@ class Keeper:
 
 
 def _due(passage: Passage, *, step: int, founds: bool) -> Due:
-    before, after, survived = passage.before, passage.after, passage.survived
+    before, after, survived, sources = passage.before, passage.after, passage.survived, passage.sources
     if after.rank is None or (before is not None and before.view.version == after.view.version):
         return Due()
     if before is None:
         joined = None if founds else Rescaled("joined", 0, after.view.size, after.rank, step)
-        return Due(source=0, takes=True, rescaled=joined)
+        return Due(sources[0], True, None if after.view.begins else sources, joined)
     sizes = before.view.size, after.view.size
     change = change_of(*sizes, recovered=survived is not None)
-    source = 0 if survived is None else survived.source
-    return Due(source, survived is not None, Rescaled(change, *sizes, after.rank, step))
+    return Due(sources[0], survived is not None, sources, Rescaled(change, *sizes, after.rank, step))
 
 
 def _told(data: Mapping[str, int]) -> str:

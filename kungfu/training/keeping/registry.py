@@ -76,6 +76,11 @@ class Registry:
                 )
         return StateClasses(*(_by_class(self.of(kind)) for kind in get_args(Kind)))
 
+    @property
+    def goes_along(self) -> bool:
+        """Whether any of it is the job's, not each peer's own."""
+        return any(kind != "own" for kind, _ in self._variables.values())
+
     def of(self, kind: Kind) -> dict[str, tf.Variable]:
         """The variables of one kind, by the names they were registered under, in their order."""
         return {name: one for name, (its, one) in self._variables.items() if its == kind}

@@ -477,3 +477,48 @@ class _Deaf(Held):
     @contextmanager
     def overwritten(self) -> Iterator[Buffers]:
         yield Buffers.of([self.memory.copy()])
+
+
+# ---- who holds the state --------------------------------------------------------------------------------------------
+
+
+def grown(running: Job) -> Terms:
+    """The job has one peer more, whose membership the test has not said to be complete; the terms in force."""
+    waiting = running.all_do(barrier(len(running.members) + 1))[0].after.terms
+    joining, peer = running.begin(running.add(b"blank"))
+    tell(running.agent.in_force[0].peers[0], "Offer", from_prepared(Prepared((peer,))))
+    passages = running.all_do(barrier(terms=waiting), running.members[:-1])
+    after = joining.result(10.0)
+    assert after.sources == passages[0].sources == tuple(range(len(passages))), "those who were there before"
+    return after.after.terms
+
+
+@pytest.mark.parametrize("complete", [False, True], ids=["before its registered values", "behind them"])
+def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_come(complete: bool) -> None:
+    with job(b"state") as running:
+        terms = grown(running)
+        joiner = running.members[1]
+        if complete:
+            joiner.membership.completed()
+        loss = Loss(PeerFailure("in step 8: peer rank=0 died during gradients"), 7, terms)
+        wait = running.threads.submit(joiner.membership.survive, joiner.state, loss)
+        report = running.agent.losses.get(timeout=5.0)
+        assert (report.peer, report.step, report.holds) == (1, 7, complete)
+        view = View(4, running.agent.in_force[-1].peers[1:])
+        tell(view.peers[0], "Admit", pb.Admission(view=from_view(view), sources=[0]))
+        wait.result(timeout=10.0)
+
+
+def test_who_is_behind_after_a_loss_holds_the_state_again_when_all_of_it_has_come() -> None:
+    with job(b"state", b"state", b"state") as running:
+        loss = Loss(PeerFailure("in step 8: peer rank=0 died during gradients"), 7, TERMS)
+        survivors = running.members[1:]
+        for version, holds in ((3, [True, True]), (5, [True, False])):
+            waits = [running.threads.submit(one.membership.survive, one.state, loss) for one in survivors]
+            reports = sorted((running.agent.losses.get(timeout=5.0) for _ in waits), key=lambda report: report.peer)
+            assert [report.holds for report in reports] == holds
+            view = View(version, running.agent.in_force[0].peers[1:])
+            for peer in view.peers:
+                tell(peer, "Admit", pb.Admission(view=from_view(view), sources=[0]))
+            for wait in waits:
+                wait.result(timeout=10.0)

@@ -65,23 +65,32 @@ def stayed(mean: Sequence[float] = (1.0, 2.0), own: str = "a") -> Program:
     return program
 
 
-def test_a_joiner_takes_what_is_shared_keeps_its_own_and_counts_in_the_mean():
+def test_a_joiner_takes_what_is_shared_and_the_mean_of_those_who_hold_the_state_and_keeps_its_own():
     first, second = stayed(), stayed(mean=(3.0, 2.0), own="b")
-    joiner = Program(counter=0, mean=(5.0, 8.0), own="c", teacher=0.0)
-    assert met([first, second, joiner], [Due(0), Due(0), Due(0, takes=True)]) == [None] * 3
+    joiner = Program(counter=0, mean=(np.nan, 8.0), own="c", teacher=0.0)
+    holders = (0, 1)
+    dues = [Due(0, holders=holders), Due(0, holders=holders), Due(0, takes=True, holders=holders)]
+    assert met([first, second, joiner], dues) == [None] * 3
     for program in (first, second, joiner):
         assert program.held["counter"] == 5
         assert program.held["log"] == {"best": 0.25}
-        assert program.held["mean"].tolist() == [3.0, 4.0]
+        assert program.held["mean"].tolist() == [2.0, 2.0], "what the joiner began with is in no mean"
         assert program.teacher.numpy().tolist() == [3.0, 0.5]
     assert [one.held["own"] for one in (first, second, joiner)] == ["a", "b", "c"]
 
 
 def test_after_a_loss_all_take_what_is_shared_from_the_peer_that_is_furthest_on():
-    behind, ahead = stayed(), stayed()
+    behind, ahead = stayed(), stayed(mean=(3.0, 2.0))
     ahead.held["counter"] = 6
-    assert met([behind, ahead], [Due(1, takes=True)] * 2) == [None] * 2
+    assert met([behind, ahead], [Due(1, takes=True, holders=(1,))] * 2) == [None] * 2
     assert (behind.held["counter"], ahead.held["counter"]) == (6, 6)
+    assert behind.held["mean"].tolist() == ahead.held["mean"].tolist() == [3.0, 2.0]
+
+
+def test_those_who_begin_together_begin_with_the_mean_of_all():
+    first, second = stayed(), stayed(mean=(3.0, 4.0))
+    assert met([first, second], [Due(0, takes=True)] * 2) == [None] * 2
+    assert first.held["mean"].tolist() == second.held["mean"].tolist() == [2.0, 3.0]
 
 
 @pytest.mark.parametrize("due", [Due(), Due(0)], ids=["same view", "new view"])

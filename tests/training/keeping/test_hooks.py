@@ -32,12 +32,12 @@ TWO = standing(view(1, 0, 1), 1)
 @pytest.mark.parametrize(
     ("passage", "founders", "told"),
     [
-        (Passage(TWO, standing(view(2, 0, 1, 2), 1)), 2, [Rescaled("grew", 2, 3, 1, 40)]),
-        (Passage(TWO, standing(view(2, 1), 0)), 2, [Rescaled("shrank", 2, 1, 0, 40)]),
-        (Passage(TWO, standing(view(2, 1, 2), 0)), 2, [Rescaled("exchanged", 2, 2, 0, 40)]),
-        (Passage(TWO, standing(view(3, 1), 0), survived=LOST), 2, [Rescaled("recovered", 2, 1, 0, 40)]),
-        (Passage(None, standing(view(2, 0, 1, 2), 2)), 0, [Rescaled("joined", 0, 3, 2, 40)]),
-        (Passage(None, TWO), 2, []),
+        (Passage(TWO, standing(view(2, 0, 1, 2), 1), sources=(0, 1)), 2, [Rescaled("grew", 2, 3, 1, 40)]),
+        (Passage(TWO, standing(view(2, 1), 0), sources=(0,)), 2, [Rescaled("shrank", 2, 1, 0, 40)]),
+        (Passage(TWO, standing(view(2, 1, 2), 0), sources=(0,)), 2, [Rescaled("exchanged", 2, 2, 0, 40)]),
+        (Passage(TWO, standing(view(3, 1), 0), survived=LOST, sources=(0,)), 2, [Rescaled("recovered", 2, 1, 0, 40)]),
+        (Passage(None, standing(view(2, 0, 1, 2), 2), sources=(0, 1)), 0, [Rescaled("joined", 0, 3, 2, 40)]),
+        (Passage(None, TWO, sources=(0,)), 2, []),
         (Passage(TWO, TWO), 2, []),
         (Passage(TWO, standing(view(2, 0), None)), 2, []),
     ],

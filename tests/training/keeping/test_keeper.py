@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.errors import UsageError
+from kungfu.errors import PeerFailure, UsageError
 from kungfu.runtime.checkpoints import Folder, Manifest, find, published, read_manifest, stable_names
 from kungfu.runtime.deciding.decide import Terms
 from kungfu.runtime.deciding.view import Peer, View
@@ -198,7 +198,7 @@ def regrouped(lost: int) -> Passage:
     before, left = (Peer(0, "a:0"), Peer(1, "a:1"), Peer(2, "a:2")), [peer for peer in (0, 1, 2) if peer != lost]
     after = View(3, tuple(before[peer] for peer in left))
     standing = Standing(View(1, before), 1, Terms()), Standing(after, left.index(1), Terms())
-    return Passage(*standing, survived=Survived({lost: "killed by SIGKILL"}, "rank 0 died", 0))
+    return Passage(*standing, survived=Survived({lost: "killed by SIGKILL"}, "rank 0 died", 0), sources=(0, 1))
 
 
 @pytest.mark.parametrize(
@@ -227,3 +227,25 @@ def test_a_checkpoint_that_a_lost_rank_0_had_not_brought_to_disk_is_written_by_t
 def test_no_fewer_than_one_checkpoint_is_kept(keep):
     with pytest.raises(UsageError, match="at least 1"):
         linear_run().training.checkpoint("anywhere", keep=keep)
+
+
+def test_a_peer_that_takes_the_state_over_has_all_of_it_when_its_registered_values_have_come():
+    run, heard, held = regular_run(), [], {"counter": 0}
+    run.training.register("counter", lambda: held["counter"], lambda value: held.update(counter=value))
+    run.training.on_rescale(lambda change: heard.append(change.change))
+    walked(run, until=1)
+    keeper, manifest = run.training._loop.barrier.keeper, Manifest(4, 2, 6, Terms())
+    before, after = (Standing(View(number, (Peer(0, "a:0"), Peer(1, "a:1"))), 1, Terms()) for number in (2, 4))
+    keeper.entered(Passage(before, after, survived=Survived({2: "gone"}, "died", 0), sources=(0,)), step=4)
+
+    def fails(tensors):
+        raise PeerFailure("rank 0 died")
+
+    def comes(tensors):
+        return [tf.constant([7, 0], tf.int32)]
+
+    with pytest.raises(PeerFailure):
+        keeper.settle(Together(1, 2, total=fails), manifest, met=lambda: heard.append(held["counter"]))
+    assert heard == []
+    keeper.settle(Together(1, 2, total=comes), manifest, met=lambda: heard.append(held["counter"]))
+    assert heard == [7, "recovered"], "before anything of the program's own is called"

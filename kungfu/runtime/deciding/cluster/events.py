@@ -77,8 +77,8 @@ class Finishing:
 class Report:
     """What a peer says that lost others: the newest view it has heard of, its steps done, and why it thinks so.
 
-    ``holds`` says whether it holds the shared state: a joiner does not before its first view. ``suspects`` are the ids
-    that its error names; ``late`` means that a deadline expired, not that a connection ended.
+    ``holds`` says whether it holds the state, registered values included: a joiner does not before its first step.
+    ``suspects`` are the ids that its error names; ``late`` means that a deadline expired, not that a connection ended.
     """
 
     version: int

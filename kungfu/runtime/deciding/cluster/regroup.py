@@ -23,6 +23,10 @@ __all__ = ["QUIT", "again", "begun", "late_to_regroup", "member_died", "reported
 QUIT = "its script ended (exit code 0) while the others trained"
 # A peer that the survivors' errors name gets so long to report itself: its connection may have ended with the others'.
 SUSPECT_S = 2.0
+_NO_HOLDER = (
+    "no survivor holds the state of the job: who takes it from others holds it once their registered values have come "
+    "too, before its next step; go on from a checkpoint (kungfu-run --resume)"
+)
 # Views formed in a row without one that trained: something ends each of them.
 STUCK = 6
 
@@ -152,7 +156,7 @@ def _defect(cluster: Cluster) -> Fail | None:
     others = {peer: why for peer, why in regrouping.lost.items() if peer != root}
     late = all(report.late for report in regrouping.reports.values()) and not regrouping.lost
     if not any(report.holds for report in regrouping.reports.values()):
-        return Fail(root, f"{how}, and no survivor holds the state of the job", others=others)
+        return Fail(root, f"{how}, and {_NO_HOLDER}", others=others)
     if regrouping.stuck >= STUCK:
         return Fail(root, f"{how}; {STUCK} views in a row broke before they trained", late=late, others=others)
     expected = len(members) + len(cluster.starting) + len(_replaced(cluster))

@@ -30,7 +30,7 @@ def settled(
     a digest, which would have all cores, and hold up by more than its own time what needs a few moments of them.
     Raises what ``attach`` and ``fetch`` raise; either ends the other.
     """
-    rescaled = place.view.version > 1  # the first view is no rescale: what was resumed goes on as it was
+    rescaled = not place.view.begins  # that is no rescale: what was resumed goes on as it was
     with ExitStack() as lending:
         if not place.holds:
             _fetched(state, place, attach=attach, abandoned=abandoned)

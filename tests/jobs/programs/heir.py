@@ -1,0 +1,67 @@
+"""Peer 0 dies when another one has come in, and before its own next step: heir.py HOW RESULTS.
+
+HOW is ``registered`` for a program that counts its steps in a registered value, ``plain`` for one that registers
+nothing. The other one trains five steps more; RESULTS is a folder where it leaves PEER.json at its end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.policies import schedule
+
+HOW, RESULTS = sys.argv[1], Path(sys.argv[2])
+WITHIN_S = 30.0
+
+
+def die_when_the_other_is_in() -> None:
+    until = time.monotonic() + WITHIN_S
+    while not (RESULTS / "in").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    optimizer = keras.optimizers.SGD(0.01)
+    training = kf.attach(model, optimizer, policies=[schedule({3: 2})])
+    counted = {"steps": 0}
+    if HOW == "registered":
+        training.register("counted", lambda: counted, counted.update)
+
+    @training.step
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - 1.0))
+        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    x, own_steps = np.random.default_rng(0).normal(size=(400, 2)).astype(np.float32), 0
+    for batch in training.batches(x, batch_size=10, epochs=10**6, seed=0):
+        done = step(batch) is not kf.SKIPPED
+        counted["steps"] += done
+        own_steps += done
+        if training.peer == 0:
+            time.sleep(0.02)
+            if training.size == 2:
+                die_when_the_other_is_in()
+        else:
+            (RESULTS / "in").touch()
+            if own_steps == 5:
+                break
+    found = {"done": int(optimizer.iterations), "counted": counted["steps"]}
+    (RESULTS / f"{training.peer}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
