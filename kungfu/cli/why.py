@@ -10,7 +10,7 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from kungfu.cli.story import Paragraph, Record, gaps, read_events, read_metrics, span_trees, tell
+from kungfu.cli.story import Paragraph, Record, gaps, is_gap, read_events, read_metrics, span_trees, tell
 from kungfu.cli.story.values import duration
 
 __all__ = ["why_command"]
@@ -40,8 +40,8 @@ def why_command(folder: Path, *, form: Form = "story") -> int:
 
 
 def _unmeasured(folder: Path, record: Record) -> list[str]:
-    """What the metrics lack, where peers were lost; else they are whole, and long to read."""
-    lost = any(event.get("event") == "recovered" for event in record.entries)
+    """What the metrics lack, where peers were lost or a disk was full; else they are whole, and long to read."""
+    lost = any(event.get("event") == "recovered" or is_gap(event, "metrics.jsonl") for event in record.entries)
     metrics = folder / "metrics.jsonl"
     if not lost or not metrics.exists() or not metrics.stat().st_size:
         return []

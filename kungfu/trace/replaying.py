@@ -38,10 +38,14 @@ class Decision:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a plan decided over a trace, and where the run that was recorded differs (of its own plan only)."""
+    """What a plan decided over a trace, and where the run that was recorded differs (of its own plan only).
+
+    ``remarks`` say which steps of the record were not replayed.
+    """
 
     decisions: tuple[Decision, ...]
     differences: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass
@@ -52,6 +56,8 @@ class _Playing:
     against: Mapping[tuple[int, int], Snapshot]
     previous: RecordedStep | None = None
     differences: list[str] = field(default_factory=list)
+    is_lost: bool = False  # what the folds held in the run is not known, until there is a snapshot
+    skipped: list[int] = field(default_factory=list)
 
 
 def replay(plan: Plan, trace: Trace, *, whose: Literal["the run's", "another"], start: int = 0) -> Replayed:
@@ -71,13 +77,15 @@ def replay(plan: Plan, trace: Trace, *, whose: Literal["the run's", "another"], 
     decisions: list[Decision] = []
     for step in steps:
         _enter(playing, step)
+        if own and _is_lost(playing, step):
+            continue
         outcome = _stepped(playing.replay, step)
         found = list(_decisions(plan, outcome, step=step.step))
         if own:
             _compare(playing, step, found)
         decisions += [one for one in found if one.step >= start]
         playing.previous = step
-    return Replayed(tuple(decisions), tuple(playing.differences))
+    return Replayed(tuple(decisions), tuple(playing.differences), tuple(_unreplayed(playing.skipped)))
 
 
 def _stepped(replaying: Replay, step: RecordedStep) -> Outcome:
@@ -145,12 +153,36 @@ def _enter(playing: _Playing, step: RecordedStep) -> None:
     }
     replaying.rescale(step.size)
     snapshot = playing.against.get((step.step - 1, step.view))
-    if snapshot is not None and step.step > before.step + 1:
-        _restore(
-            replaying, snapshot
-        )  # nobody lived to tell of the steps before it: what they did to folds is not known
-    elif snapshot is not None:
+    if snapshot is not None and not playing.is_lost and step.step == before.step + 1:
         _compare_states(playing, snapshot)
+
+
+def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
+    """Whether what the folds hold before `step` is not known: of steps before it nobody lived to tell, or what was told
+    could not be written. The next snapshot says what they hold."""
+    before = playing.previous
+    snapshot = playing.against.get((step.step - 1, step.view))
+    if before is not None and step.step > before.step + 1:
+        playing.is_lost = True
+    if playing.is_lost and snapshot is not None:
+        _restore(playing.replay, snapshot)
+        playing.is_lost = False
+    if playing.is_lost:
+        playing.previous = step
+        playing.skipped.append(step.step)
+    return playing.is_lost
+
+
+def _unreplayed(steps: Sequence[int]) -> Iterator[str]:
+    """A remark on each row of steps without a gap."""
+    known = set(steps)
+    starts = [step for step in steps if step - 1 not in known]
+    for first, last in zip(starts, [step for step in steps if step + 1 not in known], strict=True):
+        which = f"step {first} was" if first == last else f"steps {first} to {last} were"
+        yield (
+            f"{which} not replayed: steps before are not in the record, and what the folds held then is known from the "
+            "next snapshot on"
+        )
 
 
 def _survivors(playing: _Playing, before: RecordedStep, step: RecordedStep) -> list[int]:

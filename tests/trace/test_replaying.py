@@ -56,6 +56,20 @@ def test_steps_of_which_a_lost_rank_0_did_not_tell_are_no_difference(plan: Plan)
     assert replay(plan, trace, whose="the run's").differences == ()
 
 
+@pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
+def test_behind_steps_that_could_not_be_written_a_replay_goes_on_from_the_next_snapshot(plan: Plan) -> None:
+    lines = [one for one in recorded(plan) if one.get("step") not in (2, 3, 8) and one.get("after") != 10]
+    trace = parse_trace(texts(lines))
+    again = replay(plan, trace, whose="the run's")
+    assert again.differences == ()
+    assert [remark.split(":")[0] for remark in again.remarks] == [
+        "steps 4 to 5 were not replayed",
+        "steps 9 to 12 were not replayed",
+    ], "view 2 begins with step 7, and view 3, with its snapshot, with step 13"
+    assert {2, 3, 4, 5, 8, 9, 10, 11, 12}.isdisjoint(one.step for one in again.decisions)
+    assert {one.step for one in again.decisions} >= {step for step in (6, 15) if plan is LOCAL}
+
+
 @pytest.mark.parametrize("start", [2, 6, 9, 17])
 @pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
 def test_a_replay_may_start_in_the_middle(plan: Plan, start: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ __all__ = ["RunConsole", "Screen", "make_console"]
 _PAINT_EVERY_S, _PAINT_WITHIN_S = 0.2, 1.0
 # A terminal that was stopped by a key press must not hold up the end of a job.
 _LAST_PAINT_S = 2.0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Screen(Protocol):
@@ -52,6 +54,7 @@ class RunConsole:
         self._folder, self._screen, self._stream = folder, screen, stream
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._board = Board()
+        self._gaps: dict[Any, str] = {}  # by file; told once more at the end, where nobody overlooks it
         self._closing = threading.Event()
         self._painter = threading.Thread(target=self._paint_on, name="kungfu-painter", daemon=True)
 
@@ -74,6 +77,8 @@ class RunConsole:
         """Something was decided or done."""
         self._board.event(fields)
         told = sentence(fields)
+        if fields.get("event") == "gap":
+            self._gaps[fields.get("file")] = f"the record has a gap: {told}"
         if told:
             self._board.say(Said(KUNGFU, legible(told, encoding=self._encoding)))
 
@@ -86,6 +91,7 @@ class RunConsole:
         self._close()
         paces = _paces(self._folder)
         lines = farewell(ending.code, ending.failure, folder=self._folder, paces=paces, leaves=ending.leaves)
+        lines += [f"  {gap}" for gap in self._gaps.values()]
         out = Console(stderr=ending.code != 0, highlight=False)
         style = "bold red" if ending.failure else "bold"
         try:
@@ -101,10 +107,15 @@ class RunConsole:
                 return
 
     def _paint(self) -> bool:
-        """Whether anybody still reads; if not, the job goes on unseen, and its record is in the folder."""
+        """Whether anybody still reads; if not, the job goes on unseen, and its record is in the folder.
+
+        Output that goes to a file on a full disk is seen again when there is room.
+        """
         try:
             self._screen.show(self._board.take())
-        except OSError:
+        except OSError as error:
+            if error.errno in _NO_ROOM and not self._closing.is_set():
+                return True
             let_go(self._stream)
             return False
         return True

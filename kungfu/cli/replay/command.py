@@ -42,7 +42,7 @@ class _Replay:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        return (*self.trace.remarks, *([_OTHER] if self.whose == "another" else []))
+        return (*self.trace.remarks, *self.replayed.remarks, *([_OTHER] if self.whose == "another" else []))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
 """What the record of a run says, told to a person."""
 
-from kungfu.cli.story.gaps import gaps
+from kungfu.cli.story.gaps import gaps, is_gap
 from kungfu.cli.story.record import Record, read_events, read_metrics
 from kungfu.cli.story.sentence import sentence
 from kungfu.cli.story.spans import span_trees
@@ -12,6 +12,7 @@ __all__ = [
     "Record",
     "decisions_table",
     "gaps",
+    "is_gap",
     "paces",
     "read_events",
     "read_metrics",

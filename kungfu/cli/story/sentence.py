@@ -187,6 +187,22 @@ def _request(event: Fields) -> str:
     return f"kungfu {text_of(event, 'request')}: {state}{after}{f' ({reason})' if reason else ''}"
 
 
+def _unrecorded(event: Fields) -> str:
+    return (
+        f"{text_of(event, 'file')} cannot be written ({text_of(event, 'error')}): training goes on, and so does the "
+        "record when it can be written again"
+    )
+
+
+def _gap(event: Fields) -> str:
+    since, until = number(event.get("from")), number(event.get("to"))
+    time = "" if since is None or until is None else f" of {duration(until - since)}"
+    return (
+        f"{text_of(event, 'file')} lacks {count(event.get('lines'), 'line')}{time}, which could not be written "
+        f"({text_of(event, 'error')})"
+    )
+
+
 def _ended(event: Fields) -> str:
     return f"ended: {text_of(event, 'reason')}"
 
@@ -219,6 +235,8 @@ _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "unheard": _unheard,
     "finished": _finished,
     "request": _request,
+    "unrecorded": _unrecorded,
+    "gap": _gap,
     "failed": _failed,
     "ended": _ended,
     **HOST_TELLERS,

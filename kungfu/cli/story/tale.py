@@ -8,6 +8,7 @@ from typing import Any
 
 from kungfu.cli.story.checkpoint import kept, kept_how
 from kungfu.cli.story.choice import choice_of, told_choices
+from kungfu.cli.story.gaps import is_gap
 from kungfu.cli.story.hosts import HOST_TELLERS
 from kungfu.cli.story.recovering import changes, lost, recovered, stopped_s
 from kungfu.cli.story.rescaling import timing_of
@@ -166,11 +167,17 @@ def _root_cause(events: Sequence[Fields]) -> Iterator[Paragraph]:
 
 def _conclusion(events: Sequence[Fields], began: float | None) -> Iterator[Paragraph]:
     lasting = _lasting_s(events)
-    details = [_totals(events, lasting), *_finishers(events)]
+    details = [_totals(events, lasting), *_finishers(events), *_lacking(events)]
     if not any(event.get("event") in ("ended", "failed") for event in events):
         details.append("the record does not say how it ended: it is still running, or its agent was killed")
     took = f"in all {duration(lasting)} of training" if lasting is not None else "training never began"
     yield Paragraph(None, took, tuple(details))
+
+
+def _lacking(events: Sequence[Fields]) -> list[str]:
+    """The sums above are of what was written down."""
+    lost = sum(number(event.get("lines")) or 0.0 for event in events if is_gap(event, "events.jsonl"))
+    return [f"{count(lost, 'event')} could not be written down, and what happened there is not counted"] if lost else []
 
 
 def _lasting_s(events: Sequence[Fields]) -> float | None:

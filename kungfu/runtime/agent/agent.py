@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, KungfuError
@@ -33,6 +34,7 @@ from kungfu.runtime.agent.station import CUT_OFF, Ending, Job, Signalled, Statio
 from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.deciding.failure import Failure
 from kungfu.runtime.hosts import Host
+from kungfu.runtime.steering.job_file import NAME as JOB_FILE
 from kungfu.runtime.steering.job_file import JobFile, end_job_file, write_job_file
 from kungfu.runtime.steering.service import JobService
 from kungfu.runtime.wire import messages_pb2 as pb
@@ -142,9 +144,8 @@ class Agent:
                 return Ending(128 + interrupts[0].number)
             settings = welcome[0] if welcome else replace(settings, job=secrets.token_hex(4))
         self._station = station = replace(station, settings=settings)
-        write_job_file(
-            self._journal.folder, JobFile(settings.job, settings.agent, settings.secret, os.getpid(), time.time())
-        )
+        content = JobFile(settings.job, settings.agent, settings.secret, os.getpid(), time.time())
+        self._journal.keep(JOB_FILE, partial(write_job_file, self._journal.folder, content))
         if len(station.job.hosts) > 1 and welcome is not None:
             self._role = Follower(station)
             station.allegiance.enter(settings.job, welcome[1])

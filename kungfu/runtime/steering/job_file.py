@@ -40,11 +40,16 @@ class JobFile:
 
 
 def write_job_file(folder: Path, content: JobFile) -> None:
-    """Puts the file in its place in one move: who reads it reads a whole one."""
+    """Puts the file in its place in one move: who reads it reads a whole one. Raises ``OSError`` where it cannot be."""
     handle, name = tempfile.mkstemp(prefix=".job-", dir=folder)  # made with mode 0600
-    with os.fdopen(handle, "w") as file:
-        file.write(json.dumps(asdict(content), indent=1) + "\n")
-    os.replace(name, folder / NAME)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(json.dumps(asdict(content), indent=1) + "\n")
+        os.replace(name, folder / NAME)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
 
 
 def read_job_file(folder: Path) -> JobFile:

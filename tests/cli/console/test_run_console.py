@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pty
@@ -9,8 +10,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,12 +79,14 @@ def test_a_job_is_shown_from_its_start_to_its_end(tmp_path: Path, capsys: pytest
             console.line("rank 0", line)
         console.status(measured(1))
         console.event(GROWN[5])
+        console.event({"event": "gap", "file": "metrics.jsonl", "lines": 5, "error": "No space left on device"})
         console.ended(Ending(0))
     out, err = capsys.readouterr()
     assert err == ""
     assert out.splitlines()[:3] == ["kungfu: 2 peers start: python digits.py", "[rank 0] hello", "[rank 0] 100%"]
     assert "step 50: gns_batch wants 3 peers instead of 2" in out
-    assert out.splitlines()[-1].startswith("kungfu-run: training is over")
+    assert out.splitlines()[-2].startswith("kungfu-run: training is over")
+    assert out.splitlines()[-1].startswith("  the record has a gap: metrics.jsonl lacks 5 lines, which could not")
 
 
 def test_a_failure_goes_to_the_error_stream_after_all_other_output(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +103,35 @@ def test_a_job_goes_on_when_nobody_reads_any_more(tmp_path: Path) -> None:
     with RunConsole(tmp_path, PlainScreen(stream), stream=stream) as console:
         console.line("rank 0", "unheard")
         console.event(GROWN[3])
+
+
+def test_output_to_a_file_goes_on_when_its_disk_has_room_again(tmp_path: Path) -> None:
+    full, painted = threading.Event(), threading.Event()
+
+    class Filling(io.FileIO):
+        def write(self, data: Any) -> int:
+            if full.is_set():
+                painted.set()
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    stream = io.TextIOWrapper(io.BufferedWriter(Filling(tmp_path / "out", "w")))
+    full.set()
+    with RunConsole(tmp_path, PlainScreen(stream), stream=stream) as console:
+        console.line("rank 0", "while it is full")
+        assert painted.wait(20.0)
+        full.clear()
+        console.line("rank 0", "when there is room")
+    stream.close()
+    said = (tmp_path / "out").read_text().splitlines()
+    assert said == ["[rank 0] while it is full", "[rank 0] when there is room"]
+
+
+@pytest.mark.slow
+def test_output_that_found_no_room_to_the_last_does_not_change_the_exit_code() -> None:
+    with open("/dev/full", "w") as full:
+        program = [sys.executable, "-c", PROGRAM, "well"]
+        assert subprocess.run(program, stdout=full, stderr=full, timeout=60, check=False).returncode == 0
 
 
 def test_a_screen_is_closed_once_and_after_the_last_painting(tmp_path: Path) -> None:

@@ -155,3 +155,11 @@ def test_a_loss_and_what_followed_are_told_once_each_and_counted() -> None:
         tell(LOSS)[-1].details[0]
         == "0 rescales and 1 recovery, for which training stood still for 250 ms (2.5 % of it)"
     )
+
+
+def test_what_a_full_disk_kept_from_the_record_is_said_where_it_happened_and_at_the_end() -> None:
+    full = {"event": "gap", "from": 112.0, "to": 114.0, "error": "No space left on device"}
+    lacking = [{**full, "time": 114.0, "file": "events.jsonl", "lines": 2}, {**full, "file": "metrics.jsonl"}]
+    story = told([*GROWN[:6], *lacking, *GROWN[6:]])
+    assert "events.jsonl lacks 2 lines of 2.0 s, which could not be written (No space left on device)" in story
+    assert story.endswith("2 events could not be written down, and what happened there is not counted")

@@ -96,6 +96,17 @@ def test_a_job_grows_and_shrinks_and_every_decision_is_in_its_journal(tmp_path: 
     assert (tmp_path / "peers" / "peer-2.log").read_text() == "joined a view of 3\n"
 
 
+def test_a_full_disk_under_the_output_of_a_peer_costs_its_lines_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "peers").mkdir()
+    (tmp_path / "peers" / "peer-0.log").symlink_to("/dev/full")
+    job = run(tmp_path, PEER, "nothing")
+    assert job.ending == Ending(0)
+    assert sorted(text for _, text in job.console.lines) == ["joined a view of 2"] * 2 + ["joined a view of 3"]
+    assert job.console.events.count("unrecorded") == 1
+    (gap,) = job.all("gap")
+    assert (gap["file"], gap["lines"], gap["error"]) == ("peers/peer-0.log", 1, "No space left on device")
+
+
 def test_a_joiner_that_fails_is_told_and_the_job_goes_on(tmp_path: Path) -> None:
     job = run(tmp_path, PEER, "joiner fails")
     assert job.ending == Ending(0)

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from kungfu.runtime.agent.processes.launch import TAIL_LINES, Process, end, end_all, share_of_host, start
+from kungfu.runtime.agent.record.log_file import LogFile
 
 DEADLINE_S = 20.0
 PYTHON = (sys.executable, "-c")
@@ -25,7 +26,7 @@ PYTHON = (sys.executable, "-c")
 @contextmanager
 def started(log: Path, *command: str, environment: Mapping[str, str] = os.environ) -> Iterator[Process]:
     """A peer; whatever happens it is gone afterwards, with all that it started."""
-    process = start(list(command), environment=environment, log=log)
+    process = start(list(command), environment=environment, log=LogFile(log, clock=time.time))
     try:
         yield process
     finally:
@@ -191,12 +192,13 @@ def test_all_are_ended_some_at_the_second_request_and_some_by_force(
 
 def test_peers_die_with_their_agent(tmp_path: Path) -> None:
     agent = """if True:
-        import os, sys
+        import os, sys, time
         from pathlib import Path
         from kungfu.runtime.agent.processes.launch import start
+        from kungfu.runtime.agent.record.log_file import LogFile
 
         peer = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
-        process = start(peer, environment=dict(os.environ), log=Path(sys.argv[1]))
+        process = start(peer, environment=dict(os.environ), log=LogFile(Path(sys.argv[1]), clock=time.time))
         assert process.child.stdout.readline() == b"up\\n"
         print(process.child.pid, flush=True)
         process.child.wait()

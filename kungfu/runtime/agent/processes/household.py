@@ -52,7 +52,7 @@ class Household:
         seat = min(set(range(len(self._seats) + 1)) - {*self._seats.values()})
         share = share_of_host(self._environment, place=seat, peers=self._slots, gpus=count_gpus())
         process = start(
-            self._command, environment={**share, **settings.to_environment()}, log=self._journal.log_of(peer)
+            self._command, environment={**share, **settings.to_environment()}, log=self._journal.output_of(peer)
         )
         self._processes[peer], self._seats[peer] = process, seat
         process.listen(

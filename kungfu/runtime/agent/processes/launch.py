@@ -10,13 +10,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
 from kungfu.runtime.agent.processes import shim
 
-__all__ = ["Process", "bury", "end", "end_all", "share_of_host", "start"]
+__all__ = ["Log", "Process", "bury", "end", "end_all", "share_of_host", "start"]
 
 TAIL_LINES = 60
 
@@ -26,10 +28,20 @@ _ASKED_AT_S = (0.0, 0.2, 1.0)
 _LOOK_S = 0.02
 
 
+class Log(Protocol):
+    """Takes what a peer prints; it never raises ``OSError``, so that a full disk ends no peer."""
+
+    def write(self, data: bytes) -> object:
+        """A line."""
+
+    def close(self) -> None:
+        """The peer prints nothing any more."""
+
+
 class Process:
     """A running peer. ``tail`` holds its last lines of output, which also go to ``log`` and to ``on_line``."""
 
-    def __init__(self, child: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], log: Log) -> None:
         self.child, self.log = child, log
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
 
@@ -67,21 +79,20 @@ class Process:
 
     def _read(self, on_line: Callable[[str], None]) -> None:
         assert self.child.stdout is not None
-        with self.child.stdout as output, self.log.open("wb") as log:
+        with self.child.stdout as output, closing(self.log):
+            self.log.write(b"")  # a peer that prints nothing has a log too
             for raw in output:
-                log.write(raw)
-                log.flush()
+                self.log.write(raw)
                 line = raw.decode(errors="replace").rstrip("\r\n")
                 self.tail.append(line)
                 on_line(line)
 
 
-def start(command: list[str], *, environment: Mapping[str, str], log: Path) -> Process:
+def start(command: list[str], *, environment: Mapping[str, str], log: Log) -> Process:
     """Starts one peer in a session of its own, so that a key press in the terminal reaches only the agent.
 
     Call it from the agent's main thread: the kernel ties the child's life to the thread that made it.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
     child = subprocess.Popen(
         [sys.executable, "-S", "-E", shim.__file__, str(os.getpid()), *command],
         env=dict(environment),

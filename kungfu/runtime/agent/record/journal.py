@@ -2,6 +2,9 @@
 
 ``events.jsonl`` one object for every decision and change; ``metrics.jsonl`` one for every step (rank 0's);
 ``peers/peer-N.log`` the whole output of a peer; ``trace.jsonl`` what each step offered to the policies, on every peer.
+
+Nothing that happens to these files ends the job. What could not be written is told once on the screen, and stands in
+the record as an event ``gap`` as soon as it can be written again.
 """
 
 from __future__ import annotations
@@ -11,36 +14,54 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from kungfu.errors import UsageError
+from kungfu.runtime.agent.record.log_file import Gap, LogFile, merged
 
-__all__ = ["TRACE_LIMIT_BYTES", "Journal"]
+__all__ = ["TRACE_LIMIT_BYTES", "Journal", "Output"]
 
 STREAMS = ("events", "metrics")
 
 # Some hundred thousand steps of a few peers.
 TRACE_LIMIT_BYTES = 256 << 20
+# A disk at its limit fails and works by turns.
+_TELL_EVERY_S = 60.0
+
+Fields = Mapping[str, Any]
+
+
+def _to_nobody(fields: Fields) -> None:
+    """There is no screen yet."""
 
 
 class Journal:
-    """Appends to the files of one job; every line is flushed, so that a killed job leaves a whole story.
+    """Appends to the files of one job; every line is written at once, so that a killed job leaves a whole story.
 
     The trace ends, with a line that says so, before it grows beyond ``trace_limit_bytes``; at 0 there is none.
+    ``tell`` hears, as an event, that lines are being lost, and what was lost once they are not any more.
     """
 
     def __init__(
         self, folder: Path, *, trace_limit_bytes: int = TRACE_LIMIT_BYTES, clock: Callable[[], float] = time.time
     ) -> None:
         self.folder, self._clock = folder, clock
-        self._lock = threading.Lock()
+        self.tell: Callable[[Fields], None] = _to_nobody
+        self._lock = threading.RLock()  # a line may end a gap, and that is one more line
         self._trace_left = self._trace_limit = trace_limit_bytes
+        self._failing: dict[Path, LogFile] = {}
+        self._untold: dict[str, Gap] = {}  # gaps that are over and not in the record yet, by file
+        self._unwritten: dict[str, Callable[[], None]] = {}
+        self._told_at: float | None = None
+        self._told = False  # that lines are being lost, and not yet that they are not any more
         if (folder / "events.jsonl").exists():
             raise UsageError(f"--logdir {folder} holds the record of a run already; delete it or give another folder")
+        names = (*STREAMS, "trace") if trace_limit_bytes else STREAMS
+        self._files = {name: LogFile(folder / f"{name}.jsonl", clock=clock) for name in names}
         try:
             (folder / "peers").mkdir(parents=True, exist_ok=True)
-            names = (*STREAMS, "trace") if trace_limit_bytes else STREAMS
-            self._files: dict[str, IO[str]] = {name: (folder / f"{name}.jsonl").open("w") for name in names}
+            for file in self._files.values():
+                file.open()
         except OSError as error:
             raise UsageError(f"--logdir {folder}: {error.strerror}; give a folder that can be written") from error
 
@@ -48,12 +69,16 @@ class Journal:
         """Where the output of a peer goes."""
         return self.folder / "peers" / f"peer-{peer}.log"
 
-    def write(self, stream: str, fields: Mapping[str, Any]) -> str:
+    def output_of(self, peer: int) -> Output:
+        """Takes the output of a peer."""
+        return Output(self, LogFile(self.log_of(peer), clock=self._clock, mark=_mark))
+
+    def write(self, stream: str, fields: Fields) -> str:
         """One more line of a stream, stamped with the time (seconds since 1970); gives the line."""
         with self._lock:  # the agent and the threads that serve the peers all write
             line = json.dumps({"time": round(self._clock(), 6), **fields})
-            self._files[stream].write(f"{line}\n")
-            self._files[stream].flush()
+            self._append(self._files[stream], f"{line}\n")
+            self._write_small_files()
         return line
 
     def append(self, stream: str, lines: Sequence[str]) -> None:
@@ -61,16 +86,132 @@ class Journal:
         if not lines or stream not in self._files:
             return
         with self._lock:
-            self._files[stream].writelines(f"{line}\n" for line in lines if stream != "trace" or self._fits(line))
-            self._files[stream].flush()
+            if stream == "trace":
+                lines = [kept for line in lines if (kept := self._fitting(line)) is not None]
+            self._append(self._files[stream], "".join(f"{line}\n" for line in lines))
+            self._write_small_files()
 
-    def _fits(self, line: str) -> bool:
-        left, self._trace_left = self._trace_left, self._trace_left - len(line.encode()) - 1
-        if self._trace_left < 0 <= left:
-            self._files["trace"].write(json.dumps({"cut": True, "limit_bytes": self._trace_limit}) + "\n")
-        return self._trace_left >= 0
+    def keep(self, name: str, write: Callable[[], None]) -> None:
+        """Has a small file of the folder written by ``write``: now, or with a later line if it raises ``OSError``."""
+        with self._lock:
+            self._unwritten[name] = write
+            self._write_small_files()
 
     def close(self) -> None:
-        """Closes the files; idempotent."""
-        for file in self._files.values():
+        """Closes the files; idempotent. What is missing at the end of one is told and, if possible, written down."""
+        with self._lock:
+            self._told, lacking = False, dict[str, Gap]()
+            for stream in ("trace", "metrics", "events"):  # events.jsonl last: it holds what the others lack
+                if (file := self._files.get(stream)) is None:
+                    continue
+                if file.gap is not None and file.is_open:
+                    lacking[self._name(file)] = file.gap
+                if (ended := file.write(b"", at_once=True)) is not None:
+                    self.went_on(file, ended)
+                self.closed(file)
+            for name, gap in lacking.items():
+                self.tell(_event(name, gap))
+
+    # ---- what cannot be written --------------------------------------------------------------------------------------
+
+    def stopped(self, file: LogFile) -> None:
+        """A file cannot be written any more, for now."""
+        with self._lock:
+            first = not self._failing
+            self._failing[file.path] = file
+            if first and file.gap is not None:
+                self._tell_of_loss(self._name(file), file.gap.error)
+
+    def went_on(self, file: LogFile, gap: Gap) -> None:
+        """A file can be written again, after a gap."""
+        with self._lock:
+            self._over(file, gap)
+            event = _event(self._name(file), self._untold[self._name(file)])
+            self._write_gaps()
+            if self._told:
+                self._told = bool(self._failing)
+                self.tell(event)
+
+    def closed(self, file: LogFile) -> None:
+        """Nothing will be appended to a file any more: what it lacks by now, it lacks for good."""
+        with self._lock:
             file.close()
+            if file.gap is not None:
+                self._over(file, file.gap)
+                self._write_gaps()
+
+    def _over(self, file: LogFile, gap: Gap) -> None:
+        self._failing.pop(file.path, None)
+        self._untold[self._name(file)] = merged(self._untold.get(self._name(file)), gap)
+
+    def _write_gaps(self) -> None:
+        """Each gap is in ``events.jsonl`` once that can be written."""
+        events = self._files["events"]
+        while self._untold and events.gap is None and events.is_open:
+            name, gap = next(iter(self._untold.items()))
+            self._append(events, json.dumps({"time": round(self._clock(), 6), **_event(name, gap)}) + "\n")
+            if events.gap is None:
+                self._untold.pop(name, None)
+
+    def _append(self, file: LogFile, text: str) -> None:
+        _append(self, file, text.encode())
+
+    def _write_small_files(self) -> None:
+        for name, write in list(self._unwritten.items()):
+            try:
+                write()
+            except OSError as error:
+                self._tell_of_loss(name, error.strerror or str(error))
+            else:
+                del self._unwritten[name]
+
+    def _tell_of_loss(self, name: str, error: str) -> None:
+        now = self._clock()
+        if self._told_at is not None and 0 <= now - self._told_at < _TELL_EVERY_S:
+            return
+        self._told_at, self._told = now, True
+        self.tell({"event": "unrecorded", "file": name, "error": error})
+
+    def _name(self, file: LogFile) -> str:
+        return str(file.path.relative_to(self.folder))
+
+    def _fitting(self, line: str) -> str | None:
+        """A line of the trace, if it fits; the first one that does not is the one that says so."""
+        left, self._trace_left = self._trace_left, self._trace_left - len(line.encode()) - 1
+        if self._trace_left < 0 <= left:
+            return json.dumps({"cut": True, "limit_bytes": self._trace_limit})
+        return line if self._trace_left >= 0 else None
+
+
+class Output:
+    """The log of one peer, written by the one thread that reads its output."""
+
+    def __init__(self, journal: Journal, file: LogFile) -> None:
+        self._journal, self._file = journal, file
+
+    def write(self, line: bytes) -> None:
+        """One more line; where it cannot be written, it is counted."""
+        _append(self._journal, self._file, line)
+
+    def close(self) -> None:
+        """The peer prints nothing any more."""
+        self._journal.closed(self._file)
+
+
+def _append(journal: Journal, file: LogFile, data: bytes) -> None:
+    """Appends to one of the journal's files, which hears when a gap begins and when it ends."""
+    had_gap, ended = file.gap is not None, file.write(data)
+    if ended is not None:
+        journal.went_on(file, ended)
+    elif file.gap is not None and not had_gap:
+        journal.stopped(file)
+
+
+def _event(name: str, gap: Gap) -> dict[str, Any]:
+    times = {"from": round(gap.since, 6), "to": round(gap.until, 6)}
+    return {"event": "gap", "file": name, **times, "lines": gap.lines, "error": gap.error}
+
+
+def _mark(gap: Gap) -> bytes:
+    lines = "line is" if gap.lines == 1 else "lines are"
+    return f"[kungfu: {gap.lines} {lines} missing here, which could not be written: {gap.error}]\n".encode()

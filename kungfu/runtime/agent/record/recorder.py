@@ -27,6 +27,7 @@ class Recorder:
 
     def __init__(self, journal: Journal, console: Console, *, clock: Callable[[], float] = time.time) -> None:
         self.journal, self._console, self._clock = journal, console, clock
+        journal.tell = console.event
         self.spread: Callable[[pb.Records], None] = nowhere
         self._lock = threading.Lock()
         self._numbers: dict[int, int] = {}

@@ -1,0 +1,122 @@
+"""One file of the record: what cannot be written is counted and never raised, and the file goes on when there is room.
+
+A full disk is the usual reason (``ENOSPC``); a quota, a disk that fails, a file system that has become read-only and a
+folder that was replaced by a file are met in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+__all__ = ["Gap", "LogFile", "merged"]
+
+# A disk that fails may take long for each answer.
+_RETRY_EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Gap:
+    """``lines`` that a file lacks, of the seconds from ``since`` to ``until`` (since 1970), and the first error."""
+
+    since: float
+    until: float
+    lines: int
+    error: str
+
+
+def merged(first: Gap | None, second: Gap) -> Gap:
+    """Two gaps of one file as one: nobody could write down that it was whole in between."""
+    return second if first is None else replace(first, until=second.until, lines=first.lines + second.lines)
+
+
+class LogFile:
+    """Appends whole lines to a file that is made anew; only one thread at a time may use it.
+
+    ``gap`` is what is missing at the end of the file, ``None`` as long as everything could be written. While there is a
+    gap, the file is tried again at most once a second. ``mark`` makes the line that stands in the file for a gap.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float], mark: Callable[[Gap], bytes] | None = None) -> None:
+        self.path, self._clock, self._mark = path, clock, mark
+        self.gap: Gap | None = None
+        self._descriptor: int | None = None
+        self._tried = 0.0
+        self._torn = self._closed = False
+
+    def open(self) -> None:
+        """Makes the file. Raises ``OSError`` where that cannot be."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = os.open(self.path, flags, 0o666)
+
+    def write(self, data: bytes, *, at_once: bool = False) -> Gap | None:
+        """Appends whole lines; gives the gap that ends with them. ``at_once``: also where it failed a moment ago."""
+        if self._closed:
+            return None
+        if self.gap is not None and not at_once and not self._is_due():
+            self._lacks(data, self.gap.error)
+            return None
+        self._tried = self._clock()
+        try:
+            self._write((self._mark(self.gap) if self._mark and self.gap else b"") + data)
+        except OSError as error:
+            self._lacks(data, error.strerror or str(error))
+            return None
+        ended, self.gap = self.gap, None
+        return ended
+
+    def close(self) -> None:
+        """Nothing is written any more; idempotent."""
+        self._closed = True
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
+        try:
+            os.close(descriptor)
+        except OSError as error:  # a file system that writes late tells here what it could not keep
+            self._lacks(b"", error.strerror or str(error))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes lines: it was not closed."""
+        return not self._closed
+
+    def _is_due(self) -> bool:
+        since = self._clock() - self._tried
+        return since >= _RETRY_EVERY_S or since < 0  # the clock may have been put back
+
+    def _lacks(self, data: bytes, error: str) -> None:
+        now = self._clock()
+        first = self.gap or Gap(now, now, 0, error)
+        self.gap = replace(first, until=now, lines=first.lines + _lines_in(data))
+
+    def _write(self, data: bytes) -> None:
+        if self._descriptor is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.open()
+        assert self._descriptor is not None
+        whole, done = b"\n" + data if self._torn else data, 0
+        try:
+            while done < len(whole):
+                done += os.write(self._descriptor, whole[done:])
+        except OSError:
+            self._take_back(done)
+            raise
+        self._torn = False
+
+    def _take_back(self, count: int) -> None:
+        """Half a line is worse than none. Where it stays, the next one begins on a line of its own."""
+        assert self._descriptor is not None
+        if not count:
+            return
+        self._torn = True
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - count)
+            self._torn = False
+
+
+def _lines_in(data: bytes) -> int:
+    return data.count(b"\n") + bool(data and not data.endswith(b"\n"))
