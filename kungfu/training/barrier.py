@@ -19,7 +19,7 @@ from kungfu.control.hook import Control
 from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.checkpoints import Manifest
-from kungfu.runtime.deciding.decide import Decision, Terms
+from kungfu.runtime.deciding.decide import Decision, Terms, meant_size
 from kungfu.runtime.deciding.setting import Moment, Setting, settled
 from kungfu.runtime.deciding.view import View
 from kungfu.runtime.peer.alone import Alone
@@ -113,6 +113,7 @@ class Barrier:
         changed = passage.before is not None and passage.after.view.version != passage.before.view.version
         if changed:
             self._enter(passage, passage.after.terms)
+            self._ask_for_departures()
         else:
             self._agree(passage.after.terms)
         step = self._steps()
@@ -147,6 +148,7 @@ class Barrier:
         put(ledger.posts.halted, False)
         if self.unanswered is not None:
             ledger.posts.asked.assign_add(1)
+        self._ask_for_departures()
         stop_s = time.monotonic() - started
         put(ledger.timing.rescale_seconds, stop_s)
         self.pace.held(stop_s, changed=True)
@@ -218,6 +220,11 @@ class Barrier:
         if not self.keeper.registry.goes_along:  # else it is complete when those values have come
             self.equipment.membership.completed()
 
+    def _ask_for_departures(self) -> None:
+        """Who stays only until others hold the state leaves at the barrier behind the next step: there they do."""
+        if self.rank == 0 and self.terms.departing:
+            self.equipment.ledger.posts.asked.assign_add(1)
+
     def _agree(self, terms: Terms) -> None:
         """Puts terms in force at this peer."""
         rate, progress = self.equipment.rate, self.equipment.ledger.progress
@@ -262,22 +269,23 @@ class Barrier:
         now = Moment(
             steps=self._steps(),
             samples=int(fetch(ledger.progress.trained)),
-            size=decision.view.size,
+            size=meant_size(decision.view, decision.terms),
             epoch_samples=int(fetch(ledger.progress.samples)),
             learning_rate=math.nan if rate is None else rate.position(),
         )
-        brought = self._brought(before, decision) if decision.view.size != before.size else []
+        sizes = meant_size(before, self.terms), meant_size(decision.view, decision.terms)
+        brought = self._brought(*sizes, decision) if sizes[0] != sizes[1] else []
         asked = [*brought, *requests.settings]
         self.chronicle.set(asked)
         return settled(decision.terms, [self._on_scale(setting) for setting in asked], now)
 
-    def _brought(self, before: View, decision: Decision) -> list[Setting]:
+    def _brought(self, previous_size: int, size: int, decision: Decision) -> list[Setting]:
         """What the rules on a rescale choose from the new size."""
         ledger, rate = self.equipment.ledger, self.equipment.rate
         step = self._steps()
         sources = {
-            "size": decision.view.size,
-            "previous_size": before.size,
+            "size": size,
+            "previous_size": previous_size,
             "step": step,
             "global_batch_size": decision.terms.global_batch_size,
             "epoch_samples": int(fetch(ledger.progress.samples)),

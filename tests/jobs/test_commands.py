@@ -38,11 +38,17 @@ def test_a_job_is_resized_thinned_migrated_kept_and_stopped_by_commands(
         status = asked(job, "status")
         assert [(peer["id"], peer["rank"]) for peer in status["peers"] if peer["rank"] is not None] == [(2, 0), (3, 1)]
         assert (status["membership"]["version"], status["figures"]["step"] > 0) == (4, True)
+        assert asked(job, "scale-in", 2)["state"] == "carried out"
+        assert asked(job, "migrate", 3, "localhost")["state"] == "carried out", "the only one, and nothing is lost"
         assert asked(job, "stop")["state"] == "carried out"
         ended = job.end()
     assert ended.code == 0, ended.output
-    assert [event["peers"] for event in ended.all_of("view")] == [[0, 1], [0, 1, 2], [1, 2], [2, 3]]
-    assert {event["leaving"] for event in ended.all_of("finished") if event["peer"] in (2, 3)} == {False}
+    assert [event["peers"] for event in ended.all_of("view")] == [[0, 1], [0, 1, 2], [1, 2], [2, 3], [3], [3, 4], [4]]
+    assert {event["peer"]: event["leaving"] for event in ended.all_of("finished")} == {
+        **dict.fromkeys(range(4), True), 4: False
+    }  # fmt: skip
+    batches = {row["size"]: row["batch"] for row in ended.metrics}
+    assert len(set(batches.values())) == 1, "nobody outside changes what is trained"
     requests = [(event["request"], event["state"]) for event in ended.all_of("request")]
     assert requests[:2] == [("resize 3", "accepted"), ("resize 3", "carried out")]
     assert requests.count(("resize 3", "carried out")) == 1

@@ -56,6 +56,7 @@ def from_terms(terms: Terms) -> pb.Terms:
         ramp=None if terms.ramp is None else pb.Ramp(**asdict(terms.ramp)),
         stopped=terms.stopped,
         leaving=terms.leaving,
+        departing=terms.departing,
     )
 
 
@@ -69,6 +70,7 @@ def to_terms(message: pb.Terms) -> Terms:
         _to_ramp(message.ramp) if message.HasField("ramp") else None,
         message.stopped,
         tuple(message.leaving),
+        tuple(message.departing),
     )
 
 

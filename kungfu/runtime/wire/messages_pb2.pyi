@@ -26,7 +26,7 @@ class ViewInfo(_message.Message):
     def __init__(self, version: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving")
+    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving", "departing")
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     BATCH_PER_PEER_FIELD_NUMBER: _ClassVar[int]
     TARGET_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class Terms(_message.Message):
     RAMP_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    DEPARTING_FIELD_NUMBER: _ClassVar[int]
     global_batch_size: int
     batch_per_peer: float
     target_size: int
@@ -43,7 +44,8 @@ class Terms(_message.Message):
     ramp: Ramp
     stopped: bool
     leaving: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[str] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ...) -> None: ...
+    departing: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[str] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ramp(_message.Message):
     __slots__ = ("start", "target", "since", "over", "unit")

@@ -266,6 +266,17 @@ def test_the_end_of_the_very_last_process_is_the_end_whoever_it_was() -> None:
     assert after(cluster, Ended(1, 1))[1] == [Done()]
 
 
+@pytest.mark.parametrize("left", [1, 2])
+def test_when_all_who_trained_were_let_go_and_nobody_came_to_an_end_the_job_has_failed(left: int) -> None:
+    cluster, _ = after(growing(left, left + 1), ready(left))
+    for id_ in range(left):
+        cluster, _ = after(cluster, Finishing(id_, leaving=True), Ended(id_, 0))
+    _, commands = after(cluster, Ended(left, 1))
+    (failed,) = [command for command in commands if isinstance(command, Done | Fail)]
+    assert isinstance(failed, Fail)
+    assert "without a peer that came to the end of its program" in failed.reason
+
+
 # ---- any order of events --------------------------------------------------------------------------------------------
 
 ids = st.integers(0, 7)

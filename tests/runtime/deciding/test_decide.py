@@ -265,9 +265,15 @@ def test_a_notice_goes_below_the_minimum_keeps_the_batch_and_has_others_prepared
     assert (joined.view.ids, joined.terms) == ((1, 7), Terms(64, 32.0))
 
 
-def test_a_notice_to_the_last_peer_cannot_be_followed() -> None:
+def test_the_last_peer_follows_a_notice_when_another_one_has_come_in_its_place() -> None:
     decision = decide(view_of(1), terms_of(1), LIMITS, wish=leaving(0, when="noticed", size=1))
     assert decision.view == view_of(1)
+    assert (decision.terms.leaving, decision.terms.target_size, decision.prepare) == ((0,), 1, 2)
+
+
+def test_a_notice_to_the_last_peer_cannot_be_followed_when_nobody_comes() -> None:
+    decision = decide(view_of(1), terms_of(1), LIMITS, wish=leaving(0, when="noticed", size=0))
+    assert decision == Decision(view_of(1), terms_of(1))
 
 
 def test_peers_to_be_replaced_stay_until_others_have_come_and_then_go_in_one_change() -> None:
@@ -309,3 +315,92 @@ def test_whoever_leaves_a_job_keeps_a_peer_and_a_batch(size: int, ids: set[int],
     if when == "noticed" and size > 1:
         gone = set(view_of(size).ids) - set(decision.view.ids)
         assert gone == ids & set(view_of(size).ids) or decision.view.size == 1
+
+
+# ---- a view always keeps a holder -----------------------------------------------------------------------------------
+
+
+def swapped(size: int, *, keep: Keep = "local_batch_size") -> Decision:
+    """All peers of a view have been replaced: those who replace them have just joined."""
+    asked = decide(view_of(size), terms_of(size, keep=keep), LIMITS, wish=leaving(*range(size), when="replaced"))
+    return decide(view_of(size), asked.terms, LIMITS, prepared=Prepared(peers(*range(50, 50 + size))))
+
+
+@pytest.mark.parametrize("keep", Keep.__args__)
+def test_the_only_peer_stays_until_the_one_in_its_place_holds_the_state(keep: Keep) -> None:
+    joined = swapped(1, keep=keep)
+    assert (joined.view.ids, joined.terms.departing, joined.prepare) == ((0, 50), (0,), None)
+    assert (joined.terms.target_size, joined.terms.global_batch_size, joined.terms.batch_per_peer) == (0, 32, 32.0)
+    gone = decide(joined.view, joined.terms, LIMITS)
+    assert gone == Decision(View(7, peers(50)), terms_of(1, keep=keep))
+
+
+def test_of_several_that_are_all_replaced_the_lowest_rank_stays_until_the_next_barrier() -> None:
+    joined = swapped(3)
+    assert (joined.view.ids, joined.terms) == ((0, 50, 51, 52), Terms(96, 32.0, departing=(0,)))
+    assert decide(joined.view, joined.terms, LIMITS) == Decision(View(7, peers(50, 51, 52)), terms_of(3))
+
+
+def test_what_a_barrier_is_asked_for_is_decided_about_those_who_stay() -> None:
+    joined = swapped(2)
+    grown = decide(joined.view, joined.terms, LIMITS, wish=wish(4))
+    assert grown == Decision(View(7, peers(50, 51)), Terms(64, 32.0, target_size=4), prepare=5)
+    shrunk = decide(joined.view, joined.terms, LIMITS, wish=wish(1))
+    assert shrunk == Decision(View(7, peers(50)), Terms(32, 32.0))
+    told_again = decide(joined.view, joined.terms, LIMITS, wish=leaving(0, when="replaced", size=2))
+    assert told_again == Decision(View(7, peers(50, 51)), terms_of(2))
+    noticed = decide(joined.view, joined.terms, LIMITS, wish=leaving(0, when="noticed", size=3))
+    assert noticed == Decision(View(7, peers(50, 51)), terms_of(2))
+
+
+def test_who_was_about_to_leave_stays_on_when_the_one_in_its_place_is_lost_and_goes_when_another_has_come() -> None:
+    alone, terms = View(9, peers(0)), Terms(32, 32.0, target_size=2, departing=(0,))
+    assert decide(alone, terms, LIMITS).view == alone
+    joined = decide(alone, terms, LIMITS, prepared=Prepared(peers(51)))
+    assert (joined.view.ids, joined.terms) == ((0, 51), Terms(32, 32.0, departing=(0,)))
+    assert decide(joined.view, joined.terms, LIMITS) == Decision(View(11, peers(51)), terms_of(1))
+    nobody = decide(alone, terms, LIMITS, prepared=Prepared((), missing=(51,), reason="ended"))
+    assert (nobody.view, nobody.terms.departing, nobody.terms.refused_size) == (alone, (), 2)
+
+
+def test_who_was_about_to_leave_and_died_is_not_replaced_once_more() -> None:
+    survivor, terms = View(9, peers(50)), Terms(32, 32.0, target_size=2, departing=(0,))
+    decision = decide(survivor, terms, LIMITS, prepared=Prepared(peers(51)))
+    assert (decision.view, decision.terms.target_size, decision.prepare) == (survivor, 0, 1)
+
+
+def test_those_who_replace_the_lost_still_come_when_somebody_is_to_be_replaced() -> None:
+    terms = Terms(64, 32.0, target_size=2)  # of two peers one was lost, and another is on its way
+    asked = decide(view_of(1), terms, LIMITS, wish=leaving(0, when="replaced", size=2))
+    assert (asked.terms.leaving, asked.terms.target_size, asked.prepare) == ((0,), 2, 3)
+    joined = decide(view_of(1), asked.terms, LIMITS, prepared=Prepared(peers(50, 51)))
+    assert (joined.view.ids, joined.terms.departing) == ((0, 50, 51), (0,))
+
+
+def test_an_offer_beside_a_wish_that_cannot_be_followed_is_not_lost() -> None:
+    under_way = terms_of(2, target=3)
+    decision = decide(view_of(2), under_way, Limits(2, 6), wish=leaving(1), prepared=Prepared(peers(50)))
+    assert decision.view.ids == (0, 1, 50)
+
+
+@given(st.data(), st.integers(1, 4))
+def test_whatever_happens_each_view_has_somebody_of_the_one_before_it(data: st.DataObject, size: int) -> None:
+    view, terms, spare = view_of(size), terms_of(size), 50
+    for _ in range(data.draw(st.integers(1, 8))):
+        kind = data.draw(st.sampled_from(["size", "now", "noticed", "replaced", None]))
+        named = tuple(data.draw(st.sets(st.sampled_from(view.ids))))
+        asked = None if kind is None else wish(data.draw(st.integers(0, 6)))
+        if kind not in (None, "size"):
+            asked = leaving(*named, when=kind, size=data.draw(st.integers(0, 6)))
+        offer = None
+        if terms.target_size and data.draw(st.booleans()):
+            coming = terms.target_size - view.size + len(terms.leaving)
+            ready = data.draw(st.integers(0, max(0, coming)))
+            offer = Prepared(peers(*range(spare, spare + ready)), tuple(range(90, 90 + coming - ready)))
+            spare += ready
+        decision = decide(view, terms, LIMITS, wish=asked, prepared=offer)
+        assert set(decision.view.ids) & set(view.ids), "nobody would hold the state"
+        assert decision.view.version == view.version + (decision.view.ids != view.ids)
+        assert decision.terms.global_batch_size > 0
+        assert not set(decision.terms.departing) - set(decision.view.ids)
+        view, terms = decision.view, decision.terms

@@ -26,7 +26,10 @@ def test_a_view(view: View) -> None:
     assert convert.to_view(message) == view
 
 
-@given(st.builds(Terms, counts, seconds, counts, counts, keeps))
+ids = st.lists(counts, max_size=3).map(tuple)
+
+
+@given(st.builds(Terms, counts, seconds, counts, counts, keeps, leaving=ids, departing=ids))
 def test_terms_to_the_last_bit(terms: Terms) -> None:
     message = pb.Terms.FromString(convert.from_terms(terms).SerializeToString())
     assert convert.to_terms(message) == terms

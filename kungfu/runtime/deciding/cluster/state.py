@@ -46,12 +46,13 @@ class Starting:
 @dataclass(frozen=True)
 class Processes:
     """By id: those that run, were let go, are through with training, and shall be killed; ids below ``next_id`` are
-    given."""
+    given. Programs of ``well`` came to their end while they were in the view, without a word before."""
 
     alive: frozenset[int] = frozenset()
     parting: frozenset[int] = frozenset()
     finished: frozenset[int] = frozenset()
     doomed: frozenset[int] = frozenset()
+    well: frozenset[int] = frozenset()
     next_id: int = 0
 
 

@@ -79,6 +79,10 @@ __all__ = ["first", "step"]
 
 _PREEMPTED = (-15, 143)  # SIGTERM, with no handler and with ours
 _KILLED = -9
+_NOBODY_ENDED = (
+    "training ended without a peer that came to the end of its program: all had been let go, and nobody was left to "
+    "whom the state had been given; go on from a checkpoint (kungfu-run --resume)"
+)
 _KILL_AGAIN = "the head before was lost when it had decided so"
 
 
@@ -239,6 +243,7 @@ def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "")
             cluster = replace(cluster, losses=replace(cluster.losses, broken_after=broken))
         return _concluded(cluster, [])
     if code == 0 and cluster.regrouping is None:
+        cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
         return _concluded(cluster, [Announce(peer, 0, QUIT)])  # the last ones to train do not miss each other
     cluster, commands = member_died(_taken(cluster, peer, code), peer, how, now)
     return cluster, [*commands, *([_over(cluster)] if over else [])]
@@ -276,9 +281,11 @@ def _concluded(cluster: Cluster, commands: list[Command]) -> Outcome:
 
 
 def _over(cluster: Cluster) -> Command:
-    broken = dict(cluster.losses.broken_after)
-    if not broken:
+    broken, people = dict(cluster.losses.broken_after), cluster.processes
+    if not broken and people.finished | people.well:
         return Done()
+    if not broken:
+        return Fail(-1, _NOBODY_ENDED)
     root = min(broken)
     how = broken.pop(root)
     return Fail(root, f"{how}, after its training was over", others=broken)
