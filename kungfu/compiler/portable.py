@@ -1,7 +1,8 @@
 """A plan as JSON, so that a record of a run holds the very plan that ran, wherever its policies were written.
 
 A plan is pure data: nodes, types, constants. Every node is written once, after its inputs, and known by its number
-elsewhere. Operations are written by their name in the vocabulary; of a function (a hook, say) only the name is kept.
+elsewhere. Operations are written by their name in the vocabulary; of a function (a hook, say) only the name is kept,
+and the module that it is from: what its body does cannot be written down.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kungfu.ops.vocabulary import VOCABULARY
 from kungfu.signal import Fold, Signal, topological
 from kungfu.signal.operation import Operation
 
-__all__ = ["plan_from_json", "plan_to_json"]
+__all__ = ["numbered", "plan_from_json", "plan_to_json", "written"]
 
 SCHEMA = 1
 
@@ -36,13 +37,15 @@ class _Elsewhere:
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """The plan as values that JSON knows; raises `InternalError` for one that holds anything else."""
-    numbers: dict[Signal, int] = {}
-    nodes: list[Any] = []
-    for node in _nodes(topological(_signals_in(plan))):
-        if node not in numbers:
-            nodes.append(_fields(node, numbers))
-            numbers[node] = len(nodes) - 1
-    return {"schema": SCHEMA, "nodes": nodes, "plan": _fields(plan, numbers)}
+    numbers = numbered(plan)
+    nodes = [written(node, numbers) for node in numbers]
+    return {"schema": SCHEMA, "nodes": nodes, "plan": written(plan, numbers)}
+
+
+def numbered(plan: Plan) -> dict[Signal, int]:
+    """Every node of the plan with its number: after its inputs, and after the inside of a fold that it is."""
+    order = dict.fromkeys(_nodes(topological(_signals_in(plan))))
+    return {node: number for number, node in enumerate(order)}
 
 
 def plan_from_json(content: Mapping[str, Any]) -> Plan:
@@ -94,14 +97,15 @@ def _signals_in(value: object) -> Iterator[Signal]:
 # ---- writing -------------------------------------------------------------------------------------------------------
 
 
-def _fields(value: Any, numbers: Mapping[Signal, int]) -> dict[str, Any]:
+def written(value: Any, numbers: Mapping[Signal, int]) -> dict[str, Any]:
+    """A record of the plan as JSON; the nodes that it is made of stand as their numbers."""
     name = type(value).__name__
     if name not in _classes():
         raise InternalError(f"a plan holds a {name}, and nothing says how it is written")
-    written = {
+    fields = {
         field.name: _encoded(getattr(value, field.name), numbers) for field in dataclasses.fields(value) if field.init
     }
-    return {"is": name, **written}
+    return {"is": name, **fields}
 
 
 def _encoded(value: Any, numbers: Mapping[Signal, int]) -> Any:
@@ -118,10 +122,17 @@ def _encoded(value: Any, numbers: Mapping[Signal, int]) -> Any:
     if isinstance(value, tuple | list):
         return [_encoded(entry, numbers) for entry in value]
     if dataclasses.is_dataclass(value):
-        return _fields(value, numbers)
+        return written(value, numbers)
     if callable(value):
-        return {"function": getattr(value, "__name__", type(value).__name__)}
+        return {"function": getattr(value, "__name__", type(value).__name__), "defined": _defined(value)}
     raise InternalError(f"a plan holds {value!r}, and nothing says how it is written")
+
+
+def _defined(function: Any) -> str:
+    """Module and qualified name of a function; of a partial one, of what it calls; of an object, of its class."""
+    function = getattr(function, "func", function)
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _operation(operation: Operation) -> dict[str, str]:

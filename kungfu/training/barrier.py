@@ -27,6 +27,7 @@ from kungfu.runtime.peer.loss import Loss
 from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.settings import Limits
+from kungfu.training.description import machine_in_words
 from kungfu.training.graph.host import fetch, put
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import Rate
@@ -82,7 +83,8 @@ class Barrier:
         """Enters the job. ``first_terms`` gives the batch of the very first view, from its size."""
         equipment, started = self.equipment, time.monotonic()
         self._posted()  # none have; but the first use of anything is slow, and at a barrier all others wait for it
-        passage = equipment.membership.join(equipment.state)
+        description = self.keeper.described(equipment.plan)
+        passage = equipment.membership.join(equipment.state, description=description, machine=machine_in_words())
         after = passage.after
         terms = after.terms if after.terms.global_batch_size else first_terms(after.view.size)
         self._enter(passage, terms)

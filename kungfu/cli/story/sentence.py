@@ -123,6 +123,14 @@ def _dismissed(event: Fields) -> str:
     return f"peer {figure(event.get('peer'))} was dismissed: {text_of(event, 'reason')}"
 
 
+def _machines(event: Fields) -> str:
+    others = "; ".join(f"peer {peer}: {machine}" for peer, machine in mapping_of(event, "others").items())
+    return (
+        f"peers have other processors or threads than the job began with ({text_of(event, 'usual')}), and round in "
+        f"another way: {others}; what differs by that is evened out at barriers"
+    )
+
+
 def _dissent(event: Fields) -> str:
     wishes = ", ".join(f"rank {rank} {wish or 'nothing'}" for rank, wish in mapping_of(event, "wishes").items())
     return f"the peers' rules differ in view {figure(event.get('view'))} (rank 0's counts): {wishes}"
@@ -225,6 +233,7 @@ _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "refused": _refused,
     "missing": _missing,
     "dismissed": _dismissed,
+    "machines differ": _machines,
     "dissent": _dissent,
     "late": _late,
     "lost": _lost,

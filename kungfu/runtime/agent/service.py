@@ -10,6 +10,7 @@ import grpc
 
 from kungfu.runtime.agent.record.recorder import Recorder
 from kungfu.runtime.deciding import cluster as decided
+from kungfu.runtime.deciding.identity import Identity
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire.convert import to_peer, to_report, to_view
 from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceServicer
@@ -31,7 +32,8 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         return self._see_to(decided.Seen(to_peer(request.peer), ready=False), context)
 
     def Ready(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._see_to(decided.Seen(to_peer(request.peer), ready=True), context)
+        identity = Identity(request.program, request.machine)
+        return self._see_to(decided.Seen(to_peer(request.peer), ready=True, identity=identity), context)
 
     def Prepare(self, request: pb.Resize, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         return self._see_to(decided.Wanted(request.size, request.host if request.HasField("host") else None), context)

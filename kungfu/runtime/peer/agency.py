@@ -11,6 +11,7 @@ from typing import Any
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.deciding.cluster import Report
+from kungfu.runtime.deciding.identity import Identity
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.passage import Told, ToldLater
 from kungfu.runtime.settings import Settings
@@ -46,9 +47,10 @@ class Agency:
         self._call(self._stub.Attached, pb.Hello(peer=from_peer(peer)))
         self._reporter.start()
 
-    def ready(self) -> None:
+    def ready(self, identity: Identity) -> None:
         """This peer is warmed up and waits to be admitted."""
-        self._call(self._stub.Ready, pb.Hello(peer=from_peer(self._peer)))
+        hello = pb.Hello(peer=from_peer(self._peer), program=identity.program, machine=identity.machine)
+        self._call(self._stub.Ready, hello)
 
     def prepare(self, size: int, *, host: int | None = None) -> None:
         """The job shall have ``size`` peers: start the missing ones, on the ``host`` of this number if one is given,

@@ -7,6 +7,7 @@ from typing import Any
 
 from kungfu.runtime.deciding.decide import Decision, Terms, Wish
 from kungfu.runtime.deciding.demand import Demand
+from kungfu.runtime.deciding.identity import NOTHING_SAID, Description
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Told, as_decided
 from kungfu.runtime.peer.replicate import ReplicatedState
@@ -27,7 +28,7 @@ class Alone:
     def view(self) -> View:
         return self._standing.view
 
-    def join(self, state: ReplicatedState) -> Passage:
+    def join(self, state: ReplicatedState, *, description: Description = NOTHING_SAID, machine: str = "") -> Passage:
         return Passage(None, self._standing, sources=(0,))
 
     def meet(

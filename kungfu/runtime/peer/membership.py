@@ -19,6 +19,7 @@ from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.deciding.cluster import Report
 from kungfu.runtime.deciding.decide import Decision, Prepared, Terms, Wish, decide
 from kungfu.runtime.deciding.demand import Demand
+from kungfu.runtime.deciding.identity import NOTHING_SAID, Description, Identity
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.notice import heed_notices
 from kungfu.runtime.peer.agency import Agency
@@ -75,14 +76,17 @@ class Membership:
         """Why the view that this peer is in does not go on though its messages may, see ``Breaches.of_long``."""
         return None if self._standing is None else self._service.breaches.of_long(self._standing.view)
 
-    def join(self, state: ReplicatedState) -> Passage:
+    def join(self, state: ReplicatedState, *, description: Description = NOTHING_SAID, machine: str = "") -> Passage:
         """Says that this peer is ready, and waits until a view admits it and its state is that of the others.
 
+        It is admitted if its program, by its ``description``, is that of the others; else the agent says what differs
+        and ends it. Of ``machine`` (threads and processor, in words) a difference is only told.
         From then on SIGTERM is a notice: the job lets this peer go. Before, it ends the process, which has nothing yet.
         """
         with state.overwritten():  # the first use of anything is slow, and this one keeps nobody waiting
             state.digest()
-        self._agency.ready()
+        self._service.description = description
+        self._agency.ready(Identity(description.digest, machine))
         self._attachment.close()
         passage = self._admitted(state, self._entry, None, None)
         self._heed_no_more = heed_notices(lambda: self._agency.notify("SIGTERM"))
@@ -125,11 +129,11 @@ class Membership:
         before = self._member()
         before = replace(before, terms=terms)
         started, parts = self._clock(), dict[str, float]()
-        arrival = self._arrival(before, state, wish)
+        arrival, names = self._arrival(before, state, wish)
         parts["barrier/digest"] = self._clock() - started
         prepared = self._service.take_offer() if before.rank == 0 else None
         decision = partial(self._decide, before, outside or wish, prepared, adjust)
-        verdict = self._assembly.hold(before.view, arrival, decision)
+        verdict = self._assembly.hold(before.view, arrival, decision, names=names)
         told = to_wish(verdict.wish) if verdict.HasField("wish") else None
         heard = outside or wish if before.rank == 0 else told
         parts["barrier"] = self._clock() - started
@@ -143,7 +147,8 @@ class Membership:
     def part(self, state: ReplicatedState, terms: Terms) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""
         before = replace(self._member(), terms=terms)
-        self._assembly.hold(before.view, self._arrival(before, state, None), lambda: Decision(before.view, terms))
+        arrival, names = self._arrival(before, state, None)
+        self._assembly.hold(before.view, arrival, lambda: Decision(before.view, terms), names=names)
 
     def completed(self) -> None:
         """This peer has all that belongs to the state of its view, also what does not travel with the variables.
@@ -173,11 +178,16 @@ class Membership:
         self._agency.close()
         self._server.stop()
 
-    def _arrival(self, before: Standing, state: ReplicatedState, wish: Wish | None) -> pb.Arrival:
+    def _arrival(
+        self, before: Standing, state: ReplicatedState, wish: Wish | None
+    ) -> tuple[pb.Arrival, tuple[str, ...]]:
+        """What this peer brings to its next barrier, and the names of what it holds."""
         number, self._barriers = self._barriers, self._barriers + 1
         text = f"{wish.rule} asks for {wish.size}" if wish else ""
         digest = state.sampled_digest(before.view.version + number)
-        return pb.Arrival(version=before.view.version, number=number, rank=before.rank or 0, wish=text, digest=digest)
+        version, rank = before.view.version, before.rank or 0
+        arrival = pb.Arrival(version=version, number=number, rank=rank, wish=text, digests=digest.values())
+        return arrival, tuple(digest)
 
     def _member(self) -> Standing:
         if self._standing is None or self._standing.rank is None:

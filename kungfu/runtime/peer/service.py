@@ -12,6 +12,7 @@ import grpc
 from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.deciding.decide import Prepared
 from kungfu.runtime.deciding.demand import Demand
+from kungfu.runtime.deciding.identity import Description
 from kungfu.runtime.peer.breach import Breaches
 from kungfu.runtime.peer.meetings.meeting import Meetings
 from kungfu.runtime.peer.replicate import Desk
@@ -40,6 +41,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._offer: Prepared | None = None
         self._demands: list[Demand] = []
         self._kept: set[str] = set()  # ids of demands for checkpoints
+        self.description = Description()
         self.breaches = Breaches()
 
     # A follower waits longer than its leader, so that the error that comes back is the leader's, which knows the names.
@@ -94,6 +96,9 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
 
     def PrepareAttachment(self, request: pb.ViewInfo, context: Any) -> pb.Rendezvous:  # noqa: N802 - gRPC's name
         return pb.Rendezvous(address=self._rendezvous(len(request.peers)))
+
+    def Describe(self, request: pb.Inquiry, context: Any) -> pb.Described:  # noqa: N802 - gRPC's name
+        return pb.Described(parts=self.description.to_bytes())
 
     def admission(
         self, *, after: int, deadline_s: float, what: str, meanwhile: Callable[[], None] = lambda: None

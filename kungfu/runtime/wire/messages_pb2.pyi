@@ -62,25 +62,18 @@ class Ramp(_message.Message):
     def __init__(self, start: _Optional[float] = ..., target: _Optional[float] = ..., since: _Optional[int] = ..., over: _Optional[float] = ..., unit: _Optional[str] = ...) -> None: ...
 
 class Arrival(_message.Message):
-    __slots__ = ("version", "number", "rank", "wish", "digest")
-    class DigestEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: int
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    __slots__ = ("version", "number", "rank", "wish", "digests")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     WISH_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
     version: int
     number: int
     rank: int
     wish: str
-    digest: _containers.ScalarMap[str, int]
-    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., wish: _Optional[str] = ..., digest: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    digests: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., wish: _Optional[str] = ..., digests: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Verdict(_message.Message):
     __slots__ = ("view", "terms", "rendezvous", "error", "kind", "wish")
@@ -183,21 +176,14 @@ class Chunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Installed(_message.Message):
-    __slots__ = ("version", "rank", "digest")
-    class DigestEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: int
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    __slots__ = ("version", "rank", "digests")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
     version: int
     rank: int
-    digest: _containers.ScalarMap[str, int]
-    def __init__(self, version: _Optional[int] = ..., rank: _Optional[int] = ..., digest: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    digests: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, version: _Optional[int] = ..., rank: _Optional[int] = ..., digests: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Confirmation(_message.Message):
     __slots__ = ("error", "terms", "kind")
@@ -263,10 +249,20 @@ class Rendezvous(_message.Message):
     def __init__(self, address: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("peer",)
+    __slots__ = ("peer", "program", "machine")
     PEER_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
     peer: PeerInfo
-    def __init__(self, peer: _Optional[_Union[PeerInfo, _Mapping]] = ...) -> None: ...
+    program: str
+    machine: str
+    def __init__(self, peer: _Optional[_Union[PeerInfo, _Mapping]] = ..., program: _Optional[str] = ..., machine: _Optional[str] = ...) -> None: ...
+
+class Described(_message.Message):
+    __slots__ = ("parts",)
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    parts: bytes
+    def __init__(self, parts: _Optional[bytes] = ...) -> None: ...
 
 class Resize(_message.Message):
     __slots__ = ("size", "host")

@@ -74,6 +74,11 @@ class PeerServiceStub(object):
                 request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.ViewInfo.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Rendezvous.FromString,
                 _registered_method=True)
+        self.Describe = channel.unary_unary(
+                '/kungfu.PeerService/Describe',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Inquiry.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Described.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -127,6 +132,12 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Describe(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -169,6 +180,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.PrepareAttachment,
                     request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.ViewInfo.FromString,
                     response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Rendezvous.SerializeToString,
+            ),
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Inquiry.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Described.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -387,6 +403,33 @@ class PeerService(object):
             '/kungfu.PeerService/PrepareAttachment',
             kungfu_dot_runtime_dot_wire_dot_messages__pb2.ViewInfo.SerializeToString,
             kungfu_dot_runtime_dot_wire_dot_messages__pb2.Rendezvous.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.PeerService/Describe',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Inquiry.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Described.FromString,
             options,
             channel_credentials,
             insecure,

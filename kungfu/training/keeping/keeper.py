@@ -12,11 +12,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from kungfu.compiler import Plan
 from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints import Folder, Manifest, find, has_step
 from kungfu.runtime.deciding.decide import Terms
+from kungfu.runtime.deciding.identity import Description
 from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.settings import Keeping
+from kungfu.training.description import describe
 from kungfu.training.graph.state import StateClasses, TrainingState, plant_seeds
 from kungfu.training.keeping.checkpoint import Draft, Subject
 from kungfu.training.keeping.exchange import Due, Together, exchange
@@ -96,6 +99,11 @@ class Keeper:
             trained.state.rescaled()
         self.registry.restore()
         return path
+
+    def described(self, plan: Plan) -> Description:
+        """What this peer runs, once everything is registered."""
+        trained = self._trained
+        return describe(plan, trained.model, trained.optimizers, self.registry, self.data)
 
     def batch_in_force(self, batch: int) -> int:
         """The batch of a first step in samples: what a checkpoint goes on with, if training began with ``batch``."""

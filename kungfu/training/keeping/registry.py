@@ -85,6 +85,12 @@ class Registry:
         """The variables of one kind, by the names they were registered under, in their order."""
         return {name: one for name, (its, one) in self._variables.items() if its == kind}
 
+    def described(self) -> list[str]:
+        """Each registered value in words: what has to be the same on all peers."""
+        return [
+            f"{name!r}, {kind}, {one.dtype.name}{tuple(one.shape)}" for name, (kind, one) in self._variables.items()
+        ]
+
     def collect(self) -> None:
         """Reads the program's values into their mirrors."""
         for one in self._mirrored:

@@ -1,7 +1,8 @@
 """A peer without TensorFlow: holds barriers with a state of one number and an all-reduce that nobody calls.
 
 The job grows from 2 to 3 peers and shrinks to 2 again. The argument says what goes wrong on the way: ``nothing``,
-``member dies``, ``joiner fails``, ``script fails``, ``waits``.
+``member dies``, ``joiner fails``, ``script fails``, ``waits``; or who has another model, ``peer 1 differs`` and
+``joiner differs``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from kungfu.runtime.attachment.protocol import Silence
 from kungfu.runtime.deciding.decide import Terms, Wish
+from kungfu.runtime.deciding.identity import Description, Part
 from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.peer.replicate import Buffers
@@ -86,7 +88,9 @@ def main(mishap: str) -> None:
     if mishap == "joiner fails" and settings.peer > 1:
         sys.exit(5)
     state = State()
-    passage = membership.join(state)
+    unlike = (mishap, settings.peer) in [("peer 1 differs", 1), ("joiner differs", 2)]
+    description = Description((Part.of("model", f"kernel (2, {3 if unlike else 2})"),))
+    passage = membership.join(state, description=description, machine=f"{4 if unlike else 2} threads")
     terms = passage.after.terms if passage.after.terms.batch_per_peer else Terms(64, 32.0)
     print(f"joined a view of {passage.after.view.size}", flush=True)
     if mishap == "waits":

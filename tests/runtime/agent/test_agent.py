@@ -116,6 +116,31 @@ def test_a_joiner_that_fails_is_told_and_the_job_goes_on(tmp_path: Path) -> None
     assert [view["peers"] for view in job.all("view")] == [[0, 1]]
 
 
+def test_a_joiner_of_another_program_is_told_why_and_nobody_comes_in_its_place(tmp_path: Path) -> None:
+    job = run(tmp_path, PEER, "joiner differs")
+    assert job.ending == Ending(0)
+    (dismissed,) = job.all("dismissed")
+    why = "its program is not that of the job"
+    assert dismissed["peer"] == 2
+    assert dismissed["reason"] == f"{why}: model: peer 0 has kernel (2, 2), peer 2 has kernel (2, 3)"
+    (missing,) = job.all("missing")
+    assert (missing["peers"], missing["reason"]) == ([2], f"peer 2: {why}")
+    assert [spawned["peer"] for spawned in job.all("spawned")] == [0, 1, 2]
+    assert [view["peers"] for view in job.all("view")] == [[0, 1]]
+    assert job.console.events.count("dismissed") == 1
+
+
+def test_first_peers_of_different_programs_end_the_job_with_2_and_say_in_what(tmp_path: Path) -> None:
+    job = run(tmp_path, PEER, "peer 1 differs")
+    assert job.ending.code == 2
+    assert job.ending.failure is not None
+    assert job.ending.failure.text == (
+        "the peers of this job must run the same program: model: peer 0 has kernel (2, 2), peer 1 has kernel (2, 3)"
+    )
+    assert job.all("view") == []
+    assert [failed["code"] for failed in job.all("failed")] == [2]
+
+
 def test_a_member_that_dies_ends_the_job_and_is_named_though_others_report_their_loss_first(tmp_path: Path) -> None:
     job = run(tmp_path, PEER, "member dies", deadlines=Deadlines(ready_s=60.0, wait_s=20.0))
     assert job.ending.code == 1

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kungfu.errors import PeerFailure
+from kungfu.runtime.deciding.identity import Identity
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.settings import Deadlines, Limits, Settings
@@ -37,7 +38,7 @@ class Agent(AgentServiceServicer):
         return self._hear("attached", request.peer.id)
 
     def Ready(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._hear("ready", request.peer.address)
+        return self._hear("ready", (request.peer.address, request.program, request.machine))
 
     def Prepare(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         return self._hear("prepare", request.size)
@@ -91,12 +92,13 @@ def settings(agent: str) -> Settings:
 def test_the_agent_hears_what_a_peer_goes_through() -> None:
     view = View(2, (ME, Peer(4, "127.0.0.1:10")))
     with attached() as (agency, agent):
-        agency.ready()
+        agency.ready(Identity("digest", "2 threads"))
         agency.prepare(5)
         agency.in_force(view)
         agency.finish({"steps": 12}, leaving=True)
         heard = [agent.next() for _ in range(4)]
-    assert heard == [("ready", ME.address), ("prepare", 5), ("in force", view), ("leaving", '{"steps": 12}')]
+    ready = ("ready", (ME.address, "digest", "2 threads"))
+    assert heard == [ready, ("prepare", 5), ("in force", view), ("leaving", '{"steps": 12}')]
 
 
 def test_records_arrive_in_order_whatever_their_stream() -> None:

@@ -132,7 +132,10 @@ class Course:
 
     def fail(self, command: decided.Fail) -> Ending:
         """The end of a job that cannot go on, with what is at the root of it."""
-        failure = root_cause(self._station, command, self.cluster, self.executor.tails)
+        if command.code is None:
+            failure = root_cause(self._station, command, self.cluster, self.executor.tails)
+        else:
+            failure = Failure(command.peer, command.reason, command.code)
         self.write({"event": "failed", "peer": failure.peer, "error": failure.text, "code": failure.code})
         return Ending(failure.code, failure)
 

@@ -47,6 +47,11 @@ class Executor:
                 self.kill(peer, host=cluster.hosts.of.get(peer, self._place))
             case decided.Form():
                 self._relay.form(command)
+            case decided.Compare():
+                self._relay.compare(command, differs=decided.Differs)
+            case decided.Remark(usual, others):
+                machines = {str(peer): machine for peer, machine in others.items()}
+                self._write({"event": "machines differ", "usual": usual, "others": machines}, told=True)
             case decided.Lead():
                 self._lead(command)
             case decided.Announce():

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from kungfu.errors import KungfuError
-from kungfu.runtime.deciding.cluster import Announce, Form, Lead, Offer, Tell
+from kungfu.runtime.deciding.cluster import Announce, Compare, Form, Lead, Offer, Tell
 from kungfu.runtime.deciding.decide import Terms
+from kungfu.runtime.deciding.identity import Description, difference
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
@@ -60,6 +61,32 @@ class Relay:
                 self._put(Unformed(error))
 
         self._begin(perform)
+
+    def compare(self, command: Compare, *, differs: Callable[[int, str], Any]) -> None:
+        """Finds out in what a peer's program differs; ``differs`` makes the event that says so."""
+        other = command.other
+
+        def perform() -> None:
+            try:
+                reference, its = self._first_described(command.references)
+                how = difference(its, self._described(other), names=(f"peer {reference.id}", f"peer {other.id}"))
+            except KungfuError as error:
+                how = f"in what could not be found out ({error})"
+            self._put(differs(other.id, how))
+
+        self._begin(perform)
+
+    def _first_described(self, peers: Sequence[Peer]) -> tuple[Peer, Description]:
+        """The program of the job, by one of those who run it; any may be lost meanwhile."""
+        for peer in peers[:-1]:
+            try:
+                return peer, self._described(peer)
+            except KungfuError:
+                continue
+        return peers[-1], self._described(peers[-1])
+
+    def _described(self, peer: Peer) -> Description:
+        return Description.from_bytes(self._ask(peer, "Describe", pb.Inquiry()).parts)
 
     def lead(self, command: Lead, *, unled: Callable[[View], Any]) -> None:
         """Admits the survivors; ``unled`` makes the event that says that nobody could be, since the first is gone."""

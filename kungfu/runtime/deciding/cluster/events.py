@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 
 from kungfu.runtime.deciding.decide import Prepared
 from kungfu.runtime.deciding.demand import Demand
+from kungfu.runtime.deciding.identity import Identity
 from kungfu.runtime.deciding.view import Peer, View
 
 __all__ = [
     "Announce",
     "Command",
+    "Compare",
+    "Differs",
     "Done",
     "Ended",
     "Event",
@@ -28,6 +31,7 @@ __all__ = [
     "Noticed",
     "Offer",
     "Release",
+    "Remark",
     "Report",
     "Seen",
     "Spawn",
@@ -41,10 +45,19 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Seen:
-    """A starting peer reached a stage: it attached, or (with ``ready``) waits to be admitted."""
+    """A starting peer reached a stage: it attached, or (with ``ready``) waits to be admitted, and says what it runs."""
 
     peer: Peer
     ready: bool
+    identity: Identity = field(default_factory=Identity)
+
+
+@dataclass(frozen=True)
+class Differs:
+    """A starting peer does not run the program of the job: ``how`` says in what."""
+
+    peer: int
+    how: str
 
 
 @dataclass(frozen=True)
@@ -154,6 +167,7 @@ class Tick:
 
 Event = (
     Seen
+    | Differs
     | Wanted
     | InForce
     | Finishing
@@ -188,6 +202,23 @@ class Form:
     """Admit these peers to the first view."""
 
     view: View
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Find out in what ``other`` differs from the job, whose program the ``references`` run: ask the first who
+    answers."""
+
+    references: tuple[Peer, ...]
+    other: Peer
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Tell that peers run on ``others`` (by id), machines that may round in another way than the one that is usual."""
+
+    usual: str
+    others: Mapping[int, str]
 
 
 @dataclass(frozen=True)
@@ -233,13 +264,14 @@ class Offer:
 class Fail:
     """End the job: ``peer`` is at the root of it, ``reason`` says how; ``late`` means that a deadline expired.
 
-    ``others`` were lost with it, by id and how.
+    ``others`` were lost with it, by id and how. A ``code`` is the job's exit code, and ``reason`` the whole of it.
     """
 
     peer: int
     reason: str
     late: bool = False
     others: Mapping[int, str] = field(default_factory=dict)
+    code: int | None = None
 
 
 @dataclass(frozen=True)
@@ -254,4 +286,4 @@ class Done:
     """Every process has ended well."""
 
 
-Command = Spawn | Kill | Form | Lead | Announce | Tell | Offer | Fail | Release | Done
+Command = Spawn | Kill | Form | Compare | Remark | Lead | Announce | Tell | Offer | Fail | Release | Done

@@ -5,13 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from kungfu.runtime.deciding.cluster.events import Form, Kill, Offer, Seen, Spawn
+from kungfu.runtime.deciding.cluster.alike import (
+    compared_again,
+    dismissed_as_unlike,
+    ends_as_unlike,
+    first_view,
+    joins_alike,
+)
+from kungfu.runtime.deciding.cluster.events import Command, Kill, Offer, Remark, Seen, Spawn
 from kungfu.runtime.deciding.cluster.hosts import NO_SLOT, free_slots
 from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Starting
 from kungfu.runtime.deciding.decide import Prepared
-from kungfu.runtime.deciding.view import View
 
-__all__ = ["dismissed", "gathered", "given_up", "late_to_start", "lost_on_the_way", "seen", "spawned", "wanted"]
+__all__ = [
+    "differs",
+    "dismissed",
+    "gathered",
+    "given_up",
+    "late_to_start",
+    "lost_on_the_way",
+    "seen",
+    "spawned",
+    "wanted",
+]
 
 # Replacements in a row that never came to train: what ends them is not chance.
 CRASH_LOOP = 3
@@ -77,17 +93,44 @@ def seen(cluster: Cluster, event: Seen, now: float) -> Outcome:
     entry = cluster.starting.get(event.peer.id)
     if entry is None or entry.ready is not None:
         return cluster, []  # dismissed in the meantime, and its end is under way; or said before
-    entry = replace(entry, ready=now, peer=event.peer) if event.ready else replace(entry, attached=now)
-    return gathered(replace(cluster, starting={**cluster.starting, event.peer.id: entry}))
+    if not event.ready:
+        entry = replace(entry, attached=now)
+        return gathered(replace(cluster, starting={**cluster.starting, event.peer.id: entry}))
+    entry = replace(entry, peer=event.peer, identity=event.identity)
+    if not joins_alike(cluster, entry):
+        cluster = replace(cluster, starting={**cluster.starting, event.peer.id: entry})
+        return cluster, compared_again(cluster)
+    entry = replace(entry, ready=now)
+    cluster, commands = gathered(replace(cluster, starting={**cluster.starting, event.peer.id: entry}))
+    return cluster, [*_remarked(cluster, entry), *commands]
+
+
+def _remarked(cluster: Cluster, entry: Starting) -> list[Command]:
+    """A joiner may run on another machine than the job began with; of the first peers that is told with their view."""
+    usual, machine = cluster.identity.machine, entry.identity.machine
+    if cluster.view is None or entry.peer is None or machine == usual:
+        return []
+    return [Remark(usual, {entry.peer.id: machine})]
+
+
+def differs(cluster: Cluster, peer: int, how: str) -> Outcome:
+    """A starting peer does not run the program of the job."""
+    if peer not in cluster.starting:
+        return cluster, []  # it ended meanwhile, or was dismissed
+    if cluster.view is None:
+        return cluster, [ends_as_unlike(how)]
+    cluster, kills = dismissed_as_unlike(cluster, peer, how)
+    cluster, offers = gathered(cluster)
+    return cluster, [*kills, *offers]
 
 
 def gathered(cluster: Cluster) -> Outcome:
     """Once nobody is on the way any more: the first view, or an offer to the leader, if there is one just now."""
     if any(entry.ready is None for entry in cluster.starting.values()) or cluster.regrouping is not None:
         return cluster, []
-    peers = tuple(entry.peer for _, entry in sorted(cluster.starting.items()) if entry.peer is not None)
     if cluster.view is None:
-        return cluster, [Form(View(1, peers))]
+        return first_view(cluster)
+    peers = tuple(entry.peer for _, entry in sorted(cluster.starting.items()) if entry.peer is not None)
     if not peers and not cluster.missing:
         return cluster, []
     reason = "; ".join(f"peer {peer}: {why}" for peer, why in sorted(cluster.missing.items()))

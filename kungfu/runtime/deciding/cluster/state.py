@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kungfu.runtime.deciding.cluster.events import Command, Report
+from kungfu.runtime.deciding.identity import Identity
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
@@ -33,7 +34,8 @@ class Rules:
 class Starting:
     """A peer on its way: when it was spawned, called ``attach`` and got ready (seconds of the agent's clock).
 
-    ``replaces`` the peer of this id, which was lost; ``None`` for one that a policy asked for.
+    ``replaces`` the peer of this id, which was lost; ``None`` for one that a policy asked for. ``identity`` is what it
+    said of itself; one with a ``peer`` that is not ready is being compared with the job.
     """
 
     since: float
@@ -41,6 +43,7 @@ class Starting:
     ready: float | None = None
     peer: Peer | None = None
     replaces: int | None = None
+    identity: Identity = field(default_factory=Identity)
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Regrouping:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The agent's knowledge."""
+    """The agent's knowledge; ``identity`` is that of the first peer of the first view."""
 
     rules: Rules
     view: View | None = None
@@ -123,6 +126,7 @@ class Cluster:
     losses: Losses = field(default_factory=Losses)
     regrouping: Regrouping | None = None
     hosts: Hosts = field(default_factory=Hosts)
+    identity: Identity = field(default_factory=Identity)
 
     @property
     def alive(self) -> frozenset[int]:

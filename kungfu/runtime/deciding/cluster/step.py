@@ -6,6 +6,8 @@ until it trains in a view; then it is a member, until it ends or a later view la
 | event                             | what follows                                                           |
 | --------------------------------- | ---------------------------------------------------------------------- |
 | a starting peer is ready          | no other one on its way: form the first view, or offer them            |
+| a starting peer runs another      | of the first view: the job fails; else: it is dismissed, and nobody    |
+| program                           | comes in its place                                                     |
 | a starting peer ends or is late   | of the first view: the job fails; a replacement: another one, thrice;  |
 |                                   | else: offer those who are ready                                        |
 | the leader wants another size     | spawn what is missing, kill what is too much, offer those who are left |
@@ -28,9 +30,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kungfu.runtime.deciding.cluster.alike import compared_again
 from kungfu.runtime.deciding.cluster.events import (
     Announce,
     Command,
+    Differs,
     Done,
     Ended,
     Event,
@@ -62,6 +66,7 @@ from kungfu.runtime.deciding.cluster.regroup import (
     unled,
 )
 from kungfu.runtime.deciding.cluster.starting import (
+    differs,
     dismissed,
     gathered,
     given_up,
@@ -102,6 +107,8 @@ def _stepped(cluster: Cluster, event: Event, now: float) -> Outcome:
     match event:
         case Seen():
             return seen(cluster, event, now)
+        case Differs(peer, how):
+            return differs(cluster, peer, how)
         case Wanted(size, host):
             return wanted(cluster, size, now, host=host)
         case InForce():
@@ -178,7 +185,7 @@ def _taken_over(cluster: Cluster, now: float) -> Outcome:
         return cluster, [_over(cluster)]
     noticed = sorted(cluster.losses.noticed & set(cluster.members))
     cluster, offers = gathered(cluster)
-    return cluster, [*kills, *_let_go(cluster, noticed), *offers]
+    return cluster, [*kills, *_let_go(cluster, noticed), *compared_again(cluster), *offers]
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------

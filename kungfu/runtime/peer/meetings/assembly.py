@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,13 +33,16 @@ class Assembly:
     lines: rpc.Lines
     in_vain: Callable[[View], str | None]
 
-    def hold(self, view: View, arrival: pb.Arrival, decision: Callable[[], Decision]) -> pb.Verdict:
+    def hold(
+        self, view: View, arrival: pb.Arrival, decision: Callable[[], Decision], *, names: Sequence[str]
+    ) -> pb.Verdict:
         """Meets the peers of ``view``; rank 0 leads, and calls ``decision`` when all are there and hold the same state.
 
+        ``names`` are those of the variables of which the arrival has the checksums.
         Raises ``DeadlineExceeded`` naming who did not come, ``PeerFailure`` for a peer that is gone, ``InternalError``
         when the states differ; what the leader raises is raised by all.
         """
-        return self._lead(view, arrival, decision) if arrival.rank == 0 else self._follow(view, arrival)
+        return self._lead(view, arrival, decision, names) if arrival.rank == 0 else self._follow(view, arrival)
 
     def _follow(self, view: View, arrival: pb.Arrival) -> pb.Verdict:
         leader = view.peers[0]
@@ -51,7 +54,9 @@ class Assembly:
             raise from_leader(verdict.kind, verdict.error)
         return verdict
 
-    def _lead(self, view: View, arrival: pb.Arrival, decision: Callable[[], Decision]) -> pb.Verdict:
+    def _lead(
+        self, view: View, arrival: pb.Arrival, decision: Callable[[], Decision], names: Sequence[str]
+    ) -> pb.Verdict:
         meeting = self.service.barriers.at((arrival.version, arrival.number))
         meeting.arrive(0, arrival)
         try:
@@ -61,7 +66,7 @@ class Assembly:
                 what=f"barrier {arrival.number} of view {arrival.version}",
                 abandoned=partial(self.in_vain, view),
             )
-            same_everywhere({rank: dict(message.digest) for rank, message in arrivals.items()}, view)
+            same_everywhere(names, {rank: message.digests for rank, message in arrivals.items()}, view)
             self._log_dissent({rank: message.wish for rank, message in arrivals.items()}, view)
             verdict = self._announce(view, decision())
         except KungfuError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -13,7 +13,7 @@ from kungfu.runtime.deciding.decide import Terms
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.peer.passage import Standing
-from kungfu.runtime.peer.replicate import Place, ReplicatedState, differing, settled
+from kungfu.runtime.peer.replicate import Place, ReplicatedState, first_difference, settled
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
@@ -78,8 +78,8 @@ class Installer:
         abandoned = partial(self.in_vain, entry.view)
         with settled(state, place, desk=self.service.desk, attach=attach, abandoned=abandoned) as digest:
             parts["state/take and compare"] = self.clock() - started
-            message = pb.Installed(version=entry.view.version, rank=rank, digest=digest)
-            terms = self._confirm(entry, message) if rank == 0 else self._installed(entry, message)
+            message = pb.Installed(version=entry.view.version, rank=rank, digests=digest.values())
+            terms = self._confirm(entry, message, tuple(digest)) if rank == 0 else self._installed(entry, message)
         self.lines.keep(peer.address for peer in entry.view.peers)
         parts["state/agree"] = self.clock() - started - parts["state/take and compare"]
         parts["state"] = self.clock() - started - parts["attach"]
@@ -114,7 +114,7 @@ class Installer:
             abandoned=partial(self.in_vain, entry.view),
         )
 
-    def _confirm(self, entry: Entry, message: pb.Installed) -> Terms:
+    def _confirm(self, entry: Entry, message: pb.Installed, names: Sequence[str]) -> Terms:
         view = entry.view
         meeting = self.service.installations.at(view.version)
         meeting.arrive(0, message)
@@ -125,7 +125,7 @@ class Installer:
                 what=f"the start of view {view.version}",
                 abandoned=partial(self.in_vain, view),
             )
-            same_everywhere({rank: dict(arrival.digest) for rank, arrival in arrivals.items()}, view)
+            same_everywhere(names, {rank: arrival.digests for rank, arrival in arrivals.items()}, view)
             terms = entry.standing.terms if entry.leads is None else entry.leads()
             # First the agent: whoever hears that the view is in force must not know more than it does.
             self.agency.in_force(view)
@@ -148,9 +148,9 @@ class Installer:
         return to_terms(confirmation.terms) if confirmation.HasField("terms") else entry.standing.terms
 
 
-def same_everywhere(digests: Mapping[int, Mapping[str, int]], view: View) -> None:
+def same_everywhere(names: Sequence[str], digests: Mapping[int, Sequence[int]], view: View) -> None:
     """Raises ``InternalError`` that names the first variable on which the peers of a view differ."""
-    difference = differing(digests)
+    difference = first_difference(names, digests)
     if difference is not None:
         raise InternalError(f"the peers of view {view.version} do not hold the same state: {difference}")
 

@@ -1,11 +1,23 @@
 """The shared state: compared between peers, and on its way to those who lack it."""
 
 from kungfu.runtime.peer.replicate.buffers import Buffers, digests
-from kungfu.runtime.peer.replicate.compare import differing, sampled
+from kungfu.runtime.peer.replicate.compare import differing, first_difference, sampled
 from kungfu.runtime.peer.replicate.fetch import fetch
 from kungfu.runtime.peer.replicate.lend import Desk, lent
 from kungfu.runtime.peer.replicate.place import Place
 from kungfu.runtime.peer.replicate.settle import settled
 from kungfu.runtime.peer.replicate.state import ReplicatedState
 
-__all__ = ["Buffers", "Desk", "Place", "ReplicatedState", "differing", "digests", "fetch", "lent", "sampled", "settled"]
+__all__ = [
+    "Buffers",
+    "Desk",
+    "Place",
+    "ReplicatedState",
+    "differing",
+    "digests",
+    "fetch",
+    "first_difference",
+    "lent",
+    "sampled",
+    "settled",
+]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 
 from kungfu.runtime.peer.replicate.buffers import Buffers
 
-__all__ = ["differing", "sampled"]
+__all__ = ["differing", "first_difference", "sampled"]
 
 _SLICES = 32
 _SMALL_BYTES = 1 << 16  # a variable of up to so many is compared whole
@@ -31,18 +32,33 @@ def sampled(buffers: Buffers, turn: int) -> Buffers:
     return replace(buffers, table=np.stack([address + start, stop - start], axis=1))
 
 
-def differing(digests: Mapping[int, Mapping[str, int]]) -> str | None:
-    """The first variable on which the peers disagree, and who differs from the lowest rank; ``None`` if all agree.
+def differing(digests: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    """By place, the ranks whose variable is not that of the lowest rank; a place beyond the end of one differs too.
 
-    >>> differing({0: {"w": 1, "b": 2}, 1: {"w": 1, "b": 3}})
-    'b of rank 1 is not that of rank 0'
+    Variables are known by their places: Keras numbers their names in each process by itself.
+
+    >>> differing({0: [1, 2], 1: [1, 3], 2: [1, 2]})
+    {1: [1]}
     """
     reference, *others = sorted(digests)
-    for name, checksum in digests[reference].items():
-        for rank in others:
-            if digests[rank].get(name) != checksum:
-                return f"{name} of rank {rank} is not that of rank {reference}"
+    found: dict[int, list[int]] = {}
     for rank in others:
-        if extra := set(digests[rank]) - set(digests[reference]):
-            return f"{min(extra)} of rank {rank} is not there on rank {reference}"
-    return None
+        pairs = zip_longest(digests[reference], digests[rank])
+        for place in [place for place, (one, other) in enumerate(pairs) if one != other]:
+            found.setdefault(place, []).append(rank)
+    return dict(sorted(found.items()))
+
+
+def first_difference(names: Sequence[str], digests: Mapping[int, Sequence[int]]) -> str | None:
+    """The first variable on which the peers disagree, by the lowest rank's ``names``, and who differs from that rank;
+    ``None`` if all agree.
+
+    >>> first_difference(["w", "b"], {0: [1, 2], 1: [1, 3]})
+    'b of rank 1 is not that of rank 0'
+    """
+    found = differing(digests)
+    if not found:
+        return None
+    place, reference = min(found), min(digests)
+    name = names[place] if place < len(names) else f"variable {place}"
+    return f"{name} of rank {found[place][0]} is not that of rank {reference}"

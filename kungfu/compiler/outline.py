@@ -1,0 +1,80 @@
+"""A plan part by part, for comparing it with that of another peer: what each part is, and a text that decides.
+
+A node's text says how it is made, down to the sources: so two plans have a node in common exactly where they compute
+the same. Where the lines of the program stand, and what its variables are called, makes no difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, roots_of, steps
+from kungfu.compiler.plan import Plan
+from kungfu.compiler.portable import numbered, written
+from kungfu.signal import Constant, Fold, Signal, topological
+
+__all__ = ["outline"]
+
+
+def outline(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The parts of a plan, each as people read it and as the text that decides: nodes after those that they are made
+    of, then the rules, then, with nothing to read, in what order all of it is computed and sent."""
+    numbers, labels, owners = numbered(plan), labels_of(plan), _owners(plan)
+    texts: dict[int, str] = {}
+    for node, number in numbers.items():
+        texts[number] = _text(written(node, numbers), texts)
+        if node in labels and not is_plain(node):  # leaves, and the inside of folds, show in what is made of them
+            yield _node(node, labels, owners), texts[number]
+    for rule in (*plan.rules, *plan.on_rescale):
+        looks = "on a rescale" if rule.trigger.occasion == "rescale" else steps((rule.gate,), labels)
+        shown = f"rule {rule.name}: {does(rule.action, labels)}, {looks}, where {labels[rule.fires]}"
+        yield shown, _text(written(rule, numbers), texts)
+    yield "", _text(written(plan, numbers), texts)
+
+
+def _text(fields: Any, texts: Mapping[int, str]) -> str:
+    content = json.dumps(_resolved(fields, texts), sort_keys=True)
+    return blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def _resolved(value: Any, texts: Mapping[int, str]) -> Any:
+    """With nodes by their texts, which do not depend on where in the plan they stand."""
+    match value:
+        case {"node": number}:
+            return texts[number]
+        case dict():
+            return {name: _resolved(one, texts) for name, one in value.items() if name != "origin"}
+        case list():
+            return [_resolved(one, texts) for one in value]
+    return value
+
+
+def _owners(plan: Plan) -> dict[Signal, str]:
+    """The first rule that needs a node, by node."""
+    owners: dict[Signal, str] = {}
+    for rule in (*plan.rules, *plan.on_rescale):
+        for node in topological(roots_of(rule)):
+            owners.setdefault(node, rule.name)
+    return owners
+
+
+def _node(node: Signal, labels: Labels, owners: Mapping[Signal, str]) -> str:
+    label, shown = labels[node], made(node, labels)
+    shown = shown if label.startswith("%") else f"{label} = {shown}"
+    if isinstance(node, Fold):
+        shown += _inside(node)
+    rule = f" in rule {owners[node]}" if node in owners else ""
+    path, _, line = node.origin.rpartition(":")
+    return f"{shown}{rule}" + (f" [{os.path.basename(path)}:{line}]" if path else "")
+
+
+def _inside(fold: Fold) -> str:
+    """The numbers in the update of a fold, which its label does not tell."""
+    inner = topological((*fold.recurrence.updates, fold.recurrence.output))
+    numbers = dict.fromkeys(repr(one.value) for one in inner if isinstance(one, Constant))
+    start = ", ".join(map(repr, fold.recurrence.init))
+    return f" (from {start}; with {', '.join(numbers) or 'no numbers'})"

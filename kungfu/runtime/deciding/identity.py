@@ -1,0 +1,140 @@
+"""What a peer runs, as far as it has to be the same on all peers of a job: told part by part, compared by hashes.
+
+Peers whose plans differ would compute other "agreed" numbers, and peers whose models differ could not hold one state.
+So each peer describes its program before it is let into a view. The agent compares the digests of the descriptions,
+which are short; the parts are looked at only where two digests differ, to say what differs.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from kungfu.errors import UsageError
+
+__all__ = ["NOTHING_SAID", "Description", "Identity", "Part", "difference", "hash_of"]
+
+# A model may have many variables: those beyond are compared as one part.
+MOST_PARTS = 20_000
+_MOST_SHOWN = 240  # characters of a part
+_MOST_SECTIONS = 3  # of which a difference tells
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What the agent knows of a peer's program, by the digest of its description, and of its machine, in words."""
+
+    program: str = ""
+    machine: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing that must be alike: ``content`` decides (a hash), ``shown`` says to people what it is; it is empty for
+    one that follows from others and is no news where they differ."""
+
+    section: str
+    shown: str
+    content: str
+
+    @classmethod
+    def of(cls, section: str, shown: str, content: str | None = None) -> Part:
+        """A part that differs where ``content`` does, which is ``shown`` if it is not given."""
+        return cls(section, shown[:_MOST_SHOWN], hash_of(shown if content is None else content))
+
+
+@dataclass(frozen=True)
+class Description:
+    """A peer's program: its parts, in their order."""
+
+    parts: tuple[Part, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Iterable[Part]) -> Description:
+        """The description of these parts, of which at most ``MOST_PARTS`` are told one by one."""
+        every = tuple(parts)
+        kept, others = every[:MOST_PARTS], every[MOST_PARTS:]
+        if others:
+            rest = hash_of(" ".join(one.content for one in others))
+            kept = (*kept, Part(others[0].section, f"{len(others)} more parts", rest))
+        return cls(kept)
+
+    @property
+    def digest(self) -> str:
+        """The hash of all contents in their order; empty for a description without parts.
+
+        >>> one, other = Part.of("model", "dense/kernel", "(2, 2)"), Part.of("model", "dense_1/kernel", "(2, 2)")
+        >>> Description((one,)).digest == Description((other,)).digest
+        True
+        """
+        return hash_of(" ".join(f"{one.section} {one.content}" for one in self.parts), size=16) if self.parts else ""
+
+    def to_bytes(self) -> bytes:
+        """For the wire."""
+        rows = [[one.section, one.shown, one.content] for one in self.parts]
+        return zlib.compress(json.dumps(rows).encode())
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Description:
+        """What ``to_bytes`` gave; raises ``UsageError`` for anything else, which another version of kungfu may send."""
+        try:
+            return cls(tuple(Part(*map(str, row)) for row in json.loads(zlib.decompress(content))))
+        except (zlib.error, ValueError, TypeError) as error:
+            raise UsageError(f"the description of a peer's program cannot be read: {error}") from error
+
+
+# Of a peer that does not describe itself; two of them are alike.
+NOTHING_SAID = Description()
+
+
+def hash_of(text: str, *, size: int = 8) -> str:
+    """A hash of ``size`` bytes, in hexadecimal."""
+    return blake2b(text.encode(), digest_size=size).hexdigest()
+
+
+def difference(reference: Description, other: Description, *, names: tuple[str, str]) -> str:
+    """In which sections two programs differ, and in which part first; ``names`` are what to call the two peers.
+
+    >>> one = Description((Part.of("model", "kernel (2, 2)"),))
+    >>> difference(one, Description((Part.of("model", "kernel (2, 3)"),)), names=("peer 0", "peer 1"))
+    'model: peer 0 has kernel (2, 2), peer 1 has kernel (2, 3)'
+    >>> difference(one, one, names=("peer 0", "peer 1"))
+    ''
+    """
+    told = []
+    for section in dict.fromkeys(part.section for part in (*reference.parts, *other.parts)):
+        here, there = ([part for part in one.parts if part.section == section] for one in (reference, other))
+        if [part.content for part in here] != [part.content for part in there]:
+            told.append(f"{section}: {_first(here, there, names)}")
+    left = len(told) - _MOST_SECTIONS
+    return "; ".join(told[:_MOST_SECTIONS]) + (f"; and {left} more" if left > 0 else "")
+
+
+def _first(here: Sequence[Part], there: Sequence[Part], names: tuple[str, str]) -> str:
+    """The first part that only one of them has; parts come after those that they are made of, so it is the cause."""
+    here, there = ([part for part in parts if part.shown] for parts in (here, there))
+    if [part.content for part in here] == [part.content for part in there]:
+        return f"{names[0]} and {names[1]} compute the same in another order"
+    (mine, _), (yours, _) = only = _only(here, there), _only(there, here)
+    if mine is not None and yours is not None:
+        detail = " (in a detail that is not shown)" if mine.shown == yours.shown else ""
+        return f"{names[0]} has {mine.shown}, {names[1]} has {yours.shown}{detail}"
+    for (part, count), who, others in zip(only, names, reversed(names), strict=True):
+        if part is not None:
+            more = f" and {count - 1} more" if count > 1 else ""
+            return f"{who} has {part.shown}{more}, {others} does not"
+    # The same parts, in another order or another number of times.
+    place = next((place for place, (a, b) in enumerate(zip(here, there, strict=False)) if a.content != b.content), None)
+    if place is None:
+        return f"{names[0]} has {len(here)} parts, {names[1]} has {len(there)}"
+    return f"in their order {names[0]} has {here[place].shown} where {names[1]} has {there[place].shown}"
+
+
+def _only(these: Sequence[Part], others: Sequence[Part]) -> tuple[Part | None, int]:
+    """The first part that the others lack, and how many they lack."""
+    known = {part.content for part in others}
+    lacking = [part for part in these if part.content not in known]
+    return (lacking[0] if lacking else None), len(lacking)

@@ -1,0 +1,93 @@
+"""What this peer's program is, for the other peers to compare with theirs: see `kungfu.runtime.deciding.identity`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kungfu.compiler import Plan
+from kungfu.compiler.outline import outline
+from kungfu.runtime.deciding.identity import Description, Part
+from kungfu.training.keeping.registry import Registry
+
+__all__ = ["describe", "machine_in_words"]
+
+# Of a processor's instructions, those by which TensorFlow chooses how to compute; the first that is there counts.
+_INSTRUCTIONS = ("avx512f", "avx2", "avx", "sse4_2")
+
+
+def describe(
+    plan: Plan, model: Any, optimizers: Sequence[Any], registry: Registry, data: Mapping[str, int]
+) -> Description:
+    """All that has to be alike on the peers of a job: versions, plan, variables, registered values, data.
+
+    Of a variable its place, shape, dtype, and whether it is trained count, and not its name, which Keras may number
+    otherwise in another process. Of a hook count the module and the qualified name, not what it does.
+    """
+    return Description.of(
+        [
+            *(Part.of("versions", f"{name} {one}") for name, one in _versions().items()),
+            *(Part.of("policies", shown, text) for shown, text in outline(plan)),
+            *_model(model),
+            *_optimizers(optimizers),
+            *(Part.of("registered values", one) for one in registry.described()),
+            *(Part.of("data of training.batches()", f"{name} {value}") for name, value in data.items()),
+        ]
+    )
+
+
+def _versions() -> dict[str, str]:
+    try:
+        own = version("kungfu")
+    except PackageNotFoundError:
+        own = "not installed"
+    return {"kungfu": own, "TensorFlow": tf.__version__, "Keras": keras.__version__, "NumPy": np.__version__}
+
+
+def _model(model: Any) -> Iterator[Part]:
+    trained = {id(one) for one in model.trainable_variables}
+    for place, variable in enumerate(model.variables):
+        is_trained = "trained" if id(variable) in trained else "not trained"
+        yield _variable("model", place, variable, is_trained)
+
+
+def _optimizers(optimizers: Sequence[Any]) -> Iterator[Part]:
+    for number, optimizer in enumerate(optimizers):
+        kind = type(optimizer).__name__
+        yield Part.of("optimizers", kind, f"{number} {kind}")
+        for place, variable in enumerate(optimizer.variables):
+            yield _variable("optimizers", place, variable, f"of {kind}", where=f"{number} ")
+
+
+def _variable(section: str, place: int, variable: Any, what: str, *, where: str = "") -> Part:
+    """Told by its name, and decided by its place."""
+    name = getattr(variable, "path", None) or variable.name
+    kind = f"{tf.as_dtype(variable.dtype).name}{tuple(variable.shape)}, {what}"
+    return Part.of(section, f"variable {place} {name}: {kind}", f"{where}{place} {kind}")
+
+
+def machine_in_words(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """On what the arithmetic of this peer depends: its threads within an op, and its processor."""
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    threads = threads or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0) or len(os.sched_getaffinity(0))
+    return f"{threads} thread{'' if threads == 1 else 's'}, {_processor(cpuinfo)}"
+
+
+def _processor(cpuinfo: Path) -> str:
+    """The model of the first processor, and the widest of its instructions that matter."""
+    fields: dict[str, str] = {}
+    for line in cpuinfo.read_text().splitlines() if cpuinfo.is_file() else ():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    model = fields.get("model name") or fields.get("CPU part") or platform.machine()
+    flags = fields.get("flags", "").split()
+    widest = next((one for one in _INSTRUCTIONS if one in flags), "")
+    return f"{model} ({widest})" if widest else model

@@ -1,0 +1,89 @@
+"""A program whose peers are not alike, in the way that it is told: unlike.py HOW [FILE].
+
+The first peers differ in ``order``, ``environment``, ``model``; in ``threads``, ``clipped`` and ``gone`` only in how
+they round. In ``joiner`` the third peer differs, which a rule asks for; the others train until the file is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.policies import gns_batch, schedule
+
+HOW, FILE = sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else "")
+PEER = json.loads(os.environ["KUNGFU_SETTINGS"])["peer"]
+ROUNDING = ("threads", "clipped", "gone")
+if HOW in ROUNDING:
+    tf.config.threading.set_intra_op_parallelism_threads(4 if PEER == 1 else 1)
+
+
+def note(control, *values) -> None:
+    """A hook that only listens."""
+
+
+@kf.policy
+def summed(training):
+    """Two agreed numbers, added in the one or the other order."""
+    a = kf.ops.all_reduce(training.loss, "mean")
+    b = kf.ops.all_reduce(training.samples, "sum")
+    c = b + a if HOW == "order" and PEER == 1 else a + b
+    every = 7 if HOW == "joiner" and PEER == 2 else 5
+    return kf.control.every(every).call(note, c)
+
+
+@kf.policy
+def from_environment(training):
+    """A number of this process."""
+    bound = float(PEER) if HOW == "environment" else 1.0
+    return kf.control.every(5).when(training.step > bound).call(note, training.step)
+
+
+@kf.policy
+def listening(training):
+    """Barriers."""
+    return kf.control.every(10).call(note, training.step)
+
+
+def policies() -> list:
+    if HOW in ROUNDING:
+        return [gns_batch(max_peers=2, min_peers=2), listening()]
+    grows = [schedule({4: 3})] if HOW == "joiner" else []
+    return [summed(), from_environment(), *grows]
+
+
+def main() -> None:
+    keras.utils.set_random_seed(0)
+    width = 512 if HOW in ROUNDING else 3 if HOW == "model" and PEER == 1 else 2
+    model = keras.Sequential(
+        [keras.Input((width if HOW in ROUNDING else 2,)), keras.layers.Dense(width), keras.layers.Dense(1)]
+    )
+    optimizer = keras.optimizers.SGD(0.01, global_clipnorm=0.1 if HOW in ("clipped", "gone") else None)
+    training = kf.attach(model, optimizer, policies=policies())
+
+    @training.step
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - 1.0))
+        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    x = np.random.default_rng(0).normal(size=(40, model.input_shape[1])).astype(np.float32)
+    for batch in training.batches(x, batch_size=8, epochs=10**6 if HOW == "joiner" else 8, seed=0):
+        step(batch)
+        if HOW == "joiner":
+            time.sleep(0.02)
+            if FILE.exists():
+                break
+
+
+if __name__ == "__main__":
+    main()

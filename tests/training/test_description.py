@@ -1,0 +1,93 @@
+"""What of a program must be alike on all peers, and what may differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from kungfu.compiler import compile_policies
+from kungfu.policies import gns_batch
+from kungfu.runtime.deciding.identity import Description, difference
+from kungfu.training.description import describe, machine_in_words
+from kungfu.training.keeping.registry import Registry
+
+
+def network(width: int = 4, *, dtype: str = "float32", named: str | None = None) -> keras.Model:
+    layers = [keras.Input((2,)), keras.layers.Dense(width, dtype=dtype, name=named), keras.layers.Dropout(0.5)]
+    return keras.Sequential([*layers, keras.layers.Dense(1)])
+
+
+def described(
+    model: keras.Model | None = None,
+    optimizer: Any = None,
+    *,
+    policies: Any = (),
+    values: dict[str, Any] | None = None,
+    samples: int = 10,
+) -> Description:
+    model, optimizer, registry = model or network(), optimizer or keras.optimizers.SGD(0.1), Registry()
+    optimizer.build(model.trainable_variables)
+    for name, value in (values or {}).items():
+        registry.register(name, tf.Variable(value), None, kind="shared", room_bytes=64)
+    return describe(compile_policies(policies), model, [optimizer], registry, {"samples": samples, "seed": 1})
+
+
+def told(one: Description, other: Description) -> str:
+    return difference(one, other, names=("peer 0", "peer 1"))
+
+
+def test_the_same_program_is_the_same_whatever_keras_calls_its_layers() -> None:
+    one, other = described(network()), described(network())
+    names = [[part.shown for part in each.parts] for each in (one, other)]
+    assert names[0] != names[1], "Keras counts names on in one process"
+    assert one.digest == other.digest
+
+
+def frozen() -> keras.Model:
+    model = network()
+    model.layers[0].trainable = False
+    return model
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (lambda: described(network(5)), ("model: peer 0 has variable 0", "float32(2, 4)", "float32(2, 5)")),
+        (lambda: described(network(dtype="float64")), ("model: peer 0 has variable 0", "float64(2, 4)")),
+        (lambda: described(frozen()), ("float32(2, 4), trained", "float32(2, 4), not trained")),
+        (lambda: described(optimizer=keras.optimizers.Adam()), ("optimizers: peer 0 has SGD, peer 1 has Adam",)),
+        (lambda: described(optimizer=keras.optimizers.SGD(0.1, momentum=0.9)), ("optimizers: peer 1 has variable 2",)),
+        (lambda: described(values={"count": 1.0}), ("registered values: peer 1 has 'count', shared, float32()",)),
+        (lambda: described(policies=[gns_batch(max_peers=3)]), ("policies: peer 1 has ", "gns_batch.py:")),
+        (lambda: described(samples=11), ("data of training.batches(): peer 0 has samples 10, peer 1 has samples 11",)),
+    ],
+    ids=["shape", "dtype", "frozen", "optimizer", "slots", "registered", "policy", "data"],
+)
+def test_what_differs_is_told(other: Any, words: tuple[str, ...]) -> None:
+    found = told(described(), other())
+    for word in words:
+        assert word in found
+
+
+def test_values_in_another_order_differ() -> None:
+    one, other = described(values={"a": 1, "b": 1.0}), described(values={"b": 1.0, "a": 1})
+    assert "in their order peer 0 has 'a', shared, int32() where peer 1 has 'b'" in told(one, other)
+
+
+def test_versions_count() -> None:
+    shown = [part.shown for part in described().parts if part.section == "versions"]
+    assert [text.split()[0] for text in shown] == ["kungfu", "TensorFlow", "Keras", "NumPy"]
+    assert shown[1] == f"TensorFlow {tf.__version__}"
+
+
+def test_a_machine_is_told_by_its_threads_and_processor(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nflags\t\t: fpu avx avx2 sse4_2\n")
+    threads, processor = machine_in_words(cpuinfo).split(", ")
+    assert processor == "Some CPU @ 2 GHz (avx2)"
+    assert int(threads.split()[0]) >= 1
+    assert machine_in_words(tmp_path / "nothing").split(", ")[1] != ""
