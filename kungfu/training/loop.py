@@ -18,6 +18,7 @@ from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.held_back import held_back
 from kungfu.training.graph.host import fetch, put
 from kungfu.training.graph.ledger import Ledger
+from kungfu.training.graph.put_back import PutBack
 from kungfu.training.graph.step import (
     ACCUMULATED,
     BARRIER_FAILED,
@@ -27,6 +28,7 @@ from kungfu.training.graph.step import (
     as_tensors,
     batched,
 )
+from kungfu.training.graph.trace import Trace
 from kungfu.training.graph.warm_up import warmed_up
 from kungfu.training.record.recorder import Recorder
 from kungfu.training.requests import fired_rules
@@ -53,8 +55,8 @@ class Loop:
     def __init__(self, barrier: Barrier, recorder: Recorder | None = None) -> None:
         self.barrier, self._recorder = barrier, recorder
         self.stamps = Stamps()
-        self.calls = self.averages = 0
-        self.means: list[Any] = []  # what the average gave, in the graph
+        self.calls = 0
+        self.trace = Trace()  # of the step
         self._batch: int | None = None  # as the loader says
         self.accumulation: Accumulation | None = None
         self._compiled: CompiledStep | None = None
@@ -135,7 +137,7 @@ class Loop:
         self._where = None
         try:
             self.barrier.settle()
-            returned, account = self._compiled((stamp.micro, stamp.micros), tensors)
+            returned, account = self._compiled((stamp.micro, stamp.micros, int(stamp.empty)), tensors)
         except tf.errors.OpError as error:
             self._recover(translated(error, self.barrier, where=f"step {self._steps() + 1}"), error)
             return SKIPPED
@@ -185,17 +187,17 @@ class Loop:
         self.barrier.keeper.begin()
         parts = StepParts(
             equipment.ledger,
-            list(equipment.state.classes.averaged.values()),
+            self.trace,
+            PutBack(kept=[*self.barrier.keeper.shared(), *equipment.ledger.variables(), *equipment.ledger.in_share()]),
             [*equipment.ledger.handles(), *equipment.state.handles()],
             self._hold_barrier,
             equipment.rate,
             self.accumulation,
         )
-        self.averages = 0
-        compiled = CompiledStep(held_back(function, means=lambda: self.means), parts, tensors, structure)
-        if self.averages != 1:
+        compiled = CompiledStep(held_back(function, means=lambda: self.trace.means), parts, tensors, structure)
+        if self.trace.averages != 1:
             raise UsageError(
-                f"the function marked @training.step calls training.average() {self.averages} times; it must "
+                f"the function marked @training.step calls training.average() {self.trace.averages} times; it must "
                 "do so exactly once, with all gradients"
             )
         warmed_up(compiled, equipment.attachment, tensors)

@@ -91,9 +91,9 @@ class Training:
         Gives the same structure, equal on all peers. Cost: one message, on which the policy's signals ride.
         Raises ``UsageError`` if there is no gradient at all.
         """
-        self._loop.averages += 1
-        means = average(self._averaging, gradients, loss=loss, accumulation=self._loop.accumulation)
-        self._loop.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
+        with self._loop.trace.average():
+            means = average(self._averaging, gradients, loss=loss, accumulation=self._loop.accumulation)
+        self._loop.trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
         return means
 
     def batches(

@@ -31,6 +31,7 @@ class Stamp:
     """What a batch was cut for; a step refuses it anywhere else.
 
     It is number ``micro`` (from 0) of the ``micros`` micro-batches that this peer's share of the step was cut into.
+    Where that one is ``empty``, the batch is a sample of another peer's, which does not count.
     """
 
     epoch: int
@@ -38,6 +39,7 @@ class Stamp:
     version: int
     micro: int = 0
     micros: int = 1
+    empty: bool = False
 
 
 @lru_cache(maxsize=2)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
@@ -26,11 +24,6 @@ class Piece:
     turn: Turn
     micro: int = 0
     micros: int = 1
-
-    @property
-    def stamp(self) -> Stamp:
-        position = self.turn.position
-        return Stamp(position.epoch, position.offset, self.turn.version, self.micro, self.micros)
 
 
 @dataclass(frozen=True)
@@ -61,11 +54,19 @@ class Feed:
         share, most = self.order.indices(piece.turn), self.max_local_batch_size
         return share if most is None else share[piece.micro * most : (piece.micro + 1) * most]
 
+    def stamp(self, piece: Piece) -> Stamp:
+        """What the step is to know of a piece."""
+        position, empty = piece.turn.position, not len(self.indices(piece))
+        return Stamp(position.epoch, position.offset, piece.turn.version, piece.micro, piece.micros, empty)
+
     def load(self, piece: Piece) -> Any:
-        """The tensors of a piece. An error of the user's loading says which samples it was about."""
+        """The tensors of a piece; where it is empty, of one sample of the job's step: layers need something to run on.
+
+        An error of the user's loading says which samples it was about.
+        """
         indices = self.indices(piece)
-        if not len(indices):
-            return self._nothing
+        if not len(indices):  # rank 0 has the largest share, so it has a sample
+            indices = self.order.indices(replace(piece.turn, rank=0))[:1]
         try:
             return self.source.take(indices)
         except Exception as error:
@@ -76,11 +77,6 @@ class Feed:
                 f"{position.epoch}"
             )
             raise
-
-    @cached_property
-    def _nothing(self) -> Any:
-        """A batch without samples: of what shape they would be, only a sample can tell."""
-        return tf.nest.map_structure(lambda tensor: tensor[:0], self.source.take(np.zeros(1, np.int64)))
 
 
 def checked_feed(

@@ -49,7 +49,7 @@ def batches(
             last, started = _next(feed, here, turn, last), before >= 0
             before = calls()
             batch = ahead.get(last)
-            stamps.put(tf.nest.flatten(batch), last.stamp)
+            stamps.put(tf.nest.flatten(batch), feed.stamp(last))
             if started:  # after the first batch the view is another one: nothing can be guessed from it
                 ahead.run_ahead(last)
             yield batch

@@ -6,6 +6,7 @@ only posts: the request rides on the message of the next step, and after that st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -91,10 +92,10 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
     expected = tf.where(expected > 0, expected, samples * tf.cast(size, tf.float32))
     asked = ledger.posts.asked.read_value()
     sources = _known_before(averaging, gradients, loss, samples, size, expected)
-    sources |= program.frontier(sources)
+    sources |= _of_samples(program, program.frontier(sources), samples)
     header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), _float(asked - ledger.posts.served)])
     *sums, extras = averaging.attachment.all_reduce(
-        [*gradients, tf.concat([header, program.riders(sources)], axis=0)],
+        [*_counted(gradients, samples), tf.concat([header, program.riders(sources)], axis=0)],
         prescale=tf.math.divide_no_nan(_exact(samples), _exact(expected)),
         order=ledger.order,
         tag="gradients",
@@ -108,6 +109,23 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
         return means
     with tf.control_dependencies([fired]):  # a peer lost in those messages must not leave an update half done
         return [tf.identity(mean) for mean in means]
+
+
+def _counted(gradients: Sequence[Any], samples: Any) -> list[Any]:
+    """Whole numbers are added as they are: those of a peer without samples are zeros. The others' share is 0."""
+    return [one if one.dtype.is_floating else tf.where(samples > 0, one, tf.zeros_like(one)) for one in gradients]
+
+
+def _of_samples(program: Program, reductions: Mapping[str, Any], samples: Any) -> dict[str, Any]:
+    """Reductions of this peer's own gradients are NaN where it has no samples: what it ran on is another's.
+
+    What a step does not compute stays minus infinity.
+    """
+    local = {name for name, one in program.plan.frontier.items() if one.placement == "local"}
+    return {
+        name: tf.where(tf.logical_or(samples > 0, value == -math.inf), value, math.nan) if name in local else value
+        for name, value in reductions.items()
+    }
 
 
 def _float(value: Any) -> Any:
@@ -128,7 +146,7 @@ def _known_before(
     busy, began = now - ledger.timing.synchronised.read_value(), ledger.timing.began.read_value()
     return {
         "grads": _unscaled(averaging, gradients),
-        "loss": loss,
+        "loss": tf.where(samples > 0, loss, math.nan),
         "samples": samples,
         "rank": ledger.place.rank,
         "busy_seconds": _float(busy),

@@ -240,5 +240,9 @@ class Ledger:
         figures = (self.figures.tape.row, self.figures.samples, self.figures.total_samples)
         return [self.order, *(getattr(group, field.name) for group in groups for field in fields(group)), *figures]
 
+    def in_share(self) -> list[tf.Variable]:
+        """Where this peer is in its share of a step, which no barrier sees."""
+        return [getattr(self.figures.micro, field.name) for field in fields(Micro)]
+
     def _outcomes(self) -> tuple[Outcomes, Outcomes]:
         return self.rules.posted, self.rules.shadows

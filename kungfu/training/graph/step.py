@@ -13,8 +13,11 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.training.graph.account import Account, code_of, read_account, write_account
 from kungfu.training.graph.accumulate import ACCUMULATED, Accumulation
+from kungfu.training.graph.handles import is_variable
 from kungfu.training.graph.ledger import Ledger
+from kungfu.training.graph.put_back import PutBack
 from kungfu.training.graph.rate import Rate
+from kungfu.training.graph.trace import Trace
 
 __all__ = [
     "ACCUMULATED",
@@ -31,16 +34,19 @@ __all__ = [
 # step would run on.
 DONE, BARRIER_HELD, BARRIER_FAILED = 0, 1, 2
 
-WHOLE = (0, 1)  # the first micro-batch of one: all that its peer has for the step
+# Of a call of the step: which micro-batch it is given, of how many, and 1 where that one is empty and the batch is
+# another peer's sample. This is the first micro-batch of one, all that its peer has for the step.
+WHOLE = (0, 1, 0)
 
 
 @dataclass(frozen=True)
 class StepParts:
-    """What the step is made of: ``statistics`` are averaged variables, which a peer without samples must not move;
-    ``handles`` are those of everything that the barrier may write."""
+    """What the step is made of: ``trace`` and ``put_back`` learn of the user's function when it is traced; ``handles``
+    are those of everything that the barrier may write."""
 
     ledger: Ledger
-    statistics: Sequence[tf.Variable]
+    trace: Trace
+    put_back: PutBack
     handles: Sequence[Any]
     barrier: Callable[[], int]
     rate: Rate | None = None
@@ -54,7 +60,7 @@ class CompiledStep:
     """
 
     def __init__(self, function: Callable[..., Any], parts: StepParts, example: Sequence[Any], structure: Any) -> None:
-        self._inner = tf.function(function)
+        self._inner = tf.function(parts.trace.traced(function))
         self._parts = parts
         self._structure = structure
         self._returned: Any = None
@@ -63,17 +69,25 @@ class CompiledStep:
         self._traced = self._outer.get_concrete_function()
 
     @property
-    def variables(self) -> Sequence[tf.Variable]:
-        """Every variable that the step touches, the user's own included."""
-        return self._traced.variables
+    def handles(self) -> list[Any]:
+        """Those of every variable that the step touches, the user's own included."""
+        return [one for one in self._traced.captured_inputs if is_variable(one)]
 
     def traces(self) -> int:
         """How often the step was traced: the larger of its own count and that of the user's function inside."""
         return max(self._outer.experimental_get_tracing_count(), self._inner.experimental_get_tracing_count())
 
-    def __call__(self, micro: tuple[int, int], tensors: Sequence[Any]) -> tuple[Any, Account]:
-        """What the user's function returned, and what the step tells of itself; ``micro``: which one, of how many."""
-        account, *flat = self._outer(_constant(micro), *tensors)
+    def __call__(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[Any, Account]:
+        """What the user's function returned, and what the step tells of itself; ``micro`` as in ``WHOLE``."""
+        put_back = self._parts.put_back
+        if not put_back.is_needed or not (micro[2] or _is_empty(tensors)):
+            account, *flat = self._outer(_constant(micro), *tensors)
+            return self._packed(flat), read_account(account)
+        put_back.remember()
+        try:
+            account, *flat = self._outer(_constant(micro), *tensors)
+        finally:  # in a step that failed on its way
+            put_back.restore()
         return self._packed(flat), read_account(account)
 
     def inside(self, tensors: Sequence[Any], *, failed: Callable[[], None]) -> Any:
@@ -85,6 +99,7 @@ class CompiledStep:
         nothing = [(output.shape, output.dtype) for output in self._traced.outputs[1:]]
 
         def run() -> list[Any]:
+            self._parts.put_back.remembered(_samples(tensors))
             account, *flat = self._outer(tf.constant(WHOLE, tf.int64), *tensors)
             return [code_of(account), *flat]
 
@@ -109,16 +124,15 @@ class CompiledStep:
 
     def _step(self, micro: Any, *tensors: Any) -> list[Any]:
         ledger, accumulation = self._parts.ledger, self._parts.accumulation
-        batch = batched(tensors)
-        samples = tf.constant(1) if batch is None else tf.shape(batch)[0]
+        samples = tf.where(micro[2] > 0, 0, _samples(tensors))
         ledger.figures.samples.assign(tf.cast(samples, tf.float32))
         if self._parts.rate is not None:
             self._parts.rate.advance(ledger.progress)
-        kept = [variable.read_value() for variable in self._parts.statistics]
         args, kwargs = tf.nest.pack_sequence_as(self._structure, list(tensors))
         with nullcontext() if accumulation is None else accumulation.begun(micro):
             returned = self._inner(*args, **kwargs)
-        self._keep_statistics(samples, kept)
+        self._parts.put_back.covers(self._parts.trace.handles)
+        self._parts.put_back.restored(samples)
         leaves = tf.nest.flatten(returned)
         self._returned = (returned, [isinstance(leaf, tf.Tensor) for leaf in leaves])
         code = self._ended() if accumulation is None else accumulation.ended(self._ended)
@@ -129,17 +143,6 @@ class CompiledStep:
         _advance(self._parts.ledger)
         asked = self._parts.ledger.posts.everywhere.read_value() > 0
         return tf.cond(asked, self._barrier, lambda: tf.constant(DONE, tf.int64))
-
-    def _keep_statistics(self, samples: Any, kept: Sequence[Any]) -> None:
-        """A batch without samples has no mean: what a layer made of it is undone."""
-
-        def restore() -> Any:
-            for variable, value in zip(self._parts.statistics, kept, strict=True):
-                variable.assign(value)
-            return tf.constant(True)
-
-        if kept:
-            tf.cond(tf.equal(samples, 0), restore, lambda: tf.constant(False))
 
     def _barrier(self) -> Any:
         """A host call that is given every handle that it may write, so that it runs after the update, and alone."""
@@ -154,8 +157,19 @@ def batched(tensors: Sequence[Any]) -> Any | None:
     return next((tensor for tensor in tensors if tensor.shape.rank), None)
 
 
+def _samples(tensors: Sequence[Any]) -> Any:
+    batch = batched(tensors)
+    return tf.constant(1) if batch is None else tf.shape(batch)[0]
+
+
+def _is_empty(tensors: Sequence[Any]) -> bool:
+    """Of tensors outside of a graph."""
+    batch = batched(tensors)
+    return batch is not None and batch.shape[0] == 0
+
+
 @lru_cache(maxsize=64)
-def _constant(micro: tuple[int, int]) -> Any:
+def _constant(micro: tuple[int, int, int]) -> Any:
     """A tensor costs as much to make as the rest of a call does; most steps are whole ones."""
     return tf.constant(micro, tf.int64)
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from kungfu.runtime.attachment.protocol import Attachment
+from kungfu.training.graph.handles import read, write
 from kungfu.training.graph.step import WHOLE, CompiledStep
 
 __all__ = ["warmed_up"]
@@ -24,10 +23,10 @@ def warmed_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[
     here. So a state that is not trained costs nothing, and a trained one is there twice until this returns.
     """
     attachment.open(rank=0, size=1, job="warm-up", view=0, deadline_s=60.0, secret=b"alone", addresses=[""])
-    before = [(variable, tf.identity(variable.read_value())) for variable in compiled.variables]
+    handles = compiled.handles
+    before = read(handles)
     try:
         compiled(WHOLE, tensors)
     finally:
-        for variable, value in before:
-            variable.assign(value)
+        write(handles, before)
         attachment.close()

@@ -80,6 +80,10 @@ class Keeper:
                 f"{_told(self.data)}: the position in the data means nothing there; give the same data and seed"
             )
 
+    def shared(self) -> list[tf.Variable]:
+        """What is equal on all peers, registered variables too."""
+        return list(self._sealed().classes.shared.values())
+
     def resume(self, folder: Path) -> Path | None:
         """Loads the newest checkpoint of a folder; see ``Training.resume``."""
         subject, trained = self._sealed(), self._trained

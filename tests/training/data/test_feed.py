@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.runtime.deciding.data import Position, advanced
+from kungfu.runtime.deciding.data import Position, Stamp, advanced
 from kungfu.training.data.feed import Feed, Piece, checked_feed
 from kungfu.training.data.order import Turn
 
@@ -56,7 +56,8 @@ def test_every_sample_is_trained_on_once_an_epoch_over_joins_leaves_batches_and_
         version += 1
         if end == "failed" and version % len(history):  # some step of a history has to be done
             continue
-        taken = [index for one in of_peers for piece in one for index in feed.load(piece).numpy()]
+        pieces_of_peers = [piece for one in of_peers for piece in one if not feed.stamp(piece).empty]
+        taken = [index for piece in pieces_of_peers for index in feed.load(piece).numpy()]
         trained[position.epoch, taken] += 1
         assert len(taken) == min(batch, samples - position.offset)
         position = advanced(position, len(taken), samples=samples)
@@ -94,14 +95,22 @@ def test_a_share_is_used_up_from_its_start_and_its_last_micro_batch_may_be_empty
     feed = feed_of(100, max_local_batch_size=4)
     of_peers = [pieces(feed, turn) for turn in turns(Position(0, 0), version=1, size=2, batch=17)]
     assert [[len(feed.indices(piece)) for piece in one] for one in of_peers] == [[4, 4, 1], [4, 4, 0]]
-    empty = feed.load(of_peers[1][-1])
-    assert (empty.shape, empty.dtype.name) == ((0,), "int64")
+
+
+@pytest.mark.parametrize(("batch", "most"), [(1, None), (17, 4)], ids=["a whole share", "a micro-batch"])
+def test_who_has_no_samples_is_given_one_of_the_step_that_does_not_count(batch: int, most: int | None) -> None:
+    feed = feed_of(100, batch_size=batch, max_local_batch_size=most)
+    first, second = turns(Position(0, 7), version=1, size=2, batch=batch)
+    (*_, piece) = pieces(feed, second)
+    assert not len(feed.indices(piece))
+    assert feed.load(piece).numpy().tolist() == feed.indices(pieces(feed, first)[0])[:1].tolist()
+    assert [feed.stamp(pieces(feed, turn)[-1]).empty for turn in (first, second)] == [False, True]
 
 
 def test_a_stamp_tells_the_piece() -> None:
     turn = Turn(Position(2, 30), 5, size=1, rank=0, global_batch_size=10)
-    stamp = feed_of(100, max_local_batch_size=4).piece(turn, micro=1).stamp
-    assert (stamp.epoch, stamp.offset, stamp.version, stamp.micro, stamp.micros) == (2, 30, 5, 1, 3)
+    feed = feed_of(100, max_local_batch_size=4)
+    assert feed.stamp(feed.piece(turn, micro=1)) == Stamp(2, 30, 5, micro=1, micros=3, empty=False)
 
 
 def test_where_remainders_are_dropped_an_epoch_ends_before_a_step_that_would_be_smaller() -> None:

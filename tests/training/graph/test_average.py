@@ -153,3 +153,23 @@ def test_float64_gradients_of_thirds_have_the_mean_of_float64(batch):
         means = run(mean)
     assert len(set(means)) == 1
     assert means[0] == pytest.approx(np.mean(given), rel=1e-14, abs=0)
+
+
+def test_a_peer_without_samples_adds_nothing_to_means_whatever_it_ran_on():
+    given = [(2.0, [1.5], [3], 4.0), (0.0, [np.nan], [7], np.inf)]  # samples, gradients, whole numbers, loss
+
+    def mean(rank, attachment):
+        samples, floats, whole, loss = given[rank]
+        averaging = averaging_of(rank, attachment, size=2, samples=samples, batch=5)
+        means = average(averaging, [tf.constant(floats), tf.constant(whole)], loss=loss)
+        row = averaging.ledger.figures.tape.row.numpy()
+        at = {(one.group, one.name): place for place, one in enumerate(averaging.ledger.figures.tape.columns)}
+        told = [row[at["local", "samples"]], row[at["local", "loss"]], row[at["agreed", "mean_loss"]]]
+        return [one.numpy().tolist() for one in means], told
+
+    with attached_peers(2) as run:
+        (means, told), (others, told_without) = run(mean)
+    assert means[0] == others[0] == [1.5]
+    assert means[1] == others[1]
+    assert told == [2.0, 4.0, 4.0]
+    assert told_without == pytest.approx([0.0, np.nan, 4.0], nan_ok=True)

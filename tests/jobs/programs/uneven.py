@@ -1,0 +1,63 @@
+"""A network with convolution and BatchNorm, whose last step of an epoch has fewer samples than there are peers.
+
+Each peer leaves DIR/PEER.json: what it trained on, and what its variables and its metric came to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import zlib
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kungfu as kf
+
+SAMPLES = 25
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--max-local", type=int)
+    given = parser.parse_args()
+
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Conv2D(2, 3, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Flatten()]
+    model = keras.Sequential([keras.Input((4, 4, 1)), *layers, keras.layers.Dense(1)])
+    optimizer, metric = keras.optimizers.SGD(0.1), keras.metrics.Mean()
+    seen, counter = tf.Variable(tf.zeros([SAMPLES], tf.int64)), tf.Variable(0)
+    training = kf.attach(model, optimizer)
+    training.register("counter", counter)
+
+    @training.step
+    def step(x, index):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True)))
+        metric.update_state(tf.ones_like(index))
+        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        seen.scatter_add(tf.IndexedSlices(tf.ones_like(index), index))
+        counter.assign_add(1)
+
+    x = np.random.default_rng(0).normal(size=(SAMPLES, 4, 4, 1)).astype(np.float32)
+    data, walk = (x, np.arange(SAMPLES)), {"batch_size": 12, "epochs": 2, "seed": 1}
+    for batch in training.batches(data, **walk, max_local_batch_size=given.max_local):
+        step(*batch)
+
+    given.results.mkdir(exist_ok=True)
+    found = {
+        "seen": seen.numpy().tolist(),
+        "counted": float(metric.count),
+        "counter": int(counter),
+        "traces": training.traces(),
+        "weights": zlib.crc32(b"".join(np.asarray(one).tobytes() for one in [*model.weights, *optimizer.variables])),
+    }
+    (given.results / f"{training.peer}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

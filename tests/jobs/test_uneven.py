@@ -1,0 +1,24 @@
+"""A job whose epochs end with a step that has fewer samples than there are peers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.jobs.harness import ran
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("most", "calls"), [(None, 6), (4, 10)], ids=["whole shares", "micro-batches"])
+def test_a_step_with_fewer_samples_than_peers_loses_nobody_and_counts_each_sample_once(tmp_path, most, calls):
+    results = tmp_path / "results"
+    arguments = ["--results", results, *(["--max-local", most] if most else [])]
+    ended = ran(tmp_path, "-np", 2, program="uneven.py", arguments=arguments)
+    assert (ended.code, ended.sizes, ended.all_of("lost")) == (0, [2], []), ended.output
+    found = [json.loads((results / f"{peer}.json").read_text()) for peer in range(2)]
+    assert [sum(counts) for counts in zip(*(one["seen"] for one in found), strict=True)] == [2] * 25
+    assert [one["counted"] for one in found] == [26.0, 24.0], "the metric of a peer counts its own samples"
+    for one in found:
+        assert (one["counter"], one["traces"], one["weights"]) == (calls, 1, found[0]["weights"])
