@@ -12,6 +12,7 @@ import secrets
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -74,6 +75,7 @@ class Agent:
         self._closing = threading.Event()
         self._role: Head | Follower | None = None
         self._looked = time.monotonic()  # at the clock
+        self._early: deque[Any] = deque()  # what the head said before its welcome was heard
 
     def run(self) -> Ending:
         """Runs this host's part of the job and returns how it ended; nothing of it is left when this returns."""
@@ -81,22 +83,27 @@ class Agent:
         self._station = replace(self._station, settings=replace(self._station.settings, agent=server.address))
         ending: Ending | None = None
         previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        alone = len(self._station.job.hosts) == 1
         try:
-            alone = len(self._station.job.hosts) == 1
             for work in (self._tell_head,) if alone else (self._tell_head, self._watch_head):
                 threading.Thread(target=work, daemon=True, name=f"kungfu{work.__name__}").start()
             ending = self._found_or_enter()
             while ending is None:
                 ending = self._next()
             return ending
+        except Exception as error:
+            if isinstance(self._role, Head) and not alone:
+                error.add_note("The other hosts of this job go on without this one, if they run most of its peers.")
+            raise
         finally:
             self._closing.set()  # first: what was not seen to by now is told to the next head, if there is one
             self._station.happenings.close()
-            ended = ending or Ending(1)
             if isinstance(self._role, Head):
-                self._role.close(ended)
+                self._role.close(ending)
+            if ending is None:
+                server.stop()  # this agent has failed: the others go on at once, as if it had been killed
             self._station.household.close()
-            end_job_file(self._journal.folder, code=ended.code, now=time.time())
+            end_job_file(self._journal.folder, code=ending.code if ending else 1, now=time.time())
             for number, handler in previous.items():
                 signal.signal(number, handler)
             server.stop()
@@ -129,26 +136,29 @@ class Agent:
         interrupts: list[Signalled] = []
 
         def interrupted() -> bool:
-            if not interrupts and isinstance(event := station.take(0.0), Signalled):
-                interrupts.append(event)
+            while not interrupts and (event := station.take(0.0)) is not None:
+                if isinstance(event, Signalled):
+                    interrupts.append(event)
+                else:
+                    self._early.append(event)
             return bool(interrupts)
 
         settings = station.settings
         if len(station.job.hosts) > 1:
             try:
-                welcome = enter(station.job, settings, interrupted=interrupted)
+                entered = enter(station.job, settings, interrupted=interrupted)
             except KungfuError as error:
                 code = 3 if isinstance(error, DeadlineExceeded) else 2
                 return Ending(code, Failure(-1, str(error), code))
             if interrupts:
                 return Ending(128 + interrupts[0].number)
-            settings = welcome[0] if welcome else replace(settings, job=secrets.token_hex(4))
+            settings = entered.settings if entered else replace(settings, job=secrets.token_hex(4))
         self._station = station = replace(station, settings=settings)
         content = JobFile(settings.job, settings.agent, settings.secret, os.getpid(), time.time())
         self._journal.keep(JOB_FILE, partial(write_job_file, self._journal.folder, content))
-        if len(station.job.hosts) > 1 and welcome is not None:
+        if len(station.job.hosts) > 1 and entered is not None:
             self._role = Follower(station)
-            station.allegiance.enter(settings.job, welcome[1])
+            station.allegiance.enter(settings.job, entered.head, entered.term)
             return None
         head = self._role = Head(station)
         station.allegiance.lead(settings.job, 1)
@@ -157,7 +167,7 @@ class Agent:
     def _next(self) -> Ending | None:
         assert self._role is not None
         wait_s = self._looked + (_QUIET_TICK_S if self._role.quiet else _TICK_S) - time.monotonic()
-        event = self._station.take(wait_s) if wait_s > 0 else None
+        event = self._early.popleft() if self._early else self._station.take(wait_s) if wait_s > 0 else None
         if event is None:  # or peers report all the time: somebody has to look at the clock, for deadlines
             event, self._looked = decided.Tick(), time.monotonic()
         outcome = self._role.hears(event)

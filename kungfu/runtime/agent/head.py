@@ -100,16 +100,17 @@ class Head:
                 return self._missing_hosts()
         return self._course.hears(event)
 
-    def close(self, ending: Ending) -> None:
-        """Tells the other agents how the job ended, or that this one goes."""
+    def close(self, ending: Ending | None) -> None:
+        """Tells the other agents how the job ended, or that this one goes; ``None``: that it has failed, and nothing
+        more. What it has not come to do, one of them does."""
         over = None
-        if not ending.leaves:
+        if ending is not None and not ending.leaves:
             said = ending.failure or Failure(-1, "", ending.code)
             over = pb.Over(
                 code=ending.code, failed=ending.failure is not None, why=said.text, peer=said.peer, output=said.output
             )
         self._station.recorder.spread = nowhere
-        self._course.orders.to_all(pb.Orders(over=over, leaves=ending.leaves))
+        self._course.orders.to_all(pb.Orders(over=over, leaves=over is None))
         self._course.orders.close()
 
     # ---- hosts -------------------------------------------------------------------------------------------------------
@@ -127,18 +128,29 @@ class Head:
         """An agent wants to be in: at the start, or because its host is back."""
         if not entering.reply.set_running_or_notify_cancel():
             return None  # it was told to ask again
-        number, hosts = entering.entrance.host.number, self._course.cluster.hosts
+        host, known = entering.entrance.host, self._course.cluster.hosts.known
         refusal = mismatch(dict(entering.entrance.line), self._job)
-        if refusal or number in hosts.known:  # the one before it is not known to be gone
+        same = self._course.incarnations.get(host.number) == host.incarnation
+        ending: Ending | None = None
+        if not refusal and host.number not in known:
+            ending = self._taken_in(host, anew=not same)
+        # One that is in already has not heard of it. Of another one the one before it is not known to be gone.
+        elif refusal or not same:
             entering.reply.set_result(pb.Welcome(refusal=refusal, later=not refusal))
             return None
-        entering.reply.set_result(welcome(self._station.settings))
-        self._course.heard.pop(number, None)  # an agent counts from its own start
-        self._course.orders.begin(number)
+        if ending is None:  # else whoever leads the job by now may take it in
+            entering.reply.set_result(welcome(self._station.settings, term=self._course.orders.term))
+        return ending
+
+    def _taken_in(self, host: pb.HostInfo, *, anew: bool) -> Ending | None:
+        self._course.incarnations[host.number] = host.incarnation
+        if anew:
+            self._course.heard.pop(host.number, None)  # an agent counts from its own start
+        self._course.orders.begin(host.number, anew=anew)
         if not self._course.began:  # its record begins with those who came before
-            self._course.orders.to(number, pb.Orders(reports=self._arrivals))
-        self._came(number, entering.entrance.host.pid)
-        return self._entered(number)
+            self._course.orders.to(host.number, pb.Orders(reports=self._arrivals))
+        self._came(host.number, host.pid)
+        return self._entered(host.number)
 
     def _entered(self, number: int) -> Ending | None:
         slots = self._job.hosts[number].slots if self._several else UNBOUNDED

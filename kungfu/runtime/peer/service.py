@@ -38,6 +38,9 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._deadline_s, self._on_offer, self._rendezvous = deadline_s, on_offer, rendezvous
         self._changed = threading.Condition()
         self._admission: pb.Admission | None = None
+        self._newest = (0, 0)  # the version and the term of the last admission
+        self._rendezvous_lock = threading.Lock()
+        self._prepared: tuple[int, str] | None = None
         self._offer: Prepared | None = None
         self._demands: list[Demand] = []
         self._kept: set[str] = set()  # ids of demands for checkpoints
@@ -66,8 +69,20 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
 
     def Admit(self, request: pb.Admission, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
-            self._admission = request
-            self._changed.notify_all()
+            # Of two views the later one holds, and of two agents that form one the head of the later term: what was
+            # sent before it arrives late.
+            newest = max(self._newest, (request.view.version, request.term))
+            late = newest != (request.view.version, request.term)
+            if not late:
+                self._admission, self._newest = request, newest
+                self._changed.notify_all()
+        if late:
+            version, term = self._newest
+            context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"this peer is admitted to view {version} (of term {term}): view {request.view.version} of term "
+                f"{request.term} is not in force any more",
+            )
         return pb.Ack()
 
     def Offer(self, request: pb.Prepared, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
@@ -95,7 +110,10 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         return pb.Ack()
 
     def PrepareAttachment(self, request: pb.ViewInfo, context: Any) -> pb.Rendezvous:  # noqa: N802 - gRPC's name
-        return pb.Rendezvous(address=self._rendezvous(len(request.peers)))
+        with self._rendezvous_lock:  # asked again if the answer was lost, or by another agent: the others have this one
+            if self._prepared is None or self._prepared[0] != request.version:
+                self._prepared = request.version, self._rendezvous(len(request.peers))
+            return pb.Rendezvous(address=self._prepared[1])
 
     def Describe(self, request: pb.Inquiry, context: Any) -> pb.Described:  # noqa: N802 - gRPC's name
         return pb.Described(parts=self.description.to_bytes())

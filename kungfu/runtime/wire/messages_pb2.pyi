@@ -129,18 +129,20 @@ class Leave(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[int]] = ..., when: _Optional[str] = ..., host: _Optional[int] = ...) -> None: ...
 
 class Admission(_message.Message):
-    __slots__ = ("view", "terms", "rendezvous", "sources", "survival")
+    __slots__ = ("view", "terms", "rendezvous", "sources", "survival", "term")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     SURVIVAL_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     view: ViewInfo
     terms: Terms
     rendezvous: str
     sources: _containers.RepeatedScalarFieldContainer[int]
     survival: Survival
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., sources: _Optional[_Iterable[int]] = ..., survival: _Optional[_Union[Survival, _Mapping]] = ...) -> None: ...
+    term: int
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., sources: _Optional[_Iterable[int]] = ..., survival: _Optional[_Union[Survival, _Mapping]] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Survival(_message.Message):
     __slots__ = ("target", "lost")
@@ -342,22 +344,26 @@ class Entrance(_message.Message):
     def __init__(self, host: _Optional[_Union[HostInfo, _Mapping]] = ..., line: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class HostInfo(_message.Message):
-    __slots__ = ("number", "pid")
+    __slots__ = ("number", "pid", "incarnation")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     number: int
     pid: int
-    def __init__(self, number: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+    incarnation: str
+    def __init__(self, number: _Optional[int] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("settings", "refusal", "later")
+    __slots__ = ("settings", "refusal", "later", "term")
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     LATER_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     settings: str
     refusal: str
     later: bool
-    def __init__(self, settings: _Optional[str] = ..., refusal: _Optional[str] = ..., later: bool = ...) -> None: ...
+    term: int
+    def __init__(self, settings: _Optional[str] = ..., refusal: _Optional[str] = ..., later: bool = ..., term: _Optional[int] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("job", "term", "head", "number", "now", "state", "version", "settled", "starts", "kills", "reports", "over", "leaves")

@@ -843,11 +843,6 @@ class HostServiceStub(object):
                 request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Happening.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
-        self.Beat = channel.unary_unary(
-                '/kungfu.HostService/Beat',
-                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Inquiry.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
-                _registered_method=True)
 
 
 class HostServiceServicer(object):
@@ -877,12 +872,6 @@ class HostServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Beat(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_HostServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -904,11 +893,6 @@ def add_HostServiceServicer_to_server(servicer, server):
             'Happened': grpc.unary_unary_rpc_method_handler(
                     servicer.Happened,
                     request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Happening.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.SerializeToString,
-            ),
-            'Beat': grpc.unary_unary_rpc_method_handler(
-                    servicer.Beat,
-                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Inquiry.FromString,
                     response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.SerializeToString,
             ),
     }
@@ -1019,33 +1003,6 @@ class HostService(object):
             target,
             '/kungfu.HostService/Happened',
             kungfu_dot_runtime_dot_wire_dot_messages__pb2.Happening.SerializeToString,
-            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Beat(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kungfu.HostService/Beat',
-            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Inquiry.SerializeToString,
             kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from kungfu.errors import DeadlineExceeded
@@ -69,6 +70,50 @@ def test_an_admission_is_given_once() -> None:
     peer.Admit(pb.Admission(view=pb.ViewInfo(version=4)), None)
     with pytest.raises(DeadlineExceeded):
         peer.admission(after=4, deadline_s=0.0, what="a later view than the one that broke")
+
+
+class RefusedError(Exception):
+    """The call was not answered."""
+
+
+class Call:
+    """What a call knows of itself."""
+
+    def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise RefusedError(f"{code.name}: {details}")
+
+
+def test_an_admission_of_an_old_head_that_comes_late_does_not_replace_the_new_ones() -> None:
+    peer = service()
+
+    def admit(version: int, term: int, rendezvous: str) -> None:
+        peer.Admit(pb.Admission(view=pb.ViewInfo(version=version), term=term, rendezvous=rendezvous), Call())
+
+    admit(6, 2, "new")
+    for version, term in ((6, 1), (4, 0), (4, 2)):
+        with pytest.raises(RefusedError, match=r"FAILED_PRECONDITION: this peer is admitted to view 6 \(of term 2\)"):
+            admit(version, term, "old")
+    admit(6, 2, "new")
+    assert peer.admission(after=3, deadline_s=0.0, what="the job").rendezvous == "new"
+    with pytest.raises(RefusedError):
+        admit(6, 1, "later still")
+    admit(7, 0, "of its rank 0")
+    assert peer.admission(after=6, deadline_s=0.0, what="the job").rendezvous == "of its rank 0"
+
+
+def test_all_who_ask_for_the_rendezvous_of_a_view_are_told_the_same() -> None:
+    made: list[int] = []
+
+    def prepare(size: int) -> str:
+        made.append(size)
+        return f"here:{len(made)}"
+
+    peer = PeerService(deadline_s=5.0, on_offer=lambda: None, rendezvous=prepare)
+    view = pb.ViewInfo(version=3, peers=[pb.PeerInfo(id=1), pb.PeerInfo(id=2)])
+    assert [peer.PrepareAttachment(view, None).address for _ in range(2)] == ["here:1"] * 2
+    view.version = 5
+    assert peer.PrepareAttachment(view, None).address == "here:2"
+    assert made == [2, 2]
 
 
 def test_an_offer_is_posted_kept_until_it_is_taken_and_replaced_by_a_newer_one() -> None:

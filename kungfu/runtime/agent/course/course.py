@@ -23,13 +23,15 @@ __all__ = ["Course"]
 class Course:
     """The course of a job: what is known of it, and what its head does about it.
 
-    ``heard`` are the numbers of the last happening of each host, which the others hold too.
+    ``heard`` are the numbers of the last happening of each host, and ``incarnations`` the agents that were taken in,
+    which the others hold too.
     """
 
     def __init__(self, station: Station, taken: Taken | None) -> None:
         self._station, self._job, self._clock = station, station.job, station.clock
         standby = taken.standby if taken else Standby(Cluster(station.job.rules, hosts=decided.Hosts(slots={})))
         self.cluster, self.heard = standby.cluster, dict(standby.heard)
+        self.incarnations = dict(standby.incarnations)
         # The newest one that all hold, and those after it.
         self._open: tuple[Cluster, ...] = taken.open if taken else (self.cluster,)
         self.desk = Desk(
@@ -97,18 +99,26 @@ class Course:
         if len(self._job.hosts) == 1:
             return None
         self.executor.forget_all_but(self.cluster.alive)
-        standby = Standby(self.cluster, self.desk.ledger, self.executor.addresses, self.executor.pids, self.heard)
-        if self.orders.settle(from_standby(standby)):
+        standby = Standby(
+            self.cluster, self.desk.ledger, self.executor.addresses, self.executor.pids, self.heard, self.incarnations
+        )
+        self._open = (*self._open, self.cluster)
+        if self.orders.settle(from_standby(standby), enough=self._is_quorum):
             self._open = (self.cluster,)
             return None
-        self._open = (*self._open, self.cluster)
-        return self.outvoted()
+        return self.outvoted(self.orders.holding)
 
-    def outvoted(self) -> Ending | None:
-        """The end of this host's part, if those who still take orders have no majority of the peers."""
-        if self.cluster.view is None or majority(self._open, self.orders.present):
+    def _is_quorum(self, hosts: frozenset[int]) -> bool:
+        """Whether these hosts may go on alone; before the first view all do what the head says."""
+        return self.cluster.view is None or majority(self._open, hosts)
+
+    def outvoted(self, hosts: frozenset[int] | None = None) -> Ending | None:
+        """The end of this host's part, if ``hosts`` have no majority of the peers: those who still take orders, or
+        those who hold what is known now."""
+        hosts = self.orders.present if hosts is None else hosts
+        if self._is_quorum(hosts) or self.cluster.view is None:
             return None
-        others = sorted(self.cluster.hosts.known - self.orders.present)
+        others = sorted(self.cluster.hosts.known - hosts)
         names = ", ".join(self._job.hosts[number].name for number in others)
         why = (
             f"lost {names}, without which this host has no majority of the peers of view {self.cluster.view.version}: "

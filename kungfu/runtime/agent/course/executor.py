@@ -31,7 +31,7 @@ class Executor:
     ) -> None:  # fmt: skip
         self._station, self._orders, self._write = station, orders, write
         self._place, self._several = station.job.place, len(station.job.hosts) > 1
-        self._relay = Relay(station.settings, station.put, gone=gone)
+        self._relay = Relay(station.settings, station.put, gone=gone, term=orders.term)
         self.addresses, self.pids = dict(standby.addresses), dict(standby.pids)
         self.tails: dict[int, list[str]] = {}
         regrouping = standby.cluster.regrouping

@@ -40,13 +40,13 @@ class Unheard:
 class Relay:
     """Sends the cluster's commands to peers; ``put`` takes what came of them.
 
-    ``gone`` says how a peer ended, ``None`` while it runs: nobody waits for one that did.
+    ``gone`` says how a peer ended, ``None`` while it runs: nobody waits for one that did. ``term`` is that of the head.
     """
 
     def __init__(
-        self, settings: Settings, put: Callable[[Any], None], *, gone: Callable[[int], str | None] = lambda peer: None
+        self, settings: Settings, put: Callable[[Any], None], *, gone: Callable[[int], str | None], term: int
     ) -> None:
-        self._settings, self._put, self._gone = settings, put, gone
+        self._settings, self._put, self._gone, self._term = settings, put, gone, term
 
     def form(self, command: Form) -> None:
         """Admits everybody to the first view; the state is rank 0's."""
@@ -121,7 +121,9 @@ class Relay:
     def _admission(self, view: View, *, sources: Sequence[int]) -> pb.Admission:
         message = from_view(view)
         rendezvous = self._ask(view.peers[0], "PrepareAttachment", message).address
-        return pb.Admission(view=message, terms=from_terms(Terms()), rendezvous=rendezvous, sources=sources)
+        return pb.Admission(
+            view=message, terms=from_terms(Terms()), rendezvous=rendezvous, sources=sources, term=self._term
+        )
 
     def _try(self, peer: Peer, method: str, message: Any) -> None:
         try:

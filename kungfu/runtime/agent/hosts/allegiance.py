@@ -6,6 +6,7 @@ most. It takes a head that has not been heard for as long as ``--heartbeat``, or
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -56,7 +57,7 @@ class Allegiance:
         self._changed = threading.Condition()
         self._job, self._term, self._number = "", 0, 0
         self._head: int | None = None
-        self._promised = (0, -1)
+        self._promised, self._promised_at = (0, -1), -math.inf
         self._held = Held()
         self._heard, self._now = clock(), 0.0
 
@@ -90,11 +91,13 @@ class Allegiance:
         shift = self._now - self._heard
         return lambda: self._clock() + shift
 
-    def enter(self, job: str, head: int) -> None:
-        """The head on this host has taken this agent in; it may have heard its first orders already."""
+    def enter(self, job: str, head: int, term: int = 0) -> None:
+        """The head on this host has taken this agent in; its first orders may have been heard already, or those of a
+        head of a later term."""
         with self._changed:
-            if not self._job:
+            if not self._job and term >= max(self._term, self._promised[0]):
                 self._job, self._head, self._heard = job, head, self._clock()
+                self._term = term
                 self._changed.notify_all()
 
     def lead(self, job: str, term: int) -> bool:
@@ -149,6 +152,11 @@ class Allegiance:
         """Seconds since the head was heard."""
         return self._clock() - self._heard
 
+    @property
+    def promised_at(self) -> float:
+        """When this agent has last promised to follow another one, on its clock."""
+        return self._promised_at
+
     def await_head(self, timeout_s: float) -> int | None:
         """The host of the head, waited for; ``None`` if none is known by then."""
         with self._changed:
@@ -161,6 +169,8 @@ class Allegiance:
             last, to = self._promised
             if term <= self._term or term < last or (term == last and host != to):
                 return False
+            if (term, host) != self._promised and host != self.place:
+                self._promised_at = self._clock()
             self._promised = (term, host)
             return True
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 from kungfu.errors import DeadlineExceeded, KungfuError, UsageError
 from kungfu.runtime.agent.station import Job
@@ -16,7 +17,7 @@ from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
 from kungfu.runtime.wire.messages_pb2_grpc import HostServiceStub
 
-__all__ = ["enter", "mismatch", "welcome"]
+__all__ = ["Entered", "enter", "mismatch", "welcome"]
 
 _ASK_S = 5.0
 _AGAIN_S = 0.3
@@ -46,20 +47,30 @@ def mismatch(line: Mapping[str, str], job: Job) -> str:
     return ""
 
 
-def welcome(settings: Settings) -> pb.Welcome:
-    """The peers' settings for another agent."""
-    return pb.Welcome(settings=settings.to_environment()[ENVIRONMENT_KEY])
+def welcome(settings: Settings, *, term: int) -> pb.Welcome:
+    """The peers' settings for another agent, from the head of ``term``."""
+    return pb.Welcome(settings=settings.to_environment()[ENVIRONMENT_KEY], term=term)
 
 
-def enter(job: Job, own: Settings, *, interrupted: Callable[[], bool]) -> tuple[Settings, int] | None:
-    """The settings of the job that this agent is in from now on, and the host that leads it; ``None`` if it founds the
-    job, or was interrupted.
+@dataclass(frozen=True)
+class Entered:
+    """The ``settings`` of the job that this agent is in from now on, and the host that leads it, in which term."""
+
+    settings: Settings
+    head: int
+    term: int
+
+
+def enter(job: Job, own: Settings, *, interrupted: Callable[[], bool]) -> Entered | None:
+    """The job that this agent is in from now on; ``None`` if it founds the job, or was interrupted.
 
     Raises ``UsageError`` where the job does not take it, and ``DeadlineExceeded`` when no agent could say within
     ``--ready-deadline``.
     """
     until = time.monotonic() + job.settings.deadlines.ready_s
-    entrance = pb.Entrance(host=pb.HostInfo(number=job.place, pid=os.getpid()), line=line_of(job))
+    entrance = pb.Entrance(
+        host=pb.HostInfo(number=job.place, pid=os.getpid(), incarnation=secrets.token_hex(8)), line=line_of(job)
+    )
     while not interrupted():
         founded = False
         for number, host in [one for one in enumerate(job.hosts) if one[0] != job.place]:
@@ -71,7 +82,7 @@ def enter(job: Job, own: Settings, *, interrupted: Callable[[], bool]) -> tuple[
             if answer.settings:
                 settings = read_settings({ENVIRONMENT_KEY: answer.settings})
                 assert settings is not None
-                return replace(settings, agent=own.agent), number
+                return Entered(replace(settings, agent=own.agent), number, answer.term)
             founded = founded or answer.later
         if job.place == 0 and not founded:
             return None

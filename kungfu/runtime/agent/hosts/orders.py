@@ -25,6 +25,7 @@ BEAT_S = 0.5
 # An agent whose port refuses is asked again for so long: a connection may break without anybody's end.
 _REFUSED_S = 0.6
 _AGAIN_S = 0.1
+_LOOK_S = 0.2
 _NOTHING = pb.Orders()
 
 
@@ -63,13 +64,14 @@ class Sender:
         *,
         stamp: Callable[[pb.Orders], None],
         put: Callable[[object], None],
+        count: int = 0,
     ) -> None:
         self.number, self.host = number, host
         self.lost = False
         self.held = 0  # the newest version of the state that this agent is known to hold
         self._settings, self._stamp, self._put = settings, stamp, put
         self._changed = threading.Condition()
-        self._pending, self._count, self._closing = pb.Orders(), 0, False
+        self._pending, self.count, self._closing = pb.Orders(), count, False
         self._channel = rpc.connect(host.address, secret=settings.secret)
         self._thread = threading.Thread(target=self._send_all, name=f"kungfu-orders-{number}", daemon=True)
         self._thread.start()
@@ -105,8 +107,8 @@ class Sender:
                 if self._closing and self._pending == _NOTHING:
                     return
                 message, self._pending = self._pending, pb.Orders()
-                self._count += 1
-                message.number = self._count
+                self.count += 1
+                message.number = self.count
             answer = self._sent(message)
             if answer is None:
                 with self._changed:
@@ -153,17 +155,32 @@ class Orders:
         self._settings, self._hosts, self._head, self._term, self._clock = settings, hosts, head, term, clock
         self._put = put
         self._senders: dict[int, Sender] = {}
+        self._counts: dict[int, int] = {}  # of the orders for agents that were lost
         self._version, self._settled, self._state = version, 0, b""
+
+    @property
+    def term(self) -> int:
+        """That of this head."""
+        return self._term
 
     @property
     def present(self) -> frozenset[int]:
         """This host, and those whose agents take orders."""
         return frozenset({self._head, *(number for number, sender in self._senders.items() if not sender.lost)})
 
-    def begin(self, number: int) -> None:
-        """From now on this agent is told everything; first of all the state."""
-        sender = Sender(number, self._hosts[number], self._settings, stamp=self._stamp, put=self._put)
-        self._senders[number] = sender
+    @property
+    def holding(self) -> frozenset[int]:
+        """This host, and those whose agents are known to hold the newest state."""
+        holding = (number for number, sender in self._senders.items() if sender.held >= self._version)
+        return frozenset({self._head, *holding})
+
+    def begin(self, number: int, *, anew: bool = True) -> None:
+        """From now on this agent is told everything; first of all the state. Unless it begins ``anew``, it has heard
+        this head before, and its orders are counted on."""
+        count = 0 if anew else self._counts.get(number, 0)
+        self._senders[number] = sender = Sender(
+            number, self._hosts[number], self._settings, stamp=self._stamp, put=self._put, count=count
+        )  # fmt: skip
         if self._state:
             sender.add(pb.Orders(state=self._state, version=self._version))
 
@@ -172,6 +189,7 @@ class Orders:
         sender = self._senders.pop(number, None)
         if sender is not None:
             sender.close(within_s=1.0)
+            self._counts[number] = sender.count
 
     def to(self, number: int, orders: pb.Orders) -> None:
         """Orders for one agent; nothing if it is lost."""
@@ -183,18 +201,32 @@ class Orders:
         for sender in list(self._senders.values()):
             sender.add(orders)
 
-    def settle(self, state: bytes) -> bool:
-        """Has every agent hold this state. ``False`` if some could not be made to, and are lost."""
+    def settle(
+        self, state: bytes, *, enough: Callable[[frozenset[int]], bool] = lambda holding: False,
+        within_s: float | None = None,
+    ) -> bool:  # fmt: skip
+        """Has every agent hold this state. ``False`` if some do not.
+
+        For ``within_s``, twice ``--heartbeat`` if not said, every one is waited for that is not lost. Then those who
+        hold it may be ``enough``: who answers, but holds an older state, counts for nothing.
+        """
         if state != self._state:
             self._state, self._version = state, self._version + 1
             self.to_all(pb.Orders(state=state, version=self._version))
         elif self._settled == self._version:
             return True
-        deadline = time.monotonic() + 2 * self._settings.deadlines.heartbeat_s
-        held = [sender.wait(self._version, deadline=deadline) for sender in self._senders.values()]
-        if all(held):
+        limit_s = 2 * self._settings.deadlines.heartbeat_s if within_s is None else within_s
+        deadline, senders = time.monotonic() + limit_s, list(self._senders.values())
+        for sender in senders:
+            sender.wait(self._version, deadline=deadline)
+        while (late := [one for one in senders if self._is_late(one)]) and not enough(self.holding):
+            late[0].wait(self._version, deadline=time.monotonic() + _LOOK_S)  # in the end it holds it or is lost
+        if all(sender.held >= self._version for sender in senders):
             self._settled = self._version
-        return all(held)
+        return self._settled == self._version
+
+    def _is_late(self, sender: Sender) -> bool:
+        return not sender.lost and sender.held < self._version
 
     def close(self) -> None:
         """Lets everything go out, as far as the agents take it."""

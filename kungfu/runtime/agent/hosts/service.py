@@ -97,9 +97,6 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
             context.abort(grpc.StatusCode.UNAVAILABLE, "this host does not lead the job any more")
         return pb.Ack()
 
-    def Beat(self, request: pb.Inquiry, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return pb.Ack()
-
     def _hears(self, head: int) -> bool:
         silent = self._allegiance.silence_s() > self._settings.deadlines.heartbeat_s
         return not silent and is_heard(self._hosts[head])

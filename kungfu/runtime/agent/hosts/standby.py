@@ -20,7 +20,8 @@ __all__ = ["Standby", "from_standby", "to_standby"]
 class Standby:
     """The state of a job between two events: the cluster, the requests, where peers listen and their process ids.
 
-    ``heard`` is the number of the last happening that each host has told.
+    ``heard`` is the number of the last happening that each host has told, ``incarnations`` is the agent of each that
+    was taken in last.
     """
 
     cluster: Cluster
@@ -28,6 +29,7 @@ class Standby:
     addresses: Mapping[int, Peer] = field(default_factory=dict)
     pids: Mapping[int, int] = field(default_factory=dict)
     heard: Mapping[int, int] = field(default_factory=dict)
+    incarnations: Mapping[int, str] = field(default_factory=dict)
 
 
 _converter = make_converter()

@@ -68,12 +68,15 @@ def succeed(
     over: Callable[[], bool] = lambda: False,
 ) -> Taken | CutOff | None:
     """What comes after the loss of the head, ``how`` says of which; ``None`` once another agent leads, or it is
-    ``over``. Takes twice ``--heartbeat`` at most."""
-    until = time.monotonic() + 2 * settings.deadlines.heartbeat_s
+    ``over``. Takes twice ``--heartbeat``, or so long after this agent has promised to follow another one, and six times
+    ``--heartbeat`` at most."""
+    began, patience_s = time.monotonic(), 2 * settings.deadlines.heartbeat_s
     term, votes = 0, dict[int, pb.Vote]()
     while allegiance.head is None and not over():
         held = allegiance.held
         votes = _polled(allegiance, hosts, settings, pb.Ballot(job=allegiance.job, host=allegiance.place))
+        if allegiance.head is not None:
+            return None  # it was heard while the others were asked
         if any(vote.fenced for vote in votes.values()):
             return CutOff(f"the other hosts gave this one up while it stood still or could not be reached; {how}")
         votes = {number: votes[number] for number in _taking_part(held.standby, votes)}
@@ -85,7 +88,10 @@ def succeed(
             taken = _taken(allegiance, {number: hosts[number] for number in votes}, settings, term)
             if taken is not None:
                 return taken
-        if time.monotonic() > until:
+        if allegiance.head is not None:
+            return None
+        # Whom this agent has promised to follow leads by now, it may be, and its first orders are on their way.
+        if time.monotonic() > min(max(began, allegiance.promised_at) + patience_s, began + 3 * patience_s):
             return CutOff(_minority(allegiance, hosts, votes, how))
         time.sleep(_BETWEEN_S)
     return None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import queue
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from kungfu.runtime.agent.hosts.allegiance import Allegiance
@@ -53,14 +54,17 @@ def state(
 
 
 @contextmanager
-def agents(count: int) -> Iterator[tuple[dict[int, Host], list[Agent]]]:
-    """So many agents, none of which follows anybody yet, and where they listen."""
+def agents(
+    count: int, serving: Mapping[int, type[HostService]] = MappingProxyType({})
+) -> Iterator[tuple[dict[int, Host], list[Agent]]]:
+    """So many agents, none of which follows anybody yet, and where they listen; ``serving`` are those whose service is
+    of another kind."""
     hosts: dict[int, Host] = {}
     with ExitStack() as stack:
         made: list[Agent] = []
         for place in range(count):
             allegiance, heard, started = Allegiance(place), queue.SimpleQueue[Any](), list[int]()
-            service = HostService(
+            service = serving.get(place, HostService)(
                 allegiance, hosts, SETTINGS, put=heard.put, started=lambda of=started: of, noted=lambda: True
             )
             server = rpc.serve(

@@ -66,6 +66,17 @@ def test_the_numbers_of_the_head_before_do_not_hide_the_orders_of_the_next_one()
     assert allegiance.is_new(first)
 
 
+def test_an_old_heads_welcome_that_comes_late_is_none() -> None:
+    allegiance = Allegiance(1)
+    assert allegiance.hear(orders(1, term=3, head=2)) == ""
+    allegiance.enter("job", 0, term=1)
+    assert (allegiance.head, allegiance.term) == (2, 3)
+    fresh = Allegiance(1)
+    fresh.enter("job", 2, term=3)
+    assert fresh.hear(orders(1, term=1)).startswith("this host follows another head: of term 3")
+    assert fresh.head == 2
+
+
 def test_an_agent_that_has_begun_anew_takes_no_orders_for_the_one_before_it() -> None:
     allegiance = Allegiance(1)
     assert allegiance.hear(orders(7)) == "the agent of this host has begun anew"

@@ -155,6 +155,46 @@ def test_a_host_that_was_told_to_ask_again_is_not_taken_in_behind_its_back(tmp_p
             assert head.cluster.hosts.slots[0] == hosts[0].slots
 
 
+def test_an_agent_that_did_not_hear_its_welcome_is_told_again_and_another_one_in_its_place_is_not(
+    tmp_path: Path,
+) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.allegiance.lose()
+        with taking_over(one, hosts, tmp_path) as (head, station, taken):
+            assert head.begin() is None
+            came = pb.Entrance(host=pb.HostInfo(number=0, pid=1, incarnation="a"), line=line_of(station.job))
+            told = [Entering(came), Entering(came)]
+            assert [head.hears(entering) for entering in told] == [None, None]
+            assert [entering.reply.result(0.0).term for entering in told] == [taken.term] * 2
+            assert all(entering.reply.result(0.0).settings for entering in told)
+            came.host.incarnation = "b"
+            other = Entering(came)
+            assert head.hears(other) is None
+            assert other.reply.result(0.0) == pb.Welcome(later=True), "that the one before it is gone is not known yet"
+            held = two.allegiance.held.standby
+            assert held is not None
+            assert held.incarnations == {0: "a"}, "so that the next head can tell it too"
+
+
+def test_a_head_without_a_majority_takes_no_host_in(tmp_path: Path) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.allegiance.lose()
+        with taking_over(one, hosts, tmp_path) as (head, station, _):
+            assert head.begin() is None
+            two.stop()
+            entering = Entering(pb.Entrance(host=pb.HostInfo(number=0, pid=1), line=line_of(station.job)))
+            ending = head.hears(entering)
+            assert ending is not None
+            assert ending.code == CUT_OFF
+            assert not entering.reply.done(), "whoever leads by now does it"
+
+
 def test_of_a_peer_that_has_ended_the_agents_hold_no_address_and_no_process(tmp_path: Path) -> None:
     with agents(3) as (hosts, (old, one, two)):
         for agent in (one, two):

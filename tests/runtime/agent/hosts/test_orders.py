@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from kungfu.runtime.agent.hosts.orders import Deposed, HostGone, HostIs, Orders
-from kungfu.runtime.agent.hosts.service import Ordered
+from kungfu.runtime.agent.hosts.service import HostService, Ordered
 from kungfu.runtime.hosts import Host
+from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from tests.runtime.agent.hosts.agents import SETTINGS, agents, state
 
 
 @contextmanager
-def head_of(hosts: dict[int, Host], term: int = 1) -> Iterator[tuple[Orders, queue.SimpleQueue[Any]]]:
+def head_of(
+    hosts: dict[int, Host], term: int = 1, *, settings: Settings = SETTINGS
+) -> Iterator[tuple[Orders, queue.SimpleQueue[Any]]]:
     heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    orders = Orders(SETTINGS, hosts, head=0, term=term, clock=time.monotonic, put=heard.put)
+    orders = Orders(settings, hosts, head=0, term=term, clock=time.monotonic, put=heard.put)
     try:
         yield orders, heard
     finally:
@@ -39,6 +46,65 @@ def test_everybody_holds_the_state_before_the_head_goes_on() -> None:
             assert made[number].allegiance.head == 0
         assert {heard.get(timeout=10.0) for _ in range(2)} == {HostIs(1, (7,)), HostIs(2, (7,))}
         assert orders.present == {0, 1, 2}
+
+
+class Behind(HostService):
+    """Answers heartbeats, and takes a newer state in when it may."""
+
+    may = threading.Event()
+
+    def Follow(self, request: pb.Orders, context: Any) -> pb.Followed:  # noqa: N802 - gRPC's name
+        if request.version > 1:
+            assert self.may.wait(10.0)
+        return super().Follow(request, context)
+
+
+def test_an_agent_that_answers_but_does_not_hold_the_newest_state_is_not_counted_on() -> None:
+    quorums: list[frozenset[int]] = []
+
+    def enough(holding: frozenset[int]) -> bool:
+        quorums.append(holding)
+        return holding >= {0, 1}
+
+    Behind.may.clear()
+    patient = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=30.0))
+    with agents(3, {2: Behind}) as (hosts, made), head_of(hosts, settings=patient) as (orders, _):
+        for number in (1, 2):
+            orders.begin(number)
+        assert orders.settle(state(0, 1, 2, hosts=3))
+        newer = state(0, 1, 2, hosts=3, version=2)
+        assert not orders.settle(newer, enough=enough, within_s=0.2), "not all of them hold it"
+        assert (orders.present, orders.holding) == ({0, 1, 2}, {0, 1})
+        assert quorums[-1] == {0, 1}
+        waiting: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        newest = state(0, 1, 2, hosts=3, version=3)
+        thread = threading.Thread(target=lambda: waiting.put(orders.settle(newest, within_s=0.0)))
+        thread.start()
+        with pytest.raises(queue.Empty):
+            waiting.get(timeout=0.5)
+        Behind.may.set()
+        assert waiting.get(timeout=10.0), "without enough of them the head goes on when the last one holds it"
+        thread.join()
+        standby = made[2].allegiance.held.standby
+        assert standby is not None
+        assert standby.cluster.view is not None
+        assert standby.cluster.view.version == 3
+
+
+def test_what_an_agent_has_heard_before_it_was_taken_in_once_more_is_counted_on() -> None:
+    with agents(2) as (hosts, (_, other)), head_of(hosts) as (orders, _):
+        orders.begin(1)
+        orders.to(1, pb.Orders(starts=[pb.Start(peer=3)]))
+        assert orders.settle(state(0, 1, hosts=2))
+        orders.end(1)
+        orders.begin(1, anew=False)
+        orders.to(1, pb.Orders(starts=[pb.Start(peer=4)]))
+        assert orders.settle(state(0, 1, hosts=2, version=2))
+        heard: list[int] = []
+        while 4 not in heard:
+            event = other.heard.get(timeout=10.0)
+            heard += [start.peer for start in event.orders.starts]
+        assert heard == [3, 4]
 
 
 def test_orders_arrive_in_their_order_and_once() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from kungfu.runtime.agent.hosts.allegiance import Allegiance
 from kungfu.runtime.agent.hosts.orders import Orders
+from kungfu.runtime.agent.hosts.service import HostService
 from kungfu.runtime.agent.hosts.succession import CutOff, Taken, succeed
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.wire import messages_pb2 as pb
@@ -133,6 +136,46 @@ def test_while_it_is_open_which_view_holds_a_majority_of_both_is_needed() -> Non
             assert agent.allegiance.hear(pb.Orders(job="job", term=99, head=0, number=3, settled=2)) == ""
         two.allegiance.lose()
         assert isinstance(succeeds(one, hosts), Taken)
+
+
+class Meanwhile(HostService):
+    """Before this agent answers the one that asks, the orders of a new head have reached that one."""
+
+    asking: Agent
+
+    def Stand(self, request: pb.Ballot, context: Any) -> pb.Vote:  # noqa: N802 - gRPC's name
+        vote = super().Stand(request, context)
+        assert self.asking.allegiance.hear(pb.Orders(job="job", term=2, head=2, number=1)) == ""
+        return vote
+
+
+@pytest.mark.parametrize("gone", [frozenset[int](), frozenset({1})], ids=["known", "given up"])
+def test_who_follows_a_new_head_by_the_time_does_not_stop(gone: frozenset[int]) -> None:
+    hasty = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=1e-3))
+    with agents(3, {2: Meanwhile}) as (hosts, (head, asking, other)):
+        Meanwhile.asking = asking
+        follow(asking, 0, text=state(0, 1, 2, hosts=3))
+        follow(other, 0, text=state(0, 1, 2, hosts=3, gone=gone))
+        head.stop()
+        for agent in (asking, other):
+            agent.allegiance.lose()
+        assert succeed(asking.allegiance, hosts, hasty, how=HOW) is None
+        assert asking.allegiance.head == 2
+
+
+def test_who_has_promised_to_follow_another_one_waits_for_its_orders() -> None:
+    now = [0.0]
+    with agents(2) as (hosts, (head, other)):
+        other.allegiance = allegiance = Allegiance(1, clock=lambda: now[0])
+        follow(other, 0, text=state(1, 2, hosts=3))
+        head.stop()
+        allegiance.lose()
+        now[0] = time.monotonic() + 0.5  # so much after it has begun to look for another head
+        assert allegiance.promise(7, 2)
+        hasty = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=0.2))
+        began = time.monotonic()
+        assert isinstance(succeed(allegiance, hosts, hasty, how=HOW), CutOff)
+        assert time.monotonic() - began > 0.5 + 2 * 0.2
 
 
 def test_a_term_is_promised_once() -> None:
