@@ -26,10 +26,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Recovery:
-    """From the end of a worker to the end of the survivors' next step, and the steps that they did for nothing."""
+    """From the end of a worker to the end of the survivors' next step, and the steps that they did for nothing.
+
+    ``stop_s`` is the stop as the survivors live through it: from the end of their last step to that of their next one,
+    less a normal step. It holds the noticing and the regrouping.
+    """
 
     seconds: float
     steps_lost: int
+    stop_s: float
 
 
 def normal_step_s(stamps: Sequence[Stamp]) -> float:
@@ -81,7 +86,8 @@ def recovery(workers: Mapping[int, Sequence[Stamp]], *, killed: int, at: float) 
     found = [_recovery(stamps, at=at) for pid, stamps in workers.items() if pid != killed and stamps[-1].ended > at]
     if not found:
         raise ValueError(f"no worker took a step after worker {killed} was killed")
-    return Recovery(max(one.seconds for one in found), max(one.steps_lost for one in found))
+    seconds, stop_s = (max(getattr(one, name) for one in found) for name in ("seconds", "stop_s"))
+    return Recovery(seconds, max(one.steps_lost for one in found), stop_s)
 
 
 def _recovery(stamps: Sequence[Stamp], *, at: float) -> Recovery:
@@ -90,8 +96,9 @@ def _recovery(stamps: Sequence[Stamp], *, at: float) -> Recovery:
     for last in range(first, len(stamps)):
         one = stamps[last]
         if one.size not in (0, size) and one.after > one.before:
-            attempts = last - first + 1
-            return Recovery(one.ended - at, attempts - (one.after - stamps[first].before))
+            attempts, done = last - first + 1, [stamp for stamp in stamps[:first] if stamp.size]
+            stop_s = one.ended - done[-1].ended - normal_step_s(done)
+            return Recovery(one.ended - at, attempts - (one.after - stamps[first].before), stop_s)
     raise ValueError(f"a worker never took a step with another size than {size}")
 
 

@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from kungfu.cli.story import read_events, read_metrics
-from kungfu.cli.story.rescaling import stood_still_s
+from kungfu.cli.story.recovering import changes, stopped_s
 from kungfu.cli.story.values import count, duration, number
 from kungfu.errors import UsageError
 
@@ -29,6 +29,8 @@ Series = NDArray[np.float64]
 _BLUE, _ORANGE, _GREEN, _RED, _GREY = "#1f6fb4", "#d9730d", "#2b8a3e", "#b3261e", "#8a8f98"
 # A monitor or a loss that spans more than this factor is drawn on a logarithmic axis.
 _DECADES = 30.0
+# Each is a line at its step: a size that was asked for, and the loss of peers.
+_CHANGES = {"rescale": _GREY, "recovered": _RED}
 _SMOOTH_STEPS = 25
 # An epoch's last batch is smaller: one step among these is not typical.
 _ODD_AMONG = 9
@@ -91,10 +93,9 @@ def _known(value: object) -> float:
 
 
 def _title(run: _Run, folder: Path) -> str:
-    rescales = [event for event in run.events if event.get("event") == "rescale"]
-    still = sum(stood_still_s(event) for event in rescales)
-    stood = f", for which training stood still for {duration(still)}" if rescales else ""
-    return f"{folder.name}: {count(run.steps[-1], 'step')}, {count(len(rescales), 'rescale')}{stood}"
+    changed = any(event.get("event") in _CHANGES for event in run.events)
+    stood = f", for which training stood still for {duration(stopped_s(run.events))}" if changed else ""
+    return f"{folder.name}: {count(run.steps[-1], 'step')}, {changes(run.events)}{stood}"
 
 
 # ---- the panels ----------------------------------------------------------------------------------------------------
@@ -150,13 +151,14 @@ def _draw_speed(panel: Any, run: _Run) -> None:
 
 
 def _draw_rescales(panel: Any, run: _Run) -> None:
-    for event in run.happened("rescale"):
-        panel.axvline(_known(event["step"]), color=_GREY, linewidth=1, linestyle=":", zorder=0)
+    for kind, colour in _CHANGES.items():
+        for event in run.happened(kind):
+            panel.axvline(_known(event["step"]), color=colour, linewidth=1, linestyle=":", zorder=0)
 
 
 def _name_rescales(panel: Any, run: _Run, *, height: float) -> None:
     """Beside each line, on the side where the size is larger and leaves room below."""
-    rescales = run.happened("rescale")
+    rescales = [event for kind in _CHANGES for event in run.happened(kind)]
     for event in rescales if len(rescales) <= _MOST_NAMES else ():
         side = "left" if _known(event.get("to")) > _known(event.get("from")) else "right"
         text = f" stood {duration(event.get('stop_s'))} "

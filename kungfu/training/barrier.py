@@ -98,6 +98,7 @@ class Barrier:
     def meet(self) -> None:
         """The barrier of a running job: averages, calls hooks, decides, and enters the view that comes after."""
         started = time.monotonic()
+        self.pace.arrived()
         equipment, ledger = self.equipment, self.equipment.ledger
         ledger.posts.serve()
         requests = self.unanswered = self._requests()
@@ -140,6 +141,7 @@ class Barrier:
         equipment, ledger = self.equipment, self.equipment.ledger
         if isinstance(equipment.membership, Alone):
             raise error
+        self.pace.lost()
         started, done = time.monotonic(), self._steps()
         loss = Loss(error, done, self.terms)
         passage = equipment.membership.survive(equipment.state, loss, adjust=self._adjusted)
@@ -151,11 +153,9 @@ class Barrier:
         if self.unanswered is not None:
             ledger.posts.asked.assign_add(1)
         self._ask_for_departures()
-        stop_s = time.monotonic() - started
-        put(ledger.timing.rescale_seconds, stop_s)
-        self.pace.held(stop_s, changed=True)
-        self.chronicle.recovered(passage, step=step, redone=max(0, done - step), stop_s=stop_s)
-        self.chronicle.spanned("recovery", passage, step=step, total_s=stop_s)
+        put(ledger.timing.rescale_seconds, self.pace.recovered())
+        self.chronicle.recovered(passage, step=step, redone=max(0, done - step), stop=self.pace.stop)
+        self.chronicle.spanned("recovery", passage, step=step, total_s=time.monotonic() - started)
 
     def part(self) -> None:
         """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""

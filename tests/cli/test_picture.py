@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kungfu.cli.picture import _smoothed, _typical, draw
+from kungfu.cli.picture import _read, _smoothed, _title, _typical, draw
 from kungfu.errors import UsageError
 from tests.cli.recorded import GROWN, Events, measured, written
 
@@ -73,3 +73,13 @@ def test_smoothing_is_the_median_of_known_values_and_stops_at_a_change_of_size()
 def test_an_epochs_last_batch_does_not_break_the_line_of_the_batch() -> None:
     batch = np.array([32.0] * 6 + [29.0] + [32.0] * 5 + [48.0] * 6 + [5.0])
     np.testing.assert_array_equal(_typical(batch, among=9), [32.0] * 12 + [48.0] * 7)
+
+
+def test_the_title_counts_the_losses_of_peers_and_what_they_stopped(tmp_path: Path) -> None:
+    lost = {"event": "recovered", "step": 200, "from": 3, "to": 2, "lost": {"1": "killed"}, "stop_s": 11.8}
+    metrics = [measured(step) for step in range(1, 300)]
+    run = _read(written(tmp_path, [*GROWN, lost], metrics=metrics))
+    assert _title(run, tmp_path / "a") == (
+        "a: 299 steps, 2 rescales and 1 recovery, for which training stood still for 12.0 s"
+    )
+    assert drawn(tmp_path, metrics, events=[*GROWN, lost]) == drawn(tmp_path, metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -97,6 +98,10 @@ def test_a_peer_that_stands_still_is_killed_and_the_others_go_on(tmp_path, optio
     assert dismissed["peer"] == 1
     assert "it did not regroup with the others" in dismissed["reason"]
     assert "rank=1" in dismissed["reason"]
+    (recovered,) = ended.all_of("recovered")
+    longest_s = max(after["time"] - before["time"] for before, after in itertools.pairwise(ended.metrics))
+    assert recovered["stop_s"] + recovered["step_s"] == pytest.approx(longest_s, abs=0.25), "from step to step"
+    assert recovered["stop_s"] > option[1] > recovered["parts"]["first_step_s"]
 
 
 def test_a_peer_that_stands_still_while_another_one_is_killed_is_noticed_by_those_who_are_left(tmp_path):
@@ -124,6 +129,7 @@ def test_a_leader_that_stands_still_at_a_barrier_is_killed_long_before_the_barri
     assert dismissed["peer"] == 0
     assert dismissed["reason"].endswith("rank 0 shows no life"), dismissed
     assert recovered["redone"] == 0
+    assert recovered["stop_s"] > 1.5, "the wait in the barrier is part of the stop"
 
 
 @pytest.mark.parametrize(

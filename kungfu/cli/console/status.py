@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kungfu.cli.story.rescaling import stood_still_s
-from kungfu.cli.story.values import count, duration, figure, label, text_of
+from kungfu.cli.story.values import count, duration, figure, label, mapping_of, text_of
 
 __all__ = ["Status", "after_event", "after_step", "decision_words", "status_words"]
 
@@ -39,6 +39,11 @@ def after_event(status: Status, event: Fields) -> Status:
             came = f"{figure(event.get('from'))} -> {count(event.get('to'), 'peer')}"
             still = f"stood still for {duration(stood_still_s(event))}"
             return replace(status, decision=f"{_at(event)}, {text_of(event, 'rule')}: {came}, {still}")
+        case "recovered":
+            lost = count(len(mapping_of(event, "lost")), "peer")
+            came = f"{figure(event.get('from'))} -> {count(event.get('to'), 'peer')}"
+            still = f"stood still for {duration(stood_still_s(event))}"
+            return replace(status, decision=f"{_at(event)}, after the loss of {lost}: {came}, {still}")
         case "refused":
             asked = f"{count(event.get('asked'), 'peer')} refused"
             return replace(status, decision=f"{text_of(event, 'rule')}: {asked}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kungfu.cli.story.rescaling import stood_still_s, timing_of
+from kungfu.cli.story.rescaling import Timing, stood_still_s, timing_of
 from kungfu.cli.story.sentence import sentence
-from kungfu.cli.story.values import count, figure, mapping_of, number, text_of
+from kungfu.cli.story.values import count, duration, figure, mapping_of, number, text_of
 
 __all__ = ["changes", "lost", "recovered", "stopped_s"]
 
@@ -25,15 +25,17 @@ def recovered(event: Fields) -> tuple[str, list[str]]:
     """Survivors that train again: who was lost, what was redone, and how long it took.
 
     >>> parts = {"regroup_s": 0.17, "attach_s": 0.01, "first_step_s": 0.03}
+    >>> took = {"stop_s": 5.183, "noticed_s": 5.0, "regrouped_s": 0.183, "step_s": 0.03, "parts": parts}
     >>> told = recovered({"step": 47, "from": 3, "to": 2, "lost": {"1": "killed by SIGKILL"}, "state_of": 0,
-    ...                   "redone": 0, "target": 3, "global_batch_size": 12, "stop_s": 0.183, "parts": parts})
+    ...                   "redone": 0, "target": 3, "global_batch_size": 12, **took})
     >>> told[0]
     'step 47: training goes on with 2 peers of 3; the batch stays at 12 samples'
     >>> print(*told[1], sep=chr(10))
     lost: peer 1 (killed by SIGKILL)
     nothing that was done is lost: the state is that of peer 0
-    training stood still for 183 ms (attach 10 ms, regroup 170 ms)
-    the first step after it took 30 ms
+    training stood still for 5.2 s, from step to step, less a step
+    noticed 5.0 s after the last step, then regrouped in 183 ms (attach 10 ms, regroup 170 ms)
+    the first step after it took 30 ms; one of those before, 30 ms
     1 replacement is on its way
     """
     timing, gone = timing_of(event), mapping_of(event, "lost")
@@ -45,9 +47,23 @@ def recovered(event: Fields) -> tuple[str, list[str]]:
     return f"{headline}; the batch stays at {count(event.get('global_batch_size'), 'sample')}", [
         f"lost: {who}" if who else f"nobody was lost: {text_of(event, 'noticed_by')}",
         _kept(event),
-        f"training stood still for {timing.stopped}",
-        f"the first step after it took {timing.after}",
+        *_stood(event, timing),
         *([f"{count(coming, 'replacement')} {are} on {'its' if coming == 1 else 'their'} way"] if coming > 0 else []),
+    ]
+
+
+def _stood(event: Fields, timing: Timing) -> list[str]:
+    """Where the time went. Records of earlier versions hold the seconds of regrouping only."""
+    if number(event.get("noticed_s")) is None:
+        return [
+            f"training stood still for {duration(event.get('stop_s'))}{timing.inside}",
+            f"the first step after it took {timing.after}",
+        ]
+    noticed, regrouped = duration(event.get("noticed_s")), duration(event.get("regrouped_s"))
+    return [
+        f"training stood still for {duration(event.get('stop_s'))}, from step to step, less a step",
+        f"noticed {noticed} after the last step, then regrouped in {regrouped}{timing.inside}",
+        f"the first step after it took {timing.after}; one of those before, {duration(event.get('step_s'))}",
     ]
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kungfu.cli.story.choice import choice_of
 from kungfu.cli.story.sentence import reasons
-from kungfu.cli.story.values import UNKNOWN, duration, figure, mapping_of, text_of
+from kungfu.cli.story.values import UNKNOWN, count, duration, figure, mapping_of, text_of
 
 __all__ = ["decisions_table"]
 
@@ -19,10 +19,10 @@ _STOP = ("stood still", "right")
 
 
 def decisions_table(events: Iterable[Mapping[str, Any]]) -> Table:
-    """A row for each decision and rescale of `events`, as they stand in ``events.jsonl``.
+    """A row for each decision, rescale and recovery of `events`, as they stand in ``events.jsonl``.
 
-    A decision's row has what the rule saw and asked for; a rescale's row has the size it came to, and for how long
-    training stood still. Unknown values are shown as ``-``.
+    A decision's row has what the rule saw and asked for; that of a rescale or a recovery has the size it came to, and
+    for how long training stood still. Unknown values are shown as ``-``.
     """
     table = Table(title="Decisions", title_justify="left")
     for name, side in (*_COLUMNS, _STOP):
@@ -42,6 +42,10 @@ def _row(event: Mapping[str, Any]) -> tuple[str, ...]:
         case "rescale":
             came = f"{figure(event.get('from'))} -> {figure(event.get('to'))} peers"
             return figure(event.get("step")), text_of(event, "rule"), "", "", came, duration(event.get("stop_s"))
+        case "recovered":
+            came = f"{figure(event.get('from'))} -> {figure(event.get('to'))} peers"
+            lost = f"loss of {count(len(mapping_of(event, 'lost')), 'peer')}"
+            return figure(event.get("step")), lost, "", "", came, duration(event.get("stop_s"))
         case "refused":
             why = f"refused: {text_of(event, 'reason')}"
             return "", text_of(event, "rule"), "", figure(event.get("asked")), why, ""

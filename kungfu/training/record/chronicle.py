@@ -11,6 +11,7 @@ from typing import Any
 from kungfu.runtime.deciding.decide import Wish
 from kungfu.runtime.deciding.setting import Setting
 from kungfu.runtime.peer.passage import Passage, Told
+from kungfu.training.record.pace import Stop
 from kungfu.training.record.span import span_of
 from kungfu.training.requests import Fired
 
@@ -28,6 +29,7 @@ class Chronicle:
         self._under_way: Wish | None = None
         self._rescale: dict[str, Any] | None = None
         self._leading = False
+        self._stop: Callable[[], Stop]
 
     @property
     def has_news(self) -> bool:
@@ -106,12 +108,16 @@ class Chronicle:
         place = {"peer": peer, "view": after.view.version, "step": step}
         self._record("events", {"event": "span", "what": what, **place, **span_of(passage.parts, total_s=total_s)})
 
-    def recovered(self, passage: Passage, *, step: int, redone: int, stop_s: float) -> None:
-        """Peers were lost, and those who live have gone on from ``step``; ``redone`` steps of this peer are undone."""
+    def recovered(self, passage: Passage, *, step: int, redone: int, stop: Callable[[], Stop]) -> None:
+        """Peers were lost, and those who live have gone on from ``step``; ``redone`` steps of this peer are undone.
+
+        ``stop`` tells what it cost: so far, and once the next step has ended, with that step.
+        """
         before, after, survived = passage.before, passage.after, passage.survived
         assert before is not None
         assert survived is not None
         self._leading = after.rank == 0
+        self.ended()  # a change of the membership that no step came after
         self._under_way = None  # who comes next comes for those that were lost
         self._rescale = {
             "event": "recovered",
@@ -125,10 +131,10 @@ class Chronicle:
             "redone": redone,
             "target": after.terms.target_size,
             "global_batch_size": after.terms.global_batch_size,
-            "stop_s": round(stop_s, 6),
-            "parts": {**{f"{name}_s": round(s, 6) for name, s in self._parts(passage).items()}},
-            "_began": self._clock(),
+            **_stopped(stop()),
+            "parts": {f"{name}_s": round(seconds, 6) for name, seconds in self._parts(passage).items()},
         }
+        self._stop = stop
 
     def stepped(self, figures: Callable[[], Mapping[str, Any]]) -> None:
         """A step is done; ``figures`` gives its own, and what the monitors showed, when the line is made."""
@@ -138,7 +144,7 @@ class Chronicle:
             self._record("metrics", partial(_metrics, time.time(), figures))
 
     def ended(self) -> None:
-        """Training is over. A rescale behind the last step has no first step, and is told without it."""
+        """A change of the membership is told; without its first step where none came, as behind the last one."""
         rescale, self._rescale = self._rescale, None
         if rescale is not None and self._leading:
             rescale["parts"].pop("_since", None)
@@ -147,14 +153,18 @@ class Chronicle:
 
     def _told_rescale(self, rescale: dict[str, Any]) -> None:
         """The barrier ended the step that held it: the first step of the new view is the one after that."""
+        if rescale["event"] == "recovered":
+            stop = self._stop()
+            rescale |= _stopped(stop)
+            rescale["parts"]["first_step_s"] = round(stop.first_step_s or 0.0, 6)
+            self.ended()
+            return
         since = rescale["parts"].pop("_since", None)
         if since is not None:
             rescale["_began"] = since
             return
-        rescale["parts"]["first_step_s"] = round(self._clock() - rescale.pop("_began"), 6)
-        self._rescale = None
-        if self._leading:
-            self._record("events", rescale)
+        rescale["parts"]["first_step_s"] = round(self._clock() - rescale["_began"], 6)
+        self.ended()
 
     def _parts(self, passage: Passage) -> dict[str, float]:
         prepared = dict(passage.prepared.parts) if passage.prepared else {}
@@ -190,6 +200,12 @@ class Chronicle:
                     "reason": passage.prepared.reason,
                 },
             )
+
+
+def _stopped(stop: Stop) -> dict[str, float]:
+    """For how long training stood still, from step to step, and where that time went."""
+    seconds = {"noticed_s": stop.noticed_s, "regrouped_s": stop.regrouped_s, "step_s": stop.step_s}
+    return {"stop_s": round(stop.seconds, 6), **{name: round(value, 6) for name, value in seconds.items()}}
 
 
 def _named(wish: Wish) -> dict[str, Any]:

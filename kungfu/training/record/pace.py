@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from kungfu.runtime.deciding.patience import KNOWN_STEPS, WINDOW_STEPS, plausibl
 from kungfu.runtime.settings import Deadlines
 from kungfu.training.record.durations import Durations
 
-__all__ = ["Pace"]
+__all__ = ["Pace", "Stop"]
 
 # Steps are only noted, and counted so many at a time: to look at the window costs some 30 microseconds.
 _LOOK_EVERY = 32
@@ -28,12 +30,50 @@ class _Experience:
     ended: float | None = None
 
 
+@dataclass
+class _Loss:
+    """Peers were lost: when the last step before had ended, when that was noticed, and when training could go on."""
+
+    ended: float
+    noticed: float
+    step_s: float
+    went_on: float = math.nan
+    barrier_s: float = 0.0  # behind the next step, of a barrier that counts by itself
+
+    def stop(self, stepped: float | None) -> Stop:
+        """What it cost, up to the end of the next step if there was one."""
+        first_step_s = None if stepped is None else stepped - self.went_on - self.barrier_s
+        return Stop(self.noticed - self.ended, self.went_on - self.noticed, first_step_s, self.step_s)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """What the loss of peers cost this one, in seconds from the end of the last step to the end of the next one.
+
+    ``noticed_s``: until this peer knew of the loss, with what it had done of a step by then; ``regrouped_s``: from
+    there until it could train again; ``first_step_s``: from there to the end of the next step, ``None`` where no step
+    came; ``step_s``: the median of the steps before, 0 where none are known.
+    """
+
+    noticed_s: float
+    regrouped_s: float
+    first_step_s: float | None
+    step_s: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it less the one step that was done in it: for so long training stood still."""
+        one_step_s = 0.0 if self.first_step_s is None else self.first_step_s - self.step_s
+        return max(0.0, self.noticed_s + self.regrouped_s + one_step_s)
+
+
 @final
 class Pace:
     """Told of every step, it counts the time from end to end, the program's own between steps included.
 
-    Barriers are counted apart, and those that change the view once more, as stops. Every 32 steps ``wait_at_most`` is
-    told what ``plausible_wait_s`` makes of them; in a new view nothing is known and the longest wait holds.
+    Barriers are counted apart, and those that change the view once more, as stops; so are losses of peers, from step to
+    step: see `Stop`. Every 32 steps ``wait_at_most`` is told what ``plausible_wait_s`` makes of them; in a new view
+    nothing is known and the longest wait holds.
     """
 
     def __init__(
@@ -47,12 +87,22 @@ class Pace:
         self._view = _Experience()
         self._noted: list[float] = []  # the seconds of steps of this view that are not counted yet
         self._took = {name: Durations() for name in ("step_s", "barrier_s", "stop_s")}
+        self._ended = self._clock()  # the last step, in whichever view
+        self._arrived: float | None = None  # at the barrier that is held, or that broke
+        self._loss: _Loss | None = None
+        self._stop = Stop(0.0, 0.0, None, 0.0)
 
     def entered(self) -> None:
         """A view begins; its attachment has just been opened."""
+        if self._loss is None:
+            self._ended = self._clock()  # who joins has ended no step yet
         self._count()
         self._view = _Experience()
         self._adjust()
+
+    def arrived(self) -> None:
+        """A barrier begins: its step is done, whatever becomes of the barrier."""
+        self._arrived = self._clock()
 
     def held(self, seconds: float, *, changed: bool) -> None:
         """A barrier was held, in which the membership ``changed`` or not; its seconds are no step's."""
@@ -61,10 +111,37 @@ class Pace:
             self._took["stop_s"].add(seconds)
         if self._view.ended is not None:
             self._view.ended += seconds
+        self._arrived = None
+        if self._loss is not None:
+            self._loss.barrier_s += seconds
+
+    def lost(self) -> None:
+        """This peer knows of a loss, and cannot train until it has `recovered`."""
+        since, before = self._ended, self._loss
+        if before is not None:  # one more before any step: the first is counted until it could train again
+            since = before.went_on
+            self._took["stop_s"].add(before.stop(None).seconds)
+        self._loss = _Loss(since, self._clock(), self._median_s())
+
+    def recovered(self) -> float:
+        """It can train again; for how many seconds it stood still, if its next step takes as long as its steps did."""
+        loss = self._loss
+        assert loss is not None
+        loss.went_on = self._clock()
+        self._stop = loss.stop(None)
+        return self._stop.seconds
+
+    def stop(self) -> Stop:
+        """What the last loss cost; the step after it is in it once it has ended."""
+        return self._stop
 
     def stepped(self) -> None:
         """A step has ended. The first of a view has no step before it, and does not count."""
         view, now = self._view, self._clock()
+        self._ended, self._arrived = now if self._arrived is None else self._arrived, None
+        if self._loss is not None:
+            self._stop, self._loss = self._loss.stop(self._ended), None
+            self._took["stop_s"].add(self._stop.seconds)
         if view.ended is not None:
             self._noted.append(now - view.ended)
             steps = view.steps + len(self._noted)
@@ -76,7 +153,18 @@ class Pace:
     def summary(self) -> dict[str, Any]:
         """Counts and percentiles of ``step_s``, ``barrier_s`` and ``stop_s``, in seconds, within 1 %."""
         self._count()
+        if self._loss is not None:  # behind the last step
+            self._took["stop_s"].add(self._loss.stop(None).seconds)
+            self._loss = None
         return {name: took.summary() for name, took in self._took.items()}
+
+    def _median_s(self) -> float:
+        """Of the last steps of this view; where there are none, of all."""
+        self._count()
+        recent, all_s = self._view.recent, self._took["step_s"].percentile(50)
+        if recent:
+            return statistics.median(recent)
+        return 0.0 if math.isnan(all_s) else all_s
 
     def _count(self) -> None:
         view, noted = self._view, self._noted

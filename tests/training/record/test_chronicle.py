@@ -8,6 +8,7 @@ from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.passage import Passage, Standing, Survived
 from kungfu.training.record.chronicle import Chronicle
+from kungfu.training.record.pace import Stop
 
 PEERS = tuple(Peer(number, f"host:{number}") for number in range(4))
 TWO = Standing(View(1, PEERS[:2]), 0, Terms(global_batch_size=64, batch_per_peer=32.0))
@@ -36,6 +37,12 @@ def grown():
     """The barrier at which two prepared peers come in."""
     prepared = Prepared(PEERS[2:], parts={"spawn": 2.0, "ready": 1.0})
     return Passage(TWO, FOUR, prepared=prepared, parts={"barrier": 0.01, "attach": 0.02, "state": 0.03})
+
+
+def stops(*first_steps_s):
+    """What a peer's pace tells of a loss: without a step after it, then with steps of so many seconds."""
+    told = iter([Stop(5.0, 0.25, None, 0.5), *(Stop(5.0, 0.25, seconds, 0.5) for seconds in first_steps_s)])
+    return lambda: next(told, Stop(5.0, 0.25, 0.5, 0.5))
 
 
 def test_a_decision_is_told_with_what_it_saw_and_what_was_done():
@@ -117,11 +124,49 @@ def test_a_step_is_told_with_what_the_monitors_showed():
 def test_who_comes_after_a_loss_comes_for_the_lost_and_by_no_earlier_decision():
     told, recorded, _ = chronicle()
     told.passed(Passage(TWO, FOUR, WISH), step=51, stop_s=0.1)
-    told.recovered(Passage(FOUR, TWO, survived=Survived({2: "killed"}, "died", 0)), step=60, redone=0, stop_s=0.1)
+    told.recovered(Passage(FOUR, TWO, survived=Survived({2: "killed"}, "died", 0)), step=60, redone=0, stop=stops())
     told.stepped(FIGURES.copy)
     told.passed(grown(), step=80, stop_s=0.1)
     told.stepped(FIGURES.copy)
     told.stepped(FIGURES.copy)
-    decision, recovered, rescale = events(recorded)
-    assert (decision["rule"], recovered["event"]) == ("gns_batch", "recovered")
+    decision, undone, recovered, rescale = events(recorded)
+    assert (decision["rule"], undone["event"], recovered["event"]) == ("gns_batch", "rescale", "recovered")
     assert (rescale["rule"], rescale["decided_at"]) == ("", None)
+
+
+LOST = Passage(FOUR, TWO, survived=Survived({2: "killed", 3: "killed"}, "died", 0), parts={"regroup": 0.2})
+
+
+def test_a_recovery_is_told_behind_the_next_step_with_the_noticing_and_the_regrouping_apart():
+    told, recorded, _ = chronicle()
+    told.recovered(LOST, step=60, redone=1, stop=stops(0.75))
+    assert events(recorded) == []
+    told.stepped(FIGURES.copy)
+    (event,) = events(recorded)
+    assert (event["event"], event["from"], event["to"], event["redone"]) == ("recovered", 4, 2, 1)
+    assert {name: event[name] for name in ("stop_s", "noticed_s", "regrouped_s", "step_s")} == {
+        "stop_s": 5.5, "noticed_s": 5.0, "regrouped_s": 0.25, "step_s": 0.5,
+    }  # fmt: skip
+    assert event["parts"] == {"regroup_s": 0.2, "first_step_s": 0.75}
+    told.stepped(FIGURES.copy)
+    told.ended()
+    assert len(events(recorded)) == 1, "it is told once"
+
+
+def test_a_recovery_behind_the_last_step_is_told_without_a_next_one():
+    told, recorded, _ = chronicle()
+    told.recovered(LOST, step=60, redone=0, stop=stops())
+    told.ended()
+    (event,) = events(recorded)
+    assert (event["stop_s"], event["parts"]) == (5.25, {"regroup_s": 0.2})
+
+
+def test_a_change_of_the_membership_that_no_step_came_after_is_told_when_the_next_one_comes():
+    told, recorded, _ = chronicle()
+    told.passed(grown(), step=60, stop_s=0.25)
+    told.stepped(FIGURES.copy)
+    told.recovered(LOST, step=60, redone=0, stop=stops())
+    told.recovered(replace(LOST, before=TWO), step=60, redone=0, stop=stops())
+    assert [(event["event"], event["stop_s"]) for event in events(recorded)] == [("rescale", 0.25), ("recovered", 5.25)]
+    told.stepped(FIGURES.copy)
+    assert [event["event"] for event in events(recorded)] == ["rescale", "recovered", "recovered"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kungfu.runtime.settings import Deadlines
-from kungfu.training.record.pace import Pace
+from kungfu.training.record.pace import Pace, Stop
 
 
 class Run:
@@ -64,3 +64,77 @@ def test_a_run_that_nobody_waits_for_only_counts() -> None:
     for _ in range(40):
         pace.stepped()
     assert pace.summary()["step_s"]["count"] == 39
+
+
+def seconds_of(stop: Stop) -> tuple[float, float, float | None, float]:
+    return stop.noticed_s, stop.regrouped_s, stop.first_step_s, stop.step_s
+
+
+def lost(run: Run, *, noticed_s: float, regrouped_s: float) -> float:
+    """Peers are lost in a step; gives for how long the peer stood still, as far as it can know."""
+    run.now += noticed_s
+    run.pace.lost()
+    run.now += regrouped_s
+    run.pace.entered()
+    return run.pace.recovered()
+
+
+def test_a_loss_stops_training_from_the_end_of_a_step_to_the_end_of_the_next_one_less_a_step() -> None:
+    run = Run(Deadlines())
+    run.steps(9.0, 1.0, 2.0, 2.0, 3.0)
+    assert lost(run, noticed_s=11.5, regrouped_s=0.25) == 11.75
+    run.steps(2.5)
+    assert seconds_of(run.pace.stop()) == (11.5, 0.25, 2.5, 2.0)
+    assert run.pace.stop().seconds == 11.5 + 0.25 + 2.5 - 2.0
+    summary = run.pace.summary()["stop_s"]
+    assert (summary["count"], summary["max"]) == (1, 12.25)
+    assert run.pace.summary()["barrier_s"] == {"count": 0}
+
+
+def test_a_step_whose_barrier_broke_was_done_and_the_wait_in_it_is_part_of_the_stop() -> None:
+    run = Run(Deadlines())
+    run.steps(1.0, 1.0, 1.0)
+    run.now += 1.0
+    run.pace.arrived()
+    run.now += 5.0
+    run.pace.stepped()
+    lost(run, noticed_s=0.0, regrouped_s=0.5)
+    run.steps(1.0)
+    assert seconds_of(run.pace.stop()) == (5.0, 0.5, 1.0, 1.0)
+
+
+def test_the_barrier_behind_the_next_step_counts_by_itself() -> None:
+    run = Run(Deadlines())
+    run.steps(1.0, 1.0, 1.0)
+    lost(run, noticed_s=0.5, regrouped_s=0.5)
+    run.now += 1.0
+    run.pace.arrived()
+    run.now += 3.0
+    run.pace.held(3.0, changed=True)
+    run.pace.stepped()
+    assert seconds_of(run.pace.stop()) == (0.5, 0.5, 1.0, 1.0)
+    assert run.pace.summary()["stop_s"]["count"] == 2
+
+
+def test_two_losses_without_a_step_between_them_count_all_seconds_once() -> None:
+    run = Run(Deadlines())
+    run.steps(1.0, 1.0, 1.0)
+    first = lost(run, noticed_s=2.0, regrouped_s=0.5)
+    second = lost(run, noticed_s=3.0, regrouped_s=0.25)
+    run.steps(1.0)
+    assert (first, second, run.pace.stop().seconds) == (2.5, 3.25, 3.25)
+    assert run.pace.summary()["stop_s"]["count"] == 2
+
+
+def test_a_loss_before_the_first_step_counts_from_the_entry_and_one_behind_the_last_is_counted_too() -> None:
+    run = Run(Deadlines())
+    run.now += 40.0
+    run.pace.entered()
+    lost(run, noticed_s=0.5, regrouped_s=0.25)
+    assert seconds_of(run.pace.stop()) == (0.5, 0.25, None, 0.0)
+    assert run.pace.summary()["stop_s"]["max"] == 0.75
+    assert run.pace.summary()["stop_s"]["count"] == 1
+
+
+def test_a_next_step_that_is_shorter_than_the_others_makes_no_stop_negative() -> None:
+    assert Stop(0.1, 0.1, 0.5, 2.0).seconds == 0.0
