@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from kungfu.compiler.passes import check, schedule, simplify
 from kungfu.compiler.plan import Plan
-from kungfu.control import Budget, Rescale, Rule
+from kungfu.control import Budget, Call, Evict, Replace, Rescale, Rule
 from kungfu.control.action import operands, rewired
-from kungfu.control.pace import rescales_left
+from kungfu.control.pace import credit_of, news_of_held
 from kungfu.control.rule import distinct_name, paced
+from kungfu.ops import where
 from kungfu.policy import Policy
-from kungfu.signal import Signal, Source, TrainingSignals, topological
+from kungfu.signal import Signal, Source, TrainingSignals, as_signal, topological
 from kungfu.signal.operation import SCALAR
 
 __all__ = ["compile_policies"]
@@ -21,7 +22,7 @@ __all__ = ["compile_policies"]
 def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None) -> Plan:
     """The plan of these policies together: checked, equal nodes shared, staged, collectives fused.
 
-    `budget` bounds how often the policies together may change the size. Pure and the same on every peer. Raises
+    `budget` bounds how often the policies together may change the cluster. Pure and the same on every peer. Raises
     `PolicyError` where a policy is wrong: an action or trigger on a local signal, a collective under a gate that peers
     could see differently, two policies that set the same thing without a rule between them.
 
@@ -34,7 +35,7 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     built = [(policy.name, policy.build(training)) for policy in policies]
     check(built, job=job)
     every = _distinct(paced(rule) for _, group in built for rule in group)
-    rules = _budgeted((one for one in every if one.trigger.occasion == "step"), budget=budget)
+    rules = _distinct(_budgeted((one for one in every if one.trigger.occasion == "step"), budget=budget))
     on_rescale = tuple(one for one in every if one.trigger.occasion == "rescale")
     signals = tuple(signal for rule in rules for signal in _signals(rule))
     shared = simplify((*signals, *(signal for rule in on_rescale for signal in _signals(rule))))
@@ -44,20 +45,28 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     return replace(plan, on_rescale=tuple(_rewired(rule, shared=shared) for rule in on_rescale))
 
 
-def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> tuple[Rule, ...]:
-    """The rules, with those that change the size held back while the job's budget of rescales is used up."""
+def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]:
+    """The rules, with those that change the cluster held back while the job's budget is used up, and what tells of it.
+
+    Of several in one step, each needs one change more than those before it.
+    """
     if budget is None:
-        return tuple(rules)
-    left = rescales_left(budget)
-    return tuple(_held(one, left=left) if _acts_on_size(one) else one for one in rules)
-
-
-def _acts_on_size(rule: Rule) -> bool:
-    return isinstance(rule.action, Rescale) and rule.standing == "acting"
-
-
-def _held(rule: Rule, *, left: Signal) -> Rule:
-    return replace(rule, fires=rule.fires & (left >= 1), saw={**rule.saw, "rescales_left": left})
+        yield from rules
+        return
+    credit, taken, held = credit_of(budget), as_signal(0), list[Rule]()
+    for rule in rules:
+        if rule.standing == "acting" and isinstance(rule.action, Call):
+            name = distinct_name("rescales_left", taken=rule.saw)
+            yield replace(rule, saw={**rule.saw, name: credit.whole_left(taken)}, budget=name)
+        elif rule.standing == "acting" and isinstance(rule.action, Rescale | Evict | Replace):
+            allowed, saw = credit.allows(taken), {**rule.saw, "rescales_left": credit.left(taken)}
+            news = news_of_held(rule.fires & ~allowed, allowed=allowed, gate=rule.gate)
+            held.append(replace(rule, fires=news, saw=saw, standing="held", name=f"held({rule.name})"))
+            yield replace(rule, fires=rule.fires & allowed, saw=saw)
+            taken = taken + where(rule.fires & allowed, 1, 0)
+        else:
+            yield rule
+    yield from held
 
 
 def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:

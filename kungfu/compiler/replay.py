@@ -44,14 +44,14 @@ class Replay:
     ):
         self._machine = machine or NumpyCluster
         self.plan = plan
-        self.size = size
+        self.size, self.view = size, 1
         self.states = {fold: _starts(fold, peers=size) for fold in plan.folds}
 
     def step(self, local: Local, agreed: Mapping[str, Any]) -> Outcome:
         """The outcome of one step, from each peer's local sources in rank order and the agreed ones.
 
-        `size` is known; `mean_grads`, `mean_loss`, `total_samples` and `local_batch_size` are computed where the plan
-        needs them and they are not given. Raises `UsageError` for a source that is missing, by name.
+        `size` and `view` are known; `mean_grads`, `mean_loss`, `total_samples` and `local_batch_size` are computed
+        where the plan needs them and they are not given. Raises `UsageError` for a source that is missing, by name.
         """
         if len(local) != self.size:
             raise UsageError(f"a cluster of {self.size} peers got local sources of {len(local)}; call rescale first")
@@ -71,7 +71,7 @@ class Replay:
         Folds that declared so start again; the agreed others travel to joiners, the local ones start there.
         """
         self.states = {fold: self._rescaled(fold, size=size) for fold in self.states}
-        self.size = size
+        self.size, self.view = size, self.view + 1
 
     def _rescaled(self, fold: Fold, *, size: int) -> tuple[PerPeer, ...]:
         fresh = _starts(fold, peers=size)
@@ -89,7 +89,7 @@ class Replay:
             return tuple(one[name] for one in own)
         if name == "mean_grads" and name not in agreed and any("grads" not in one for one in local):
             return _absent(name, "{!r}: give it, or 'grads' to compute it from", peers=self.size)
-        known = {"size": self.size, **agreed}
+        known = {"size": self.size, "view": self.view, **agreed}
         return ((known[name] if name in known else _derived(name, local, known)),) * self.size
 
     def _reduction(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer | None:

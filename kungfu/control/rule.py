@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Rule", "Standing", "distinct_name", "label_of", "paced", "seen_under", "verdict"]
 
-Standing = Literal["acting", "shadow"]
+Standing = Literal["acting", "shadow", "held"]
 
 # What bounds a decision, and is no ground for it.
 _UNTOLD = frozenset({"min_size", "max_size", "refused_size", "epoch_samples"})
@@ -27,8 +27,10 @@ class Rule:
     """Trigger and action: in the steps of its `gate`, the rule `fires` where its `when` holds and it has news to ask.
 
     In a plan, `fires` is the whole truth; as a policy makes it, the trigger's cooldown comes on top. A rule that
-    stands in the `shadow` is evaluated and logged, and nobody acts on it. `contenders` are the names, among what it
-    saw, under which the wishes stand that it chose from, where it stands for several rules.
+    stands in the `shadow` is evaluated and logged, and nobody acts on it; one that is `held` fires where the job's
+    budget held another one back, and is logged too. `contenders` are the names, among what it saw, under which the
+    wishes stand that it chose from, where it stands for several rules; `budget` is the name of how many changes of the
+    cluster the budget has left for what a hook asks for, if there is one.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Rule:
     saw: Mapping[str, Signal]
     standing: Standing = "acting"
     contenders: tuple[str, ...] = ()
+    budget: str = ""
 
     @property
     def gate(self) -> Signal:

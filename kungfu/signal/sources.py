@@ -58,6 +58,7 @@ SOURCES = {
         _INT, "agreed", "before", "samples", "samples of an epoch, beyond which no step goes; 0 if unknown"
     ),
     "learning_rate": SourceKind(_FLOAT, "agreed", "before", "", "the optimizer's learning rate"),
+    "view": SourceKind(_INT, "agreed", "before", "", "number of the view: larger whenever other peers are in it"),
     "min_size": SourceKind(_INT, "agreed", "before", "peers", "fewest peers this job may have"),
     "max_size": SourceKind(_INT, "agreed", "before", "peers", "most peers this job may have"),
     "refused_size": SourceKind(_INT, "agreed", "before", "peers", "last size that could not be reached, 0 if none"),

@@ -63,11 +63,22 @@ class ClusterModel:
     speed_by_peer: Mapping[int, float] = field(default_factory=dict)
     rescaling: Rescaling = Rescaling()
 
+    def __post_init__(self) -> None:
+        for peer, speed in self.speed_by_peer.items():
+            if not 0 < speed < math.inf:
+                raise UsageError(
+                    f"ClusterModel(speed_by_peer={{{peer!r}: {speed!r}}}): takes a fraction above 0 of full speed; let "
+                    "a policy evict a peer that does nothing, or model it as a very slow one"
+                )
+
     def throughput(self, size: int) -> float:
-        """Samples a second with so many peers at full speed."""
-        if callable(self.throughput_by_size):
-            return float(self.throughput_by_size(size))
-        return _interpolated(self.throughput_by_size, size)
+        """Samples a second with so many peers at full speed; raises `UsageError` for a model that has none."""
+        table = self.throughput_by_size
+        found = float(table(size)) if callable(table) else _interpolated(table, size)
+        if not 0 < found < math.inf:
+            where = f"{found!r} samples / s with {size} peers"
+            raise UsageError(f"ClusterModel(throughput_by_size): {where}; takes a finite number above 0")
+        return found
 
 
 def _interpolated(table: Mapping[int, float], size: int) -> float:

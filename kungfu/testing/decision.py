@@ -17,7 +17,11 @@ __all__ = ["Decision", "decisions_of"]
 @dataclass(frozen=True)
 class Decision:
     """A rule that fired: in which step, its name, its action, the number it asks for (NaN where it asks for none), the
-    ranks of the peers that it is about, and the values that it saw."""
+    ranks of the peers that it is about, and the values that it saw.
+
+    On a modelled cluster, `unmet` says why nothing came of it, where another rule came before it, or where the job's
+    budget is used up (`over_budget`).
+    """
 
     step: int
     rule: str
@@ -25,14 +29,17 @@ class Decision:
     value: float
     saw: Mapping[str, float]
     ranks: tuple[int, ...] = ()
+    over_budget: bool = False
+    unmet: str = ""
 
 
 def decisions_of(plan: Plan, outcome: Outcome, *, step: int) -> Iterator[Decision]:
-    """The rules that fired in a step, in the order of the plan; those in the shadow too."""
+    """The rules that fired in a step, in the order of the plan; those in the shadow too, but none that is held back."""
     masks = iter(outcome.masks)
     saw = iter(outcome.saw)
     for index, rule in enumerate(plan.rules):
         seen = {name: float(next(saw)) for name in rule.saw}
         marked = () if mask_of(rule.action) is None else tuple(int(one) for one in np.flatnonzero(next(masks)))
-        if outcome.fired[index]:
-            yield Decision(step, rule.name, rule.action, float(outcome.targets[index]), seen, marked)
+        if outcome.fired[index] and rule.standing != "held":
+            over = bool(rule.budget) and seen[rule.budget] < 1
+            yield Decision(step, rule.name, rule.action, float(outcome.targets[index]), seen, marked, over)

@@ -30,6 +30,7 @@ class Job:
     model: ClusterModel
     peers: list[int]
     terms: Terms
+    view: int = 1
     step: int = 1
     samples_done: int = 0
     pending: bool = False
@@ -64,7 +65,8 @@ def agreed_sources(job: Job) -> dict[str, Any]:
         "size": job.size,
         "min_size": start.min_size,
         "max_size": start.max_size,
-        "refused_size": 0,
+        "refused_size": job.terms.refused_size,
+        "view": job.view,
         "epoch_samples": 0,
         "pending": job.pending,
         "global_batch_size": batch,

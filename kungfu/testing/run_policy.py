@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def run_policy(
     budget of rescales.
 
     Gives the decisions in order, those in the shadow too, and on a model those of rules on a rescale, under the step
-    before the barrier. Raises `PolicyError` as `attach` does, `UsageError` for a source that is missing.
+    before the barrier; there `Decision.unmet` says where nothing came of one. Raises `PolicyError` as `attach` does,
+    `UsageError` for a source that is missing.
 
     >>> from kungfu.policies import schedule
     >>> model = ClusterModel(throughput_by_size={1: 100, 4: 300}, steps=20)
@@ -45,23 +47,25 @@ def run_policy(
     """
     plan = compile_policies([policy] if isinstance(policy, Policy) else list(policy), budget=budget)
     if isinstance(trace, ClusterModel):
-        return tuple(_modelled(plan, trace))
+        return _modelled(plan, trace)
     if isinstance(trace, Mapping):
         return tuple(_given(plan, trace))
     return tuple(_recorded(plan, trace))
 
 
-def _modelled(plan: Plan, model: ClusterModel) -> Iterator[Decision]:
+def _modelled(plan: Plan, model: ClusterModel) -> tuple[Decision, ...]:
     job = Job.started(model)
     course = Course(job, Replay(plan, size=job.size))
     acting = {one.name for one in plan.rules if one.standing == "acting"}
+    made: list[Decision] = []
     while job.step <= model.steps and not job.terms.stopped:
         step = job.step
         outcome = course.replay.step(local_sources(job), agreed_sources(job))
         decided = list(decisions_of(plan, outcome, step=step))
-        yield from decided
+        made += decided
         stepped(job)
-        yield from course.barrier([one for one in decided if one.rule in acting])
+        made += course.barrier([one for one in decided if one.rule in acting])
+    return tuple(replace(one, unmet=course.unmet.get((one.rule, one.step), "")) for one in made)
 
 
 def _given(plan: Plan, arrays: Mapping[str, Any]) -> Iterator[Decision]:
@@ -80,4 +84,6 @@ def _recorded(plan: Plan, source: Trace | str | Path | Sequence[str]) -> Iterato
     else:
         trace = source if isinstance(source, Trace) else parse_trace(source)
     for one in replay(plan, trace, whose="another").decisions:
+        if one.rule.standing == "held":
+            continue
         yield Decision(one.step, one.rule.name, one.rule.action, one.value, one.saw, one.ranks)

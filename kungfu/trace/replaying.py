@@ -90,7 +90,7 @@ def replay(plan: Plan, trace: Trace, *, whose: Literal["the run's", "another"], 
 
 def _stepped(replaying: Replay, step: RecordedStep) -> Outcome:
     try:
-        return replaying.step(step.local, step.agreed)
+        return replaying.step(step.local, {**step.agreed, "view": step.view})
     except UsageError as error:
         raise UsageError(
             f"step {step.step}: {error}; the run computed it in other steps only, and a record holds no gradients"
@@ -106,7 +106,7 @@ def _check_recorded(plan: Plan, trace: Trace) -> None:
             "gradients only what the run's own policies made of them; record a run whose policies need it too"
         )
     numbers = {name for name in plan.sources if SOURCES[name].type.shape != NEST}
-    missing = sorted(numbers - held - {"size"})
+    missing = sorted(numbers - held - {"size", "view"})
     if missing:
         raise UsageError(
             f"the policy needs the source {' and '.join(missing)}, which is not in this record: "

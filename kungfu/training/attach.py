@@ -47,7 +47,7 @@ def attach(
     Under ``kungfu-run`` this process becomes a peer of the job; alone it trains by itself, with the same program.
     ``policies`` are checked and compiled here, together with the one that ``kungfu-run --policy`` names. ``seed`` is
     the job's seed, from which each peer's dropout masks follow. ``budget`` bounds how often the policies together may
-    change the size.
+    change the cluster.
 
     Raises ``UsageError`` for a model or optimizer that has no variables yet and for a TensorFlow with one thread
     between ops, ``PolicyError`` for a policy that is wrong.

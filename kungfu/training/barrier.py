@@ -101,7 +101,8 @@ class Barrier:
         self.pace.arrived()
         equipment, ledger = self.equipment, self.equipment.ledger
         ledger.posts.serve()
-        requests = self.unanswered = self._requests()
+        self.unanswered = self._requests()
+        requests = self.unanswered.with_outside()
         asked = time.monotonic()
         self.average_statistics()
         prepared = {"requests": asked - started, "statistics": time.monotonic() - asked}
@@ -128,6 +129,7 @@ class Barrier:
         if changed:
             put(ledger.timing.rescale_seconds, stop_s)
         self.pace.held(stop_s, changed=changed)
+        self.chronicle.superseded(requests.superseded)
         self.chronicle.passed(passage, step=step, stop_s=stop_s)
         if changed:
             what = "leave" if passage.after.rank is None else "rescale"
@@ -243,7 +245,7 @@ class Barrier:
         membership = self.equipment.membership
         requests = gathered(self._posted(), membership.view, call=self._call)
         if self.unanswered is not None:
-            requests = _after(self.unanswered, requests)
+            requests = requests.after(self.unanswered)
         demand = membership.take_demand()
         return requests if demand is None else demanded(requests, demand, step=self._steps())
 
@@ -262,8 +264,9 @@ class Barrier:
         """The hook of listing 1 of the KungFu paper: called on every peer, with agreed values."""
         control = Control(size=self.size, step=fired.step)
         action.fn(control, *list(fired.saw.values())[: len(action.signals)])
-        self.chronicle.called(fired.rule, step=fired.step, saw=fired.saw, asked=control.wanted)
-        return control.wanted
+        ignored = "the job's budget of rescales is used up" if fired.over_budget and control.wanted is not None else ""
+        self.chronicle.called(fired.rule, step=fired.step, saw=fired.saw, asked=control.wanted, ignored=ignored)
+        return None if ignored else control.wanted
 
     def _adjusted(self, before: View, decision: Decision, requests: Requests = _NOTHING) -> Terms:
         """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""
@@ -304,13 +307,6 @@ class Barrier:
         if setting.kind != "learning_rate" or rate is None:
             return setting
         return replace(setting, value=rate.on_scale(setting.value))
-
-
-def _after(unanswered: Requests, newer: Requests) -> Requests:
-    """What was asked of a barrier that broke, and what was asked since."""
-    wish, outside = newer.wish or unanswered.wish, newer.outside or unanswered.outside
-    settings = (*unanswered.settings, *newer.settings)
-    return Requests(wish, outside, settings, (*unanswered.checkpoints, *newer.checkpoints))
 
 
 def _fired(settled_rules: Sequence[Settled], *, step: int) -> list[Fired]:

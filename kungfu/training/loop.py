@@ -262,8 +262,8 @@ class Loop:
 
     @cached_property
     def _in_shadow(self) -> set[str]:
-        """The names of the rules that only say what they would do."""
-        return {rule.name for rule in self.barrier.equipment.plan.rules if rule.standing == "shadow"}
+        """The names of the rules that only say what they would do, or that the budget holds back."""
+        return {rule.name for rule in self.barrier.equipment.plan.rules if rule.standing != "acting"}
 
     def _steps(self) -> int:
         return self.ledger.progress.steps()

@@ -10,9 +10,10 @@ from typing import Any
 from kungfu.compiler import Plan
 from kungfu.control import Action, Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import mask_of
-from kungfu.control.rule import verdict
+from kungfu.control.rule import Standing, verdict
 from kungfu.runtime.deciding.decide import Contest, Leave, Wish
 from kungfu.runtime.deciding.demand import Demand
+from kungfu.runtime.deciding.merge import Superseded, merged
 from kungfu.runtime.deciding.setting import Setting
 from kungfu.runtime.deciding.view import View
 from kungfu.training.graph.host import fetch
@@ -23,7 +24,10 @@ __all__ = ["Fired", "Requests", "demanded", "fired_rules", "gathered"]
 
 @dataclass(frozen=True)
 class Fired:
-    """A rule that fired after ``step``, the number or the ranks it asks for, and the values it saw."""
+    """A rule that fired after ``step``, the number or the ranks it asks for, and the values it saw.
+
+    ``over_budget``: a hook was called, and what it asks for cannot be had, for the job's budget is used up.
+    """
 
     action: Action
     rule: str
@@ -33,19 +37,39 @@ class Fired:
     saw: Mapping[str, float]
     won: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    standing: Standing = "acting"
+    over_budget: bool = False
 
 
 @dataclass(frozen=True)
 class Requests:
     """What a barrier is asked for: a membership, other settings, and checkpoints, by who asks for them.
 
-    ``wish`` is that of the rules, ``outside`` what somebody else told the leader.
+    ``wish`` is what the rules ask for together, ``outside`` what somebody else told the leader; ``superseded`` are the
+    rules' wishes that are no part of it.
     """
 
     wish: Wish | None = None
     outside: Wish | None = None
     settings: tuple[Setting, ...] = ()
     checkpoints: tuple[str, ...] = ()
+    superseded: tuple[Superseded, ...] = ()
+
+    def with_outside(self) -> Requests:
+        """The leader's: ``outside`` becomes what is asked for altogether; see ``kungfu.runtime.deciding.merge``."""
+        if self.outside is None:
+            return self
+        outside, superseded = merged([] if self.wish is None else [self.wish], self.outside)
+        return replace(self, outside=outside, superseded=(*self.superseded, *superseded))
+
+    def after(self, unanswered: Requests) -> Requests:
+        """These, and those of a barrier that broke before it could answer: the newer ones come first."""
+        wishes = [one for one in (self.wish, unanswered.wish) if one is not None]
+        wish, superseded = merged(wishes)
+        settings = (*unanswered.settings, *self.settings)
+        checkpoints = (*unanswered.checkpoints, *self.checkpoints)
+        told = (*unanswered.superseded, *self.superseded, *superseded)
+        return Requests(wish, self.outside or unanswered.outside, settings, checkpoints, told)
 
 
 def fired_rules(plan: Plan, outcomes: Outcomes, *, step: int) -> list[Fired]:
@@ -60,33 +84,37 @@ def fired_rules(plan: Plan, outcomes: Outcomes, *, step: int) -> list[Fired]:
             ranks, row = tuple(int(rank) for rank in masks[row].nonzero()[0]), row + 1
         if fired[index]:
             won, lost = verdict(rule, values) if rule.contenders else ((), ())
-            found.append(Fired(rule.action, rule.name, step, float(targets[index]), ranks, values, won, lost))
+            over = bool(rule.budget) and values[rule.budget] < 1
+            target, standing = float(targets[index]), rule.standing
+            found.append(Fired(rule.action, rule.name, step, target, ranks, values, won, lost, standing, over))
         start += len(names)
     return found
 
 
 def gathered(fired: list[Fired], view: View, *, call: Callable[[Fired, Call], int | None]) -> Requests:
-    """What rules that fired ask for together; ``call`` calls a hook and gives the size that it wants, newest first.
+    """What rules that fired ask for together, in the order of the policies; ``call`` calls a hook and gives the size
+    that it wants.
 
     A mask names ranks of ``view``.
     """
-    wish: Wish | None = None
+    wishes: list[Wish | None] = []
     settings: list[Setting] = []
     checkpoints: list[str] = []
     for one in fired:
         action = one.action
         if isinstance(action, Rescale):
-            wish = _wish(one, round(one.value), action.keep)
+            wishes.append(_wish(one, round(one.value), action.keep))
         elif isinstance(action, Call):
             wanted = call(one, action)
-            wish = wish if wanted is None else _wish(one, wanted, "local_batch_size")
+            wishes.append(None if wanted is None else _wish(one, wanted, "local_batch_size"))
         elif isinstance(action, Evict | Replace):
-            wish = _farewell(one, view) or wish
+            wishes.append(_farewell(one, view))
         elif isinstance(action, Checkpoint):
             checkpoints.append(one.rule)
         else:
             settings.append(setting_of(one))
-    return Requests(wish, None, tuple(settings), tuple(checkpoints))
+    wish, superseded = merged([one for one in wishes if one is not None])
+    return Requests(wish, None, tuple(settings), tuple(checkpoints), superseded)
 
 
 def _wish(fired: Fired, size: int, keep: Any) -> Wish:

@@ -134,6 +134,7 @@ def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any
         "min_size": 1,
         "max_size": 8,
         "refused_size": 0,
+        "view": 1 + number // 3,
         "epoch_samples": 0,
         "global_batch_size": 2 * size,
         "local_batch_size": np.float32(2),

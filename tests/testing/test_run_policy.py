@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import kungfu as kf
 from kungfu import control, monitor, ops
@@ -229,3 +231,104 @@ def test_a_model_that_makes_no_sense_is_refused() -> None:
 def test_a_policy_that_is_wrong_is_refused_before_the_first_step() -> None:
     with pytest.raises(PolicyError, match="all rescale the cluster"):
         run_policy([schedule({1: 2}), schedule({2: 3})], SMALL)
+
+
+# ---- several rules in one step ---------------------------------------------------------------------------------------
+
+
+def slow_ones(training: Any) -> Any:
+    busy = ops.all_gather(training.busy_seconds)
+    return busy > 1.2 * ops.mean(busy)
+
+
+LAME = ClusterModel({1: 100, 8: 800}, steps=30, start=Start(size=4, max_size=8), speed_by_peer={0: 0.3})
+
+
+def seen_sizes(rules: Any, model: ClusterModel = LAME, **settings: Any) -> dict[int, float]:
+    """The size in every tenth step, as a hook sees it that asks for nothing."""
+    watching = Policy("watching", lambda t: control.every(10).call(ignore, t.size))
+    decided = run_policy([Policy("rules", rules), watching], model, **settings)
+    return {one.step: one.saw["size"] for one in decided if one.rule == "ignore"}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_size_and_an_eviction_in_one_step_are_one_request_whichever_comes_first(order: int) -> None:
+    def rules(training: Any) -> Any:
+        once = control.every(5).until(training.step > 5)
+        return (once.rescale(2), once.evict(slow_ones(training)))[::order]
+
+    two = ClusterModel(LAME.throughput_by_size, steps=30, start=Start(size=2), speed_by_peer={0: 0.3})
+    assert seen_sizes(rules) == {10: 2, 20: 2, 30: 2}
+    decided = run_policy(Policy("rules", lambda t: control.every(5).evict(slow_ones(t))), LAME)
+    assert len(decided) == 1, "the lame one is gone"
+    shrunk = run_policy(
+        Policy("rules", lambda t: (control.every(5).rescale(1), control.every(5).evict(slow_ones(t)))), two
+    )
+    assert [(one.step, one.rule) for one in shrunk] == [(5, "rescale"), (5, "evict")]
+
+
+def test_a_size_and_a_replacement_in_one_step_are_one_request() -> None:
+    def rules(training: Any) -> Any:
+        return control.every(5).rescale(6), control.every(5).replace(slow_ones(training))
+
+    decided = run_policy(Policy("rules", rules), LAME)
+    assert [(one.step, one.rule) for one in decided] == [(5, "rescale"), (5, "replace")], "both came about at once"
+
+
+def test_what_a_hook_asks_for_beside_a_rule_is_told_as_unmet() -> None:
+    def shrink(control: Any) -> None:
+        control.rescale(1)
+
+    hooked = Policy("hooked", lambda t: control.every(5).until(t.step > 5).call(shrink))
+    decided = run_policy([schedule({5: 6}), hooked], LAME)
+    assert [(one.rule, one.unmet) for one in decided] == [
+        ("schedule", ""),
+        ("shrink", "schedule came before it"),
+    ]
+
+
+def test_a_hook_has_no_more_than_the_budget_either() -> None:
+    def flap(control: Any, size: float) -> None:
+        control.rescale(3 if size == 2 else 2)
+
+    hooked = Policy("hooked", lambda t: control.every(5).call(flap, t.size))
+    decided = run_policy(hooked, ClusterModel({1: 100}, steps=30), budget=Budget(2, 1000))
+    assert [one.saw["size"] for one in decided] == [2, 3, 2, 2, 2, 2]
+    assert [one.unmet for one in decided] == ["", "", *["the job's budget of rescales is used up"] * 3, ""]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    size=st.integers(1, 5),
+    limits=st.tuples(st.integers(1, 3), st.integers(3, 6)),
+    wanted=st.lists(st.integers(1, 7), min_size=3, max_size=3),
+    lame=st.sets(st.integers(0, 9)),
+    joining=st.integers(0, 3),
+)
+def test_a_model_carries_out_whatever_rules_ask_for_together(
+    size: int, limits: tuple[int, int], wanted: list[int], lame: set[int], joining: int
+) -> None:
+    least, most = limits
+    start = Start(size=min(max(size, least), most), min_size=least, max_size=most)
+    model = ClusterModel(
+        {1: 100}, 20, start, speed_by_peer=dict.fromkeys(lame, 0.3), rescaling=Rescaling(joining_steps=joining)
+    )
+
+    def rules(training: Any) -> Any:
+        target = kf.where(training.step > 8, wanted[0], wanted[1])
+        return (
+            control.every(2).evict(slow_ones(training)),
+            control.every(3).rescale(target),
+            control.every(2).replace(~slow_ones(training)),
+            control.every(3).call(lambda control: control.rescale(wanted[2])),
+        )
+
+    # Where all are replaced, one of them stays for a step, until the others hold the state.
+    assert all(least <= found <= most + 1 for found in seen_sizes(rules, model).values())
+
+
+def test_a_model_that_stands_still_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"speed_by_peer={1: 0}\): takes a fraction above 0"):
+        ClusterModel({1: 100}, steps=3, speed_by_peer={1: 0})
+    with pytest.raises(UsageError, match=r"0.0 samples / s with 2 peers; takes a finite number above 0"):
+        run_policy(schedule({1: 2}), ClusterModel({1: 0}, steps=3))

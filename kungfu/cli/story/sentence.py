@@ -7,7 +7,7 @@ from typing import Any
 
 from kungfu.cli.story.checkpoint import kept
 from kungfu.cli.story.hosts import HOST_TELLERS
-from kungfu.cli.story.settings import noted, set_to, would_have
+from kungfu.cli.story.settings import held_back, noted, set_to, would_have
 from kungfu.cli.story.values import (
     UNKNOWN,
     count,
@@ -21,7 +21,7 @@ from kungfu.cli.story.values import (
     text_of,
 )
 
-__all__ = ["asked", "change", "reasons", "sentence"]
+__all__ = ["asked", "change", "reasons", "sentence", "superseded"]
 
 Fields = Mapping[str, Any]
 # What the story tells with something else, or what is told only when a run is looked at afterwards.
@@ -52,9 +52,13 @@ def asked(event: Fields) -> str:
 
     >>> asked({"size": 2, "asked": 3}), asked({"size": 2, "asked": 2})
     ('3 peers instead of 2', 'to stay at 2 peers')
+    >>> asked({"size": 2, "asked": 2, "peers": [1], "when": "replaced"})
+    'peer 1 replaced'
     """
     if number(event.get("asked")) is None:
         return "no change of size"
+    if event.get("when") == "replaced":
+        return f"{peers_named(items_of(event, 'peers'))} replaced"
     if event.get("asked") == event.get("size"):
         return f"to stay at {count(event.get('size'), 'peer')}"
     return f"{count(event.get('asked'), 'peer')} instead of {figure(event.get('size'))}"
@@ -99,7 +103,24 @@ def _called(event: Fields) -> str:
     saw, wanted = reasons(mapping_of(event, "saw")), event.get("asked")
     given = f" with {saw}" if saw else ""
     what = f"; it wants {count(wanted, 'peer')}" if number(wanted) is not None else "; it wants no change of size"
-    return f"step {figure(event.get('step'))}: {text_of(event, 'rule')} was called{given}{what}"
+    ignored = f"; passed over: {event['ignored']}" if event.get("ignored") else ""
+    return f"step {figure(event.get('step'))}: {text_of(event, 'rule')} was called{given}{what}{ignored}"
+
+
+def superseded(event: Fields) -> str:
+    """A wish that came to nothing, and what came before it.
+
+    >>> superseded({"step": 50, "rule": "hook", "asked": 3, "by": "grow"})
+    'step 50: hook wanted 3 peers; nothing came of it, since grow came before it'
+    >>> superseded({"step": 50, "rule": "slow", "peers": [1], "when": "replaced", "by": "the loss of peers"})
+    'step 50: slow wanted peer 1 replaced; nothing came of it, since the loss of peers came before it'
+    """
+    what = count(event.get("asked"), "peer")
+    if "peers" in event:
+        aim = "replaced" if event.get("when") == "replaced" else "to leave"
+        what = f"{peers_named(items_of(event, 'peers'))} {aim}"
+    start = f"step {figure(event.get('step'))}: {text_of(event, 'rule')} wanted {what}"
+    return f"{start}; nothing came of it, since {text_of(event, 'by')} came before it"
 
 
 def _because(what: str, event: Fields) -> str:
@@ -230,6 +251,8 @@ _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "checkpoint": kept,
     "noted": lambda event: _because(noted(event), event),
     "shadow": lambda event: _because(would_have(event), event),
+    "held": lambda event: _because(held_back(event), event),
+    "superseded": lambda event: _because(superseded(event), event),
     "refused": _refused,
     "missing": _missing,
     "dismissed": _dismissed,

@@ -7,7 +7,7 @@ from typing import Any
 
 from kungfu.cli.story.values import figure, items_of, number, text_of
 
-__all__ = ["noted", "set_to", "would_have"]
+__all__ = ["held_back", "noted", "set_to", "would_have"]
 
 Fields = Mapping[str, Any]
 
@@ -42,6 +42,13 @@ def noted(event: Fields) -> str:
 def would_have(event: Fields) -> str:
     """What a rule in the shadow would have asked for."""
     return f"step {figure(event.get('step'))}: {_asks(event, 'would have asked for')}"
+
+
+def held_back(event: Fields) -> str:
+    """What a rule asked for when the job's budget of rescales was used up."""
+    rule = text_of(event, "rule").removeprefix("held(").removesuffix(")")
+    what = _asks({**event, "rule": rule}, "asks for")
+    return f"step {figure(event.get('step'))}: {what}; held back, for the job's budget of rescales is used up"
 
 
 def _asks(event: Fields, verb: str) -> str:

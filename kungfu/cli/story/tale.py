@@ -12,8 +12,8 @@ from kungfu.cli.story.gaps import is_gap
 from kungfu.cli.story.hosts import HOST_TELLERS
 from kungfu.cli.story.recovering import changes, lost, recovered, stopped_s
 from kungfu.cli.story.rescaling import timing_of
-from kungfu.cli.story.sentence import asked, change, reasons, sentence
-from kungfu.cli.story.settings import noted, set_to, would_have
+from kungfu.cli.story.sentence import asked, change, reasons, sentence, superseded
+from kungfu.cli.story.settings import held_back, noted, set_to, would_have
 from kungfu.cli.story.values import count, duration, figure, items_of, mapping_of, number, peers_named, text_of
 
 __all__ = ["Paragraph", "paces", "tell"]
@@ -116,7 +116,8 @@ def _called(event: Fields) -> Told:
     wanted = event.get("asked")
     what = f"it wants {count(wanted, 'peer')}" if number(wanted) is not None else "it wants no change of size"
     headline = f"step {figure(event.get('step'))}: the hook {text_of(event, 'rule')} was called; {what}"
-    return headline, [f"it was given: {saw}"] if saw else []
+    ignored = [f"passed over: {event['ignored']}"] if event.get("ignored") else []
+    return headline, [*([f"it was given: {saw}"] if saw else []), *ignored]
 
 
 def _seen(event: Fields) -> list[str]:
@@ -147,6 +148,8 @@ _TELLERS: Mapping[str, Callable[[Fields], Told]] = {
     "checkpoint": lambda event: (kept(event), kept_how(event)),
     "noted": lambda event: (noted(event), _seen(event)),
     "shadow": lambda event: (would_have(event), _seen(event)),
+    "held": lambda event: (held_back(event), _seen(event)),
+    "superseded": lambda event: (superseded(event), _seen(event)),
     "refused": _refused,
     "lost": lost,
     "recovered": recovered,

@@ -12,6 +12,7 @@ from kungfu.compiler.explain.sharing import Shared, shared_parts
 from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import Plan, Segment
 from kungfu.control import Rule
+from kungfu.control.rule import Standing
 from kungfu.signal import SOURCES, Signal, topological
 
 __all__ = ["explain"]
@@ -77,8 +78,15 @@ def _rule_on_rescale(rule: Rule, words: _Words) -> Iterator[str]:
             yield f"    {_node(node, words)}"
 
 
+_STANDINGS: Mapping[Standing, str] = {
+    "acting": "",
+    "shadow": ", a shadow: nobody acts on it",
+    "held": ", which tells that the budget holds a rule back: nobody acts on it",
+}
+
+
 def _heading(rule: Rule) -> str:
-    return f"rule {rule.name}" + (", a shadow: nobody acts on it" if rule.standing == "shadow" else "")
+    return f"rule {rule.name}{_STANDINGS[rule.standing]}"
 
 
 def _seen(rule: Rule, labels: Labels) -> str:

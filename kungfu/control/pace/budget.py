@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kungfu.errors import PolicyError
 from kungfu.ops import all_reduce, is_finite, maximum, minimum, where
 from kungfu.signal import Signal, Source, fold
 
-__all__ = ["Budget", "rescale_cost", "rescales_left"]
+__all__ = ["Budget", "Credit", "credit_of", "news_of_held", "rescale_cost"]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """At most `rescales` changes of the size at once, and one more for every ``per_steps / rescales`` steps.
+    """At most `rescales` changes of the cluster at once, and one more for every ``per_steps / rescales`` steps.
 
     A token bucket: it starts full with `rescales` tokens, gains them back evenly over `per_steps` steps, and every
-    change of the size costs one, whoever asked for it. While less than one is left, no rule may rescale. Over any run
-    of n steps, policies thus change the size at most ``rescales * (1 + n / per_steps)`` times.
+    change of the membership costs one, whoever asked for it. While less than one is left, no rule may rescale, evict
+    or replace, and what a hook asks for is passed over; of several rules in one step each needs a token of its own, in
+    the order of the policies. Over any run of n steps, policies thus change the cluster at most
+    ``rescales * (1 + n / per_steps)`` times. A rule that is held back is told of, once until a token is left again.
     """
 
     rescales: int
@@ -30,18 +32,49 @@ class Budget:
                 raise PolicyError(f"Budget({name}={value!r}): takes a whole number from 1 to {(1 << 20) - 1}")
 
 
-def rescales_left(budget: Budget) -> Signal:
-    """How many rescales the budget still has: float32, agreed. Cost: two int64 of state, no message."""
+@dataclass(frozen=True, eq=False)
+class Credit:
+    """What a budget still has: `parts` (int64, agreed), of which a change costs `price`."""
+
+    parts: Signal
+    price: int
+
+    def allows(self, taken: Signal) -> Signal:
+        """Whether a change is left where `taken` (int64) others come before it."""
+        return self.parts >= (taken + 1) * self.price
+
+    def left(self, taken: Signal) -> Signal:
+        """How many changes are left then: float32."""
+        return (self.parts / self.price - taken).named("rescales_left")
+
+    def whole_left(self, taken: Signal) -> Signal:
+        """How many whole ones: int64."""
+        return (self.parts // self.price - taken).named("rescales_left")
+
+
+def credit_of(budget: Budget) -> Credit:
+    """What a budget still has in a step. Cost: two int64 of state, no message."""
     full, price, gain = budget.rescales * budget.per_steps, budget.per_steps, budget.rescales
 
-    def update(state: tuple[Signal, ...], size: Signal) -> tuple[Signal, ...]:
+    def update(state: tuple[Signal, ...], view: Signal) -> tuple[Signal, ...]:
         credit, before = state
-        changed = (before != 0) & (size != before)
+        changed = (before >= 0) & (view > before)  # a job that is resumed begins with the first view again
         # In whole numbers: what a float lost in the last bit could be the rescale that makes peers disagree.
-        return minimum(maximum(where(changed, credit - price, credit), 0) + gain, full), size
+        return minimum(maximum(where(changed, credit - price, credit), 0) + gain, full), view
 
-    credit = fold(update, (full, 0), Source("size"), output=lambda state: state[0])
-    return (credit / price).named("rescales_left")
+    return Credit(fold(update, (full, -1), Source("view"), output=lambda state: state[0]), price)
+
+
+def news_of_held(blocked: Signal, *, allowed: Signal, gate: Signal) -> Signal:
+    """In the steps of the gate: where `blocked` holds for the first time since `allowed` last held.
+
+    Cost: two truth values of state.
+    """
+
+    def update(state: tuple[Signal, ...], now: Signal, free: Signal) -> tuple[Signal, ...]:
+        return now & ~state[1], (state[1] | now) & ~free
+
+    return gate & replace(fold(update, (False, False), blocked, allowed, output=lambda state: state[0]), gate=gate)
 
 
 def rescale_cost(*, at_first_s: float) -> Signal:

@@ -12,6 +12,7 @@
 | to be replaced, under way | some or all   | as many leave as have come, but the last one who was there    |
 |                          |                | before: it leaves at the next barrier                         |
 | a notice to the only peer | any           | the same: another one comes before it leaves                  |
+| a size and peers by name  | any            | who is named goes first; the others make up the size          |
 
 A view always has somebody of the view before it, who holds the state: who has just joined holds all of it only behind
 its first step.
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from kungfu.runtime.deciding.ramp import Ramp
 from kungfu.runtime.deciding.view import Peer, View
@@ -76,7 +77,11 @@ class Leave:
 
 @dataclass(frozen=True)
 class Wish:
-    """A rule that fired: the size it asks for, what it saw, and who is to leave if it names them."""
+    """A rule that fired: the size it asks for, what it saw, and who is to leave if it names them.
+
+    One without ``leave`` asks for a size. ``others`` name peers that are to leave as well, in the same request: see
+    ``kungfu.runtime.deciding.merge``.
+    """
 
     size: int
     keep: Keep
@@ -85,6 +90,12 @@ class Wish:
     saw: Mapping[str, float] = field(default_factory=dict)
     contest: Contest = field(default_factory=Contest)
     leave: Leave | None = None
+    others: tuple[Wish, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Wish, ...]:
+        """The wishes that were merged into this one, each by itself; this one alone where none were."""
+        return (replace(self, others=()), *self.others)
 
 
 @dataclass(frozen=True)
@@ -127,8 +138,8 @@ def decide(
         return _departed(view, terms, limits, wish=wish, prepared=prepared)
     if wish is not None:
         terms = replace(terms, departing=())  # they are alone: who was to come for them was lost, and a wish is newer
-    if wish is not None and wish.leave is not None:
-        return _left(view, terms, limits, wish, wish.leave, prepared)
+    if wish is not None and (wish.leave is not None or wish.others):
+        return _left(view, terms, limits, wish, prepared)
     under_way = terms.target_size > 0
     terms = replace(terms, leaving=tuple(peer for peer in terms.leaving if view.rank_of(peer) is not None))
     asked = terms.target_size - view.size + len(terms.leaving)  # so many peers are under way
@@ -181,29 +192,86 @@ def _departed(view: View, terms: Terms, limits: Limits, *, wish: Wish | None, pr
     return replace(after, view=View(view.version + 1, after.view.peers), prepare=prepare)
 
 
-def _left(view: View, terms: Terms, limits: Limits, wish: Wish, leave: Leave, prepared: Prepared | None) -> Decision:
-    """Peers leave by name; a notice cannot be refused, but the last peer of a job stays until another one has come."""
-    least = 1 if leave.when == "noticed" else limits.minimum
-    named = tuple(peer for peer in view.ids if peer in leave.peers)
-    going = named[: max(0, view.size - least)]
-    refused = view.size - len(named) if len(going) < len(named) else 0
-    last = leave.when == "noticed" and not going and wish.size > 0
-    if named and (leave.when == "replaced" or last):
-        # As many as now, and those who come for peers that were lost since it was asked for.
-        target = max(view.size, min(wish.size, terms.target_size))
-        terms = replace(terms, target_size=target, leaving=named, refused_size=0)
-        return Decision(view, terms, target + len(named), host=leave.host)
-    if not going:
-        return decide(view, replace(terms, refused_size=refused), limits, prepared=prepared)
-    shrunk, under_way = view.changed(leave=going), terms.target_size > 0
-    wanted = max(shrunk.size, limits.clip(wish.size))
-    if leave.when == "noticed":
-        terms = replace(terms, target_size=0)  # who is taken away does not change what is trained: the batch stays
+@dataclass(frozen=True)
+class _Named:
+    """Who is named, in rank order: who leaves now, who is to be replaced; and who has to stay for the job's minimum."""
+
+    now: tuple[int, ...]
+    replaced: tuple[int, ...]
+    kept: int
+    noticed_only: bool
+    host: int | None
+
+
+def _left(view: View, terms: Terms, limits: Limits, wish: Wish, prepared: Prepared | None) -> Decision:
+    """Peers leave by name; where the wish asks for a size too, those who are named go first.
+
+    A notice cannot be refused, but the last peer of a job stays until another one has come.
+    """
+    named, under_way = _named(view, terms, limits, wish), terms.target_size > 0
+    if wish.leave is None:
+        terms = replace(terms, keep=wish.keep, refused_size=0)
+        wanted = _reachable(wish.size, terms, limits)
+        terms = replace(terms, refused_size=wish.size if wanted != wish.size else 0)
     else:
-        shrunk, terms = _settled(shrunk, replace(terms, keep=wish.keep, refused_size=refused))
-    if wanted == shrunk.size:
-        return Decision(shrunk, terms, wanted + len(going) if under_way else None)
-    return Decision(shrunk, replace(terms, target_size=wanted), wanted + len(going))
+        wanted = _unasked(view, terms, limits, wish, named)
+        refused = view.size - len(named.now) - named.kept if named.kept else 0
+        terms = terms if named.noticed_only else replace(terms, refused_size=refused)
+        if not named.now and not named.replaced:
+            return decide(view, terms, limits, prepared=prepared)
+    staying = [peer for peer in view.ids if peer not in named.now]
+    # A smaller size is made of those who are named first, and then of the newest.
+    order = [*named.replaced, *(peer for peer in reversed(staying) if peer not in named.replaced)]
+    gone = (*named.now, *order[: max(0, len(staying) - wanted)])
+    leaving = tuple(peer for peer in named.replaced if peer not in gone)
+    shrunk = view.changed(leave=gone) if gone else view
+    pending = wanted > shrunk.size or bool(leaving)
+    if gone:
+        stays = named.noticed_only and (pending or wish.leave is not None)
+        shrunk, terms = _after_leaving(shrunk, terms, wish, batch_stays=stays)
+    terms = replace(terms, target_size=wanted if pending else 0, leaving=leaving)
+    processes = wanted + len(leaving) + len(gone)  # the agent still counts those who leave
+    return Decision(shrunk, terms, processes if pending or under_way else None, host=named.host)
+
+
+def _named(view: View, terms: Terms, limits: Limits, wish: Wish) -> _Named:
+    """Whom a wish and those that came with it name; who is to leave now is not replaced."""
+    leaves = [one.leave for one in wish.parts if one.leave is not None]
+    of = {when: {peer for one in leaves if one.when == when for peer in one.peers} for when in get_args(When)}
+    told = [peer for peer in view.ids if peer in of["noticed"]]
+    noticed = told[: view.size - 1]
+    evicted = [peer for peer in view.ids if peer in of["now"] and peer not in noticed]
+    free = evicted[: max(0, view.size - len(noticed) - limits.minimum)]
+    now = tuple(peer for peer in view.ids if peer in noticed or peer in free)
+    others = of["replaced"] - {*now}
+    if told and not noticed and wish.size > 0:
+        others |= {*told}  # the only peer
+    if wish.leave is None:
+        others |= {*evicted} - {*now}  # the size says how many there shall be, and those who come let them go
+    elif noticed and not others:
+        others = set(terms.leaving) - {*now}  # who is taken away changes nothing that is under way
+    host = next((one.host for one in leaves if one.host is not None), None)
+    replaced = tuple(peer for peer in view.ids if peer in others)
+    return _Named(now, replaced, len(evicted) - len(free), bool(noticed) and not evicted, host)
+
+
+def _unasked(view: View, terms: Terms, limits: Limits, wish: Wish, named: _Named) -> int:
+    """The size after a wish that names peers only: a notice says how many the job shall have with those under way."""
+    staying = view.size - len(named.now)
+    if named.now and named.noticed_only:
+        under_exchange = sum(view.rank_of(peer) is not None for peer in terms.leaving)
+        return max(staying, limits.clip(wish.size - under_exchange))
+    if named.now or not named.replaced:
+        return staying
+    # As many as now, and those who come for peers that were lost since it was asked for.
+    return max(staying, min(wish.size, terms.target_size))
+
+
+def _after_leaving(view: View, terms: Terms, wish: Wish, *, batch_stays: bool) -> tuple[View, Terms]:
+    """Who is taken away does not change what is trained: the batch stays until others have come."""
+    if batch_stays:
+        return view, replace(terms, target_size=0, leaving=())
+    return _settled(view, replace(terms, keep=wish.keep))
 
 
 def _accounts_for(prepared: Prepared, asked: int, view: View) -> bool:

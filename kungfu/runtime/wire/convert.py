@@ -88,6 +88,7 @@ def from_wish(wish: Wish) -> pb.Wish:
         won=wish.contest.won,
         lost=wish.contest.lost,
         leave=None if wish.leave is None else _from_leave(wish.leave),
+        others=[from_wish(one) for one in wish.others],
     )
 
 
@@ -95,7 +96,8 @@ def to_wish(message: pb.Wish) -> Wish:
     leave = _to_leave(message.leave) if message.HasField("leave") else None
     contest = Contest(tuple(message.won), tuple(message.lost))
     keep = cast(Keep, message.keep)
-    return Wish(message.size, keep, message.rule, message.step, dict(message.saw), contest, leave)
+    others = tuple(to_wish(one) for one in message.others)
+    return Wish(message.size, keep, message.rule, message.step, dict(message.saw), contest, leave, others)
 
 
 def _from_leave(leave: Leave) -> pb.Leave:

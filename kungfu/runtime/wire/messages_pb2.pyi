@@ -92,7 +92,7 @@ class Verdict(_message.Message):
     def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., error: _Optional[str] = ..., kind: _Optional[str] = ..., wish: _Optional[_Union[Wish, _Mapping]] = ...) -> None: ...
 
 class Wish(_message.Message):
-    __slots__ = ("size", "keep", "rule", "step", "saw", "won", "lost", "leave")
+    __slots__ = ("size", "keep", "rule", "step", "saw", "won", "lost", "leave", "others")
     class SawEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +108,7 @@ class Wish(_message.Message):
     WON_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     size: int
     keep: str
     rule: str
@@ -116,7 +117,8 @@ class Wish(_message.Message):
     won: _containers.RepeatedScalarFieldContainer[str]
     lost: _containers.RepeatedScalarFieldContainer[str]
     leave: Leave
-    def __init__(self, size: _Optional[int] = ..., keep: _Optional[str] = ..., rule: _Optional[str] = ..., step: _Optional[int] = ..., saw: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    others: _containers.RepeatedCompositeFieldContainer[Wish]
+    def __init__(self, size: _Optional[int] = ..., keep: _Optional[str] = ..., rule: _Optional[str] = ..., step: _Optional[int] = ..., saw: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., others: _Optional[_Iterable[_Union[Wish, _Mapping]]] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("peers", "when", "host")

@@ -156,6 +156,7 @@ def _known_before(
         "step": ledger.progress.step.read_value() + 1,
         "samples_done": ledger.progress.trained,
         "size": size,
+        "view": ledger.place.version,
         "local_batch_size": expected / _float(size),
         "global_batch_size": tf.cast(tf.round(expected), tf.int64),
         "epoch_samples": ledger.progress.samples,
@@ -225,7 +226,6 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> 
     outcome = averaging.program.conclude(sources, extras[_HEADER:], all_reduce)
     ledger.figures.total_samples.assign(sources["total_samples"])
     of_the_step = {
-        "view": ledger.place.version,
         "epoch": ledger.progress.epoch,
         "seconds": ledger.timing.step_seconds,
     }

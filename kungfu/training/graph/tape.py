@@ -21,8 +21,8 @@ __all__ = ["Column", "Tape", "make_tape"]
 
 Group = Literal["step", "local", "agreed", "watched", "targets", "fired"]
 
-# What the host asks for beside the sources: the view of the step, its epoch, and how long the step took.
-_OF_THE_STEP: Mapping[str, DType] = {"view": "int64", "epoch": "int64", "seconds": "float32"}
+# What the host asks for beside the sources: the epoch of the step, and how long the step took.
+_OF_THE_STEP: Mapping[str, DType] = {"epoch": "int64", "seconds": "float32"}
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any
 
 from kungfu.runtime.deciding.decide import Wish
+from kungfu.runtime.deciding.merge import Superseded
 from kungfu.runtime.deciding.setting import Setting
 from kungfu.runtime.peer.passage import Passage, Told
+from kungfu.training.record.done import done_of
 from kungfu.training.record.pace import Stop
 from kungfu.training.record.span import span_of
 from kungfu.training.requests import Fired
@@ -40,10 +42,11 @@ class Chronicle:
         """This peer is in the job."""
         self._leading = passage.after.rank == 0
 
-    def called(self, rule: str, *, step: int, saw: Mapping[str, float], asked: int | None) -> None:
-        """A hook was called."""
+    def called(self, rule: str, *, step: int, saw: Mapping[str, float], asked: int | None, ignored: str = "") -> None:
+        """A hook was called; ``ignored`` says why what it asked for is passed over, where it is."""
         if self._leading:
-            self._record("events", {"event": "called", "step": step, "rule": rule, "saw": saw, "asked": asked})
+            told = {"event": "called", "step": step, "rule": rule, "saw": saw, "asked": asked}
+            self._record("events", {**told, "ignored": ignored} if ignored else told)
 
     def set(self, settings: Sequence[Setting]) -> None:
         """The leader's barrier changes other settings than the size."""
@@ -63,18 +66,27 @@ class Chronicle:
             )
 
     def shadowed(self, fired: Sequence[Fired]) -> None:
-        """What rules in the shadow would have asked for."""
+        """What rules in the shadow would have asked for, and what rules ask for that the job's budget holds back."""
         for one in fired:
-            self._record("events", _told(one) | {"event": "shadow"})
+            self._record("events", _told(one) | {"event": "held" if one.standing == "held" else "shadow"})
+
+    def superseded(self, superseded: Sequence[Superseded]) -> None:
+        """Wishes that came to nothing since another one came before them, or after them."""
+        for one in superseded if self._leading else ():
+            wish = one.wish
+            told = {"step": wish.step, "rule": wish.rule, "saw": wish.saw, "asked": wish.size, "by": one.by}
+            self._record("events", {"event": "superseded", **told, **_named(wish)})
 
     def passed(self, passage: Passage, *, step: int, stop_s: float) -> None:
         """A barrier was held after ``step``; it stopped this peer for ``stop_s`` seconds."""
         before, after = passage.before, passage.after
         assert before is not None
         if passage.wish is not None:
-            self._under_way = passage.wish
             if self._leading:
-                self._decided(passage, passage.wish)
+                self.superseded(self._no_longer(passage, passage.wish))
+                for wish in passage.wish.parts:
+                    self._decided(passage, wish)
+            self._under_way = passage.wish
         self._leading = after.rank == 0
         if after.view.version == before.view.version:
             self._stayed(passage)
@@ -84,7 +96,7 @@ class Chronicle:
         self._rescale = {
             "event": "rescale",
             "step": step,
-            "rule": ended.rule if ended else "",
+            "rule": _rules_of(ended) if ended else "",
             "decided_at": ended.step if ended else None,
             "from": before.view.size,
             "to": after.view.size,
@@ -118,6 +130,9 @@ class Chronicle:
         assert survived is not None
         self._leading = after.rank == 0
         self.ended()  # a change of the membership that no step came after
+        if self._under_way is not None and before.terms.leaving:
+            exchanges = [one for one in self._under_way.parts if one.leave and one.leave.when == "replaced"]
+            self.superseded([Superseded(one, "the loss of peers") for one in exchanges])
         self._under_way = None  # who comes next comes for those that were lost
         self._rescale = {
             "event": "recovered",
@@ -170,6 +185,17 @@ class Chronicle:
         prepared = dict(passage.prepared.parts) if passage.prepared else {}
         return {**prepared, **{name: seconds for name, seconds in passage.parts.items() if "/" not in name}}
 
+    def _no_longer(self, passage: Passage, newer: Wish) -> list[Superseded]:
+        """What was under way before this barrier, where the wish that it followed put something else in its place."""
+        before, after, older = passage.before, passage.after.terms, self._under_way
+        assert before is not None
+        if older is None or not before.terms.target_size:
+            return []
+        stays = {*before.terms.leaving} & {*passage.after.view.ids} <= {*after.leaving}
+        if stays and before.terms.target_size in (after.target_size, passage.after.view.size):
+            return []
+        return [Superseded(one, newer.rule) for one in older.parts]
+
     def _decided(self, passage: Passage, wish: Wish) -> None:
         assert passage.before is not None
         self._record(
@@ -181,7 +207,7 @@ class Chronicle:
                 "saw": wish.saw,
                 "size": passage.before.view.size,
                 "asked": wish.size,
-                "done": _in_words(passage, wish),
+                "done": done_of(passage, wish),
                 **_named(wish),
             },
         )
@@ -194,7 +220,7 @@ class Chronicle:
                 "events",
                 {
                     "event": "refused",
-                    "rule": self._under_way.rule if self._under_way else "",
+                    "rule": _rules_of(self._under_way) if self._under_way else "",
                     "asked": passage.after.terms.refused_size or (self._under_way.size if self._under_way else 0),
                     "size": passage.after.view.size,
                     "reason": passage.prepared.reason,
@@ -206,6 +232,11 @@ def _stopped(stop: Stop) -> dict[str, float]:
     """For how long training stood still, from step to step, and where that time went."""
     seconds = {"noticed_s": stop.noticed_s, "regrouped_s": stop.regrouped_s, "step_s": stop.step_s}
     return {"stop_s": round(stop.seconds, 6), **{name: round(value, 6) for name, value in seconds.items()}}
+
+
+def _rules_of(wish: Wish) -> str:
+    """The rules that a change follows from."""
+    return " and ".join(one.rule for one in wish.parts)
 
 
 def _named(wish: Wish) -> dict[str, Any]:
@@ -220,23 +251,6 @@ def _named(wish: Wish) -> dict[str, Any]:
 
 def _metrics(now: float, figures: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     return {"time": round(now, 6), **figures()}
-
-
-def _in_words(passage: Passage, wish: Wish) -> str:
-    """What a barrier made of a wish."""
-    assert passage.before is not None
-    size, after = passage.before.view.size, passage.after
-    if after.view.size < size:
-        gone = size - after.view.size
-        return f"{gone} peer{'s' if gone > 1 else ''} leave{'' if gone > 1 else 's'} at once"
-    if after.terms.leaving:
-        count = len(after.terms.leaving)
-        return f"{count} peer{'s' if count > 1 else ''} will be replaced; others are being prepared"
-    if after.terms.target_size > size:
-        more = after.terms.target_size - size
-        preparing = f"{more} more {'are' if more > 1 else 'is'} being prepared while training goes on"
-        return preparing if after.terms.target_size == wish.size else f"{preparing}; {wish.size} is out of reach"
-    return f"nothing: the size stays {size}"
 
 
 def _told(fired: Fired) -> dict[str, Any]:

@@ -23,7 +23,7 @@ __all__ = ["SNAPSHOT_EVERY", "Recorder"]
 
 SNAPSHOT_EVERY = 100  # steps: a snapshot reads every variable of every fold
 
-_OF_THE_PLACE, _UNKNOWN = ("step", "rank"), float("-inf")
+_OF_THE_PLACE, _UNKNOWN = ("step", "view", "rank"), float("-inf")
 _KINDS: Mapping[str, Callable[[float], int]] = {"int64": int, "bool": bool}
 _MOST_FORMS = 256
 
@@ -98,7 +98,7 @@ class _Layout:
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
         places = {(one.group, one.name): index for index, one in enumerate(columns)}
-        self._place = [places["agreed", "step"], places["step", "view"], places["local", "rank"]]
+        self._place = [places["agreed", "step"], places["agreed", "view"], places["local", "rank"]]
         self._local, self._agreed = (
             [i for i, one in enumerate(columns) if one.group == group and one.name not in _OF_THE_PLACE]
             for group in ("local", "agreed")

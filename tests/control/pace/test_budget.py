@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kungfu import control
+from kungfu import control, ops
 from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.control import Budget
@@ -59,7 +59,58 @@ def test_a_change_that_somebody_else_asked_for_is_charged_too() -> None:
 
 def test_a_shadow_is_not_held_by_the_budget() -> None:
     plan = compile_policies([compose(FLAPPING, shadow(FLAPPING))], budget=Budget(1, 100))
-    assert ["rescales_left" in names for names in plan.saw] == [True, False]
+    assert [(rule.standing, "rescales_left" in rule.saw) for rule in plan.rules] == [
+        ("acting", True),
+        ("shadow", False),
+        ("held", True),  # it tells when the first one is held back
+    ]
+
+
+def test_an_exchange_costs_as_much_as_a_change_of_the_size_and_is_held_back_as_well() -> None:
+    def exchanging(training: Any) -> Any:
+        return control.always().replace(ops.all_gather(training.busy_seconds) > 1)
+
+    replay = Replay(compile_policies([Policy("exchanging", exchanging)], budget=Budget(2, 100)), size=2)
+    fired = []
+    for step in range(1, 8):
+        outcome = replay.step([{"busy_seconds": 1}, {"busy_seconds": 2}], {**CALM, "step": step})
+        fired.append(bool(outcome.fired[0]))
+        if fired[-1]:
+            replay.rescale(2)  # as many peers as before, and not the same
+    assert fired == [True, True, False, False, False, False, False]
+
+
+def test_of_several_rules_in_one_step_each_needs_a_change_of_its_own() -> None:
+    def several(training: Any) -> Any:
+        busy = ops.all_gather(training.busy_seconds)
+        return (
+            control.always().replace(busy > 3),
+            control.always().rescale(3 - training.size),
+            control.always().call(print),
+        )
+
+    plan = compile_policies([Policy("several", several)], budget=Budget(1, 100))
+    replay = Replay(plan, size=2)
+    outcome = replay.step([{"busy_seconds": 1}, {"busy_seconds": 4}], {**CALM, "step": 1})
+    hook = plan.rules[2]
+    assert [rule.standing for rule in plan.rules] == ["acting", "acting", "acting", "held", "held"]
+    assert outcome.fired.tolist() == [True, False, True, False, True]
+    assert hook.budget == "rescales_left"
+    outcome = replay.step([{"busy_seconds": 1}, {"busy_seconds": 1}], {**CALM, "step": 2})
+    assert outcome.fired.tolist() == [False, True, True, False, False]
+
+
+def test_that_a_rule_is_held_back_is_told_once_until_a_change_is_left_again() -> None:
+    plan = compile_policies([FLAPPING], budget=Budget(1, 5))
+    replay, told = Replay(plan, size=1), []
+    for step in range(1, 14):
+        outcome = replay.step([{}] * replay.size, {**CALM, "step": step})
+        if outcome.fired[0]:
+            replay.rescale(int(outcome.targets[0]))
+        if outcome.fired[1]:
+            told.append((step, float(outcome.targets[1])))
+    assert [rule.name for rule in plan.rules] == ["rescale", "held(rescale)"]
+    assert told == [(2, 1.0), (7, 2.0), (12, 1.0)]
 
 
 @pytest.mark.parametrize("given", [{"rescales": 0, "per_steps": 5}, {"rescales": 2, "per_steps": 2.5}])

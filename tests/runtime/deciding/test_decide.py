@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -404,3 +406,74 @@ def test_whatever_happens_each_view_has_somebody_of_the_one_before_it(data: st.D
         assert decision.terms.global_batch_size > 0
         assert not set(decision.terms.departing) - set(decision.view.ids)
         view, terms = decision.view, decision.terms
+
+
+# ---- a size and peers by name in one request ------------------------------------------------------------------------
+
+
+def together(target: int | None, *named: Wish, keep: Keep = "local_batch_size") -> Wish:
+    lead = named[0] if target is None else wish(target, keep)
+    return replace(lead, others=named[1:] if target is None else named)
+
+
+@pytest.mark.parametrize(
+    ("asked", "ids", "target", "leaving", "prepare"),
+    [
+        # of four: a size below, and one to replace: it is among those who leave
+        (together(3, leaving(1, when="replaced")), (0, 2, 3), 0, (), None),
+        (together(2, leaving(1, when="replaced")), (0, 2), 0, (), None),
+        (together(3, leaving(1, 2, when="replaced")), (0, 2, 3), 3, (2,), 5),
+        # the same size, or more: those who come take its place
+        (together(4, leaving(1, when="replaced")), (0, 1, 2, 3), 4, (1,), 5),
+        (together(6, leaving(1, when="replaced")), (0, 1, 2, 3), 6, (1,), 7),
+        # one to evict goes at once, and the size is what was asked for
+        (together(3, leaving(1)), (0, 2, 3), 0, (), None),
+        (together(2, leaving(1)), (0, 2), 0, (), None),
+        (together(6, leaving(1)), (0, 2, 3), 6, (), 7),
+        # two rules that name peers: all of them
+        (together(None, leaving(1), leaving(2)), (0, 3), 0, (), None),
+        (together(None, leaving(1), leaving(2, when="replaced")), (0, 2, 3), 3, (2,), 5),
+        (together(None, leaving(1), leaving(1, when="replaced")), (0, 2, 3), 0, (), None),
+        # a notice beside a size
+        (together(4, leaving(1, when="noticed", size=4)), (0, 2, 3), 4, (), 5),
+        (together(3, leaving(1, when="noticed", size=4)), (0, 2, 3), 0, (), None),
+    ],
+)
+def test_who_is_named_goes_first_and_the_others_make_up_the_size(
+    asked: Wish, ids: tuple[int, ...], target: int, leaving: tuple[int, ...], prepare: int | None
+) -> None:
+    decision = decide(view_of(4), terms_of(4), LIMITS, wish=asked)
+    assert decision.view.ids == ids
+    assert (decision.terms.target_size, decision.terms.leaving) == (target, leaving)
+    assert decision.prepare == prepare
+
+
+def test_those_who_come_for_a_size_and_for_an_exchange_come_in_one_change() -> None:
+    asked = decide(view_of(3), terms_of(3), LIMITS, wish=together(4, leaving(0, when="replaced")))
+    swapped = decide(view_of(3), asked.terms, LIMITS, prepared=Prepared(peers(7, 8)))
+    assert swapped == Decision(View(6, peers(1, 2, 7, 8)), terms_of(4))
+
+
+def test_an_evicted_peer_that_the_minimum_holds_leaves_when_the_size_brings_another() -> None:
+    asked = decide(view_of(2), terms_of(2), Limits(2, 6), wish=together(3, leaving(0)))
+    assert (asked.view, asked.terms.leaving, asked.prepare) == (view_of(2), (0,), 4)
+
+
+def test_the_batch_that_stays_is_that_of_the_size() -> None:
+    decision = decide(view_of(4), terms_of(4), LIMITS, wish=together(2, leaving(0), keep="global_batch_size"))
+    assert (decision.view.ids, decision.terms) == ((1, 2), Terms(128, 64.0, keep="global_batch_size"))
+
+
+def test_the_batch_stays_while_others_come_for_one_that_was_taken_away_also_beside_a_size() -> None:
+    decision = decide(view_of(4), terms_of(4), LIMITS, wish=together(5, leaving(1, when="noticed", size=4)))
+    assert (decision.view.size, decision.terms.global_batch_size) == (3, 128)
+    joined = decide(decision.view, decision.terms, LIMITS, prepared=Prepared(peers(7, 8)))
+    assert joined.terms == terms_of(5)
+
+
+def test_a_notice_while_another_is_exchanged_leaves_the_exchange_as_it_is() -> None:
+    asked = decide(view_of(4), terms_of(4), LIMITS, wish=leaving(1, when="replaced"))
+    people = 5  # that the agent counts: four, and one that is getting ready
+    noticed = decide(view_of(4), asked.terms, LIMITS, wish=leaving(2, when="noticed", size=people))
+    assert (noticed.view.ids, noticed.terms.target_size, noticed.terms.leaving) == ((0, 1, 3), 4, (1,))
+    assert noticed.prepare == 6, "one for each of both, beside the four that it still counts"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 from hypothesis import given
@@ -49,18 +50,19 @@ def test_an_offer(prepared: Prepared) -> None:
     assert convert.to_prepared(message) == prepared
 
 
-@given(
-    st.builds(
-        Wish,
-        counts,
-        keeps,
-        st.text(max_size=9),
-        counts,
-        st.dictionaries(st.text(max_size=5), seconds, max_size=3),
-        st.builds(Contest, names, names),
-        st.none() | st.builds(Leave, st.lists(counts, max_size=3).map(tuple), st.sampled_from(get_args(When))),
-    )
+wishes = st.builds(
+    Wish,
+    counts,
+    keeps,
+    st.text(max_size=9),
+    counts,
+    st.dictionaries(st.text(max_size=5), seconds, max_size=3),
+    st.builds(Contest, names, names),
+    st.none() | st.builds(Leave, st.lists(counts, max_size=3).map(tuple), st.sampled_from(get_args(When))),
 )
+
+
+@given(st.builds(lambda wish, others: replace(wish, others=others), wishes, st.lists(wishes, max_size=2).map(tuple)))
 def test_a_wish(wish: Wish) -> None:
     message = pb.Wish.FromString(convert.from_wish(wish).SerializeToString())
     assert convert.to_wish(message) == wish

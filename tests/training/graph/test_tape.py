@@ -27,13 +27,13 @@ def offered():
 
 def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
     tape, sources = make_tape(PLAN), offered()
-    of_the_step = {"view": tf.constant(3, tf.int64), "epoch": tf.constant(2, tf.int64), "seconds": tf.constant(0.25)}
+    of_the_step = {"epoch": tf.constant(2, tf.int64), "seconds": tf.constant(0.25)}
     outcome = Outcome(
         tf.constant([True]), tf.constant([4.0]), tf.zeros([0, 1], tf.bool), tf.zeros([3]), tf.constant([7.0])
     )
     tf.function(lambda: tape.write(of_the_step, sources, outcome))()
     told = {(one.group, one.name): value for one, value in zip(tape.columns, tape.row.numpy().tolist(), strict=True)}
-    assert (told["step", "view"], told["step", "epoch"], told["step", "seconds"]) == (3, 2, 0.25)
+    assert (told["step", "epoch"], told["step", "seconds"]) == (2, 0.25)
     assert (told["fired", "gns_batch"], told["targets", "gns_batch"], told["watched", "noise_scale"]) == (1, 4, 7)
     assert tape.fired(tape.row.numpy()) == {"gns_batch"}
     for name, value in sources.items():
@@ -49,7 +49,7 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
 def test_whole_numbers_beyond_float32_stay_whole():
     tape = make_tape(compile_policies([]))
     sources = offered() | {"samples_done": tf.constant(2**40 + 1, tf.int64)}
-    of_the_step = {"view": tf.constant(1, tf.int64), "epoch": tf.constant(0, tf.int64), "seconds": tf.constant(1.0)}
+    of_the_step = {"epoch": tf.constant(0, tf.int64), "seconds": tf.constant(1.0)}
     none = [tf.zeros([0], tf.bool), tf.zeros([0]), tf.zeros([0, 1], tf.bool), tf.zeros([0]), tf.zeros([0])]
     tape.write(of_the_step, sources, Outcome(*none))
     names = [one.name for one in tape.columns]

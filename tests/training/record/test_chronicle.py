@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
+from kungfu.runtime.deciding.decide import Leave, Prepared, Terms, Wish
+from kungfu.runtime.deciding.merge import Superseded
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.passage import Passage, Standing, Survived
 from kungfu.training.record.chronicle import Chronicle
@@ -170,3 +171,60 @@ def test_a_change_of_the_membership_that_no_step_came_after_is_told_when_the_nex
     assert [(event["event"], event["stop_s"]) for event in events(recorded)] == [("rescale", 0.25), ("recovered", 5.25)]
     told.stepped(FIGURES.copy)
     assert [event["event"] for event in events(recorded)] == ["rescale", "recovered", "recovered"]
+
+
+# ---- what several ask for, and what did not happen -------------------------------------------------------------------
+
+SLOW = Wish(2, "local_batch_size", "slow", 50, {"marked": 1.0}, leave=Leave((1,), "replaced"))
+
+
+def test_each_rule_of_a_request_is_told_with_what_was_made_of_it_and_the_change_names_all():
+    told, recorded, _ = chronicle()
+    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
+    told.passed(Passage(TWO, preparing, replace(WISH, others=(SLOW,))), step=51, stop_s=0.1)
+    found = [(event["rule"], event["saw"], event["done"]) for event in events(recorded)]
+    assert found == [
+        ("gns_batch", {"noise_scale": 130.0}, "2 more are being prepared while training goes on"),
+        ("slow", {"marked": 1.0}, "1 peer will be replaced; others are being prepared"),
+    ]
+    told.passed(grown(), step=60, stop_s=0.25)
+    told.ended()
+    assert events(recorded)[-1]["rule"] == "gns_batch and slow"
+
+
+def test_what_was_superseded_is_told_by_rank_0():
+    superseded = [Superseded(replace(WISH, rule="hook"), "gns_batch")]
+    for rank, expected in ((0, [("superseded", "hook", 4, "gns_batch")]), (1, [])):
+        told, recorded, _ = chronicle(rank=rank)
+        told.superseded(superseded)
+        assert [(one["event"], one["rule"], one["asked"], one["by"]) for one in events(recorded)] == expected
+
+
+def test_what_was_under_way_is_told_when_something_else_takes_its_place():
+    told, recorded, _ = chronicle()
+    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
+    told.passed(Passage(TWO, preparing, WISH), step=51, stop_s=0.1)
+    newer = Wish(1, "local_batch_size", "kungfu resize 1", 55)
+    one = replace(TWO, view=View(2, PEERS[:1]))
+    told.passed(Passage(preparing, one, newer), step=55, stop_s=0.1)
+    first, second, third = events(recorded)
+    assert (first["event"], third["event"], third["rule"]) == ("decision", "decision", "kungfu resize 1")
+    assert (second["event"], second["rule"], second["by"]) == ("superseded", "gns_batch", "kungfu resize 1")
+
+
+def test_what_goes_on_is_not_told_as_superseded():
+    told, recorded, _ = chronicle()
+    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
+    told.passed(Passage(TWO, preparing, WISH), step=51, stop_s=0.1)
+    told.passed(Passage(preparing, preparing, replace(WISH, rule="kungfu resize 4", step=55)), step=55, stop_s=0.1)
+    assert [event["event"] for event in events(recorded)] == ["decision", "decision"]
+
+
+def test_an_exchange_that_a_loss_ended_is_told():
+    told, recorded, _ = chronicle()
+    exchanging = replace(TWO, terms=replace(TWO.terms, target_size=2, leaving=(1,)))
+    told.passed(Passage(TWO, exchanging, SLOW), step=51, stop_s=0.1)
+    lost = Passage(exchanging, TWO, survived=Survived({1: "killed"}, "died", 0))
+    told.recovered(lost, step=60, redone=0, stop=stops())
+    found = [(event["rule"], event["by"]) for event in events(recorded) if event["event"] == "superseded"]
+    assert found == [("slow", "the loss of peers")]

@@ -125,14 +125,14 @@ def test_a_line_says_what_the_row_holds_whatever_came_before_it(rows):
         line = json.loads(layout.line(np.array(row)))
         held = {(one.group, one.name): value for one, value in zip(columns, row, strict=True)}
         leads = held["local", "rank"] == 0
-        assert (line["step"], line["view"]) == (held["agreed", "step"], held["step", "view"])
+        assert (line["step"], line["view"]) == (held["agreed", "step"], held["agreed", "view"])
         assert line.keys() - {"fired"} == {"step", "view", "rank", "local"} | ({"agreed"} if leads else set())
         fires = [name for group, name in held if group == "fired" and held[group, name] and leads]
         assert list(line.get("fired", ())) == fires
         for name in fires:
             np.testing.assert_equal(np.float32(number(line["fired"][name])), np.float32(held["targets", name]))
         for one, value in zip(columns, row, strict=True):
-            if one.group in {"local", "agreed"} & line.keys() and one.name not in ("step", "rank"):
+            if one.group in {"local", "agreed"} & line.keys() and one.name not in ("step", "view", "rank"):
                 if value == -np.inf and "(" in one.name:
                     assert one.name not in line[one.group]
                     continue
