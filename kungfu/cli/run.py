@@ -86,6 +86,10 @@ def _parser() -> argparse.ArgumentParser:
         "--heartbeat", type=float, default=5.0, metavar="S", help="for one whose process shows no life (5)"
     )
     parser.add_argument(
+        "--grace", type=float, default=30.0, metavar="S",
+        help="for the process of one whose program has ended by itself while the others train (30)",
+    )  # fmt: skip
+    parser.add_argument(
         "--failures", type=int, default=10, metavar="K", help="replace so many peers that fail in the run (10)"
     )
     parser.add_argument(
@@ -137,10 +141,11 @@ def _checked(given: argparse.Namespace) -> _Line:
 
 def _deadlines(given: argparse.Namespace) -> Deadlines:
     """A deadline that is given is fixed; without one it follows the steps."""
-    deadlines = Deadlines(given.ready_deadline, heartbeat_s=given.heartbeat)
+    deadlines = Deadlines(given.ready_deadline, heartbeat_s=given.heartbeat, grace_s=given.grace)
     if given.deadline is not None:
         deadlines = replace(deadlines, wait_s=given.deadline, longest_wait_s=given.deadline)
     named = {"--ready-deadline": deadlines.ready_s, "--deadline": deadlines.wait_s, "--heartbeat": given.heartbeat}
+    named["--grace"] = given.grace
     for name, seconds in named.items():
         if not 1 <= seconds <= 86400:
             raise UsageError(f"{name} {seconds:g}: must be from 1 to 86400 seconds")

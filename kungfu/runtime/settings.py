@@ -37,13 +37,15 @@ class Deadlines:
 
     ``ready_s`` for a peer to get ready, ``wait_s`` for one during training. For one that is alive and only late a step
     waits up to ``longest_wait_s`` where the steps that were seen make that plausible, see ``plausible_wait_s``; for
-    one whose process shows no life, ``heartbeat_s``.
+    one whose process shows no life, ``heartbeat_s``. A process has ``grace_s`` to end once its program has ended by
+    itself while the others train.
     """
 
     ready_s: float = 300.0
     wait_s: float = 60.0
     longest_wait_s: float = 300.0
     heartbeat_s: float = 5.0
+    grace_s: float = 30.0
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from kungfu.policy_path import load_policy
 from kungfu.runtime.attachment.choose import make_attachment
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.peer.alone import Alone
+from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.settings import Deadlines, Keeping, Limits, Settings, read_settings
 from kungfu.training.barrier import Barrier, Equipment
@@ -53,6 +54,7 @@ def attach(
     between ops, ``PolicyError`` for a policy that is wrong.
     """
     settings = read_settings()
+    exits = ExitReport(settings) if settings is not None else None
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     _check_threads()
     _build(model, optimizers)
@@ -77,8 +79,10 @@ def attach(
     keeping = settings.keeping if settings else Keeping()
     keeper = Keeper(Trained(model, optimizers, state, seed, peer), keeping, record=membership.record)
     barrier = Barrier(equipment, Chronicle(membership.record), keeper, pace)
+    if exits is not None and isinstance(membership, Membership):
+        exits.steps, exits.withdraw = ledger.progress.steps, membership.withdraw
     averaging = Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers))
-    return Training(averaging, Loop(barrier, _recorder(settings, averaging, membership)), optimizers)
+    return Training(averaging, Loop(barrier, _recorder(settings, averaging, membership), exits), optimizers)
 
 
 def _attachment(settings: Settings | None, deadlines: Deadlines) -> Attachment:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 from kungfu.runtime.deciding.decide import Terms
+from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.training.barrier import Barrier
 from kungfu.training.data import Feed, Stamps, is_stale
 from kungfu.training.failures import translated
@@ -52,8 +53,8 @@ _STALE_IN_A_ROW = 1000
 class Loop:
     """What Python remembers of a run between two calls of its step, and what it does around each."""
 
-    def __init__(self, barrier: Barrier, recorder: Recorder | None = None) -> None:
-        self.barrier, self._recorder = barrier, recorder
+    def __init__(self, barrier: Barrier, recorder: Recorder | None = None, exits: ExitReport | None = None) -> None:
+        self.barrier, self._recorder, self._exits = barrier, recorder, exits
         self.stamps = Stamps()
         self.calls = 0
         self.trace = Trace()  # of the step
@@ -95,6 +96,11 @@ class Loop:
     def traces(self) -> int:
         """How often the step was traced."""
         return 0 if self._compiled is None else self._compiled.traces()
+
+    def abandon(self) -> None:
+        """The program leaves its loop before training is over: the others may wait for it."""
+        if self._exits is not None and self._compiled is not None and not self._finished and not self.left:
+            self._exits.left_loop()
 
     def finish(self) -> None:
         """Training is over on this peer; idempotent."""

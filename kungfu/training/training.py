@@ -228,12 +228,16 @@ class Training:
         return self._loop.traces()
 
     def _walk(self, feed: Feed) -> Iterator[Any]:
-        yield from batches(
-            feed,
-            self._loop.where,
-            self._loop.stamps,
-            over=lambda: self.left or self.stopped,
-            calls=lambda: self._loop.calls,
-            most_peers=self._averaging.limits.maximum,
-        )
+        try:
+            yield from batches(
+                feed,
+                self._loop.where,
+                self._loop.stamps,
+                over=lambda: self.left or self.stopped,
+                calls=lambda: self._loop.calls,
+                most_peers=self._averaging.limits.maximum,
+            )
+        except GeneratorExit:  # by `break`, `return` or `sys.exit` in the body of the loop
+            self._loop.abandon()
+            raise
         self.finish()

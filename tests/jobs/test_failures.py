@@ -55,7 +55,29 @@ def test_a_rank_that_leaves_its_loop_alone_is_an_error_and_no_hang(tmp_path):
     ended = ran(tmp_path, *options, program="failing.py", arguments=["break"])
     assert ended.code == 1
     assert "rank=1" in failed(ended) or "rank 1" in failed(ended)
+    (told,) = [event for event in ended.all_of("program ended") if event["peer"] == 1]
+    assert (told["rank"], told["step"], told["how"], told["others"]) == (1, 5, "exit", 1)
+    assert "rank 1 (peer 1) ended its program (by break, return or sys.exit) after step 5" in ended.output
     assert [row["step"] for row in ended.metrics] == [1, 2, 3, 4, 5], "the record has all that came before"
+
+
+def test_a_peer_that_raises_and_ends_slowly_holds_nobody_up_and_the_last_line_names_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("KUNGFU_TEST_SLOW_S", "4")
+    monkeypatch.setenv("KUNGFU_TEST_UNTIL", str(tmp_path / "hurry"))
+    with started(tmp_path, "-np", 2, program="exits.py", arguments=["slow", 1]) as job:
+        recovered = job.event("recovered")
+        slow = job.event("peer ended", peer=1)
+        job.event("rescale", deadline_s=30)
+        (tmp_path / "hurry").touch()
+        ended = job.end()
+    assert ended.code == 0, ended.output
+    assert slow["how"] == "exit code 1"
+    assert slow["time"] > recovered["time"] + 1.5, "the others did not wait for the end of its process"
+    (lost,) = ended.all_of("lost")
+    assert "its program raised ValueError: the fifth step was wrong, on purpose (" in lost["how"]
+    assert not ended.all_of("dismissed")
+    last = ended.output.rstrip().splitlines()[-1]
+    assert last.startswith("kungfu-run: 1 peer was lost to an exception of the program on the way: peer 1: ValueError:")
 
 
 def test_a_peer_that_is_killed_ends_the_job_within_ten_seconds_under_its_name(tmp_path):

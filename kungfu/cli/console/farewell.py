@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kungfu.cli.console.noise import is_noise
@@ -14,11 +14,20 @@ _MOST_LINES = 40
 
 
 def farewell(
-    code: int, failure: Failure | None, *, folder: Path, paces: Sequence[str] = (), leaves: bool = False
+    code: int,
+    failure: Failure | None,
+    *,
+    folder: Path,
+    paces: Sequence[str] = (),
+    gaps: Sequence[str] = (),
+    leaves: bool = False,
+    raised: Mapping[int, str] | None = None,
 ) -> list[str]:
     """What failed and in which peer, its last output, where the whole of it is, the exit code.
 
-    After a run that went well ``paces`` says how long things took; ``leaves``: it goes on, without this host.
+    After a run that went well ``paces`` says how long things took; ``gaps`` are those of the record; ``leaves``: it
+    goes on, without this host. The last line says of a job that lost peers to exceptions of their own what was
+    ``raised``, by peer, however it ended.
 
     >>> from kungfu.runtime.deciding.failure import Failure
     >>> print("\\n".join(farewell(1, Failure(1, "rank 1 (peer 1): killed by SIGKILL", 1), folder=Path("runs/a"))))
@@ -28,15 +37,33 @@ def farewell(
       exit code 1: a peer's program failed or was killed
     """
     if leaves:
-        return [f"kungfu-run: this host has left the job, which goes on; the record so far: {_why(folder)}"]
+        left = f"kungfu-run: this host has left the job, which goes on; the record so far: {_why(folder)}"
+        return [left, *(f"  {gap}" for gap in gaps)]
     if failure is None:
-        return [_without_failure(code, folder), *(f"  {line}" for line in paces)]
+        lines = [f"  {line}" for line in (*paces, *gaps)]
+        return [_without_failure(code, folder), *lines, *_lost(raised or {}, folder)]
     headline = f"kungfu-run: failed: {failure.text}"
-    ending = f"  exit code {code}: {EXIT_CODES.get(code, 'not one of our own')}"
+    chosen = f"the program's own, by sys.exit({code})"
+    ending = f"  exit code {code}: {chosen if failure.chosen else EXIT_CODES.get(code, 'not one of our own')}"
+    others = {peer: error for peer, error in (raised or {}).items() if peer != failure.peer}
+    last = [ending, *(f"  {gap}" for gap in gaps), *_lost(others, folder)]
     if failure.peer < 0:
-        return [headline, f"  all that the peers printed: {folder}/peers/; how it came to that: {_why(folder)}", ending]
+        return [headline, f"  all that the peers printed: {folder}/peers/; how it came to that: {_why(folder)}", *last]
     whole = f"  all it printed: {folder}/peers/peer-{failure.peer}.log; how it came to that: {_why(folder)}"
-    return [headline, *_last_output(failure), whole, ending]
+    return [headline, *_last_output(failure), whole, *last]
+
+
+def _lost(raised: Mapping[int, str], folder: Path) -> list[str]:
+    """The last line, where peers were lost to exceptions of their own."""
+    if not raised:
+        return []
+    peer, error = next(iter(raised.items()))
+    count = "1 peer was" if len(raised) == 1 else f"{len(raised)} peers were"
+    others = "" if len(raised) == 1 else ", the first of them"
+    return [
+        f"kungfu-run: {count} lost to an exception of the program on the way{others}: peer {peer}: {error}; all it "
+        f"printed: {folder}/peers/peer-{peer}.log"
+    ]
 
 
 def _last_output(failure: Failure) -> list[str]:

@@ -90,8 +90,10 @@ class RunConsole:
         """Says how the job ended, below everything else: the root cause first if it failed."""
         self._close()
         paces = _paces(self._folder)
-        lines = farewell(ending.code, ending.failure, folder=self._folder, paces=paces, leaves=ending.leaves)
-        lines += [f"  {gap}" for gap in self._gaps.values()]
+        lines = farewell(
+            ending.code, ending.failure, folder=self._folder, paces=paces, gaps=tuple(self._gaps.values()),
+            leaves=ending.leaves, raised=ending.raised,
+        )  # fmt: skip
         out = Console(stderr=ending.code != 0, highlight=False)
         style = "bold red" if ending.failure else "bold"
         try:

@@ -176,6 +176,22 @@ def _lost(event: Fields) -> str:
     return f"{who} is lost: {text_of(event, 'how')}{f' ({said})' if said else ''}"
 
 
+def _program_ended(event: Fields) -> str:
+    """Of an error the loss that follows tells more, and so does the end of the job."""
+    who, step = f"rank {figure(event.get('rank'))} (peer {figure(event.get('peer'))})", figure(event.get("step"))
+    alike = (
+        ": if others train on, they do so without it, and another peer takes its place; to end training on all peers, "
+        "decide it alike on all of them, or let a policy stop"
+    )
+    meaning = alike if number(event.get("others")) else ""
+    if event.get("how") == "loop":
+        return f"{who} left its training loop (by break or return, say) after step {step}, before its end{meaning}"
+    if event.get("how") == "exit":
+        by = "by break, return or sys.exit"
+        return f"{who} ended its program ({by}) after step {step}, before the end of training{meaning}"
+    return f"the program of {who} ends after step {step}: {text_of(event, 'error')}"
+
+
 def _broken(event: Fields) -> str:
     return f"view {figure(event.get('version'))} is broken: {text_of(event, 'why')}"
 
@@ -260,6 +276,7 @@ _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "dissent": _dissent,
     "late": _late,
     "lost": _lost,
+    "program ended": _program_ended,
     "broken": _broken,
     "regrouping": _regrouping,
     "recovered": _recovered,

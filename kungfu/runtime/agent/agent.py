@@ -90,7 +90,7 @@ class Agent:
             ending = self._found_or_enter()
             while ending is None:
                 ending = self._next()
-            return ending
+            return replace(ending, raised=self._raised())
         except Exception as error:
             if isinstance(self._role, Head) and not alone:
                 error.add_note("The other hosts of this job go on without this one, if they run most of its peers.")
@@ -163,6 +163,11 @@ class Agent:
         head = self._role = Head(station)
         station.allegiance.lead(settings.job, 1)
         return head.begin()
+
+    def _raised(self) -> dict[int, str]:
+        """The exceptions that peers were lost to, as far as this agent knows."""
+        raised = self._role.cluster.losses.raised if self._role is not None else {}
+        return {peer: f"{exit.error} ({exit.where})" for peer, exit in raised.items()}
 
     def _next(self) -> Ending | None:
         assert self._role is not None

@@ -57,7 +57,7 @@ class Follower:
                 self._station.household.kill(peer)
         if orders.HasField("over"):
             over = orders.over
-            failure = Failure(over.peer, over.why, over.code, tuple(over.output)) if over.failed else None
+            failure = Failure(over.peer, over.why, over.code, tuple(over.output), over.chosen) if over.failed else None
             return Ending(over.code, failure, leaves=orders.leaves)
         if orders.leaves:
             self._station.allegiance.lose()

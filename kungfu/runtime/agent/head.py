@@ -107,8 +107,9 @@ class Head:
         if ending is not None and not ending.leaves:
             said = ending.failure or Failure(-1, "", ending.code)
             over = pb.Over(
-                code=ending.code, failed=ending.failure is not None, why=said.text, peer=said.peer, output=said.output
-            )
+                code=ending.code, failed=ending.failure is not None, why=said.text, peer=said.peer, output=said.output,
+                chosen=said.chosen,
+            )  # fmt: skip
         self._station.recorder.spread = nowhere
         self._course.orders.to_all(pb.Orders(over=over, leaves=over is None))
         self._course.orders.close()

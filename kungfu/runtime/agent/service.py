@@ -12,7 +12,7 @@ from kungfu.runtime.agent.record.recorder import Recorder
 from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.deciding.identity import Identity
 from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire.convert import to_peer, to_report, to_view
+from kungfu.runtime.wire.convert import to_exit, to_peer, to_report, to_view
 from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceServicer
 
 __all__ = ["AgentService"]
@@ -50,6 +50,9 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
 
     def Notify(self, request: pb.Notice, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         return self._see_to(decided.Noticed(request.peer), context)
+
+    def Exiting(self, request: pb.ProgramExit, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        return self._see_to(decided.Exiting(request.peer, to_exit(request)), context)
 
     def Finish(self, request: pb.Finished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         fields = {"event": "finished", "peer": request.peer, "leaving": request.leaving, **json.loads(request.summary)}

@@ -54,12 +54,14 @@ class Job:
 class Ending:
     """How a job ended on this host: its exit code, and the failure at the root if there was one.
 
-    ``leaves``: only this host is through with it, the others go on.
+    ``leaves``: only this host is through with it, the others go on. ``raised`` says of the peers that were lost to an
+    exception of their own what it was.
     """
 
     code: int
     failure: Failure | None = None
     leaves: bool = False
+    raised: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["EXIT_CODES", "Failure", "find_root_cause", "headline"]
+from kungfu.runtime.deciding.exit import ExitKind
+
+__all__ = ["EXIT_CODES", "Failure", "find_root_cause", "headline", "named"]
 
 # Documented in the README and by `kungfu-run --help`.
 EXIT_CODES = {
@@ -21,27 +23,43 @@ EXIT_CODES = {
 
 _HEADLINE = re.compile(r"^[\w.]*?(\w+(?:Error|Exception|Failure|Exceeded|View|Interrupt))(?::|$)")
 _AGENT = -1
-_CONSEQUENCES = {"PeerFailure", "StaleView"}
-_USAGE = {"UsageError", "PolicyError"}
+_PRINTED: Mapping[str, ExitKind] = {
+    "UsageError": "usage",
+    "PolicyError": "usage",
+    "PeerFailure": "loss",
+    "StaleView": "loss",
+    "DeadlineExceeded": "deadline",
+}
+_CONSEQUENCE: Mapping[ExitKind, int] = {"loss": 1, "deadline": 2}  # who lost others, or waited for them in vain
+_CODES: Mapping[ExitKind, int] = {"usage": 2, "deadline": 3}
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The first cause, in a line, with the last output of the peer it happened in; ``code`` is the job's exit code."""
+    """The first cause, in a line, with the last output of the peer it happened in; ``code`` is the job's exit code,
+    which the program may have ``chosen``."""
 
     peer: int
     text: str
     code: int
     output: tuple[str, ...] = ()
+    chosen: bool = False
 
 
 def find_root_cause(
-    ended: Mapping[int, str], tails: Mapping[int, Sequence[str]], *, names: Mapping[int, str], first: int, late: bool
+    ended: Mapping[int, str],
+    tails: Mapping[int, Sequence[str]],
+    *,
+    names: Mapping[int, str],
+    first: int,
+    late: bool,
+    told: Mapping[int, ExitKind] | None = None,
 ) -> Failure:
     """Of the peers that ended badly (id to how), the one whose end is not explained by another's.
 
     A peer that was killed, or whose program raised something of its own, comes before those that only report that they
-    lost somebody, and those before a wait that expired.
+    lost somebody, and those before a wait that expired. ``told`` is what peers said themselves of how they ended; only
+    of one that ended before it could say anything, the last error in its output is looked at.
 
     >>> ended = {0: "exit code 1", 1: "killed by SIGKILL"}
     >>> tails = {0: ["kungfu.errors.PeerFailure: peer 1 died"], 1: []}
@@ -49,19 +67,32 @@ def find_root_cause(
     'rank 1 (peer 1): killed by SIGKILL'
     """
     # The agent itself only ever loses somebody.
-    kinds = {peer: "PeerFailure" if peer == _AGENT else _kind(tails.get(peer, ())) for peer in ended}
-    root = min(ended, key=lambda peer: (_rank_of_kind(kinds[peer]), peer != first, peer))
-    name = names.get(root, "")
-    who = f"{name} (peer {root})" if name.startswith("rank") else f"peer {root}"
+    kinds: dict[int, ExitKind] = {peer: _printed_kind(tails.get(peer, ())) for peer in ended}
+    kinds |= {peer: kind for peer, kind in (told or {}).items() if peer in ended}
+    kinds |= {_AGENT: "loss"} if _AGENT in ended else {}
+    root = min(ended, key=lambda peer: (_CONSEQUENCE.get(kinds[peer], 0), peer != first, peer))
     said = headline(tails.get(root, ()))
-    text = ended[root] if root == _AGENT else f"{who}: {ended[root]}" + (f": {said}" if said else "")
-    return Failure(root, text, 3 if late else _code(kinds[root], ended[root]), tuple(tails.get(root, ())))
+    text = ended[root] + (f": {said}" if said and said not in ended[root] else "")
+    code = 3 if late else _CODES.get(kinds[root], 1)
+    return Failure(root, named(root, text, names), code, tuple(tails.get(root, ())))
 
 
-def _kind(tail: Sequence[str]) -> str:
-    """The class of the last error in the output, '' if there is none."""
+def named(peer: int, text: str, names: Mapping[int, str]) -> str:
+    """What is said of a peer, after what people call it; of none, the text alone.
+
+    >>> named(3, "exit code 1", {3: "rank 2"}), named(-1, "no host", {})
+    ('rank 2 (peer 3): exit code 1', 'no host')
+    """
+    if peer == _AGENT:
+        return text
+    name = names.get(peer, "")
+    return f"{name} (peer {peer}): {text}" if name.startswith("rank") else f"peer {peer}: {text}"
+
+
+def _printed_kind(tail: Sequence[str]) -> ExitKind:
+    """What the last error in the output of a peer counts as that never came to ``attach``."""
     match = _HEADLINE.match(headline(tail))
-    return match[1] if match else ""
+    return _PRINTED.get(match[1] if match else "", "exception")
 
 
 def headline(tail: Sequence[str]) -> str:
@@ -71,13 +102,3 @@ def headline(tail: Sequence[str]) -> str:
     'ValueError: too wide'
     """
     return next((line for line in reversed(list(tail)) if _HEADLINE.match(line)), "")
-
-
-def _rank_of_kind(kind: str) -> int:
-    return 2 if kind == "DeadlineExceeded" else 1 if kind in _CONSEQUENCES else 0
-
-
-def _code(kind: str, how: str) -> int:
-    if kind in _USAGE or "kf.attach()" in how:
-        return 2
-    return 3 if kind == "DeadlineExceeded" else 1

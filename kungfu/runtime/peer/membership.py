@@ -171,6 +171,11 @@ class Membership:
             self._heed_no_more()
         self._agency.finish(summary, leaving=leaving)
 
+    def withdraw(self) -> None:
+        """This peer's program is over: nobody shall wait for it in a message, or ask it for anything."""
+        self._attachment.leave()
+        self._server.stop()
+
     def close(self) -> None:
         """Leaves the job: unplugs, stops the service."""
         self._attachment.close()

@@ -8,12 +8,14 @@ from typing import cast
 from kungfu.runtime.deciding.cluster import Report
 from kungfu.runtime.deciding.decide import Contest, Keep, Leave, Prepared, Terms, When, Wish
 from kungfu.runtime.deciding.demand import Demand, DemandKind
+from kungfu.runtime.deciding.exit import Exit, ExitKind
 from kungfu.runtime.deciding.ramp import Ramp, RampUnit
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.wire import messages_pb2 as pb
 
 __all__ = [
     "from_demand",
+    "from_exit",
     "from_peer",
     "from_prepared",
     "from_report",
@@ -21,6 +23,7 @@ __all__ = [
     "from_view",
     "from_wish",
     "to_demand",
+    "to_exit",
     "to_peer",
     "to_prepared",
     "to_report",
@@ -140,6 +143,16 @@ def to_demand(message: pb.Demand) -> Demand:
     kind, keep = cast(DemandKind, message.kind), cast(Keep, message.keep)
     host = message.host if message.HasField("host") else None
     return Demand(kind, message.why, message.size, tuple(message.peers), message.id, keep, host)
+
+
+def from_exit(exit: Exit, peer: int) -> pb.ProgramExit:
+    return pb.ProgramExit(
+        peer=peer, kind=exit.kind, step=exit.step, name=exit.name, error=exit.error, where=exit.where
+    )  # fmt: skip
+
+
+def to_exit(message: pb.ProgramExit) -> Exit:
+    return Exit(cast("ExitKind", message.kind), message.step, message.name, message.error, message.where)
 
 
 def from_report(report: Report, peer: int) -> pb.Loss:

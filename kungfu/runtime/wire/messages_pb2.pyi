@@ -330,6 +330,22 @@ class Notice(_message.Message):
     why: str
     def __init__(self, peer: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
+class ProgramExit(_message.Message):
+    __slots__ = ("peer", "kind", "step", "name", "error", "where")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
+    peer: int
+    kind: str
+    step: int
+    name: str
+    error: str
+    where: str
+    def __init__(self, peer: _Optional[int] = ..., kind: _Optional[str] = ..., step: _Optional[int] = ..., name: _Optional[str] = ..., error: _Optional[str] = ..., where: _Optional[str] = ...) -> None: ...
+
 class Entrance(_message.Message):
     __slots__ = ("host", "line")
     class LineEntry(_message.Message):
@@ -406,18 +422,20 @@ class Start(_message.Message):
     def __init__(self, peer: _Optional[int] = ..., joins: bool = ...) -> None: ...
 
 class Over(_message.Message):
-    __slots__ = ("code", "why", "peer", "failed", "output")
+    __slots__ = ("code", "why", "peer", "failed", "output", "chosen")
     CODE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
     code: int
     why: str
     peer: int
     failed: bool
     output: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, code: _Optional[int] = ..., why: _Optional[str] = ..., peer: _Optional[int] = ..., failed: bool = ..., output: _Optional[_Iterable[str]] = ...) -> None: ...
+    chosen: bool
+    def __init__(self, code: _Optional[int] = ..., why: _Optional[str] = ..., peer: _Optional[int] = ..., failed: bool = ..., output: _Optional[_Iterable[str]] = ..., chosen: bool = ...) -> None: ...
 
 class Followed(_message.Message):
     __slots__ = ("started",)

@@ -490,6 +490,11 @@ class AgentServiceStub(object):
                 request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Notice.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
+        self.Exiting = channel.unary_unary(
+                '/kungfu.AgentService/Exiting',
+                request_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.ProgramExit.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+                _registered_method=True)
 
 
 class AgentServiceServicer(object):
@@ -543,6 +548,12 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Exiting(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -584,6 +595,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
             'Notify': grpc.unary_unary_rpc_method_handler(
                     servicer.Notify,
                     request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Notice.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.SerializeToString,
+            ),
+            'Exiting': grpc.unary_unary_rpc_method_handler(
+                    servicer.Exiting,
+                    request_deserializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.ProgramExit.FromString,
                     response_serializer=kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.SerializeToString,
             ),
     }
@@ -802,6 +818,33 @@ class AgentService(object):
             target,
             '/kungfu.AgentService/Notify',
             kungfu_dot_runtime_dot_wire_dot_messages__pb2.Notice.SerializeToString,
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Exiting(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.AgentService/Exiting',
+            kungfu_dot_runtime_dot_wire_dot_messages__pb2.ProgramExit.SerializeToString,
             kungfu_dot_runtime_dot_wire_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,

@@ -50,6 +50,23 @@ def test_a_good_end_and_an_ordered_end_are_one_line() -> None:
     assert "exit code 129" in farewell(129, None, folder=FOLDER)[0]
 
 
+def test_a_code_that_the_program_chose_is_not_taken_for_one_of_ours() -> None:
+    failure = Failure(1, "rank 1 (peer 1): exit code 3", 3, chosen=True)
+    assert farewell(3, failure, folder=FOLDER)[-1] == "  exit code 3: the program's own, by sys.exit(3)"
+
+
+def test_the_last_line_says_that_peers_were_lost_to_exceptions_however_the_job_ended() -> None:
+    raised = {1: "OSError: disk (train.py:42)", 4: "ValueError: wide (train.py:9)"}
+    last = (
+        "kungfu-run: 2 peers were lost to an exception of the program on the way, the first of them: peer 1: "
+        "OSError: disk (train.py:42); all it printed: runs/a/peers/peer-1.log"
+    )
+    assert farewell(0, None, folder=FOLDER, paces=["a step took 21 ms"], raised=raised)[-1] == last
+    assert farewell(130, None, folder=FOLDER, raised=raised)[-1] == last
+    failed = farewell(2, Failure(4, "rank 1 (peer 4)", 2), folder=FOLDER, raised=raised)
+    assert failed[-1].startswith("kungfu-run: 1 peer was lost to an exception of the program on the way: peer 1:")
+
+
 def test_after_a_run_that_went_well_its_pace_is_told() -> None:
     lines = farewell(0, None, folder=FOLDER, paces=["a step took 21 ms (median)"])
     assert lines[1:] == ["  a step took 21 ms (median)"]

@@ -1,8 +1,8 @@
 """A peer without TensorFlow: holds barriers with a state of one number and an all-reduce that nobody calls.
 
 The job grows from 2 to 3 peers and shrinks to 2 again. The argument says what goes wrong on the way: ``nothing``,
-``member dies``, ``joiner fails``, ``script fails``, ``waits``; or who has another model, ``peer 1 differs`` and
-``joiner differs``.
+``member dies``, ``member is wrong``, ``member exits``, ``joiner fails``, ``script fails``, ``waits``; or who has
+another model, ``peer 1 differs`` and ``joiner differs``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from kungfu.errors import UsageError
 from kungfu.runtime.attachment.protocol import Silence
 from kungfu.runtime.deciding.decide import Terms, Wish
 from kungfu.runtime.deciding.identity import Description, Part
+from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.peer.replicate import Buffers
@@ -83,11 +85,12 @@ class Socket:
 def main(mishap: str) -> None:
     settings = read_settings()
     assert settings is not None
-    offered = threading.Event()
+    exits, offered = ExitReport(settings), threading.Event()
     membership = Membership(settings, attachment=Socket(), on_offer=offered.set)
     if mishap == "joiner fails" and settings.peer > 1:
         sys.exit(5)
     state = State()
+    exits.steps = lambda: state.barriers
     unlike = (mishap, settings.peer) in [("peer 1 differs", 1), ("joiner differs", 2)]
     description = Description((Part.of("model", f"kernel (2, {3 if unlike else 2})"),))
     passage = membership.join(state, description=description, machine=f"{4 if unlike else 2} threads")
@@ -109,6 +112,10 @@ def train(
         state.count()
         if mishap == "member dies" and settings.peer == 1 and state.barriers == 2:
             os.kill(os.getpid(), signal.SIGKILL)
+        if mishap == "member is wrong" and settings.peer == 1 and state.barriers == 2:
+            raise UsageError("a file of this peer is missing")
+        if mishap == "member exits" and settings.peer == 1 and state.barriers == 2:
+            sys.exit(7)
         if terms.target_size and settings.peer == 0:
             assert offered.wait(20.0)  # the followers wait in the barrier
         passage = membership.meet(state, terms, wish=wish(state, size))

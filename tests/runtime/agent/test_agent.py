@@ -149,6 +149,27 @@ def test_a_member_that_dies_ends_the_job_and_is_named_though_others_report_their
     assert [failed["peer"] for failed in job.all("failed")] == [1]
 
 
+def test_a_usage_error_of_a_member_ends_the_job_with_2_and_its_output(tmp_path: Path) -> None:
+    job = run(tmp_path, PEER, "member is wrong")
+    assert job.ending.code == 2
+    assert job.ending.failure is not None
+    where = job.ending.failure.text.partition("(tests/runtime/agent/peer.py:")
+    assert where[0] == "rank 1 (peer 1): its program raised UsageError: a file of this peer is missing "
+    assert job.ending.failure.output[-1] == "kungfu.errors.UsageError: a file of this peer is missing"
+    (told,) = [event for event in job.all("program ended") if event["peer"] == 1]
+    assert (told["rank"], told["step"], told["how"], told["others"]) == (1, 2, "usage", 1)
+
+
+def test_a_member_that_exits_with_a_code_ends_the_job_with_it(tmp_path: Path) -> None:
+    job = run(tmp_path, PEER, "member exits")
+    assert job.ending.code == 7
+    assert job.ending.failure is not None
+    assert (job.ending.failure.peer, job.ending.failure.chosen) == (1, True)
+    assert job.ending.failure.text == (
+        "rank 1 (peer 1): exit code 7: its program ended by itself after step 2, before the end of training"
+    )
+
+
 def test_a_script_that_fails_after_its_training_fails_the_job_with_its_output(tmp_path: Path) -> None:
     job = run(tmp_path, PEER, "script fails")
     assert job.ending.code == 1

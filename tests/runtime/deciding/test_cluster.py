@@ -105,7 +105,7 @@ def test_a_peer_that_says_it_is_ready_twice_forms_no_second_view() -> None:
     ],
 )
 def test_a_first_peer_that_ends_well_before_it_trained_fails_the_job(seen: list[Event], reason: str) -> None:
-    assert after(started(2), *seen, Ended(0, 0))[1] == [Fail(0, reason)]
+    assert after(started(2), *seen, Ended(0, 0))[1] == [Fail(0, reason, code=2)]
 
 
 def test_a_first_peer_that_dies_fails_the_job() -> None:

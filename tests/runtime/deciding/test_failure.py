@@ -80,7 +80,6 @@ def test_what_the_agent_lost_yields_to_the_end_that_explains_it() -> None:
         ([], "killed by SIGKILL", False, 1),
         (LOST, "exit code 1", False, 1),
         (USAGE, "exit code 1", False, 2),
-        ([], "the script ended without calling kf.attach()", False, 2),
         (WAITED, "exit code 1", False, 3),
         ([], "waited 300 s for peer 0; it has called kf.attach()", True, 3),
     ],

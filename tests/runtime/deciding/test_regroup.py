@@ -181,7 +181,7 @@ def test_a_survivor_that_holds_no_state_cannot_go_on() -> None:
 
 def test_a_loss_before_the_first_view_fails_the_job() -> None:
     cluster, _ = first(2, rules=RULES, now=0.0)
-    assert after(cluster, lost(0, version=0, error="no room"))[1] == [Fail(0, "no room")]
+    assert after(cluster, lost(0, version=0, error="no room"))[1] == [Fail(0, "no room", kind="loss")]
 
 
 # ---- budgets --------------------------------------------------------------------------------------------------------

@@ -78,10 +78,21 @@ class Course:
             self.write({"event": "view", "version": event.view.version, "peers": list(event.view.ids)}, told=True)
         elif isinstance(event, decided.Ended):
             self.write({"event": "peer ended", "peer": event.peer, "how": decided.ending(event.code)})
+        elif isinstance(event, decided.Exiting):
+            self._note_exit(event)
         elif isinstance(event, decided.Noticed):
             self.write({"event": "noticed", "peer": event.peer}, told=True)
         elif isinstance(event, decided.Seen):
             self.executor.addresses[event.peer.id] = event.peer
+
+    def _note_exit(self, event: decided.Exiting) -> None:
+        """A program that ends, or leaves its loop, while its peer trains: told once, when it begins."""
+        peer, exit, cluster = event.peer, event.exit, self.cluster
+        if cluster.view is None or peer not in cluster.members or peer in cluster.losses.exiting:
+            return
+        others = len(cluster.members) - 1
+        fields = {"peer": peer, "rank": cluster.view.rank_of(peer), "step": exit.step, "others": others}
+        self.write({"event": "program ended", **fields, "how": exit.kind, "error": exit.error}, told=True)
 
     def follow(self, outcome: decided.Outcome) -> Ending | None:
         """The job is as ``outcome`` says: the others hold it, then its commands are performed."""
@@ -142,10 +153,7 @@ class Course:
 
     def fail(self, command: decided.Fail) -> Ending:
         """The end of a job that cannot go on, with what is at the root of it."""
-        if command.code is None:
-            failure = root_cause(self._station, command, self.cluster, self.executor.tails)
-        else:
-            failure = Failure(command.peer, command.reason, command.code)
+        failure = root_cause(self._station, command, self.cluster, self.executor.tails)
         self.write({"event": "failed", "peer": failure.peer, "error": failure.text, "code": failure.code})
         return Ending(failure.code, failure)
 

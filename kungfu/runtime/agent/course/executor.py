@@ -108,7 +108,8 @@ class Executor:
         elif command.version and command.peer not in self._mourned:
             self._mourned.add(command.peer)
             self._write(self._obituary(command, cluster), told=True)
-        alive = [peer for id_, peer in self.addresses.items() if id_ in cluster.alive]
+        ending = {id_ for id_, one in cluster.losses.exiting.items() if one.is_gone}
+        alive = [peer for id_, peer in self.addresses.items() if id_ in cluster.alive - ending]
         self._relay.announce(command, alive)
 
     def _obituary(self, command: decided.Announce, cluster: Cluster) -> dict[str, Any]:

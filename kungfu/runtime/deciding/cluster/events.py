@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kungfu.runtime.deciding.decide import Prepared
 from kungfu.runtime.deciding.demand import Demand
+from kungfu.runtime.deciding.exit import Exit, ExitKind
 from kungfu.runtime.deciding.identity import Identity
 from kungfu.runtime.deciding.view import Peer, View
 
@@ -18,6 +19,7 @@ __all__ = [
     "Done",
     "Ended",
     "Event",
+    "Exiting",
     "Fail",
     "Finishing",
     "Form",
@@ -125,6 +127,14 @@ class Noticed:
 
 
 @dataclass(frozen=True)
+class Exiting:
+    """A peer says that its program is ending by itself, or has left its training loop; its process still runs."""
+
+    peer: int
+    exit: Exit
+
+
+@dataclass(frozen=True)
 class Ended:
     """A process ended, with its exit code (negative: the signal)."""
 
@@ -174,6 +184,7 @@ Event = (
     | Lost
     | Unled
     | Noticed
+    | Exiting
     | Ended
     | HostIn
     | HostNoticed
@@ -264,7 +275,9 @@ class Offer:
 class Fail:
     """End the job: ``peer`` is at the root of it, ``reason`` says how; ``late`` means that a deadline expired.
 
-    ``others`` were lost with it, by id and how. A ``code`` is the job's exit code, and ``reason`` the whole of it.
+    ``others`` were lost with it, by id and how. ``code`` is the exit code of the job where that is known, and then no
+    other cause is looked for; ``chosen``: the program chose it, by ``sys.exit``. ``kind`` says what is wrong with a
+    peer whose process has not ended: it lost others, say, whose end is the root then.
     """
 
     peer: int
@@ -272,6 +285,8 @@ class Fail:
     late: bool = False
     others: Mapping[int, str] = field(default_factory=dict)
     code: int | None = None
+    chosen: bool = False
+    kind: ExitKind | None = None
 
 
 @dataclass(frozen=True)

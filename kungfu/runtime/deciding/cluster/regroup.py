@@ -15,6 +15,7 @@ from dataclasses import replace
 from kungfu.runtime.deciding.cluster.events import Announce, Command, Fail, InForce, Kill, Lead, Lost, Report
 from kungfu.runtime.deciding.cluster.starting import dismissed, gathered, given_up, spawned
 from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Regrouping
+from kungfu.runtime.deciding.exit import described
 from kungfu.runtime.deciding.view import View
 
 __all__ = ["QUIT", "again", "begun", "late_to_regroup", "member_died", "reported", "resumed", "unled"]
@@ -60,7 +61,7 @@ def reported(cluster: Cluster, event: Lost, now: float) -> Outcome:
     if peer not in cluster.alive:
         return cluster, []
     if cluster.view is None:
-        return cluster, [Fail(peer, report.error, late=report.late)]
+        return cluster, [Fail(peer, report.error, late=report.late, kind="loss")]
     if peer not in cluster.members:
         return cluster, []  # a joiner: it waits, and is offered again when a view has begun
     version = max(report.version, cluster.view.version)
@@ -69,7 +70,7 @@ def reported(cluster: Cluster, event: Lost, now: float) -> Outcome:
         regrouping = replace(regrouping, since=now, formed=None, reports={})  # that view broke before it trained
     elif regrouping.formed is not None:
         return cluster, []  # sent before it was admitted to that view
-    quitters = {id_: QUIT for id_ in _quitters(cluster) if id_ not in regrouping.lost}
+    quitters = {id_: _how_quit(cluster, id_) for id_ in _quitters(cluster) if id_ not in regrouping.lost}
     losses = replace(cluster.losses, failures=cluster.losses.failures + len(quitters))
     regrouping, cluster = replace(regrouping, lost={**regrouping.lost, **quitters}), replace(cluster, losses=losses)
     announced = [Announce(-1, version, report.error)] if not regrouping.reports else []
@@ -90,10 +91,16 @@ def _stalled(cluster: Cluster, report: Report, now: float) -> Outcome:
 
 
 def _quitters(cluster: Cluster) -> list[int]:
-    """Members whose process has ended without a word."""
+    """Members whose program has ended by itself while nobody missed them."""
     assert cluster.view is not None
-    people = cluster.processes
-    return [peer for peer in cluster.view.ids if peer not in people.alive | people.parting | people.finished]
+    people, exits = cluster.processes, cluster.losses.exiting
+    gone = {peer for peer, one in exits.items() if one.is_gone} | set(cluster.view.ids) - people.alive
+    return [peer for peer in cluster.view.ids if peer in gone - people.parting - people.finished]
+
+
+def _how_quit(cluster: Cluster, peer: int) -> str:
+    departure = cluster.losses.exiting.get(peer)
+    return QUIT if departure is None else described(departure.exit)
 
 
 def _formed(cluster: Cluster, now: float) -> Outcome:
@@ -222,12 +229,28 @@ def late_to_regroup(cluster: Cluster, now: float) -> Outcome:
         return cluster, []
     silent = [peer for peer in cluster.members if peer not in regrouping.reports]
     suspects = {peer for report in regrouping.reports.values() for peer in report.suspects}
+    strayed = [peer for peer in silent if peer in cluster.losses.exiting]
     waited = now - regrouping.since
-    limit = SUSPECT_S if set(silent) <= suspects else cluster.rules.deadlines.wait_s
+    limit = SUSPECT_S if set(silent) <= suspects | set(strayed) else cluster.rules.deadlines.wait_s
     if waited <= limit:
         return cluster, []
+    if strayed:
+        return _without(cluster, strayed, now)
     why = next(iter(regrouping.reports.values())).error
     why = f"it did not regroup with the others within {waited:.1f} s; {why}"
     kills: list[Command] = [Kill(peer, why) for peer in silent if peer not in regrouping.killed]
     regrouping = replace(regrouping, killed=regrouping.killed | set(silent))
     return replace(cluster, regrouping=regrouping), kills
+
+
+def _without(cluster: Cluster, strayed: list[int], now: float) -> Outcome:
+    """The others missed those who left their training loops, and go on: what they still do is their own affair."""
+    commands: list[Command] = []
+    for peer in strayed:
+        losses = cluster.losses
+        departure = losses.exiting[peer]
+        gone = replace(departure, exit=replace(departure.exit, kind="exit"), since=now)
+        losses = replace(losses, failures=losses.failures + 1, exiting={**losses.exiting, peer: gone})
+        cluster, more = member_died(replace(cluster, losses=losses), peer, described(departure.exit), now)
+        commands += more
+    return cluster, commands

@@ -6,11 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kungfu.runtime.deciding.cluster.events import Command, Report
+from kungfu.runtime.deciding.exit import Exit
 from kungfu.runtime.deciding.identity import Identity
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
-__all__ = ["Budgets", "Cluster", "Hosts", "Losses", "Outcome", "Processes", "Regrouping", "Rules", "Starting", "ending"]
+__all__ = [
+    "Budgets",
+    "Cluster",
+    "Departure",
+    "Hosts",
+    "Losses",
+    "Outcome",
+    "Processes",
+    "Regrouping",
+    "Rules",
+    "Starting",
+    "ending",
+]
 
 
 @dataclass(frozen=True)
@@ -83,11 +96,31 @@ class Hosts:
 
 
 @dataclass(frozen=True)
+class Departure:
+    """A peer whose program ends by itself, since when (seconds of the agent's clock), and whether it trained then.
+
+    ``killed``: for taking too long; ``code`` is its exit code once its process has ended.
+    """
+
+    exit: Exit
+    since: float
+    trained: bool = False
+    killed: bool = False
+    code: int | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody may wait for it any more."""
+        return self.exit.kind != "loop"
+
+
+@dataclass(frozen=True)
 class Losses:
     """What was lost so far. ``untrained`` counts the replacements in a row that never came to train.
 
     ``noticed`` are members that said they would be taken away; ``broken_after`` are scripts that failed when their
-    training was over, by id and how.
+    training was over, by id and how. ``exiting`` are peers that said how their programs end, until their view is
+    forgotten; ``raised`` are those that were lost to an exception of their own, by id.
     """
 
     failures: int = 0
@@ -95,6 +128,8 @@ class Losses:
     untrained: int = 0
     noticed: frozenset[int] = frozenset()
     broken_after: Mapping[int, str] = field(default_factory=dict)
+    exiting: Mapping[int, Departure] = field(default_factory=dict)
+    raised: Mapping[int, Exit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -138,8 +173,9 @@ class Cluster:
         """Those of the view who run, train, and were not let go: who has to be heard when it breaks."""
         if self.view is None:
             return ()
-        people = self.processes
-        return tuple(p for p in self.view.ids if p in people.alive and p not in people.parting | people.finished)
+        people, ending = self.processes, {p for p, one in self.losses.exiting.items() if one.is_gone}
+        gone = people.parting | people.finished | ending
+        return tuple(p for p in self.view.ids if p in people.alive and p not in gone)
 
 
 Outcome = tuple[Cluster, list[Command]]

@@ -15,6 +15,7 @@ until it trains in a view; then it is a member, until it ends or a later view la
 | a member says that it lost others | when all living ones have: form their view (``regroup``)               |
 | a view with joiners trains        | kill those who still start: the job has as many as it wanted           |
 | the view of survivors trains      | spawn replacements, within the budgets                                 |
+| a member's program ends by itself | see ``exits``                                                          |
 | a member is given notice          | let the leader let it go, and have another one in its place            |
 | a host is given notice            | the same for all its members; who starts there starts elsewhere; when  |
 |                                   | nobody runs there any more it is released                              |
@@ -38,6 +39,7 @@ from kungfu.runtime.deciding.cluster.events import (
     Done,
     Ended,
     Event,
+    Exiting,
     Fail,
     Finishing,
     HostIn,
@@ -53,6 +55,16 @@ from kungfu.runtime.deciding.cluster.events import (
     Tick,
     Unled,
     Wanted,
+)
+from kungfu.runtime.deciding.cluster.exits import (
+    PREEMPTED,
+    chosen_end,
+    ended,
+    exiting,
+    how_ended,
+    kept,
+    late_to_end,
+    left_early,
 )
 from kungfu.runtime.deciding.cluster.hosts import closed, forgotten, opened, people_on, released
 from kungfu.runtime.deciding.cluster.regroup import (
@@ -82,7 +94,6 @@ from kungfu.runtime.deciding.view import View
 
 __all__ = ["first", "step"]
 
-_PREEMPTED = (-15, 143)  # SIGTERM, with no handler and with ours
 _KILLED = -9
 _NOBODY_ENDED = (
     "training ended without a peer that came to the end of its program: all had been let go, and nobody was left to "
@@ -125,7 +136,9 @@ def _stepped(cluster: Cluster, event: Event, now: float) -> Outcome:
             return cluster, []  # it was on a host that was given up, or it is told twice
         case Ended(peer, code):
             people = replace(cluster.processes, alive=cluster.alive - {peer})
-            return _ended(replace(cluster, processes=people), peer, code, now)
+            return _ended(ended(replace(cluster, processes=people), peer, code), peer, code, now)
+        case Exiting():
+            return exiting(cluster, event, now)
         case HostIn(host, slots):
             return _host_in(opened(cluster, host, slots))
         case HostNoticed(host):
@@ -141,7 +154,7 @@ def _stepped(cluster: Cluster, event: Event, now: float) -> Outcome:
 def _begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
     goal = _goal(cluster, event.view)
     cluster, commands = begun(cluster, event, now)
-    cluster = forgotten(replace(cluster, hosts=replace(cluster.hosts, goal=goal)))
+    cluster = kept(forgotten(replace(cluster, hosts=replace(cluster.hosts, goal=goal))))
     missed = sorted(cluster.losses.noticed & set(cluster.members)) if cluster.regrouping is None else []
     return cluster, [*commands, *_let_go(cluster, missed)]
 
@@ -241,9 +254,16 @@ def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "")
     people, how = cluster.processes, how or ending(code)
     if peer in cluster.starting:
         return _ended_on_the_way(cluster, peer, code, now, how=how)
+    over = bool(people.finished) and not cluster.alive
+    if not over and (departure := left_early(cluster, peer)) is not None:
+        if (failed := chosen_end(cluster, peer, how_ended(departure))) is not None:
+            return cluster, [failed]
+        if code == 0 and departure.exit.kind == "exit":
+            cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
+        if code not in PREEMPTED or departure.exit.kind != "exit" or _is_lost(cluster, peer):
+            return _concluded(cluster, [])  # it was lost when it said so, or is when the others miss it
     if cluster.view is None or peer not in cluster.view.ids or peer in people.parting:
         return _concluded(cluster, [])
-    over = bool(people.finished) and not cluster.alive
     if peer in people.finished or (over and code > 0):
         if code != 0:
             broken = {**cluster.losses.broken_after, peer: how}
@@ -256,12 +276,16 @@ def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "")
     return cluster, [*commands, *([_over(cluster)] if over else [])]
 
 
+def _is_lost(cluster: Cluster, peer: int) -> bool:
+    return cluster.regrouping is not None and peer in cluster.regrouping.lost
+
+
 def _taken(cluster: Cluster, peer: int, code: int) -> Cluster:
     """Counts the loss: a peer that ends by SIGTERM was preempted, with or without time to leave."""
     losses = cluster.losses
     if peer in losses.noticed:
         return cluster  # counted when it was noticed
-    if code in _PREEMPTED:
+    if code in PREEMPTED:
         losses = replace(losses, preemptions=losses.preemptions + 1, noticed=losses.noticed | {peer})
     else:
         losses = replace(losses, failures=losses.failures + 1)
@@ -270,8 +294,10 @@ def _taken(cluster: Cluster, peer: int, code: int) -> Cluster:
 
 def _ended_on_the_way(cluster: Cluster, peer: int, code: int, now: float, *, how: str) -> Outcome:
     entry, version = cluster.starting[peer], cluster.view.version if cluster.view else 0
+    if cluster.view is None and code == 0:
+        return cluster, [Fail(peer, _no_training(entry), code=2)]
     if cluster.view is None:
-        return cluster, [Fail(peer, how if code else _no_training(entry))]
+        return cluster, [chosen_end(cluster, peer, how) or Fail(peer, how)]
     why = f"ended ({how}) {now - entry.since:.1f} s after its start"
     cluster, commands = lost_on_the_way(cluster, peer, why, now)
     # It may have been on its way into a view: whoever waits for it there hears it.
@@ -294,8 +320,8 @@ def _over(cluster: Cluster) -> Command:
     if not broken:
         return Fail(-1, _NOBODY_ENDED)
     root = min(broken)
-    how = broken.pop(root)
-    return Fail(root, f"{how}, after its training was over", others=broken)
+    how = f"{broken.pop(root)}, after its training was over"
+    return chosen_end(cluster, root, how, others=broken) or Fail(root, how, others=broken)
 
 
 def _no_training(entry: Starting) -> str:
@@ -307,7 +333,8 @@ def _no_training(entry: Starting) -> str:
 def _ticked(cluster: Cluster, now: float) -> Outcome:
     cluster, commands = again(cluster, now)
     cluster, kills = late_to_regroup(cluster, now)
-    kills = [*commands, *kills]
+    cluster, overdue = late_to_end(cluster, now)
+    kills = [*commands, *kills, *overdue]
     late = late_to_start(cluster, now)
     if late is None:
         return cluster, kills

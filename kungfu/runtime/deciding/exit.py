@@ -1,0 +1,66 @@
+"""How a peer's program ends by itself: what the peer tells before its process does, so that nobody reads its output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from kungfu.errors import DeadlineExceeded, PeerFailure, PolicyError, StaleView, UsageError
+
+__all__ = ["Exit", "ExitKind", "described", "kind_of"]
+
+ExitKind = Literal["loop", "exit", "usage", "exception", "loss", "deadline"]
+
+_KINDS: Mapping[type[BaseException], ExitKind] = {
+    UsageError: "usage",
+    PolicyError: "usage",
+    PeerFailure: "loss",
+    StaleView: "loss",
+    DeadlineExceeded: "deadline",
+}
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a peer's program leaves its training.
+
+    ``kind`` is "loop" where it left the training loop and goes on, "exit" at the end of the script or by ``sys.exit``
+    (the exit code says which), "usage" by an error that asks for something that cannot work, "loss" and "deadline" by
+    what the loss of others, or a wait for them, raised, and "exception" by any other one. ``error`` is the exception
+    with its message, ``name`` its class, and ``where`` the file and line of the program; ``step`` counts steps done.
+    """
+
+    kind: ExitKind
+    step: int = 0
+    name: str = ""
+    error: str = ""
+    where: str = ""
+
+    def repeats(self, other: Exit) -> bool:
+        """Whether two programs raised the same class of exception at the same line."""
+        return self.kind == other.kind == "exception" and (self.name, self.where) == (other.name, other.where)
+
+
+def kind_of(error: BaseException) -> ExitKind:
+    """What the end of a program by an uncaught exception counts as.
+
+    >>> kind_of(UsageError("a batch of 3")), kind_of(OSError("no space")), kind_of(PeerFailure("lost rank 1"))
+    ('usage', 'exception', 'loss')
+    """
+    return next((kind for one, kind in _KINDS.items() if isinstance(error, one)), "exception")
+
+
+def described(exit: Exit) -> str:
+    """What the program did, in words.
+
+    >>> described(Exit("exception", 5, "ValueError", "ValueError: too wide", "train.py:42"))
+    'its program raised ValueError: too wide (train.py:42) after step 5'
+    """
+    after = f"after step {exit.step}"
+    if exit.kind == "loop":
+        return f"it left its training loop {after}, before the end of training"
+    if exit.kind == "exit":
+        return f"its program ended by itself {after}, before the end of training"
+    where = f" ({exit.where})" if exit.where else ""
+    return f"its program raised {exit.error}{where} {after}"

@@ -1,0 +1,110 @@
+"""Tells the agent how this peer's program ends, before its process does.
+
+Python gives no hook that sees every end: ``sys.excepthook`` is often replaced and is not called for ``sys.exit``. But
+the interpreter leaves the exception that ended the program in ``sys.last_value``, calls what ``atexit`` has, and lets
+whoever waits for the main thread go on before that, when it still waits for other threads. What the process was told
+by ``sys.exit`` is its exit code, which the agent sees.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import sysconfig
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from kungfu.errors import KungfuError
+from kungfu.runtime.deciding.exit import Exit, kind_of
+from kungfu.runtime.settings import Settings
+from kungfu.runtime.wire import rpc
+from kungfu.runtime.wire.convert import from_exit
+from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceStub
+
+__all__ = ["ExitReport", "exit_of"]
+
+_TELL_S = 5.0  # an agent that does not answer is gone, and with it this process in a moment
+_GOES_ON_S = 0.5
+_MOST_CHARACTERS = 300
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_KUNGFU = str(Path(__file__).parents[2])
+
+
+class ExitReport:
+    """From now on the agent hears how this program ends. ``steps`` gives the steps that were done."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._process = settings, os.getpid()
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self.steps: Callable[[], int] = lambda: 0
+        self.withdraw: Callable[[], None] = lambda: None
+        atexit.register(self.tell)
+        threading.Thread(target=self._await_main, name="kungfu-exit", daemon=True).start()
+
+    def left_loop(self) -> None:
+        """The program has left its training loop before the end of training: told if it goes on after that."""
+        if not self._over.is_set() and os.getpid() == self._process:
+            threading.Thread(target=self._tell_if_it_goes_on, args=(self._steps(),), daemon=True).start()
+
+    def _tell_if_it_goes_on(self, step: int) -> None:
+        if not self._over.wait(_GOES_ON_S):
+            self._say(Exit("loop", step))
+
+    def tell(self) -> None:
+        """The program is over: says how, once, and lets those go who wait for this peer in a message."""
+        with self._lock:
+            if self._over.is_set() or os.getpid() != self._process:  # or this is a child that was forked
+                return
+            self._over.set()
+            self._say(exit_of(getattr(sys, "last_value", None), step=self._steps()))
+            self.withdraw()
+
+    def _await_main(self) -> None:
+        """Threads of the program may hold its process up long after its main thread has ended."""
+        threading.main_thread().join()
+        self.tell()
+
+    def _steps(self) -> int:
+        with suppress(Exception):  # TensorFlow may be past answering
+            return self.steps()
+        return 0
+
+    def _say(self, exit: Exit) -> None:
+        with suppress(KungfuError), rpc.connect(self._settings.agent, secret=self._settings.secret) as channel:
+            message = from_exit(exit, self._settings.peer)
+            rpc.call(AgentServiceStub(channel).Exiting, message, deadline_s=_TELL_S, what="the agent")
+
+
+def exit_of(error: BaseException | None, *, step: int) -> Exit:
+    """How a program ends that an exception ended, or none.
+
+    >>> exit_of(None, step=7)
+    Exit(kind='exit', step=7, name='', error='', where='')
+    """
+    if error is None:
+        return Exit("exit", step)
+    name = type(error).__qualname__
+    message = next(iter(str(error).splitlines()), "")
+    text = f"{name}: {message}" if message else name
+    return Exit(kind_of(error), step, name, text[:_MOST_CHARACTERS], _where(error.__traceback__))
+
+
+def _where(trace: TracebackType | None) -> str:
+    """The line of the program at which it came out: the innermost one that is no library's."""
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
+    own = [one for one in lines if _is_own(one[0])] or lines
+    return f"{_short(own[-1][0])}:{own[-1][1]}" if own else ""
+
+
+def _is_own(file: str) -> bool:
+    library = file.startswith((*_LIBRARIES, _KUNGFU))
+    return not library and not file.startswith("<") and "__autograph_generated_file" not in file
+
+
+def _short(file: str) -> str:
+    return os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file

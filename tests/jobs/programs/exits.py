@@ -1,0 +1,67 @@
+"""A program that ends in the way that it is told, on some peers, after their fifth step: exits.py HOW PEER... [STEPS].
+
+The others train until the file named by KUNGFU_TEST_UNTIL is there, or to their end without it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.errors import UsageError
+
+HOW, PEERS = sys.argv[1], {int(word) for word in sys.argv[2:]}
+PEER = json.loads(os.environ["KUNGFU_SETTINGS"])["peer"]
+UNTIL = Path(os.environ.get("KUNGFU_TEST_UNTIL", "/"))
+
+
+def main() -> None:
+    if HOW == "slow" and PEER in PEERS:  # registered before attach: Python does it after what attach registers
+        atexit.register(time.sleep, float(os.environ["KUNGFU_TEST_SLOW_S"]))
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.01)
+    training = kf.attach(model, optimizer)
+    steps = tf.Variable(0)
+
+    @training.step
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True))
+        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        steps.assign_add(1)
+
+    x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    for batch in training.batches(x, batch_size=10, epochs=500, seed=0):
+        if step(batch) is training.SKIPPED:
+            continue
+        if PEER in PEERS and int(steps) >= 5 and not leaves_loop():
+            break
+        if not UNTIL.exists():
+            time.sleep(0.1)
+
+
+def leaves_loop() -> bool:
+    """Ends the program as it was told to; ``False`` if the loop is to be left first."""
+    if HOW == "usage":
+        raise UsageError("this peer's own file is missing, on purpose")
+    if HOW in ("raise", "slow"):
+        raise ValueError("the fifth step was wrong, on purpose")
+    if HOW == "crash":
+        os._exit(2)
+    if HOW.isdecimal():
+        sys.exit(int(HOW))
+    return HOW != "break"
+
+
+if __name__ == "__main__":
+    main()
