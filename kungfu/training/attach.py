@@ -130,10 +130,12 @@ def _check_threads() -> None:
 
 
 def _build(model: Any, optimizers: Sequence[Any]) -> None:
-    if not getattr(model, "built", False) or not model.weights:
+    _check_model(model)
+    strangers = [type(one).__name__ for one in optimizers if not hasattr(one, "built") or not hasattr(one, "build")]
+    if strangers or not optimizers:
         raise UsageError(
-            f"kf.attach() was given the model {getattr(model, 'name', model)!r}, which has no weights yet: call it "
-            "on a batch, model.build(shape), or begin it with keras.Input"
+            f"kf.attach() was given {', '.join(strangers) or 'no optimizer'} after the model: it takes a Keras "
+            "optimizer such as keras.optimizers.SGD(0.1), or a list of them"
         )
     if len(optimizers) == 1 and not optimizers[0].built:
         optimizers[0].build(model.trainable_variables)
@@ -142,6 +144,32 @@ def _build(model: Any, optimizers: Sequence[Any]) -> None:
         raise UsageError(
             f"of {len(optimizers)} optimizers {unbuilt} have no variables yet: call build(variables) on each, with "
             "those that it is to update"
+        )
+
+
+def _check_model(model: Any) -> None:
+    if isinstance(model, list | tuple | Mapping):
+        raise UsageError(
+            f"kf.attach() was given {len(model)} models in a {type(model).__name__}: it takes one, whose weights it "
+            "keeps equal on all peers; make one that holds them (all = keras.Model(); all.parts = [a, b]; all.built = "
+            "True), attach that one, and go on calling each of them in the step; several optimizers go into a list"
+        )
+    if not hasattr(model, "_flatten_layers") or not hasattr(model, "weights"):
+        raise UsageError(
+            f"kf.attach() was given {type(model).__name__} as its model: it takes a Keras 3 model (keras.Model, "
+            "keras.Sequential) first and the optimizer second"
+        )
+    name = getattr(model, "name", type(model).__name__)
+    if not model.weights:
+        raise UsageError(
+            f"kf.attach() was given the model {name!r}, which has no weights yet: call it on a batch, "
+            "model.build(shape), or begin it with keras.Input"
+        )
+    if not getattr(model, "built", False):
+        raise UsageError(
+            f"kf.attach() was given the model {name!r}, whose layers have {len(model.weights)} weights, but which was "
+            "never called as a whole, so Keras does not know whether these are all: call it once on a batch, or "
+            "model.build(shape)"
         )
 
 

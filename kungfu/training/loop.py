@@ -31,6 +31,7 @@ from kungfu.training.graph.step import (
 )
 from kungfu.training.graph.trace import Trace
 from kungfu.training.graph.warm_up import warmed_up
+from kungfu.training.graph.xla import refuse_xla
 from kungfu.training.record.recorder import Recorder
 from kungfu.training.requests import fired_rules
 
@@ -144,6 +145,9 @@ class Loop:
         try:
             self.barrier.settle()
             returned, account = self._compiled((stamp.micro, stamp.micros, int(stamp.empty)), tensors)
+        except TypeError:  # as TensorFlow says, with the whole tensors, that they are not what was traced
+            self._compiled.refuse_unlike(tensors)
+            raise
         except tf.errors.OpError as error:
             self._recover(translated(error, self.barrier, where=f"step {self._steps() + 1}"), error)
             return SKIPPED
@@ -174,6 +178,7 @@ class Loop:
 
     def _call_inside(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The step as a part of a function of the user's, a loop say; its batches are the user's own."""
+        refuse_xla(f"the step {function.__name__!r}")
         if self._compiled is None:
             raise UsageError(
                 f"{function.__name__!r} was called inside a tf.function before it was ever called outside: its first "

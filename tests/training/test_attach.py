@@ -8,6 +8,7 @@ import sys
 
 import keras
 import pytest
+import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import PolicyError, UsageError
@@ -18,6 +19,50 @@ from tests.training.linear import linear_model
 def test_a_model_without_weights_is_refused_by_name():
     with pytest.raises(UsageError, match="unborn"):
         kf.attach(keras.Sequential([keras.layers.Dense(1)], name="unborn"), keras.optimizers.SGD())
+
+
+def test_several_models_are_refused_with_what_makes_one_of_them():
+    generator, discriminator = linear_model(), linear_model()
+    with pytest.raises(
+        UsageError, match=r"was given 2 models in a list: it takes one.*all = keras.Model\(\); all.parts = \[a, b\]"
+    ):
+        kf.attach([generator, discriminator], keras.optimizers.SGD())
+    one = keras.Model()
+    one.parts = [generator, discriminator]
+    one.built = True
+    assert kf.attach(one, [built_for(generator), built_for(discriminator)]).size == 1
+    assert [id(weight) for weight in one.weights] == [id(part.weights[0]) for part in (generator, discriminator)]
+
+
+def built_for(model):
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+    return optimizer
+
+
+def test_layers_with_weights_in_a_model_that_was_never_called_are_told_apart_from_a_model_without_weights():
+    class Pair(keras.Model):
+        def __init__(self):
+            super().__init__(name="pair")
+            self.one = linear_model()
+
+    with pytest.raises(UsageError, match=r"'pair', whose layers have 1 weights, but which was never called as a whole"):
+        kf.attach(Pair(), keras.optimizers.SGD())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: (keras.optimizers.SGD(), linear_model()), "was given SGD as its model.* the optimizer second"),
+        (lambda: (tf.Module(), keras.optimizers.SGD()), "was given Module as its model"),
+        (lambda: (linear_model(), "adam"), "was given str after the model: it takes a Keras optimizer"),
+        (lambda: (linear_model(), []), "was given no optimizer after the model"),
+    ],
+    ids=["swapped", "module", "name", "none"],
+)
+def test_what_is_no_model_or_no_optimizer_is_told_as_what_it_is(given, message):
+    with pytest.raises(UsageError, match=message):
+        kf.attach(*given())
 
 
 def test_several_optimizers_have_to_be_built_by_the_program():

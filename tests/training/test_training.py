@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -28,6 +29,63 @@ def test_a_step_must_average_exactly_once(times):
 
     with pytest.raises(UsageError, match=rf"average\(\) {times} times"):
         step(points(2))
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (
+            points(2).astype(np.float64),
+            r"tensor 1 of 1 is float64 of shape \(2, 2\), and was float32 of shape \(any, 2\)",
+        ),
+        (np.zeros((4, 3), np.float32), r"is float32 of shape \(4, 3\), and was float32 of shape \(any, 2\)"),
+        (np.zeros(4, np.float32), r"is float32 of shape \(4\)"),
+        ((points(2), points(2)), "a batch of 2 tensors, and its first one had 1"),
+        (tf.ragged.constant([[1.0], [1.0, 2.0]]), r"a RaggedTensor.*ragged.to_tensor\(\)"),
+    ],
+    ids=["type", "shape", "rank", "structure", "ragged"],
+)
+def test_a_batch_of_another_kind_than_the_first_is_told_without_the_tensors(batch, message):
+    run = linear_run()
+    run.step(points(4))
+    with pytest.raises(UsageError, match=message) as refused:
+        run.step(batch)
+    assert len(str(refused.value)) < 400
+    run.step(points(3))
+    assert run.training.traces() == 1
+
+
+def test_a_step_that_xla_would_have_to_compile_is_refused_with_the_way_out():
+    model, training = attached()
+
+    @training.step
+    @tf.function(jit_compile=True)
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x))
+        training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+
+    with pytest.raises(UsageError, match=r"training.average\(\) was called inside a tf.function\(jit_compile=True\)"):
+        step(points(2))
+
+
+def test_a_loop_of_steps_that_xla_would_have_to_compile_is_refused_and_gradients_may_be_compiled():
+    model, training = attached()
+
+    @tf.function(jit_compile=True)
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x))
+        return tape.gradient(loss, model.trainable_variables), loss
+
+    @training.step
+    def step(x):
+        own, loss = gradients(x)
+        return training.average(own, loss=loss)[0]
+
+    assert step(points(4)).numpy().ravel().tolist() == [1.5, 1.0]
+    with pytest.raises(UsageError, match=r"the step 'step' was called inside a tf.function\(jit_compile=True\)"):
+        tf.function(lambda x: step(x), jit_compile=True)(tf.constant(points(2)))
 
 
 def test_a_second_step_function_is_refused():

@@ -11,6 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
+from kungfu.training.data.refusals import refuse_leaf, refuse_lengths, refuse_objects, refuse_unindexed
 from kungfu.training.data.rows import rows
 
 __all__ = ["Arrays", "ByIndex", "Records", "Source", "as_source"]
@@ -84,6 +85,7 @@ class ByIndex:
 
 def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | None) -> Source:
     """The source that ``data`` is; ``UsageError`` for what is none."""
+    refuse_unindexed(data)
     if load is not None or _is_records(data):
         return _records(data, load or _as_it_is, samples)
     if callable(data):
@@ -98,14 +100,15 @@ def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | No
 
 
 def _arrays(data: Any) -> Arrays:
-    leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(data)]
-    lengths = [len(leaf) if leaf.ndim else -1 for leaf in leaves]
-    if not leaves or min(lengths) < 0 or len(set(lengths)) != 1:
-        raise UsageError(
-            f"training.batches() takes arrays with one entry a sample in their first dimension; got {len(leaves)} "
-            f"arrays of lengths {lengths}; for records or names of files say what makes arrays of one: load=function"
-        )
-    return Arrays(tf.nest.pack_sequence_as(data, leaves), lengths[0])
+    given = tf.nest.flatten(data)
+    for leaf in given:
+        refuse_unindexed(leaf)
+        refuse_leaf(leaf)
+    leaves = [np.asarray(leaf) for leaf in given]
+    refuse_lengths(leaves)
+    for leaf in leaves:
+        refuse_objects(leaf)
+    return Arrays(tf.nest.pack_sequence_as(data, leaves), len(leaves[0]))
 
 
 def _records(data: Any, load: Callable[[Any], Any], samples: int | None) -> Records:

@@ -20,6 +20,7 @@ from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.settings import Limits
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.ledger import Ledger
+from kungfu.training.graph.xla import refuse_xla
 
 __all__ = ["Averaging", "average"]
 
@@ -47,6 +48,7 @@ def average(averaging: Averaging, gradients: Any, *, loss: Any, accumulation: Ac
 
     With an ``accumulation``, that happens for the last micro-batch of a step only; the others are kept for it.
     """
+    refuse_xla("training.average()")
     leaves = tf.nest.flatten(gradients)
     dense = [_dense(leaf) for leaf in leaves if leaf is not None]
     if not dense:

@@ -64,7 +64,8 @@ class CompiledStep:
         self._parts = parts
         self._structure = structure
         self._returned: Any = None
-        signature = [tf.TensorSpec((len(WHOLE),), tf.int64), *(_open_spec(tensor) for tensor in example)]
+        self._signature = [_open_spec(tensor) for tensor in example]
+        signature = [tf.TensorSpec((len(WHOLE),), tf.int64), *self._signature]
         self._outer = tf.function(self._step, input_signature=signature, autograph=False)
         self._traced = self._outer.get_concrete_function()
 
@@ -90,12 +91,29 @@ class CompiledStep:
             put_back.restore()
         return self._packed(flat), read_account(account)
 
+    def refuse_unlike(self, tensors: Sequence[Any]) -> None:
+        """Raises ``UsageError`` where tensors are not of the types and shapes that the step was traced with."""
+        if len(tensors) != len(self._signature):
+            raise UsageError(
+                f"the step was called with a batch of {len(tensors)} tensors, and its first one had "
+                f"{len(self._signature)}: every batch has the structure of the first"
+            )
+        for place, (tensor, spec) in enumerate(zip(tensors, self._signature, strict=True), start=1):
+            if tensor.dtype != spec.dtype or not spec.shape.is_compatible_with(tensor.shape):
+                raise UsageError(
+                    f"the step was called with another kind of batch than its first one: tensor {place} of "
+                    f"{len(tensors)} is {tensor.dtype.name} of shape {_shown(tensor.shape)}, and was {spec.dtype.name} "
+                    f"of shape {_shown(spec.shape)}; the step is traced once, so cast, pad or cut every batch to one "
+                    "type and shape (the first dimension is free)"
+                )
+
     def inside(self, tensors: Sequence[Any], *, failed: Callable[[], None]) -> Any:
         """The step inside a function of the user's, a loop of steps say: what the user's function returned.
 
         What the step came to cannot be told there, so a barrier that failed makes the loop fail: ``failed`` raises.
         After that, and after a barrier that ended training, the loop runs no more steps, which give zeros.
         """
+        self.refuse_unlike(tensors)
         nothing = [(output.shape, output.dtype) for output in self._traced.outputs[1:]]
 
         def run() -> list[Any]:
@@ -174,6 +192,10 @@ def _constant(micro: tuple[int, int, int]) -> Any:
     return tf.constant(micro, tf.int64)
 
 
+def _shown(shape: Any) -> str:
+    return "(" + ", ".join("any" if dimension is None else str(dimension) for dimension in shape) + ")"
+
+
 def _open_spec(tensor: Any) -> tf.TensorSpec:
     shape = tensor.shape
     return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, tensor.dtype)
@@ -206,6 +228,12 @@ def as_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         if isinstance(leaf, tf.Tensor):  # nearly always, and to convert it would take as long as all the rest
             tensors.append(leaf)
             continue
+        if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
+            raise UsageError(
+                f"a function marked @training.step takes tensors and arrays, but was given a {type(leaf).__name__}, "
+                "whose samples are of different lengths or not all there: make it dense with ragged.to_tensor() or "
+                "tf.sparse.to_dense() before the step"
+            )
         try:
             tensors.append(tf.convert_to_tensor(leaf))
         except (TypeError, ValueError) as error:

@@ -28,7 +28,7 @@ def walked(run, data, **given):
     [
         ((points(4), points(5)), r"lengths \[4, 5\]"),
         ((), "0 arrays"),
-        (np.float32(1), r"lengths \[-1\]"),
+        (np.float32(1), "was given 1 single value and no array"),
         (np.zeros((0, 2)), "0 samples"),
     ],
 )

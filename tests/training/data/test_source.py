@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -99,3 +101,49 @@ def test_a_function_that_gives_another_number_of_samples_is_refused(function: An
 def test_data_that_is_no_source_is_refused(data: Any, given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         as_source(data, **{"load": None, "samples": None, **given})
+
+
+class Batches(keras.utils.PyDataset):
+    """Whole batches by number, as Keras' own loops take them."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return ROWS[index : index + 2]
+
+
+def walked() -> Iterator[np.ndarray]:
+    yield from ROWS
+
+
+RAGGED = [[1.0], [2.0, 3.0]]
+UNSUITABLE: dict[str, tuple[Any, str]] = {
+    "dataset": (tf.data.Dataset.from_tensor_slices(ROWS).batch(2), "a tf.data.Dataset, which can only be walked from"),
+    "dataset in a nest": ((tf.data.Dataset.range(3), ROWS), "a tf.data.Dataset, which can only be walked from"),
+    "generator": (walked(), "was given generator, which can only be walked once"),
+    "zip": (zip(ROWS, ROWS, strict=True), "was given zip, which can only be walked once"),
+    "batches of keras": (Batches(), "was given Batches, a keras PyDataset: its items are whole batches"),
+    "ragged tensor": (tf.ragged.constant(RAGGED), r"a ragged tensor.* pad it with ragged.to_tensor\(\)"),
+    "ragged tensor in a nest": ({"x": tf.ragged.constant(RAGGED), "y": np.zeros(2)}, "a ragged tensor"),
+    "ragged lists": (RAGGED, "was given 3 single values and no array"),
+    "rows of different lengths": (np.array([np.zeros(1), np.zeros(2)], object), r"Python objects \(ndarray\)"),
+    "sparse tensor": (tf.sparse.from_dense(ROWS), "make it dense with tf.sparse.to_dense"),
+    "set": ({1, 2, 3}, "was given set, which can be walked and has no items by number"),
+    "text": ("data/train.csv", "was given the text 'data/train.csv': it reads no files"),
+    "many arrays": ([np.zeros(n) for n in range(1, 60)], r"59 arrays of lengths \[1, 2, 3, 4, 5, \.\.\.\]"),
+}
+
+
+@pytest.mark.parametrize("kind", UNSUITABLE)
+@pytest.mark.filterwarnings("ignore:Your `PyDataset` class should call")
+def test_data_that_has_no_samples_by_index_is_refused_by_what_it_is_with_the_way_out(kind: str) -> None:
+    data, message = UNSUITABLE[kind]
+    with pytest.raises(UsageError, match=message) as refused:
+        as_source(data, load=None, samples=None)
+    assert len(str(refused.value)) < 500, "no tensor is dumped"
+
+
+def test_texts_in_an_array_of_objects_are_samples() -> None:
+    source = as_source(np.array(["a", "bc"], object), load=None, samples=None)
+    assert source.take(np.array([1])).numpy().tolist() == [b"bc"]

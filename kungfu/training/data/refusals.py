@@ -1,0 +1,104 @@
+"""What ``training.batches`` cannot walk, and what to give it instead.
+
+Peers share samples by their index, in an order that all of them know. Whatever can only be walked from its start, or
+gives whole batches, has no such index.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+
+__all__ = ["refuse_leaf", "refuse_lengths", "refuse_objects", "refuse_unindexed"]
+
+_INSTEAD = (
+    "give arrays, or a sequence of records with load=function, or a function of indices with samples=N, which may give "
+    "a tf.data.Dataset of these samples: see docs/data.md"
+)
+_BATCHED = ("PyDataset", "Sequence")
+
+
+def refuse_unindexed(data: Any) -> None:
+    """Raises ``UsageError`` for data whose samples cannot be asked for by their index."""
+    name = type(data).__name__
+    if isinstance(data, tf.data.Dataset):
+        raise UsageError(
+            "training.batches() was given a tf.data.Dataset, which can only be walked from its start, so peers cannot "
+            "share its samples by their index; give a function of indices instead: training.batches(lambda indices: "
+            "tf.data.Dataset.from_tensor_slices(indices).map(read), samples=N, ...); or " + _INSTEAD
+        )
+    if _is_keras_sequence(data):
+        raise UsageError(
+            f"training.batches() was given {name}, a keras PyDataset: its items are whole batches, and peers share "
+            "samples; give a sequence with one sample an item, and batch_size to training.batches()"
+        )
+    if isinstance(data, Iterator):
+        raise UsageError(
+            f"training.batches() was given {name}, which can only be walked once and from its start, so peers cannot "
+            f"share its samples by their index; {_INSTEAD}"
+        )
+    walks = isinstance(data, Iterable) and not hasattr(data, "__getitem__") and not hasattr(data, "__array__")
+    if walks and not callable(data):
+        raise UsageError(
+            f"training.batches() was given {name}, which can be walked and has no items by number, so peers cannot "
+            f"share its samples by their index; {_INSTEAD}"
+        )
+
+
+def refuse_leaf(leaf: Any) -> None:
+    """Raises ``UsageError`` for a part of a nest of arrays that is no array with one entry a sample."""
+    if isinstance(leaf, tf.RaggedTensor):
+        raise UsageError(
+            "training.batches() was given a ragged tensor: the samples of a batch are stacked, and so of one shape; "
+            "pad it with ragged.to_tensor(), or give records with a load= that pads or cuts each to one length"
+        )
+    if isinstance(leaf, tf.SparseTensor):
+        raise UsageError("training.batches() was given a sparse tensor: make it dense with tf.sparse.to_dense()")
+    if isinstance(leaf, str | bytes | os.PathLike):
+        raise UsageError(
+            f"training.batches() was given the text {str(leaf)[:60]!r}: it reads no files by itself; give a list of "
+            "names with load=function, which makes arrays of one"
+        )
+
+
+def refuse_lengths(leaves: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Raises ``UsageError`` unless there are arrays, all with the same number of entries."""
+    if leaves and all(leaf.ndim for leaf in leaves) and len({len(leaf) for leaf in leaves}) == 1:
+        return
+    single = sum(not leaf.ndim for leaf in leaves)
+    if single and single == len(leaves):
+        raise UsageError(
+            f"training.batches() was given {single} single value{'s' if single > 1 else ''} and no array: lists and "
+            "tuples are nests of arrays, as everywhere in TensorFlow; make an array of them with np.asarray(values), "
+            "and where they are of different lengths pad them, or give records with load=function"
+        )
+    lengths = ["none" if not leaf.ndim else str(len(leaf)) for leaf in leaves]
+    shown = ", ".join([*lengths[:5], *["..."][: len(lengths) > 5]])
+    raise UsageError(
+        "training.batches() takes arrays with one entry a sample in their first dimension, all as long; got "
+        f"{len(leaves)} arrays of lengths [{shown}]; for records or names of files say what makes arrays of "
+        "one: load=function"
+    )
+
+
+def refuse_objects(leaf: np.ndarray[Any, Any]) -> None:
+    """Raises ``UsageError`` for an array of Python objects that are no texts: rows of different lengths are such."""
+    if leaf.dtype != object or not leaf.size or isinstance(leaf.flat[0], str | bytes):
+        return
+    kind = type(leaf.flat[0]).__name__
+    raise UsageError(
+        f"training.batches() was given an array of Python objects ({kind}), as rows of different lengths make one: the "
+        "samples of a batch are stacked, and so of one shape; pad them, or give records with a load= that does"
+    )
+
+
+def _is_keras_sequence(data: Any) -> bool:
+    """Keras need not be loaded for it."""
+    kinds = type(data).__mro__
+    return any(kind.__name__ in _BATCHED and kind.__module__.startswith(("keras", "tf_keras")) for kind in kinds)
