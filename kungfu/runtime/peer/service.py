@@ -45,6 +45,8 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._demands: list[Demand] = []
         self._kept: set[str] = set()  # ids of demands for checkpoints
         self.description = Description()
+        self._told: set[int] = set()  # numbers of demands
+        self._offered = 0  # the number of the last offer
         self.breaches = Breaches()
 
     # A follower waits longer than its leader, so that the error that comes back is the leader's, which knows the names.
@@ -87,6 +89,9 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
 
     def Offer(self, request: pb.Prepared, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
+            if request.number and request.number <= self._offered:
+                return pb.Ack()  # told again, for its answer was lost, or an older one
+            self._offered = request.number or self._offered
             self._offer = to_prepared(request)
         self._on_offer()
         return pb.Ack()
@@ -94,6 +99,9 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def Carry(self, request: pb.Demand, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         demand = to_demand(request)
         with self._changed:
+            if request.number and request.number in self._told:
+                return pb.Ack()  # told again, for its answer was lost
+            self._told.add(request.number)
             # Told again with every view, in case it has another leader; a second one would be written otherwise.
             if demand.kind == "checkpoint" and demand.id in self._kept:
                 return pb.Ack()

@@ -210,7 +210,7 @@ class Breach(_message.Message):
     def __init__(self, peer: _Optional[int] = ..., version: _Optional[int] = ..., how: _Optional[str] = ...) -> None: ...
 
 class Demand(_message.Message):
-    __slots__ = ("id", "kind", "why", "size", "peers", "keep", "host")
+    __slots__ = ("id", "kind", "why", "size", "peers", "keep", "host", "number")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +218,7 @@ class Demand(_message.Message):
     PEERS_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     why: str
@@ -225,10 +226,11 @@ class Demand(_message.Message):
     peers: _containers.RepeatedScalarFieldContainer[int]
     keep: str
     host: int
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., why: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., keep: _Optional[str] = ..., host: _Optional[int] = ...) -> None: ...
+    number: int
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., why: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., keep: _Optional[str] = ..., host: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("ready", "missing", "reason", "parts")
+    __slots__ = ("ready", "missing", "reason", "parts", "number")
     class PartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -240,11 +242,13 @@ class Prepared(_message.Message):
     MISSING_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     ready: _containers.RepeatedCompositeFieldContainer[PeerInfo]
     missing: _containers.RepeatedScalarFieldContainer[int]
     reason: str
     parts: _containers.ScalarMap[str, float]
-    def __init__(self, ready: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., parts: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    number: int
+    def __init__(self, ready: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., parts: _Optional[_Mapping[str, float]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Rendezvous(_message.Message):
     __slots__ = ("address",)

@@ -277,6 +277,15 @@ def test_when_all_who_trained_were_let_go_and_nobody_came_to_an_end_the_job_has_
     assert "without a peer that came to the end of its program" in failed.reason
 
 
+def test_who_waits_is_offered_to_the_one_who_leads_after_a_leader_that_left_by_decision() -> None:
+    cluster, _ = after(growing(2, 3), ready(2))
+    _, commands = after(cluster, InForce(view_of(1, version=2)))
+    (offer,) = commands
+    assert isinstance(offer, Offer)
+    assert (offer.view.ids, [one.id for one in offer.prepared.ready]) == ((1,), [2])
+    assert after(cluster, InForce(view_of(0, version=2)))[1] == [], "the leader has heard of them"
+
+
 # ---- any order of events --------------------------------------------------------------------------------------------
 
 ids = st.integers(0, 7)

@@ -135,13 +135,23 @@ def test_a_report_of_the_view_before_says_nothing_of_the_new_one() -> None:
 
 def test_when_the_one_who_is_to_lead_is_gone_another_one_leads() -> None:
     cluster, lead = regrouped(training(0, 1, 2), 1, 0, 2)
+    cluster, _ = after(cluster, Ended(0, -9))
     cluster, commands = after(cluster, Unled(lead.view))
     assert commands == []
+    _, commands = after(cluster, Tick())
+    assert isinstance(commands[-1], Lead)
+    assert commands[-1].view.ids == (2,)
+
+
+def test_one_that_lives_and_does_not_answer_when_it_is_to_lead_is_ended_and_another_one_leads() -> None:
+    cluster, lead = regrouped(training(0, 1, 2), 1, 0, 2)
+    cluster, commands = after(cluster, Unled(lead.view), Unled(lead.view), Tick())
+    (kill,) = commands
+    assert isinstance(kill, Kill)
+    assert (kill.peer, kill.reason) == (0, "it did not answer when it was to lead view 3")
     _, commands = after(cluster, Ended(0, -9))
     assert isinstance(commands[-1], Lead)
     assert commands[-1].view.ids == (2,)
-    _, commands = after(cluster, Tick())
-    assert isinstance(commands[-1], Lead), "it may also have been late"
 
 
 def test_who_does_not_report_is_killed_sooner_when_an_error_names_it() -> None:
@@ -233,6 +243,14 @@ def test_views_that_break_before_they_train_are_not_formed_for_ever() -> None:
         cluster, commands = after(cluster, lost(0, version=version), lost(2, version=version))
     assert isinstance(commands[-1], Fail)
     assert "6 views in a row broke before they trained" in commands[-1].reason
+
+
+def test_views_that_nobody_could_be_admitted_to_did_not_break() -> None:
+    cluster, lead = regrouped(training(*range(10)), 9, *range(9))
+    for dead in range(8):  # each of them dies when it is to lead
+        cluster, commands = after(cluster, Ended(dead, -9), Unled(lead.view), Tick())
+        (lead,) = [command for command in commands if isinstance(command, Lead)]
+    assert lead.view.ids == (8,)
 
 
 # ---- preemption -----------------------------------------------------------------------------------------------------

@@ -153,3 +153,25 @@ def test_a_checkpoint_that_is_demanded_again_with_another_view_is_written_once()
 def test_the_rendezvous_is_prepared_for_the_size_of_the_view() -> None:
     view = View(7, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
     assert service().PrepareAttachment(from_view(view), None).address == "store for 3"
+
+
+def test_what_is_told_again_is_done_once_and_an_older_offer_never_comes_behind_a_newer_one() -> None:
+    posts: list[str] = []
+    leader = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), rendezvous=str)
+    resize = from_demand(Demand("resize", "kungfu resize 3", size=3, id="r"))
+    for number in (7, 7, 9):  # the same one told again, and with another view
+        resize.number = number
+        leader.Carry(resize, None)
+    assert posts == ["barrier"] * 2
+    assert [leader.take_demand() is None for _ in range(3)] == [False, False, True]
+    older, newer = (from_prepared(Prepared((Peer(one, f"a:{one}"),))) for one in (2, 3))
+    older.number, newer.number = 10, 11
+    posts.clear()
+    for offer in (newer, older, newer):
+        leader.Offer(offer, None)
+    assert posts == ["barrier"]
+    taken = leader.take_offer()
+    assert taken is not None
+    assert [peer.id for peer in taken.ready] == [3]
+    leader.Offer(newer, None)
+    assert leader.take_offer() is None, "it was taken"

@@ -42,7 +42,7 @@ class Course:
             station.settings, station.job.numbered, head=station.job.place, term=taken.term if taken else 1,
             clock=self._clock, put=station.put, version=taken.version if taken else 0,
         )  # fmt: skip
-        self.executor = Executor(station, self.orders, standby, write=self.write, gone=self._gone)
+        self.executor = Executor(station, self.orders, standby, write=self.write, known=lambda: self.cluster)
 
     @property
     def began(self) -> bool:
@@ -159,9 +159,6 @@ class Course:
 
     def _process_of(self, peer: int) -> int:
         return self.executor.pids.get(peer, 0)
-
-    def _gone(self, peer: int) -> str | None:
-        return None if peer in self.cluster.alive else "its process has ended"
 
     def _tell(self, fields: dict[str, Any]) -> None:
         self.write(fields, told=True)

@@ -21,17 +21,17 @@ __all__ = ["Executor"]
 class Executor:
     """The head's hands, and what it must know to use them: where peers listen, their processes, their last words.
 
-    ``write`` takes events of the record; ``told`` are those that a person shall see. ``gone`` says of a peer that it
-    does not run any more, and why nobody is to wait for it.
+    ``write`` takes events of the record; ``told`` are those that a person shall see. ``known`` gives the cluster
+    as it is known now.
     """
 
     def __init__(
         self, station: Station, orders: Orders, standby: Standby, *, write: Callable[..., None],
-        gone: Callable[[int], str | None],
+        known: Callable[[], Cluster],
     ) -> None:  # fmt: skip
         self._station, self._orders, self._write = station, orders, write
         self._place, self._several = station.job.place, len(station.job.hosts) > 1
-        self._relay = Relay(station.settings, station.put, gone=gone, term=orders.term)
+        self._relay = Relay(station.settings, station.put, known=known, term=orders.term)
         self.addresses, self.pids = dict(standby.addresses), dict(standby.pids)
         self.tails: dict[int, list[str]] = {}
         regrouping = standby.cluster.regrouping

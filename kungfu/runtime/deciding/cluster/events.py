@@ -114,7 +114,8 @@ class Lost:
 
 @dataclass(frozen=True)
 class Unled:
-    """Nobody could be admitted to this view of survivors: the one who was to lead it does not answer."""
+    """Nobody could be admitted to this view of survivors: the one who was to lead it has ended, or did not answer in
+    the time that it was given."""
 
     view: View
 

@@ -28,7 +28,8 @@ _NO_HOLDER = (
     "no survivor holds the state of the job: who takes it from others holds it once their registered values have come "
     "too, before its next step; go on from a checkpoint (kungfu-run --resume)"
 )
-# Views formed in a row without one that trained: something ends each of them.
+# Views in a row that members entered and that broke before they trained: something ends each of them. One that nobody
+# could be admitted to, since the first of it stands still or is gone, does not count.
 STUCK = 6
 
 
@@ -67,7 +68,8 @@ def reported(cluster: Cluster, event: Lost, now: float) -> Outcome:
     version = max(report.version, cluster.view.version)
     regrouping = cluster.regrouping or Regrouping(now, version)
     if regrouping.formed is not None and report.version >= regrouping.formed.version:
-        regrouping = replace(regrouping, since=now, formed=None, reports={})  # that view broke before it trained
+        stuck = regrouping.stuck + 1  # that view broke before it trained
+        regrouping = replace(regrouping, since=now, formed=None, reports={}, stuck=stuck)
     elif regrouping.formed is not None:
         return cluster, []  # sent before it was admitted to that view
     quitters = {id_: _how_quit(cluster, id_) for id_ in _quitters(cluster) if id_ not in regrouping.lost}
@@ -115,7 +117,7 @@ def _formed(cluster: Cluster, now: float) -> Outcome:
     peers = tuple(peer for peer in cluster.view.peers if peer.id in members)
     # The lost leader may have announced the number after the last one to some: this view is neither.
     view = View(regrouping.version + 2, peers)
-    formed = replace(regrouping, formed=view, version=view.version, since=now, stuck=regrouping.stuck + 1)
+    formed = replace(regrouping, formed=view, version=view.version, since=now)
     cluster = replace(cluster, regrouping=formed)
     return cluster, [_lead(cluster, view)]
 
@@ -142,12 +144,19 @@ def resumed(cluster: Cluster, now: float) -> Outcome:
     return cluster, [*gone, *commands]
 
 
-def unled(cluster: Cluster, view: View) -> Cluster:
+def unled(cluster: Cluster, view: View) -> Outcome:
     """The view has no leader: its members still wait, and another one is formed when it is clear who lives."""
-    regrouping = cluster.regrouping
+    regrouping, leader = cluster.regrouping, view.ids[0]
     if regrouping is None or regrouping.formed != view:
-        return cluster
-    return replace(cluster, regrouping=replace(regrouping, formed=None))
+        return cluster, []
+    regrouping = replace(regrouping, formed=None)
+    if leader not in cluster.members:  # its end is known
+        return replace(cluster, regrouping=regrouping), []
+    # It was given its time, and the others wait for it: late becomes dead. Its end forms the next view.
+    reports = {peer: report for peer, report in regrouping.reports.items() if peer != leader}
+    regrouping = replace(regrouping, reports=reports, killed=regrouping.killed | {leader})
+    why = f"it did not answer when it was to lead view {view.version}"
+    return replace(cluster, regrouping=regrouping), [Kill(leader, why)]
 
 
 def again(cluster: Cluster, now: float) -> Outcome:
@@ -204,12 +213,14 @@ def begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
     starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in fresh}
     losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
     regrouping, replaced = cluster.regrouping, () if cluster.regrouping is None else _replaced(cluster)
+    led_anew = cluster.view is not None and cluster.view.peers[0] != event.view.peers[0]
     cluster = replace(cluster, view=event.view, starting=starting, losses=losses)
     over = replace(cluster, regrouping=None)
     if regrouping is None or _untouched(regrouping, event.view):
         if fresh:  # what was under way has come to its end; more were started than could be used
             return dismissed(over, starting, "the job has as many peers as it wanted")
-        return gathered(over) if regrouping else (over, [])
+        # Who is ready was offered to a leader that may have left with the offer.
+        return gathered(over) if regrouping or led_anew else (over, [])
     if regrouping.formed is None or event.view.version < regrouping.formed.version:
         return cluster, []  # the leader's last word before it lost somebody: its members have yet to report
     cluster, spawns = spawned(over, replaced, now)

@@ -145,7 +145,7 @@ class Regrouping:
     lost: Mapping[int, str] = field(default_factory=dict)
     reports: Mapping[int, Report] = field(default_factory=dict)
     formed: View | None = None
-    stuck: int = 0  # views formed in a row of which none began to train
+    stuck: int = 0  # views in a row that broke before they trained
     killed: frozenset[int] = frozenset()  # for being late, once each
 
 

@@ -129,7 +129,7 @@ def _stepped(cluster: Cluster, event: Event, now: float) -> Outcome:
         case Lost():
             return reported(cluster, event, now)
         case Unled(view):
-            return unled(cluster, view), []
+            return unled(cluster, view)
         case Noticed(peer):
             return _noticed(cluster, peer)
         case Ended(peer, _) if peer not in cluster.alive:
