@@ -126,6 +126,7 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     from kungfu.compiler import compile_policies
     from kungfu.compiler.fused import fused
     from kungfu.compiler.lower import lower
+    from kungfu.compiler.plan import is_whole
     from kungfu.runtime.attachment.choose import make_attachment
     from kungfu.training.graph.ledger import Ledger
     from kungfu.training.graph.tape import make_tape
@@ -136,9 +137,10 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
 
     plan, attachment = compile_policies(given), make_attachment("local")
     saw = sum(len(names) for names in plan.saw)
+    whole = sum(is_whole(one) for rule in plan.rules for one in rule.saw.values())
     with tf.device("/CPU:0"):
         program = fused(lower(plan))
-        ledger = Ledger.create(rules=len(plan.rules), masks=0, saw=saw, tape=make_tape(plan))
+        ledger = Ledger.create(rules=len(plan.rules), masks=0, saw=saw, whole=whole, tape=make_tape(plan))
     membership = Beside(first, attachment, name)
     equipment = replace(
         first._loop.barrier.equipment, ledger=ledger, plan=plan, attachment=attachment, membership=membership

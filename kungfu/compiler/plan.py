@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from kungfu.compiler.frontier import Reduction, frontier_of
 from kungfu.control import Rule
 from kungfu.signal import Collective, Fold, Signal, Source, topological
 
-__all__ = ["Outcome", "Plan", "RiderLayout", "Segment"]
+__all__ = ["Outcome", "Plan", "RiderLayout", "Segment", "is_whole", "seen_by_rules"]
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,8 @@ class Outcome(NamedTuple):
     `fired`: bool, one a rule. `targets`: float32, one a rule, NaN where it did not fire or asks for no number.
     `masks`: bool, a row with one entry a peer for each rule that asks for some peers, in the order of the rules, false
     where it did not fire. `saw`: float32, the values of `Plan.saw` one rule after the other, NaN off the rule's gate.
-    `watched`: float32, the values of `Plan.watched`.
+    `watched`: float32, the values of `Plan.watched`. `saw_whole` and `watched_whole`: int64, once more those of them
+    that are whole numbers, of which a float32 holds those up to 2 ** 24 only; see `seen_by_rules`.
     """
 
     fired: Any
@@ -143,3 +144,25 @@ class Outcome(NamedTuple):
     masks: Any
     saw: Any
     watched: Any
+    saw_whole: Any
+    watched_whole: Any
+
+
+def seen_by_rules(plan: Plan, saw: Iterable[Any], saw_whole: Iterable[Any]) -> Iterator[dict[str, float]]:
+    """For each rule the values that it saw by name, out of an outcome's vectors: whole ones as Python's int.
+
+    What is off the rule's gate means nothing.
+    """
+    numbers, wholes = iter(saw), iter(saw_whole)
+    for rule in plan.rules:
+        yield {name: _told(one, numbers, wholes) for name, one in rule.saw.items()}
+
+
+def _told(signal: Signal, numbers: Iterator[Any], wholes: Iterator[Any]) -> float:
+    number = next(numbers)
+    return int(next(wholes)) if is_whole(signal) else float(number)
+
+
+def is_whole(signal: Signal) -> bool:
+    """Whether this is a whole number, of which an outcome tells every digit."""
+    return signal.type.dtype == "int64"

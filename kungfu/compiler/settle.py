@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kungfu.compiler.plan import Plan
+from kungfu.compiler.plan import Plan, is_whole
 from kungfu.compiler.replay import NumpyCluster
 from kungfu.compiler.walk import Evaluation, evaluated
 from kungfu.control import Rule, SetGlobalBatchSize, SetLearningRate
@@ -74,4 +74,4 @@ def _computed(results: tuple[Signal, ...], sources: Mapping[str, float]) -> list
     machine = NumpyCluster({name: (np.asarray(value),) for name, value in sources.items()}, 1)
     with np.errstate(all="ignore"):
         values = evaluated(nodes, Evaluation(machine, {}))
-    return [float(values[one][0]) for one in results]
+    return [int(values[one][0]) if is_whole(one) else float(values[one][0]) for one in results]

@@ -13,7 +13,7 @@ from math import inf, nan
 from typing import Any, Protocol
 
 from kungfu.compiler.frontier import Reduction, frontier_name
-from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment
+from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment, is_whole
 from kungfu.control.action import mask_of, target_of
 from kungfu.errors import InternalError
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
@@ -256,6 +256,10 @@ def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
         masks += [] if mask is None else [_apply("and", values[rule.fires], values[mask], machine)]
         saw += [_where(values[rule.gate], _as_float(one, evaluation), nothing, machine) for one in rule.saw.values()]
     watched = [_as_float(one, evaluation) for one in plan.watched_signals.values()]
+    seen = [one for rule in plan.rules for one in rule.saw.values()]
+    saw_whole, watched_whole = (
+        [values[one] for one in signals if is_whole(one)] for signals in (seen, plan.watched_signals.values())
+    )
     fired = [values[rule.fires] for rule in plan.rules]
     return Outcome(
         machine.stacked(fired, "bool"),
@@ -263,6 +267,8 @@ def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
         machine.rows(masks),
         machine.stacked(saw, "float32"),
         machine.stacked(watched, "float32"),
+        machine.stacked(saw_whole, "int64"),
+        machine.stacked(watched_whole, "int64"),
     )
 
 

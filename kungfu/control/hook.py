@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 from kungfu.errors import PolicyError
 
 __all__ = ["Control"]
 
 
+_MOST = 1e6  # peers: beyond any job, and within what a message can hold
+
+
 class Control:
     """What a hook gets first: ``control.every(n).call(fn, *signals)`` calls ``fn(control, *values)``.
 
-    The hook runs inside a barrier, on every peer, with the same values (floats, in the order of the signals); rank 0's
-    wish is the one that counts. ``size`` and ``step`` are those of the moment in which the rule fired; ``wanted`` is
-    what was asked for so far. What a hook returns is not looked at, and an error that it raises ends the job.
+    The hook runs inside a barrier, on every peer, with the same values in the order of the signals: whole numbers
+    (int64) as ``int``, all others as ``float``; rank 0's wish is the one that counts. ``size`` and ``step`` are those
+    of the moment in which the rule fired; ``wanted`` is what was asked for so far, and ``passed_over`` says which call
+    asked for nothing. What a hook returns is not looked at, and an error that it raises ends the job.
 
     >>> def grow(control, noise):
     ...     if noise > 100 * control.size:
@@ -26,12 +32,24 @@ class Control:
     def __init__(self, *, size: int, step: int) -> None:
         self.size, self.step = size, step
         self.wanted: int | None = None
+        self.passed_over = ""
 
     def barrier(self) -> None:
         """All peers are between the same two steps: a hook is only ever called there, so this is met already."""
 
     def rescale(self, peers: float) -> None:
-        """Ask for a cluster of ``peers`` peers, rounded; the last call of a hook counts, the job's limits hold."""
-        if not 0.5 <= peers < 1e6:
-            raise PolicyError(f"rescale({peers}): a hook asked for a size that is none; give a finite number from 1 on")
-        self.wanted = round(float(peers))
+        """Ask for a cluster of ``peers`` peers, rounded; the last call of a hook counts, the job's limits hold.
+
+        What is less than one peer asks for the fewest that the job may have. A number that is not finite asks for
+        nothing: what an earlier call asked for stands, and the record tells of it. Raises `PolicyError` for what is no
+        number.
+        """
+        try:
+            number = float(peers)
+        except (TypeError, ValueError) as error:
+            what = f"{peers!r}, a {type(peers).__name__}"
+            raise PolicyError(f"control.rescale was given {what}; give a number of peers, as in rescale(4)") from error
+        if not math.isfinite(number):
+            self.passed_over = f"rescale({number}) asks for nothing"
+            return
+        self.wanted = round(min(max(number, 1.0), _MOST))

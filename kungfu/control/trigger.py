@@ -142,8 +142,9 @@ class Trigger:
         """Call ``fn(control, *values)`` in Python on every peer, between two steps, with the values of agreed scalars.
 
         The escape hatch for what the vocabulary cannot say: listing 1 of Mai et al., *Adaptive Distributed Training
-        of Deep Learning Models*. The values are floats; `control` is a `kungfu.control.hook.Control`, by which the
-        function may ask for another size. Fires only while no change is pending. Cost: no message.
+        of Deep Learning Models*. Whole numbers arrive as int, all others as float; `control` is a
+        `kungfu.control.hook.Control`, by which the function may ask for another size. Fires only while no change is
+        pending. Cost: no message.
         """
         return ask.call_rule(fn, signals, trigger=self)
 

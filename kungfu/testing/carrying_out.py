@@ -92,6 +92,8 @@ class Course:
         control = Control(size=self.job.size, step=one.step)
         action.fn(control, *list(one.saw.values())[: len(action.signals)])
         if control.wanted is None:
+            if control.passed_over:
+                self.unmet[one.rule, one.step] = control.passed_over
             return None
         if one.over_budget:
             self.unmet[one.rule, one.step] = "the job's budget of rescales is used up"

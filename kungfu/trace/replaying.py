@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from kungfu.compiler import Outcome, Plan
+from kungfu.compiler.plan import seen_by_rules
 from kungfu.compiler.replay import Replay
 from kungfu.control import Rule
 from kungfu.control.action import mask_of
@@ -215,11 +216,8 @@ def _held(snapshot: Snapshot, name: str) -> list[Any]:
 
 
 def _decisions(plan: Plan, outcome: Outcome, *, step: int) -> Iterator[Decision]:
-    row, start = 0, 0
-    for index, rule in enumerate(plan.rules):
-        names = plan.saw[index]
-        saw = dict(zip(names, map(float, outcome.saw[start : start + len(names)]), strict=True))
-        start += len(names)
+    row, seen = 0, seen_by_rules(plan, outcome.saw, outcome.saw_whole)
+    for index, (rule, saw) in enumerate(zip(plan.rules, seen, strict=True)):
         ranks: tuple[int, ...] = ()
         if mask_of(rule.action) is not None:
             ranks, row = tuple(int(rank) for rank in np.flatnonzero(outcome.masks[row])), row + 1

@@ -12,6 +12,7 @@ import tensorflow as tf
 from kungfu.compiler import Plan, compile_policies
 from kungfu.compiler.fused import fused
 from kungfu.compiler.lower import Program, lower
+from kungfu.compiler.plan import is_whole
 from kungfu.control import Budget, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.errors import UsageError
@@ -110,6 +111,7 @@ def _ledger(plan: Plan) -> Ledger:
         rules=len(plan.rules),
         masks=sum(mask_of(rule.action) is not None for rule in plan.rules),
         saw=sum(len(names) for names in plan.saw),
+        whole=sum(is_whole(one) for rule in plan.rules for one in rule.saw.values()),
         tape=make_tape(plan),
     )
 

@@ -264,9 +264,10 @@ class Barrier:
         """The hook of listing 1 of the KungFu paper: called on every peer, with agreed values."""
         control = Control(size=self.size, step=fired.step)
         action.fn(control, *list(fired.saw.values())[: len(action.signals)])
-        ignored = "the job's budget of rescales is used up" if fired.over_budget and control.wanted is not None else ""
+        held = "the job's budget of rescales is used up" if fired.over_budget and control.wanted is not None else ""
+        ignored = "; ".join(one for one in (control.passed_over, held) if one)
         self.chronicle.called(fired.rule, step=fired.step, saw=fired.saw, asked=control.wanted, ignored=ignored)
-        return None if ignored else control.wanted
+        return None if held else control.wanted
 
     def _adjusted(self, before: View, decision: Decision, requests: Requests = _NOTHING) -> Terms:
         """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""

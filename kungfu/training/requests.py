@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kungfu.compiler import Plan
+from kungfu.compiler.plan import seen_by_rules
 from kungfu.control import Action, Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.control.rule import Standing, verdict
@@ -74,11 +75,10 @@ class Requests:
 
 def fired_rules(plan: Plan, outcomes: Outcomes, *, step: int) -> list[Fired]:
     """The rules that the ledger shows as fired, in the plan's order."""
-    fired, targets, saw = fetch(outcomes.fired), fetch(outcomes.targets), fetch(outcomes.saw)
-    masks, found, start, row = fetch(outcomes.masks), [], 0, 0
-    for index, rule in enumerate(plan.rules):
-        names = plan.saw[index]
-        values = {name: float(value) for name, value in zip(names, saw[start : start + len(names)], strict=True)}
+    fired, targets, masks = fetch(outcomes.fired), fetch(outcomes.targets), fetch(outcomes.masks)
+    saw = seen_by_rules(plan, fetch(outcomes.saw), fetch(outcomes.saw_whole))
+    found, row = [], 0
+    for index, (rule, values) in enumerate(zip(plan.rules, saw, strict=True)):
         ranks: tuple[int, ...] = ()
         if mask_of(rule.action) is not None:
             ranks, row = tuple(int(rank) for rank in masks[row].nonzero()[0]), row + 1
@@ -87,7 +87,6 @@ def fired_rules(plan: Plan, outcomes: Outcomes, *, step: int) -> list[Fired]:
             over = bool(rule.budget) and values[rule.budget] < 1
             target, standing = float(targets[index]), rule.standing
             found.append(Fired(rule.action, rule.name, step, target, ranks, values, won, lost, standing, over))
-        start += len(names)
     return found
 
 

@@ -42,6 +42,13 @@ def test_arrays_are_played_by_step_with_what_is_usual_filled_in() -> None:
     assert all(isinstance(one.action, Rescale) for one in decisions)
 
 
+def test_whole_numbers_are_seen_with_all_their_digits() -> None:
+    made = Policy("far", lambda t: control.always().when(t.samples_done > 1).call(ignore, t.samples_done, t.mean_loss))
+    (one,) = run_policy(made, {"samples_done": [2_560_000_001], "mean_loss": [0.5]})
+    assert one.saw == {"samples_done": 2_560_000_001, "mean_loss": 0.5}
+    assert [type(value) for value in one.saw.values()] == [int, float]
+
+
 def test_local_arrays_hold_a_row_a_step_whose_length_is_the_size() -> None:
     def by_slowest(training: Any) -> Any:
         return control.always().evict(ops.all_gather(training.busy_seconds) > 1)

@@ -112,3 +112,45 @@ def test_a_checkpoint_that_a_rule_asks_for_is_told_when_it_is_written(tmp_path, 
         path = Path(event["path"])
         assert path.parent == tmp_path / "checkpoints"
         assert event["bytes"] == sum(file.stat().st_size for file in path.iterdir())
+
+
+# ---- what hooks and the record are told -----------------------------------------------------------------------------
+
+FAR = 2_560_000_001  # samples: float32 knows the one before it only
+
+
+def test_a_hook_and_the_record_are_told_whole_numbers_with_all_their_digits():
+    told = []
+
+    def hook(control, samples, loss, size):
+        told.append((samples, loss, size))
+
+    def rule(training):
+        done = (training.samples_done + 0).named("done")
+        return control.every(1).call(hook, training.samples_done, training.mean_loss, done)
+
+    run, events = run_with(rule)
+    progress = run.training._loop.barrier.equipment.ledger.progress
+    run.step(points(2))
+    progress.trained.assign(FAR)
+    run.step(points(2))  # its rule is held: the one before it is still to be served
+    run.step(points(2))
+    run.step(points(2))
+    (_, (samples, loss, done)) = told
+    assert (samples, done) == (FAR + 2, FAR + 2)
+    assert [type(one) for one in (samples, loss, done)] == [int, float, int]
+    called = [event for event in events if event.get("event") == "called"][-1]
+    assert called["saw"]["samples_done"] == called["saw"]["done"] == FAR + 2
+    metrics = [event for event in events if event["stream"] == "metrics"]
+    assert [one["done"] for one in metrics] == [0, FAR, FAR + 2, FAR + 4]
+
+
+def test_a_hook_that_asks_for_no_number_is_told_of_and_ends_nothing():
+    def hook(control):
+        control.rescale(float("nan"))
+
+    run, events = run_with(lambda training: control.every(2).call(hook))
+    for _ in range(4):
+        run.step(points(2))
+    told = [(event["asked"], event["ignored"]) for event in events if event.get("event") == "called"]
+    assert told == [(None, "rescale(nan) asks for nothing")]

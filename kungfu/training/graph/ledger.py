@@ -129,15 +129,17 @@ class Outcomes:
     targets: tf.Variable
     masks: tf.Variable
     saw: tf.Variable
+    saw_whole: tf.Variable
 
     @classmethod
-    def create(cls, name: str, *, rules: int, masks: int, saw: int) -> Outcomes:
-        """Variables for so many rules, masks and logged values."""
+    def create(cls, name: str, *, rules: int, masks: int, saw: int, whole: int) -> Outcomes:
+        """Variables for so many rules, masks and logged values, of which so many are whole numbers."""
         return cls(
             _flags(f"{name}/fired", rules),
             _numbers(f"{name}/targets", rules),
             _flags(f"{name}/masks", masks, None),
             _numbers(f"{name}/saw", saw),
+            tf.Variable(tf.zeros([whole], tf.int64), trainable=False, name=f"{name}/saw_whole"),
         )
 
     def assign(self, outcome: Any, *, standing: Any) -> None:
@@ -147,6 +149,8 @@ class Outcomes:
         if self.masks.shape[0]:
             self.masks.assign(outcome.masks)
         self.saw.assign(outcome.saw)
+        if self.saw_whole.shape[0]:
+            self.saw_whole.assign(outcome.saw_whole)
 
 
 @dataclass(frozen=True)
@@ -191,9 +195,8 @@ class Ledger:
     figures: Figures
 
     @classmethod
-    def create(cls, *, rules: int, masks: int, saw: int, tape: Tape) -> Ledger:
-        """Fresh variables for a program with so many rules, masks and logged values."""
-
+    def create(cls, *, rules: int, masks: int, saw: int, tape: Tape, whole: int = 0) -> Ledger:
+        """Fresh variables for so many rules, masks and logged values, of which ``whole`` are whole numbers."""
         return cls(
             order=_integer("kungfu/order"),
             progress=Progress(*(_integer(f"kungfu/{field.name}") for field in fields(Progress))),
@@ -215,8 +218,8 @@ class Ledger:
                 _numbers("kungfu/rescale_seconds"),
             ),
             rules=RuleOutcomes(
-                Outcomes.create("kungfu/posted", rules=rules, masks=masks, saw=saw),
-                Outcomes.create("kungfu/shadows", rules=rules, masks=masks, saw=saw),
+                Outcomes.create("kungfu/posted", rules=rules, masks=masks, saw=saw, whole=whole),
+                Outcomes.create("kungfu/shadows", rules=rules, masks=masks, saw=saw, whole=whole),
             ),
             figures=Figures(
                 tape,

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.compiler import Outcome, Plan
+from kungfu.compiler.plan import is_whole
 from kungfu.signal import SCALAR, SOURCES
 from kungfu.signal.operation import DType
 from kungfu.signal.sources import ONLY_AT_RESCALE
@@ -19,7 +20,7 @@ from kungfu.training.graph.row import row_of
 
 __all__ = ["Column", "Tape", "make_tape"]
 
-Group = Literal["step", "local", "agreed", "watched", "targets", "fired"]
+Group = Literal["step", "local", "agreed", "watched", "watched_whole", "targets", "fired"]
 
 # What the host asks for beside the sources: the epoch of the step, and how long the step took.
 _OF_THE_STEP: Mapping[str, DType] = {"epoch": "int64", "seconds": "float32"}
@@ -44,7 +45,12 @@ class Tape:
     def write(self, of_the_step: Mapping[str, Any], sources: Mapping[str, Any], outcome: Outcome) -> None:
         """Graph: the step's numbers, when its rules are known; a variable stands for its value."""
         offered = {"step": of_the_step, "local": sources, "agreed": sources}
-        vectors = {"watched": outcome.watched, "targets": outcome.targets, "fired": outcome.fired}
+        vectors = {
+            "watched": outcome.watched,
+            "watched_whole": outcome.watched_whole,
+            "targets": outcome.targets,
+            "fired": outcome.fired,
+        }
         numbers = [offered[one.group][one.name] for one in self.columns if one.group in offered]
         self.row.assign(row_of([*numbers, *vectors.values()]))
 
@@ -63,7 +69,7 @@ class Tape:
             "batch": int(samples),
             "loss": numbers[place["agreed", "mean_loss"]],
             "samples_per_s": samples / seconds if seconds > 0 else math.nan,
-            **{name: numbers[index] for name, index in self._watched},
+            **{name: kind(numbers[index]) for name, index, kind in self._watched},
         }
 
     def fired(self, row: np.ndarray) -> set[str]:
@@ -71,8 +77,10 @@ class Tape:
         return {name for (group, name), index in self._places.items() if group == "fired" and row[index]}
 
     @cached_property
-    def _watched(self) -> Sequence[tuple[str, int]]:
-        return [(one.name, index) for index, one in enumerate(self.columns) if one.group == "watched"]
+    def _watched(self) -> Sequence[tuple[str, int, type]]:
+        """Name, place and type; a whole number stands once more behind, with all its digits."""
+        kinds: Mapping[str, type] = {"watched": float, "watched_whole": int}
+        return [(one.name, at, kinds[one.group]) for at, one in enumerate(self.columns) if one.group in kinds]
 
     @cached_property
     def _places(self) -> Mapping[tuple[Group, str], int]:
@@ -95,6 +103,8 @@ def _columns(plan: Plan) -> Iterator[Column]:
     for name, reduction in plan.frontier.items():
         yield Column(reduction.placement, name, "float32")
     yield from _vector("watched", plan.watched, "float32")
+    whole = [name for name, one in plan.watched_signals.items() if is_whole(one)]
+    yield from _vector("watched_whole", whole, "int64")
     rules = [one.name for one in plan.rules]
     yield from _vector("targets", rules, "float32")
     yield from _vector("fired", rules, "bool")

@@ -29,7 +29,13 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
     tape, sources = make_tape(PLAN), offered()
     of_the_step = {"epoch": tf.constant(2, tf.int64), "seconds": tf.constant(0.25)}
     outcome = Outcome(
-        tf.constant([True]), tf.constant([4.0]), tf.zeros([0, 1], tf.bool), tf.zeros([3]), tf.constant([7.0])
+        tf.constant([True]),
+        tf.constant([4.0]),
+        tf.zeros([0, 1], tf.bool),
+        tf.zeros([3]),
+        tf.constant([7.0]),
+        tf.zeros([1], tf.int64),
+        tf.zeros([0], tf.int64),
     )
     tf.function(lambda: tape.write(of_the_step, sources, outcome))()
     told = {(one.group, one.name): value for one, value in zip(tape.columns, tape.row.numpy().tolist(), strict=True)}
@@ -51,6 +57,7 @@ def test_whole_numbers_beyond_float32_stay_whole():
     sources = offered() | {"samples_done": tf.constant(2**40 + 1, tf.int64)}
     of_the_step = {"epoch": tf.constant(0, tf.int64), "seconds": tf.constant(1.0)}
     none = [tf.zeros([0], tf.bool), tf.zeros([0]), tf.zeros([0, 1], tf.bool), tf.zeros([0]), tf.zeros([0])]
+    none += [tf.zeros([0], tf.int64)] * 2
     tape.write(of_the_step, sources, Outcome(*none))
     names = [one.name for one in tape.columns]
     assert tape.row.numpy()[names.index("samples_done")] == 2**40 + 1
