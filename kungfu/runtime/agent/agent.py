@@ -24,6 +24,7 @@ from kungfu.runtime.agent.head import Fence, Head
 from kungfu.runtime.agent.hosts.allegiance import Allegiance
 from kungfu.runtime.agent.hosts.entering import enter
 from kungfu.runtime.agent.hosts.front import Away, Front
+from kungfu.runtime.agent.hosts.orders import lost_after_s
 from kungfu.runtime.agent.hosts.service import HeadLost, HostService, is_heard
 from kungfu.runtime.agent.hosts.succession import CutOff, succeed
 from kungfu.runtime.agent.processes.household import Household
@@ -36,7 +37,7 @@ from kungfu.runtime.deciding import cluster as decided
 from kungfu.runtime.deciding.failure import Failure
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.steering.job_file import NAME as JOB_FILE
-from kungfu.runtime.steering.job_file import JobFile, end_job_file, write_job_file
+from kungfu.runtime.steering.job_file import JobFile, end_job_file, identify_process, write_job_file
 from kungfu.runtime.steering.service import JobService
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
@@ -154,7 +155,10 @@ class Agent:
                 return Ending(128 + interrupts[0].number)
             settings = entered.settings if entered else replace(settings, job=secrets.token_hex(4))
         self._station = station = replace(station, settings=settings)
-        content = JobFile(settings.job, settings.agent, settings.secret, os.getpid(), time.time())
+        content = JobFile(
+            settings.job, settings.agent, settings.secret, os.getpid(), time.time(),
+            process=identify_process(os.getpid()),
+        )  # fmt: skip
         self._journal.keep(JOB_FILE, partial(write_job_file, self._journal.folder, content))
         if len(station.job.hosts) > 1 and entered is not None:
             self._role = Follower(station)
@@ -238,7 +242,7 @@ class Agent:
     def _watch_head(self) -> None:
         """Looks whether the head is there, as long as this agent follows one."""
         allegiance, job = self._station.allegiance, self._station.job
-        patience_s = job.settings.deadlines.heartbeat_s
+        patience_s = lost_after_s(job.settings.deadlines)
         while not self._closing.wait(_LOOK_S):
             head, silence_s = allegiance.head, allegiance.silence_s()
             if head is None or allegiance.leads or silence_s < min(1.0, patience_s):

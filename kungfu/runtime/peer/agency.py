@@ -7,6 +7,7 @@ import math
 import queue
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
@@ -26,6 +27,9 @@ __all__ = ["Agency"]
 # `Settings.report_s`. People read of events, and wait for them.
 _NEWS_WITHIN_S = 0.25
 
+# What gathered while the agent did not answer goes out in several messages: gRPC takes none beyond 64 MiB.
+_MOST_BYTES = 4 << 20
+
 # A trace has a line for every step of every peer; the other streams are read by people.
 _WRITERS = {
     stream: json.JSONEncoder(allow_nan=False, separators=separators)
@@ -42,6 +46,7 @@ class Agency:
         self._stub = AgentServiceStub(self._channel)
         self._records: queue.SimpleQueue[pb.Record | tuple[str, ToldLater]] = queue.SimpleQueue()
         self._reports = 0
+        self._unheard: pb.Records | None = None  # sent, and not answered
         self._closing, self._news, self._flushing = threading.Event(), threading.Event(), threading.Lock()
         self._reporter = threading.Thread(target=self._report, name="kungfu-report", daemon=True)
         self._call(self._stub.Attached, pb.Hello(peer=from_peer(peer)))
@@ -96,25 +101,30 @@ class Agency:
         rpc.call(method, message, deadline_s=self._deadline_s, what="the agent")
 
     def _report(self) -> None:
-        try:
-            while not self._closing.is_set():
-                if self._news.wait(self._report_s):
-                    self._closing.wait(_NEWS_WITHIN_S)  # seldom alone: a stop is told in several
-                    self._news.clear()
+        last = False
+        while not last:
+            if self._news.wait(self._report_s):
+                self._closing.wait(_NEWS_WITHIN_S)  # seldom alone: a stop is told in several
+                self._news.clear()
+            last = self._closing.is_set()
+            with suppress(PeerFailure, DeadlineExceeded):  # an agent that stands still hears it when it goes on
                 self._flush()
-            self._flush()
-        except (PeerFailure, DeadlineExceeded):
-            return  # the agent is gone, and with it this process in a moment
 
     def _flush(self) -> None:
         with self._flushing:  # nobody may overtake records that are on their way
-            records = []
-            while not self._records.empty():
-                record = self._records.get()
-                records.append(record if isinstance(record, pb.Record) else _record(record[0], record[1]()))
-            if records:
-                self._reports += 1
-                self._call(self._stub.Report, pb.Records(peer=self._peer.id, records=records, number=self._reports))
+            while self._unheard is not None or not self._records.empty():
+                self._unheard = self._unheard or self._gathered()
+                self._call(self._stub.Report, self._unheard)  # of two with one number the agent takes the first
+                self._unheard = None
+
+    def _gathered(self) -> pb.Records:
+        records, size = list[pb.Record](), 0
+        while size < _MOST_BYTES and not self._records.empty():
+            record = self._records.get()
+            records.append(record if isinstance(record, pb.Record) else _record(record[0], record[1]()))
+            size += len(records[-1].line)
+        self._reports += 1
+        return pb.Records(peer=self._peer.id, records=records, number=self._reports)
 
 
 def _record(stream: str, fields: Mapping[str, Any] | str) -> pb.Record:

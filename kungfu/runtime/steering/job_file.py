@@ -12,22 +12,30 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import psutil
-
 from kungfu.errors import UsageError
 
-__all__ = ["NAME", "JobFile", "end_job_file", "is_running", "newest_folder", "read_job_file", "write_job_file"]
+__all__ = [
+    "NAME",
+    "JobFile",
+    "end_job_file",
+    "identify_process",
+    "is_running",
+    "newest_folder",
+    "read_job_file",
+    "write_job_file",
+]
 
 NAME = "job.json"
-# A process that was made later than this after the job began is another one under the same number.
-_SLACK_S = 2.0
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_START_TICKS = 18  # of the fields after the state in /proc/PID/stat, see proc(5)
 
 
 @dataclass(frozen=True)
 class JobFile:
     """A job's name, the address of its agent, the secret, kungfu-run's process, and the times in seconds since 1970.
 
-    ``ended`` and ``code`` are ``None`` while the job runs.
+    ``ended`` and ``code`` are ``None`` while the job runs. ``process`` is what ``identify_process`` says of the
+    process: its number may be another one's when it has ended.
     """
 
     job: str
@@ -37,6 +45,7 @@ class JobFile:
     started: float
     ended: float | None = None
     code: int | None = None
+    process: str = ""
 
 
 def write_job_file(folder: Path, content: JobFile) -> None:
@@ -88,10 +97,18 @@ def is_running(content: JobFile) -> bool:
     """Whether the kungfu-run that wrote this still runs on this host."""
     if content.ended is not None:
         return False
+    process = identify_process(content.pid)
+    return bool(process) and content.process in ("", process)
+
+
+def identify_process(pid: int) -> str:
+    """What no other process of this machine ever has: the boot, and the ticks since then at which the process began.
+    Times of day would not do, for people set clocks. Empty if there is no such process, or it has ended."""
     try:
-        return psutil.Process(content.pid).create_time() <= content.started + _SLACK_S
-    except psutil.NoSuchProcess:
-        return False
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if state in "ZX" else f"{_BOOT.read_text().strip()} {fields[_START_TICKS]}"
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def end_job_file(folder: Path, *, code: int, now: float) -> None:

@@ -140,9 +140,10 @@ class Channel:
         self.close()
 
 
-def connect(address: str, *, secret: str) -> Channel:
-    """A channel to ``address``, which connects with its first call."""
-    return Channel(address, secret, _OPTIONS)
+def connect(address: str, *, secret: str, shared: bool = True) -> Channel:
+    """A channel to ``address``, which connects with its first call; unless it is not to be ``shared``, over the same
+    connection as others of this process."""
+    return Channel(address, secret, _OPTIONS if shared else [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
 
 
 class Lines:

@@ -33,6 +33,8 @@ class Agent(AgentServiceServicer):
     heard: queue.SimpleQueue[tuple[str, Any]] = field(default_factory=queue.SimpleQueue)
     reporting: threading.Event = field(default_factory=threading.Event)
     gate: threading.Event = field(default_factory=threading.Event)
+    told_again: threading.Event = field(default_factory=threading.Event)
+    numbers: list[int] = field(default_factory=list)
 
     def Attached(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         return self._hear("attached", request.peer.id)
@@ -47,6 +49,9 @@ class Agent(AgentServiceServicer):
         return self._hear("in force", to_view(request))
 
     def Report(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        self.numbers.append(request.number)
+        if self.numbers.count(request.number) > 1:
+            self.told_again.set()
         if not self.reporting.is_set():
             self.reporting.set()
             self.gate.wait(10.0)
@@ -66,7 +71,7 @@ class Agent(AgentServiceServicer):
 
 
 @contextmanager
-def attached() -> Iterator[tuple[Agency, Agent]]:
+def attached(*, wait_s: float = 10.0) -> Iterator[tuple[Agency, Agent]]:
     """A peer's line, and the agent at the other end."""
     agent = Agent()
     server = rpc.serve(
@@ -75,7 +80,7 @@ def attached() -> Iterator[tuple[Agency, Agent]]:
         secret="ab",
         threads=4,
     )
-    agency = Agency(settings(server.address), ME)
+    agency = Agency(settings(server.address, wait_s=wait_s), ME)
     assert agent.next() == ("attached", 3)
     try:
         yield agency, agent
@@ -85,8 +90,8 @@ def attached() -> Iterator[tuple[Agency, Agent]]:
         server.stop()
 
 
-def settings(agent: str) -> Settings:
-    return Settings("job", 3, agent, "ab", "local", Limits(1, 4), Deadlines(wait_s=10.0), report_s=0.1)
+def settings(agent: str, *, wait_s: float = 10.0) -> Settings:
+    return Settings("job", 3, agent, "ab", "local", Limits(1, 4), Deadlines(wait_s=wait_s), report_s=0.1)
 
 
 def test_the_agent_hears_what_a_peer_goes_through() -> None:
@@ -135,6 +140,32 @@ def test_the_end_comes_after_everything_that_was_recorded_even_if_reports_are_sl
         finishing.join(10.0)
         heard = [agent.next() for _ in range(3)]
     assert heard == [("events", '{"number": 1}'), ("events", '{"number": 2}'), ("finished", "{}")]
+
+
+def test_the_record_goes_on_when_the_agent_has_missed_a_deadline() -> None:
+    with attached(wait_s=1.0) as (agency, agent):
+        agency.record("events", {"number": 1})
+        assert agent.reporting.wait(10.0)  # and is held up for longer than the peer waits
+        agency.record("events", {"number": 2})
+        assert agent.told_again.wait(10.0)
+        agent.gate.set()
+        heard = [agent.next() for _ in range(3)]
+    assert heard.count(("events", '{"number": 1}')) == 2, "its number says that it is the same"
+    assert heard[-1] == ("events", '{"number": 2}')
+    assert agent.numbers == [1, 1, 2]
+
+
+def test_what_gathered_meanwhile_comes_in_messages_that_gRPC_takes() -> None:  # noqa: N802 - its name
+    text = "x" * (1 << 20)
+    with attached() as (agency, agent):
+        agency.record("events", {"number": 0})
+        assert agent.reporting.wait(10.0)
+        for number in range(1, 12):
+            agency.record("events", {"number": number, "text": text})
+        agent.gate.set()
+        heard = [agent.next() for _ in range(12)]
+        assert [json.loads(line)["number"] for _, line in heard] == [*range(12)]
+        assert agent.numbers == [1, 2, 3, 4]
 
 
 def test_closing_sends_what_is_left() -> None:

@@ -18,7 +18,7 @@ from kungfu.runtime.deciding.requests.situation import Scaling
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from kungfu.runtime.steering.desk import Desk
-from kungfu.runtime.steering.job_file import JobFile, write_job_file
+from kungfu.runtime.steering.job_file import JobFile, identify_process, write_job_file
 from kungfu.runtime.steering.service import JobService
 from kungfu.runtime.wire import rpc
 from kungfu.runtime.wire.messages_pb2_grpc import add_JobServiceServicer_to_server
@@ -73,7 +73,8 @@ def office(folder: Path, *, scaling: Scaling = "elastic", secret: str = SECRET) 
         secret=SECRET,
         threads=4,
     )
-    write_job_file(folder, JobFile("job", server.address, secret, os.getpid(), time.time()))
+    process = identify_process(os.getpid())
+    write_job_file(folder, JobFile("job", server.address, secret, os.getpid(), time.time(), process=process))
     worker = threading.Thread(target=place.work, args=(desk,))
     worker.start()
     try:

@@ -124,7 +124,7 @@ def test_a_job_whose_kungfu_run_was_killed_is_over_without_a_word(tmp_path: Path
 
 def test_another_process_under_the_number_of_an_old_one_is_not_the_job(tmp_path: Path) -> None:
     with office(tmp_path):
-        long_ago = replace(read_job_file(tmp_path), pid=os.getpid(), started=1.0)
+        long_ago = replace(read_job_file(tmp_path), pid=os.getpid(), process="another boot 17")
         write_job_file(tmp_path, long_ago)
     with pytest.raises(JobOver, match="ended without a word"), connected(tmp_path):
         pass

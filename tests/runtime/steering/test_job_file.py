@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from kungfu.runtime.steering.job_file import (
     NAME,
     JobFile,
     end_job_file,
+    identify_process,
     is_running,
     newest_folder,
     read_job_file,
@@ -40,6 +43,19 @@ def test_an_ended_job_keeps_its_times_and_not_its_secret(tmp_path: Path) -> None
     end_job_file(tmp_path, code=3, now=99.0)
     content = read_job_file(tmp_path)
     assert (content.secret, content.ended, content.code) == ("", 99.0, 3)
+    assert not is_running(content)
+
+
+def test_a_job_runs_whatever_the_clock_says_and_ends_with_its_process() -> None:
+    with subprocess.Popen(["sleep", "60"]) as running:
+        process = identify_process(running.pid)
+        for started in (0.0, time.time() - 3600, time.time() + 3600):  # people set clocks meanwhile
+            content = replace(job(started), pid=running.pid, process=process)
+            assert is_running(content)
+        assert not is_running(replace(content, pid=os.getpid())), "the number is another process's by now"
+        running.kill()
+        os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
+        assert not is_running(content), "it has ended, though nobody has fetched its exit code yet"
     assert not is_running(content)
 
 

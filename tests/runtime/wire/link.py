@@ -25,6 +25,7 @@ class Link:
         self._target, self._loop, self._delay_s = target, loop, delay_s
         self._passes = True
         self._tasks: set[asyncio.Task[None]] = set()
+        self._accepted_ones: list[asyncio.StreamWriter] = []
         self.address = ""
         self.reached = threading.Event()
 
@@ -53,9 +54,13 @@ class Link:
         server.close()
         self._end_connections()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._accepted_ones:  # also those whose turn had not come
+            writer.transport.abort()
+        await asyncio.sleep(0)
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reached.set()
+        self._accepted_ones.append(writer)
         self._tasks.add(asyncio.ensure_future(self._connected(reader, writer)))
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

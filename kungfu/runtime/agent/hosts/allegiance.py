@@ -1,7 +1,8 @@
 """Whom this agent follows, and what it holds of the job in case it has to lead.
 
 A head has a *term*; an agent follows the head of the latest term that it knows, and promises each term to one host at
-most. It takes a head that has not been heard for as long as ``--heartbeat``, or whose port refuses, for lost.
+most. It takes a head that has not been heard for as long as ``--heartbeat`` and a moment (``lost_after_s``), or whose
+port refuses, for lost.
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ class Allegiance:
                 return f"this host follows another head: of term {max(self._term, self._promised[0])}"
             if self.leads:
                 return "this host leads the job"
+            if orders.term == self._term and orders.number < self._number:
+                return ""  # from a connection on which it was on its way for long: later ones were heard meanwhile
             if orders.term > self._term:
                 self._number = 0
             self._job, self._term, self._head = orders.job, orders.term, orders.head

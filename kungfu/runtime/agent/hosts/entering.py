@@ -72,10 +72,11 @@ def enter(job: Job, own: Settings, *, interrupted: Callable[[], bool]) -> Entere
         host=pb.HostInfo(number=job.place, pid=os.getpid(), incarnation=secrets.token_hex(8)), line=line_of(job)
     )
     while not interrupted():
-        founded = False
+        founded, silent = False, list[str]()
         for number, host in [one for one in enumerate(job.hosts) if one[0] != job.place]:
-            answer = _asked(host, entrance, job.settings.secret)
+            answer = _asked(host, entrance, job.settings)
             if answer is None:
+                silent.append(host.name)
                 continue
             if answer.refusal:
                 raise UsageError(f"the job does not take this host: {answer.refusal}")
@@ -84,22 +85,26 @@ def enter(job: Job, own: Settings, *, interrupted: Callable[[], bool]) -> Entere
                 assert settings is not None
                 return Entered(replace(settings, agent=own.agent), number, answer.term)
             founded = founded or answer.later
-        if job.place == 0 and not founded:
+        # A host that cannot be reached may be in the job already, if this one was in it before and was cut off.
+        if job.place == 0 and not founded and not silent:
             return None
         if time.monotonic() > until:
             waited_s = job.settings.deadlines.ready_s
-            raise DeadlineExceeded(f"waited {waited_s:.0f} s, and no agent of the other hosts took this one in")
+            whom = f"; {', '.join(silent)} cannot be reached" if silent else ""
+            raise DeadlineExceeded(f"waited {waited_s:.0f} s, and no agent of the other hosts took this one in{whom}")
         time.sleep(_AGAIN_S)
     return None
 
 
-def _asked(host: Host, entrance: pb.Entrance, secret: str) -> pb.Welcome | None:
+def _asked(host: Host, entrance: pb.Entrance, settings: Settings) -> pb.Welcome | None:
+    """What the agent of a host says; an empty welcome where none runs, ``None`` where nobody can be asked."""
     try:
-        with rpc.connect(host.address, secret=secret) as channel:
+        with rpc.connect(host.address, secret=settings.secret) as channel:
             stub = HostServiceStub(channel)
-            answer: pb.Welcome = rpc.call(stub.Enter, entrance, deadline_s=_ASK_S, what=f"the agent of {host.name}")
+            deadline_s, what = min(_ASK_S, settings.deadlines.ready_s), f"the agent of {host.name}"
+            answer: pb.Welcome = rpc.call(stub.Enter, entrance, deadline_s=deadline_s, what=what)
     except rpc.SecretRefused as error:
         raise UsageError(f"{host.name} knows another secret: give every host the same one") from error
     except KungfuError:
-        return None
+        return pb.Welcome() if rpc.is_refused(host.address) else None
     return answer

@@ -12,21 +12,35 @@ from dataclasses import dataclass
 
 import grpc
 
+from kungfu.errors import KungfuError
 from kungfu.runtime.hosts import Host
-from kungfu.runtime.settings import Settings
+from kungfu.runtime.settings import Deadlines, Settings
 from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire import rpc
 from kungfu.runtime.wire.messages_pb2_grpc import HostServiceStub
+from kungfu.runtime.wire.persistent import Persistent
 
-__all__ = ["BEAT_S", "Deposed", "HostGone", "HostIs", "Orders", "Sender"]
+__all__ = ["BEAT_S", "Deposed", "HostGone", "HostIs", "Orders", "Sender", "again_s", "lost_after_s"]
 
 # Between two messages when there is nothing to say.
 BEAT_S = 0.5
-# An agent whose port refuses is asked again for so long: a connection may break without anybody's end.
-_REFUSED_S = 0.6
-_AGAIN_S = 0.1
+# An answer that takes longer is asked for once more, over another connection.
+_AGAIN_S = 1.0
 _LOOK_S = 0.2
 _NOTHING = pb.Orders()
+
+
+def again_s(deadlines: Deadlines) -> float:
+    """How long an answer may take before it is asked for once more."""
+    return min(_AGAIN_S, deadlines.heartbeat_s / 3)
+
+
+def lost_after_s(deadlines: Deadlines) -> float:
+    """How long a head may be silent for those who follow it.
+
+    It may have said something last a moment before its link went down; and what it says when the link is back after
+    less than ``--heartbeat`` is heard only with its next try.
+    """
+    return BEAT_S + deadlines.heartbeat_s + again_s(deadlines)
 
 
 @dataclass(frozen=True)
@@ -72,7 +86,10 @@ class Sender:
         self._settings, self._stamp, self._put = settings, stamp, put
         self._changed = threading.Condition()
         self._pending, self.count, self._closing = pb.Orders(), count, False
-        self._channel = rpc.connect(host.address, secret=settings.secret)
+        self._line = Persistent(
+            host.address, secret=settings.secret, method=lambda channel: HostServiceStub(channel).Follow,
+            again_s=again_s(settings.deadlines),
+        )  # fmt: skip
         self._thread = threading.Thread(target=self._send_all, name=f"kungfu-orders-{number}", daemon=True)
         self._thread.start()
 
@@ -96,7 +113,7 @@ class Sender:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(timeout=within_s)
-        self._channel.close()
+        self._line.close()
 
     def _send_all(self) -> None:
         first = True
@@ -125,24 +142,23 @@ class Sender:
     def _sent(self, message: pb.Orders) -> pb.Followed | None:
         """The answer; ``None`` once the agent is lost, which is put."""
         began = time.monotonic()
-        patience_s = self._settings.deadlines.heartbeat_s
-        method = HostServiceStub(self._channel).Follow
-        while True:
+
+        def stamped() -> pb.Orders:
             self._stamp(message)
-            try:
-                answer: pb.Followed = method(message, timeout=patience_s)
-                return answer
-            except grpc.RpcError as error:
-                waited = time.monotonic() - began
-                if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                    self._put(Deposed(self.number, error.details() or ""))
-                    return None
-                refused = not rpc.is_passing(error, self.host.address)
-                if self._closing or waited > (_REFUSED_S if refused else patience_s):
-                    how = "its agent has ended or cannot be reached" if refused else "its agent does not answer"
-                    self._put(HostGone(self.number, f"{how} (for {waited:.1f} s)"))
-                    return None
-            time.sleep(_AGAIN_S)
+            return message
+
+        try:
+            answer: pb.Followed = self._line.ask(stamped, patience_s=self._settings.deadlines.heartbeat_s)
+            return answer
+        except KungfuError:
+            how = "its agent does not answer"
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                self._put(Deposed(self.number, error.details() or ""))
+                return None
+            how = "its agent has ended or cannot be reached"
+        self._put(HostGone(self.number, f"{how} (for {time.monotonic() - began:.1f} s)"))
+        return None
 
 
 class Orders:

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from kungfu.runtime.agent.hosts.allegiance import Allegiance
+from kungfu.runtime.agent.hosts.orders import lost_after_s
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
@@ -98,7 +99,7 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
         return pb.Ack()
 
     def _hears(self, head: int) -> bool:
-        silent = self._allegiance.silence_s() > self._settings.deadlines.heartbeat_s
+        silent = self._allegiance.silence_s() > lost_after_s(self._settings.deadlines)
         return not silent and is_heard(self._hosts[head])
 
 

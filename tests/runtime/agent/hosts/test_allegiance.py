@@ -56,6 +56,18 @@ def test_a_message_that_arrives_late_a_second_time_changes_nothing() -> None:
     assert [version for version, _ in allegiance.held.open] == [1, 2]
 
 
+def test_a_message_that_was_overtaken_on_another_connection_says_nothing_of_the_head() -> None:
+    now = [100.0]
+    allegiance = Allegiance(1, clock=lambda: now[0])
+    for number in (1, 2):
+        assert allegiance.hear(orders(number)) == ""
+        assert allegiance.is_new(orders(number))
+    now[0] = 107.0
+    allegiance.lose()
+    assert allegiance.hear(orders(1)) == ""
+    assert (allegiance.head, allegiance.silence_s()) == (None, 7.0)
+
+
 def test_the_numbers_of_the_head_before_do_not_hide_the_orders_of_the_next_one() -> None:
     allegiance = Allegiance(1)
     allegiance.enter("job", 0)

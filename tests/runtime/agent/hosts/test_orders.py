@@ -6,18 +6,20 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from kungfu.runtime.agent.hosts.orders import Deposed, HostGone, HostIs, Orders
+from kungfu.runtime.agent.hosts.orders import Deposed, HostGone, HostIs, Orders, lost_after_s
 from kungfu.runtime.agent.hosts.service import HostService, Ordered
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from tests.runtime.agent.hosts.agents import SETTINGS, agents, state
+from tests.runtime.wire.link import link
 
 
 @contextmanager
@@ -121,6 +123,40 @@ def test_orders_arrive_in_their_order_and_once() -> None:
         assert starts == list(range(50))
         again = pb.Orders(job="job", term=1, head=0, number=1)
         assert not other.allegiance.is_new(again)
+
+
+def test_a_link_that_is_down_for_less_than_the_heartbeat_costs_no_host() -> None:
+    settings = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=3.0))
+    with agents(2) as (hosts, (_, other)), link(hosts[1].address, host="127.0.0.2") as net:
+        hosts[1] = Host("127.0.0.2", 4, int(net.address.rpartition(":")[2]))
+        with head_of(hosts, settings=settings) as (orders, heard):
+            orders.begin(1)
+            assert orders.settle(state(0, 1, hosts=2))
+            assert isinstance(heard.get(timeout=10.0), HostIs)
+            net.down()
+            up = threading.Timer(2.0, net.up)
+            up.start()
+            newer = state(0, 1, hosts=2, version=2)
+            began = time.monotonic()
+            assert orders.settle(newer), "TCP itself sends it again 3.0 s after it was sent, which is too late"
+            assert time.monotonic() - began > 2.0
+            up.join()
+            assert other.allegiance.silence_s() < lost_after_s(settings.deadlines)
+            assert other.allegiance.held.version == 2
+            starts = [pb.Start(peer=peer) for peer in range(3)]
+            orders.to(1, pb.Orders(starts=starts))
+            assert orders.settle(state(0, 1, hosts=2, version=3))
+        told = [event.orders for event in iter(partial(_next, other.heard), None)]
+        assert [start.peer for one in told for start in one.starts] == [0, 1, 2]
+        numbers = [one.number for one in told]
+        assert numbers == sorted(set(numbers)), "what was sent more than once was taken once"
+        assert not isinstance(_next(heard), HostGone)
+
+
+def _next(events: queue.SimpleQueue[Any]) -> Any:
+    with suppress(queue.Empty):
+        return events.get(block=False)
+    return None
 
 
 def test_an_agent_that_has_ended_is_lost_and_nobody_waits_for_it_any_more() -> None:
