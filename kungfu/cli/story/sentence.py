@@ -77,6 +77,17 @@ def _started(event: Fields) -> str:
     return f"{count(event.get('size'), 'peer')} start: {command}"
 
 
+def _devices(event: Fields) -> str:
+    names, slots = [str(name) for name in items_of(event, "devices")], number(event.get("slots")) or 0
+    listed = ", ".join(names)
+    if len(names) < slots:
+        return (
+            f"{figure(slots)} slots share {count(len(names), 'device')} ({listed}): seats get them in turn, and "
+            "TensorFlow takes memory of them as it needs it"
+        )
+    return f"each of {count(slots, 'slot')} gets one device of {listed}; the others are not used"
+
+
 def _view(event: Fields) -> str:
     peers = items_of(event, "peers")
     train = "trains" if len(peers) == 1 else "train"
@@ -259,6 +270,7 @@ def _unknown(event: Fields) -> str:
 
 _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "started": _started,
+    "devices": _devices,
     "view": _view,
     "decision": _decision,
     "rescale": _rescale,

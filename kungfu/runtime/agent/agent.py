@@ -89,6 +89,7 @@ class Agent:
             for work in (self._tell_head,) if alone else (self._tell_head, self._watch_head):
                 threading.Thread(target=work, daemon=True, name=f"kungfu{work.__name__}").start()
             ending = self._found_or_enter()
+            self._tell_of_devices()
             while ending is None:
                 ending = self._next()
             return replace(ending, raised=self._raised())
@@ -167,6 +168,14 @@ class Agent:
         head = self._role = Head(station)
         station.allegiance.lead(settings.job, 1)
         return head.begin()
+
+    def _tell_of_devices(self) -> None:
+        """How the devices of this host are divided, where they are not one for each slot."""
+        household = self._station.household
+        if household.devices and len(household.devices) != household.slots:
+            where = {"host": self._station.job.place} if len(self._station.job.hosts) > 1 else {}
+            devices = {"devices": list(household.devices), "slots": household.slots}
+            self._station.recorder.event({"event": "devices", **where, **devices}, told=True)
 
     def _raised(self) -> dict[int, str]:
         """The exceptions that peers were lost to, as far as this agent knows."""

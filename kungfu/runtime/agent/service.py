@@ -36,7 +36,8 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         return self._see_to(decided.Seen(to_peer(request.peer), ready=True, identity=identity), context)
 
     def Prepare(self, request: pb.Resize, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._see_to(decided.Wanted(request.size, request.host if request.HasField("host") else None), context)
+        host = request.host if request.HasField("host") else None
+        return self._see_to(decided.Wanted(request.size, host, tuple(request.leaving)), context)
 
     def InForce(self, request: pb.ViewInfo, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         return self._see_to(decided.InForce(to_view(request)), context)

@@ -6,7 +6,7 @@ import json
 import math
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -57,10 +57,10 @@ class Agency:
         hello = pb.Hello(peer=from_peer(self._peer), program=identity.program, machine=identity.machine)
         self._call(self._stub.Ready, hello)
 
-    def prepare(self, size: int, *, host: int | None = None) -> None:
+    def prepare(self, size: int, *, host: int | None = None, leaving: Sequence[int] = ()) -> None:
         """The job shall have ``size`` peers: start the missing ones, on the ``host`` of this number if one is given,
-        and dismiss those that are too many."""
-        self._call(self._stub.Prepare, pb.Resize(size=size, host=host))
+        and dismiss those that are too many. When they have come, ``leaving`` will leave."""
+        self._call(self._stub.Prepare, pb.Resize(size=size, host=host, leaving=leaving))
 
     def in_force(self, view: View) -> None:
         """All peers of ``view`` hold the same state and train."""

@@ -273,12 +273,14 @@ class Described(_message.Message):
     def __init__(self, parts: _Optional[bytes] = ...) -> None: ...
 
 class Resize(_message.Message):
-    __slots__ = ("size", "host")
+    __slots__ = ("size", "host", "leaving")
     SIZE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     size: int
     host: int
-    def __init__(self, size: _Optional[int] = ..., host: _Optional[int] = ...) -> None: ...
+    leaving: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, size: _Optional[int] = ..., host: _Optional[int] = ..., leaving: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Record(_message.Message):
     __slots__ = ("stream", "line")
@@ -418,12 +420,14 @@ class Orders(_message.Message):
     def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., head: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., settled: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., leaves: bool = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("peer", "joins")
+    __slots__ = ("peer", "joins", "over")
     PEER_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
     peer: int
     joins: bool
-    def __init__(self, peer: _Optional[int] = ..., joins: bool = ...) -> None: ...
+    over: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, peer: _Optional[int] = ..., joins: bool = ..., over: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Over(_message.Message):
     __slots__ = ("code", "why", "peer", "failed", "output", "chosen")

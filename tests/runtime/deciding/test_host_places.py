@@ -24,6 +24,7 @@ from kungfu.runtime.deciding.cluster import (
     Kill,
     Lead,
     Lost,
+    Noticed,
     Offer,
     Release,
     Report,
@@ -39,6 +40,7 @@ from kungfu.runtime.deciding.cluster import (
     free_slots,
     step,
 )
+from kungfu.runtime.deciding.cluster.hosts import AVOIDED_S
 from kungfu.runtime.deciding.decide import Prepared
 from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.view import Peer, View
@@ -76,6 +78,27 @@ def training(size: int, *slots: int) -> Cluster:
 
 def report(version: int = 1, step_: int = 40) -> Report:
     return Report(version, step_, True, "peer rank=0 died during gradients")
+
+
+def test_the_slot_that_a_straggler_was_let_go_from_is_avoided_for_a_while_when_there_is_another() -> None:
+    evicted, left = Finishing(1, leaving=True), InForce(view_of(0, 2, version=2))
+    cluster, _ = after(training(3, 2, 2), evicted, left, Ended(1, 0), now=10.0)
+    assert after(cluster, Wanted(3), now=20.0)[1] == [Spawn(3, 1)]
+    assert after(cluster, Wanted(4), now=20.0)[1] == [Spawn(3, 1), Spawn(4, 0)], "there is no other"
+    assert after(cluster, Wanted(3), now=10.0 + AVOIDED_S)[1] == [Spawn(3, 0)], "a while is over"
+
+
+def test_the_slot_of_a_peer_that_was_taken_away_is_not_avoided() -> None:
+    away = [Noticed(1), Finishing(1, leaving=True), InForce(view_of(0, 2, version=2)), Ended(1, 0)]
+    cluster, _ = after(training(3, 2, 2), *away, now=10.0)
+    assert Spawn(3, 0) in after(cluster, Wanted(3), now=20.0)[1]
+
+
+def test_who_starts_hears_whose_seat_it_may_take() -> None:
+    _, commands = after(training(2, 3), Wanted(3, leaving=(1,)))
+    assert commands == [Spawn(2, 0, over=(1,))]
+    leaving = after(training(2, 3), Finishing(1, leaving=True), InForce(view_of(0, version=2)))[0]
+    assert after(leaving, Wanted(2))[1] == [Spawn(2, 0, over=(1,))], "its process has yet to end"
 
 
 def test_peers_fill_the_hosts_in_their_order() -> None:

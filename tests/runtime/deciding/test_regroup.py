@@ -376,7 +376,7 @@ def test_a_replacement_that_stalls_is_replaced_itself() -> None:
     cluster, _ = after(cluster, InForce(lead.view), Seen(peer(2), ready=True))
     late = Report(lead.view.version + 1, 40, True, "waited 10 s for rank 1", (2,), late=True)
     cluster, commands = after(cluster, Lost(0, late))
-    assert [one for one in commands if isinstance(one, Kill | Spawn)] == [Kill(2, late.error), Spawn(3)]
+    assert [one for one in commands if isinstance(one, Kill | Spawn)] == [Kill(2, late.error), Spawn(3, over=(2,))]
 
 
 def test_a_peer_that_dies_when_it_was_just_let_go_breaks_no_view() -> None:

@@ -82,9 +82,9 @@ class Executor:
     def _spawn(self, command: decided.Spawn, *, joins: bool) -> None:
         peer = command.peer
         if command.host != self._place:
-            self._orders.to(command.host, pb.Orders(starts=[pb.Start(peer=peer, joins=joins)]))
+            self._orders.to(command.host, pb.Orders(starts=[pb.Start(peer=peer, joins=joins, over=command.over)]))
             return
-        pid = self._station.household.start(replace(self._station.settings, peer=peer), joins=joins)
+        pid = self._station.household.start(replace(self._station.settings, peer=peer), joins=joins, over=command.over)
         self.spawned(peer, pid, host=command.host)
 
     def _offer(self, command: decided.Offer) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from kungfu.runtime.agent.processes.launch import Process, bury, count_gpus, end, end_all, share_of_host, start
+from kungfu.runtime.agent.processes.seats import devices_of, seat_for
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.settings import Settings
 
@@ -27,7 +29,10 @@ class Listener(Protocol):
 
 
 class Household:
-    """Processes of this host, by peer. Only the agent's main thread may start some; see ``launch.start``."""
+    """Processes of this host, by peer, in its ``slots``. Only the agent's main thread may start some.
+
+    See ``launch.start``.
+    """
 
     def __init__(
         self,
@@ -37,20 +42,25 @@ class Household:
         slots: int,
         journal: Journal,
         listener: Listener,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._command, self._environment, self._slots = list(command), environment, slots
-        self._journal, self._listener = journal, listener
+        self._command, self._environment, self.slots = list(command), environment, slots
+        self._journal, self._listener, self._clock = journal, listener, clock
         self._processes: dict[int, Process] = {}
         self._seats: dict[int, int] = {}
+        self._vacated: dict[int, float] = {}
 
-    def start(self, settings: Settings, *, joins: bool) -> int:
-        """Starts the peer of these settings and gives its process id; one that ``joins`` a view resumes nothing."""
+    def start(self, settings: Settings, *, joins: bool, over: Collection[int] = ()) -> int:
+        """Starts the peer of these settings and gives its process id; one that ``joins`` a view resumes nothing.
+
+        ``over`` are peers of this host whose seats it may take, because they will leave.
+        """
         peer = settings.peer
         if joins:
             settings = replace(settings, keeping=replace(settings.keeping, founders=0, resume=""))
-        self._seats = {one: seat for one, seat in self._seats.items() if one in self.running}
-        seat = min(set(range(len(self._seats) + 1)) - {*self._seats.values()})
-        share = share_of_host(self._environment, place=seat, peers=self._slots, gpus=count_gpus())
+        taken = {one: seat for one, seat in list(self._seats.items()) if one in self.running}
+        seat = seat_for(taken, slots=self.slots, over=over, vacated=self._vacated, now=self._clock())
+        share = share_of_host(self._environment, place=seat, peers=self.slots, gpus=count_gpus())
         process = start(
             self._command, environment={**share, **settings.to_environment()}, log=self._journal.output_of(peer)
         )
@@ -62,9 +72,15 @@ class Household:
         return process.child.pid
 
     def _ended(self, peer: int, code: int) -> None:
+        self._vacated[self._seats[peer]] = self._clock()
         if code != 0:
             bury(self._processes[peer])  # ends what a peer that has failed left behind, and forgets its number
         self._listener.ended(peer, code, self.tail(peer))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that the peers of this host divide among themselves."""
+        return devices_of(self._environment, gpus=count_gpus())
 
     @property
     def started(self) -> list[int]:

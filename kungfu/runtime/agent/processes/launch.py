@@ -17,6 +17,7 @@ from typing import Protocol
 import psutil
 
 from kungfu.runtime.agent.processes import shim
+from kungfu.runtime.agent.processes.seats import device_of, devices_of
 
 __all__ = ["Log", "Process", "bury", "end", "end_all", "share_of_host", "start"]
 
@@ -139,8 +140,8 @@ def _await_ends(processes: Sequence[Process], *, until: float) -> None:
 def share_of_host(environment: Mapping[str, str], *, place: int, peers: int, gpus: int) -> dict[str, str]:
     """CPU threads and the GPU of the peer at ``place`` (0, 1, ...) of ``peers`` on this host.
 
-    What the user set stays. TensorFlow gets at least two threads between ops: with one, a barrier would wait for ever
-    for the thread that it holds.
+    What the user set stays, but of the devices that it names each peer gets one; see ``devices_of``. TensorFlow gets at
+    least two threads between ops: with one, a barrier would wait for ever for the thread that it holds.
 
     >>> share = share_of_host({"OMP_NUM_THREADS": "7"}, place=1, peers=2, gpus=4)
     >>> share["OMP_NUM_THREADS"], share["CUDA_VISIBLE_DEVICES"]
@@ -154,9 +155,12 @@ def share_of_host(environment: Mapping[str, str], *, place: int, peers: int, gpu
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "PYTHONUNBUFFERED": "1",
     }
-    if gpus:
-        share["CUDA_VISIBLE_DEVICES"] = str(place % gpus)
-    return {**share, **environment}
+    devices = devices_of(environment, gpus=gpus)
+    if not devices:  # nothing is said of them, or what the user says: none
+        return {**share, **environment}
+    if len(devices) < peers:  # TensorFlow would take all the memory of a device for the first one
+        share["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+    return {**share, **environment, "CUDA_VISIBLE_DEVICES": device_of(place, devices)}
 
 
 def count_gpus() -> int:

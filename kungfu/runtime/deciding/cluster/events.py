@@ -66,11 +66,12 @@ class Differs:
 class Wanted:
     """The leader wants the job to have ``size`` peers, those included that leave when others have come.
 
-    ``host`` is the number of the host on which new ones shall run, ``None`` for any.
+    ``host`` is the number of the host on which new ones shall run, ``None`` for any; ``leaving`` are those who leave.
     """
 
     size: int
     host: int | None = None
+    leaving: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,10 +198,11 @@ Event = (
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start a peer on the host of this number."""
+    """Start a peer on the host of this number; there it may take the seats of those in ``over``, who leave."""
 
     peer: int
     host: int = 0
+    over: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,24 @@ from kungfu.runtime.deciding.cluster.events import Release
 from kungfu.runtime.deciding.cluster.state import Cluster, Hosts, Outcome
 from kungfu.runtime.deciding.view import View
 
-__all__ = ["NO_SLOT", "carries_on", "closed", "forgotten", "free_slots", "opened", "people_on", "released"]
+__all__ = [
+    "AVOIDED_S",
+    "NO_SLOT",
+    "after_letting_go",
+    "avoided_slots",
+    "carries_on",
+    "closed",
+    "forgotten",
+    "free_slots",
+    "opened",
+    "people_on",
+    "place_for",
+    "released",
+]
 
 NO_SLOT = "no host has a free slot"
+# For so long a slot from which a peer was let go is the last one to be given out again.
+AVOIDED_S = 600.0
 
 
 def free_slots(cluster: Cluster) -> dict[int, int]:
@@ -20,6 +35,28 @@ def free_slots(cluster: Cluster) -> dict[int, int]:
     hosts, people = cluster.hosts, {*cluster.members, *cluster.starting}
     there = Counter(hosts.of[peer] for peer in people if peer in hosts.of)
     return {host: slots - there[host] for host, slots in sorted(hosts.slots.items()) if slots > there[host]}
+
+
+def place_for(room: Mapping[int, int], avoided: Mapping[int, int]) -> int | None:
+    """The first host that has a free slot, of those first that have one which is not ``avoided``.
+
+    >>> place_for({0: 1, 1: 2}, {0: 1}), place_for({0: 1}, {0: 1}), place_for({0: 0}, {})
+    (1, 0, None)
+    """
+    free = [host for host, count in room.items() if count > 0]
+    return next((host for host in free if room[host] > avoided.get(host, 0)), next(iter(free), None))
+
+
+def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:
+    """How many slots of each host peers were let go from not long ago."""
+    return {host: sum(now - at < AVOIDED_S for at in times) for host, times in hosts.let_go.items()}
+
+
+def after_letting_go(hosts: Hosts, peer: int, now: float) -> Hosts:
+    """The hosts once a peer was let go by a decision."""
+    host = hosts.of.get(peer, 0)
+    times = tuple(at for at in hosts.let_go.get(host, ()) if now - at < AVOIDED_S)
+    return replace(hosts, let_go={**hosts.let_go, host: (*times, now)})
 
 
 def people_on(cluster: Cluster, host: int) -> tuple[int, ...]:

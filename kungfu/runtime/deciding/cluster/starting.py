@@ -13,7 +13,7 @@ from kungfu.runtime.deciding.cluster.alike import (
     joins_alike,
 )
 from kungfu.runtime.deciding.cluster.events import Command, Kill, Offer, Remark, Seen, Spawn
-from kungfu.runtime.deciding.cluster.hosts import NO_SLOT, free_slots
+from kungfu.runtime.deciding.cluster.hosts import NO_SLOT, avoided_slots, free_slots, people_on, place_for
 from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Starting
 from kungfu.runtime.deciding.decide import Prepared
 
@@ -33,22 +33,31 @@ __all__ = [
 CRASH_LOOP = 3
 
 
-def spawned(cluster: Cluster, replacing: Iterable[int | None], now: float, *, host: int | None = None) -> Outcome:
+def spawned(
+    cluster: Cluster,
+    replacing: Iterable[int | None],
+    now: float,
+    *,
+    host: int | None = None,
+    leaving: Iterable[int] = (),
+) -> Outcome:
     """Starts a peer for each entry, which is the id that it replaces or ``None``: on ``host``, else on the first one
-    that has a free slot. For whom there is none, it is missing."""
+    that has a free slot, see ``place_for``. For whom there is none, it is missing. ``leaving`` will leave for them."""
     people, hosts, room = cluster.processes, cluster.hosts, free_slots(cluster)
+    avoided = avoided_slots(hosts, now)
+    room = {one: count for one, count in room.items() if host in (None, one)}
     starting, of, missing = dict(cluster.starting), dict(hosts.of), dict(cluster.missing)
     spawns: list[Spawn] = []
     next_id = people.next_id
     for peer, other in enumerate(replacing, start=people.next_id):
         next_id = peer + 1
-        place = next((one for one in room if room[one] > 0 and host in (None, one)), None)
+        place = place_for(room, avoided)
         if place is None:
             missing[peer] = NO_SLOT
             continue
         room[place] -= 1
         starting[peer], of[peer] = Starting(now, replaces=other), place
-        spawns.append(Spawn(peer, place))
+        spawns.append(Spawn(peer, place, _giving_way(cluster, place, leaving)))
     alive = people.alive | {spawn.peer for spawn in spawns}
     people, hosts = replace(people, alive=alive, next_id=next_id), replace(hosts, of=of)
     return replace(cluster, starting=starting, missing=missing, processes=people, hosts=hosts), [*spawns]
@@ -69,13 +78,19 @@ def doomed(cluster: Cluster, peers: Iterable[int]) -> Cluster:
     return replace(cluster, processes=people)
 
 
-def wanted(cluster: Cluster, size: int, now: float, *, host: int | None = None) -> Outcome:
+def _giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tuple[int, ...]:
+    """Those on a host whose processes run, and who leave or are not in the job any more."""
+    staying = {*cluster.members, *cluster.starting} - {*leaving}
+    return tuple(peer for peer in people_on(cluster, host) if peer not in staying)
+
+
+def wanted(cluster: Cluster, size: int, now: float, *, host: int | None = None, leaving: Iterable[int] = ()) -> Outcome:
     """The leader asks for a size: spawns what is missing, dismisses what is too much."""
     if cluster.view is None or cluster.processes.finished & set(cluster.view.ids):
         return cluster, []  # there is no leader yet who could ask, or training is over
     have, cluster = len(cluster.members) + len(cluster.starting), replace(cluster, missing={})
     if size > have:
-        cluster, changes = spawned(cluster, [None] * (size - have), now, host=host)
+        cluster, changes = spawned(cluster, [None] * (size - have), now, host=host, leaving=leaving)
     else:
         cluster, changes = _thinned(cluster, have - size, f"the job wants {size} peers now")
     cluster, offers = gathered(cluster)

@@ -82,12 +82,14 @@ class Hosts:
 
     ``slots`` are those of the hosts that take peers, ``leaving`` the hosts that were given notice and still run some;
     ``of`` says where a peer was started, by id. ``goal`` is the size that the job would have had it lost nobody.
+    ``let_go`` says when peers were let go on a host by a decision: a straggler may have been one because of its host.
     """
 
     slots: Mapping[int, int] = field(default_factory=lambda: {0: UNBOUNDED})
     leaving: frozenset[int] = frozenset()
     of: Mapping[int, int] = field(default_factory=dict)
     goal: int = 0
+    let_go: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def known(self) -> frozenset[int]:

@@ -66,7 +66,7 @@ from kungfu.runtime.deciding.cluster.exits import (
     late_to_end,
     left_early,
 )
-from kungfu.runtime.deciding.cluster.hosts import closed, forgotten, opened, people_on, released
+from kungfu.runtime.deciding.cluster.hosts import after_letting_go, closed, forgotten, opened, people_on, released
 from kungfu.runtime.deciding.cluster.regroup import (
     QUIT,
     again,
@@ -120,12 +120,12 @@ def _stepped(cluster: Cluster, event: Event, now: float) -> Outcome:
             return seen(cluster, event, now)
         case Differs(peer, how):
             return differs(cluster, peer, how)
-        case Wanted(size, host):
-            return wanted(cluster, size, now, host=host)
+        case Wanted(size, host, leaving):
+            return wanted(cluster, size, now, host=host, leaving=leaving)
         case InForce():
             return _begun(cluster, event, now)
         case Finishing(peer, leaving):
-            return _finishing(cluster, peer, leaving=leaving)
+            return _finishing(cluster, peer, now, leaving=leaving)
         case Lost():
             return reported(cluster, event, now)
         case Unled(view):
@@ -159,10 +159,12 @@ def _begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
     return cluster, [*commands, *_let_go(cluster, missed)]
 
 
-def _finishing(cluster: Cluster, peer: int, *, leaving: bool) -> Outcome:
+def _finishing(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Outcome:
     people = cluster.processes
     if leaving:
-        return replace(cluster, processes=replace(people, parting=people.parting | {peer})), []
+        taken_away = peer in cluster.losses.noticed  # by no fault of the place where it ran
+        hosts = cluster.hosts if taken_away else after_letting_go(cluster.hosts, peer, now)
+        return replace(cluster, hosts=hosts, processes=replace(people, parting=people.parting | {peer})), []
     cluster = replace(cluster, processes=replace(people, finished=people.finished | {peer}))
     return dismissed(cluster, cluster.starting, "training is over")
 

@@ -84,7 +84,7 @@ class Assembly:
     def _announce(self, view: View, decision: Decision) -> pb.Verdict:
         """Tells the agent and the joiners; the peers of the view hear it as the answer to their arrival."""
         if decision.prepare is not None:
-            self.agency.prepare(decision.prepare, host=decision.host)
+            self.agency.prepare(decision.prepare, host=decision.host, leaving=decision.terms.leaving)
         wish = None if decision.wish is None else from_wish(decision.wish)
         verdict = pb.Verdict(view=from_view(decision.view), terms=from_terms(decision.terms), wish=wish)
         if decision.view.version != view.version:

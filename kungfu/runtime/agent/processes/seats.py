@@ -1,0 +1,90 @@
+"""Where a peer sits on its host: one of the host's slots, and with it one of the devices that the host may use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+__all__ = ["AVOIDED_S", "device_of", "devices_of", "seat_for"]
+
+# A straggler that was evicted, or a peer that failed, may have been what it was because of where it ran.
+AVOIDED_S = 600.0
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")  # where Slurm was told not to set the other one
+_CONTAINER = "NVIDIA_VISIBLE_DEVICES"
+_BY_NAME = ("GPU-", "MIG-")
+
+
+def devices_of(environment: Mapping[str, str], *, gpus: int) -> tuple[str, ...]:
+    """The devices that this host may use, each by the name that CUDA knows it by: what the user, Slurm or the container
+    says, in this order, else the ``gpus`` that the driver shows. Empty where there are none, or none shall be used.
+
+    >>> devices_of({"CUDA_VISIBLE_DEVICES": "3,GPU-8f2a,-1,5"}, gpus=8)
+    ('3', 'GPU-8f2a')
+    >>> devices_of({"SLURM_JOB_GPUS": "2,3"}, gpus=8), devices_of({"NVIDIA_VISIBLE_DEVICES": "all"}, gpus=2)
+    (('2', '3'), ('0', '1'))
+    """
+    if _VISIBLE in environment:
+        return _listed(environment[_VISIBLE])
+    for name in _SLURM:
+        if name in environment:
+            return _listed(environment[name])
+    return _in_container(environment.get(_CONTAINER, "all"), gpus)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """As CUDA reads a list: up to the first entry that names nothing."""
+    found: list[str] = []
+    for word in (entry.strip() for entry in text.split(",")):
+        if not (word.isdecimal() or word.startswith(_BY_NAME)):
+            break
+        found.append(word)
+    return tuple(dict.fromkeys(found))
+
+
+def _in_container(text: str, gpus: int) -> tuple[str, ...]:
+    """Inside a container devices are numbered anew, but keep their names."""
+    words = [entry.strip() for entry in text.split(",")]
+    if words[0] in ("", "none", "void"):
+        return ()
+    if words == ["all"]:
+        return tuple(str(number) for number in range(gpus))
+    named = all(word.startswith(_BY_NAME) for word in words)
+    return tuple(words) if named else tuple(str(number) for number in range(min(len(words), gpus)))
+
+
+def device_of(seat: int, devices: Sequence[str]) -> str:
+    """The device of a seat: each has one of its own as long as there are enough; then they go round.
+
+    >>> [device_of(seat, ("GPU-a", "GPU-b")) for seat in range(3)]
+    ['GPU-a', 'GPU-b', 'GPU-a']
+    """
+    return devices[seat % len(devices)]
+
+
+def seat_for(
+    taken: Mapping[int, int], *, slots: int, over: Collection[int], vacated: Mapping[int, float], now: float
+) -> int:
+    """The seat of a peer that starts: the lowest free one of ``slots``; one that was left in the last ``AVOIDED_S``
+    seconds comes after all others.
+
+    ``taken`` are the seats of the processes that run, by peer, and ``vacated`` says when seats were left. Where all are
+    taken, the peer takes the seat of one of those in ``over``, who will leave or are leaving, and keeps it.
+
+    >>> seat_for({0: 0, 1: 1}, slots=4, over=(), vacated={2: 50.0}, now=60.0)
+    3
+    >>> seat_for({0: 0, 1: 1}, slots=2, over=(1,), vacated={}, now=60.0)
+    1
+    """
+    shared = Counter(taken.values())
+    free = [seat for seat in range(slots) if seat not in shared]
+    if free:
+        return min(free, key=lambda seat: (_avoided(vacated.get(seat), now), seat))
+    given_up = [seat for peer, seat in taken.items() if peer in over]
+    return min(given_up or range(slots), key=lambda seat: (shared[seat], seat))
+
+
+def _avoided(left_at: float | None, now: float) -> float:
+    """What was left longest ago is taken first."""
+    return left_at if left_at is not None and now - left_at < AVOIDED_S else float("-inf")
