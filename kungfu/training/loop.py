@@ -10,12 +10,14 @@ import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 from kungfu.runtime.deciding.decide import Terms
+from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.training.barrier import Barrier
 from kungfu.training.data import Feed, Stamps, is_stale
 from kungfu.training.failures import translated
 from kungfu.training.graph.account import Account, Where, read_where
 from kungfu.training.graph.accumulate import Accumulation
+from kungfu.training.graph.effects import Gate, effects_of
 from kungfu.training.graph.held_back import held_back
 from kungfu.training.graph.host import fetch, put
 from kungfu.training.graph.ledger import Ledger
@@ -58,7 +60,10 @@ class Loop:
         self.barrier, self._recorder, self._exits = barrier, recorder, exits
         self.stamps = Stamps()
         self.calls = 0
-        self.trace = Trace()  # of the step
+        # A program that runs alone is never waited for: nothing of its step comes before its time.
+        alone = isinstance(barrier.equipment.membership, Alone)
+        self._gate = None if alone else Gate(lambda: self.ledger.place.version.read_value() > 0)
+        self.trace = Trace(self._gate)  # of the step
         self._batch: int | None = None  # as the loader says
         self.accumulation: Accumulation | None = None
         self._compiled: CompiledStep | None = None
@@ -193,9 +198,20 @@ class Loop:
         return self._compiled.inside(as_tensors(args, kwargs), failed=failed)
 
     def _begin(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
-        """Traces, warms up on a copy of the state, and enters the job."""
+        """Traces, warms up on a copy of the state where there is a job, and enters it."""
         equipment = self.barrier.equipment
         self.barrier.keeper.begin()
+        compiled = self.compiled(function, tensors, structure)
+        if self._gate is not None:
+            warmed_up(compiled, equipment.attachment, tensors, effects=effects_of(self.trace.graph, gate=self._gate))
+        equipment.ledger.progress.batch.assign(self._first_batch(tensors))
+        self.barrier.join(self._first_terms)
+        self._record_view()
+        return compiled
+
+    def compiled(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
+        """The step, traced; ``UsageError`` where it does not average once."""
+        equipment = self.barrier.equipment
         parts = StepParts(
             equipment.ledger,
             self.trace,
@@ -211,10 +227,6 @@ class Loop:
                 f"the function marked @training.step calls training.average() {self.trace.averages} times; it must "
                 "do so exactly once, with all gradients"
             )
-        warmed_up(compiled, equipment.attachment, tensors)
-        equipment.ledger.progress.batch.assign(self._first_batch(tensors))
-        self.barrier.join(self._first_terms)
-        self._record_view()
         return compiled
 
     def _first_batch(self, tensors: list[Any]) -> int:

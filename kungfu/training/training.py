@@ -62,9 +62,10 @@ class Training:
         """Makes a training step of a function of one batch: traced once, with rules and barrier behind it.
 
         The function computes gradients, passes them through ``average`` exactly once and applies them. It may return
-        tensors, or nothing. The first call traces it and warms it up on a copy of the state, then waits for the other
-        peers. A call whose batch was cut for another view returns ``training.SKIPPED``; the next batch fits. So does a
-        call in which peers were lost: what it assigns behind ``average`` is not assigned then.
+        tensors, or nothing. The first call traces it and, under ``kungfu-run``, tries it out on a copy of the state
+        (no print, summary or call into Python comes of that), then waits for the other peers. A call whose batch was
+        cut for another view returns ``training.SKIPPED``; the next batch fits. So does a call in which peers were lost:
+        what it assigns behind ``average`` is not assigned then.
 
         Raises ``UsageError`` for what cannot be traced, ``PeerFailure`` and ``DeadlineExceeded`` naming who failed.
         """

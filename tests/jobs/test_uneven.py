@@ -21,4 +21,5 @@ def test_a_step_with_fewer_samples_than_peers_loses_nobody_and_counts_each_sampl
     assert [sum(counts) for counts in zip(*(one["seen"] for one in found), strict=True)] == [2] * 25
     assert [one["counted"] for one in found] == [26.0, 24.0], "the metric of a peer counts its own samples"
     for one in found:
-        assert (one["counter"], one["traces"], one["weights"]) == (calls, 1, found[0]["weights"])
+        assert (one["counter"], one["called"], one["traces"]) == (calls, calls, 1)
+        assert one["weights"] == found[0]["weights"]

@@ -88,6 +88,23 @@ def test_a_loop_of_steps_that_xla_would_have_to_compile_is_refused_and_gradients
         tf.function(lambda x: step(x), jit_compile=True)(tf.constant(points(2)))
 
 
+def test_a_step_whose_first_trace_makes_a_variable_averages_once():
+    _, training = attached()
+    made = []
+
+    @training.step
+    def step(x):
+        if not made:
+            made.append(tf.Variable(0))
+        made[0].assign_add(1)
+        return training.average([tf.reduce_sum(x)], loss=0.0)[0]
+
+    assert [float(step(points(2))) for _ in range(2)] == [3.0, 3.0]
+    assert int(made[0]) == 2
+    step(points(2)[:0])
+    assert int(made[0]) == 2, "put back, as every variable of the program's"
+
+
 def test_a_second_step_function_is_refused():
     run = linear_run()
     run.step(points(2))

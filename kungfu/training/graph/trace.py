@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tensorflow as tf
 
+from kungfu.training.graph.effects import Gate
 from kungfu.training.graph.handles import is_variable
 
 __all__ = ["Trace"]
 
 
 class Trace:
-    """The last trace of a function that was made by ``traced``."""
+    """The last trace of a function that was made by ``traced``; its prints and summaries stand behind a ``gate``."""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: Gate | None = None) -> None:
+        self._gate, self._around = gate, ExitStack()
         self.averages = 0  # calls of training.average()
         self.means: list[Any] = []  # what it gave
+        self.graph: Any = None  # of the function
         self.handles: list[Any] = []  # of the variables that the function touched, without those that only kungfu does
         self._ours: set[int] = set()
 
@@ -27,7 +30,10 @@ class Trace:
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             self._begin()
-            returned = function(*args, **kwargs)
+            try:
+                returned = function(*args, **kwargs)
+            finally:
+                self._around.close()
             self._end()
             return returned
 
@@ -45,10 +51,13 @@ class Trace:
     def _begin(self) -> None:
         self.averages, self.means = 0, []
         self._ours = _ids(_captured())
+        if self._gate is not None:
+            self._around.enter_context(self._gate.around())
 
     @tf.autograph.experimental.do_not_convert
     def _end(self) -> None:
         if not tf.executing_eagerly():  # op by op nothing is captured: what was known of the trace stays
+            self.graph = tf.compat.v1.get_default_graph()
             self.handles = [one for one in _captured() if id(one) not in self._ours]
 
 

@@ -32,12 +32,14 @@ def main() -> None:
     seen, counter = tf.Variable(tf.zeros([SAMPLES], tf.int64)), tf.Variable(0)
     training = kf.attach(model, optimizer)
     training.register("counter", counter)
+    called: list[int] = []
 
     @training.step
     def step(x, index):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(model(x, training=True)))
         metric.update_state(tf.ones_like(index))
+        tf.py_function(lambda: called.append(1), [], [])
         gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         seen.scatter_add(tf.IndexedSlices(tf.ones_like(index), index))
@@ -53,6 +55,7 @@ def main() -> None:
         "seen": seen.numpy().tolist(),
         "counted": float(metric.count),
         "counter": int(counter),
+        "called": len(called),
         "traces": training.traces(),
         "weights": zlib.crc32(b"".join(np.asarray(one).tobytes() for one in [*model.weights, *optimizer.variables])),
     }

@@ -4,33 +4,48 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import kungfu as kf
 from kungfu.runtime.attachment.variables import memory_of
+from kungfu.training.graph.effects import Effects, Gate, effects_of
+from kungfu.training.graph.step import WHOLE, as_tensors
+from kungfu.training.graph.trace import Trace
+from kungfu.training.graph.warm_up import warmed_up
 from tests.training.linear import linear_model, points
 
 
-class TooOftenError(Exception):
-    """Raised by a step that has run often enough."""
+def warmed(training, function, *args, effects=None):
+    """The step of a job that this peer has not entered, tried out; what it gives enters the job and runs it."""
+    loop = training._loop
+    version = loop.ledger.place.version
+    gate = Gate(lambda: version.read_value() > 0)
+    loop.trace = Trace(gate)
+    loop.barrier.keeper.begin()
+    tensors = as_tensors(args, {})
+    compiled = loop.compiled(function, tensors, (args, {}))
+    attachment = loop.barrier.equipment.attachment
+    effects = effects_of(loop.trace.graph, gate=gate) if effects is None else effects
+    warmed_up(compiled, attachment, tensors, effects=effects)
+
+    def run():
+        version.assign(1)
+        return compiled(WHOLE, tensors)[0]
+
+    return run
 
 
 def test_the_warm_up_leaves_every_variable_as_it_was_the_users_own_too():
     model = linear_model(keras.layers.BatchNormalization(), keras.layers.Dropout(0.5))
     optimizer = keras.optimizers.Adam(0.1)
     own, generator, branched = tf.Variable([5, 5]), tf.random.Generator.from_seed(1), tf.Variable(0.0)
+    unread = tf.Variable(0)
     training = kf.attach(model, optimizer, policies=[growing()])
-    runs = []
 
-    def second_run_fails():
-        runs.append(len(runs))
-        if len(runs) > 1:
-            raise TooOftenError
-
-    @training.step
     def step(x):
-        with tf.control_dependencies([tf.py_function(second_run_fails, [], [])]):
-            own.scatter_add(tf.IndexedSlices([1], [0]))
+        own.scatter_add(tf.IndexedSlices([1], [0]))
+        unread.assign_add(1, read_value=False)
         noise = generator.normal([])
         tf.cond(tf.size(x) > 0, lambda: branched.assign_add(1.0), lambda: branched.read_value())
         with tf.GradientTape() as tape:
@@ -39,17 +54,16 @@ def test_the_warm_up_leaves_every_variable_as_it_was_the_users_own_too():
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
     def snapshot():
-        variables = [*model.variables, *optimizer.variables, own, generator.state, branched]
+        variables = [*model.variables, *optimizer.variables, own, unread, generator.state, branched]
         return [np.asarray(one).tobytes() for one in variables]
 
     before = snapshot()
-    stale = next(training.batches(points(4), batch_size=2, epochs=1, seed=0))
-    training._loop.ledger.progress.offset.assign(2)
-    assert step(stale) is kf.SKIPPED
-    assert runs == [0], "it ran for warming up only"
+    run = warmed(training, step, points(2))
     assert snapshot() == before
     assert int(training._loop.ledger.progress.step) == 0
     assert int(training._loop.ledger.posts.asked) == 0, "a rule that fired while warming up posted nothing"
+    run()
+    assert snapshot() != before
 
 
 @kf.policy
@@ -69,7 +83,6 @@ def test_every_variable_has_its_own_memory_back_and_what_is_not_written_never_le
     def places():
         return memory_of(variables).table[:, 0].tolist()
 
-    @training.step
     def step(x):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(model(x, training=True))
@@ -79,9 +92,141 @@ def test_every_variable_has_its_own_memory_back_and_what_is_not_written_never_le
             tf.py_function(lambda: during.append(places()), [], [])
 
     before = places()
-    stale = next(training.batches(points(4), batch_size=2, epochs=1, seed=0))
-    training._loop.ledger.progress.offset.assign(2)
-    assert step(stale) is kf.SKIPPED
+    warmed(training, step, points(2), effects=Effects(calls=(), others=()))  # this call is to be made
     assert places() == before
     moved = [weight.path for weight, old, new in zip(model.weights, before, during[0], strict=True) if old != new]
     assert moved == [weight.path for weight in model.trainable_weights]
+
+
+def attached():
+    return kf.attach(linear_model(), keras.optimizers.SGD(1.0))
+
+
+def written(folder):
+    """How many summaries are in a folder, the header of each file left out."""
+    return sum(sum(1 for _ in tf.data.TFRecordDataset(str(path))) - 1 for path in folder.iterdir())
+
+
+def test_prints_and_summaries_come_of_the_steps_and_not_of_the_warm_up(tmp_path):
+    training, told, writer = attached(), tmp_path / "told", tf.summary.create_file_writer(str(tmp_path / "summaries"))
+    stream = f"file://{told}"
+
+    def step(x):
+        tf.print("step", output_stream=stream)
+        tf.cond(tf.size(x) > 0, lambda: tf.print("branch", output_stream=stream), lambda: tf.no_op())
+        for turn in tf.range(2):
+            tf.print("turn", turn, output_stream=stream)
+        with writer.as_default(), tf.summary.record_if(tf.size(x) > 1):
+            tf.summary.scalar("always", 1.0, step=0)
+        with writer.as_default(), tf.summary.record_if(tf.size(x) > 9):
+            tf.summary.scalar("never", 1.0, step=0)
+        training.average([tf.reduce_sum(x)], loss=0.0)
+
+    run = warmed(training, step, points(2))
+    writer.flush()
+    assert not told.exists()
+    assert written(tmp_path / "summaries") == 0
+    run()
+    writer.flush()
+    assert sorted(told.read_text().split("\n")) == ["", "branch", "step", "turn 0", "turn 1"]
+    assert written(tmp_path / "summaries") == 1
+
+
+def test_python_that_a_step_calls_is_not_called_by_the_warm_up_which_goes_on_with_zeros():
+    training, calls, own = attached(), [], tf.Variable([1.0, 1.0])
+
+    @tf.function
+    def before():
+        tf.py_function(lambda: calls.append("before"), [], [])
+
+    before()
+
+    def doubled(x):
+        calls.append("doubled")
+        return 2 * x
+
+    def step(x):
+        before()
+        tf.numpy_function(lambda: calls.append("array"), [], [])
+        twice = tf.py_function(doubled, [x], tf.float32)
+        halves = tf.ensure_shape(tf.py_function(lambda x: doubled(x) / 4, [x], tf.float32), [None, 2])
+        own.assign(tf.reduce_sum(twice + halves, axis=0))
+        training.average([tf.reduce_sum(own)], loss=0.0)
+
+    run = warmed(training, step, points(2))
+    assert calls == ["before"]
+    run()
+    assert sorted(calls) == ["array", "before", "before", "doubled", "doubled"]
+    assert own.numpy().tolist() == [2.5, 5.0]
+
+
+def test_what_zeros_cannot_stand_for_is_left_to_the_first_step():
+    training = attached()
+
+    def step(x):
+        count = tf.py_function(lambda: tf.constant(2), [], tf.int32)
+        tf.debugging.assert_positive(count)
+        training.average([tf.reduce_sum(x)], loss=0.0)
+        return count
+
+    run = warmed(training, step, points(2))
+    assert int(run()) == 2
+
+
+def test_an_error_of_the_step_in_the_warm_up_is_raised():
+    training = attached()
+
+    def step(x):
+        tf.debugging.assert_less(x, 1.0, message="too large")
+        training.average([tf.reduce_sum(x)], loss=0.0)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+        warmed(training, step, points(4))
+
+
+def test_a_step_that_takes_from_an_iterator_or_prints_in_a_function_traced_before_is_not_run(tmp_path, capsys):
+    training, elements = attached(), iter(tf.data.Dataset.range(5))
+
+    @tf.function
+    def told():
+        tf.print("told", output_stream=f"file://{tmp_path / 'told'}")
+
+    told()
+
+    def step(x):
+        told()
+        training.average([tf.reduce_sum(x)], loss=0.0)
+        return next(elements)
+
+    run = warmed(training, step, points(2))
+    assert "PrintV2, IteratorGetNext would act twice" in capsys.readouterr().err
+    assert int(run()) == 0
+    assert (tmp_path / "told").read_text() == "told\n" * 2
+
+
+def test_a_loop_that_python_ends_is_not_run(capsys):
+    training, left = attached(), [0]
+
+    def step(x):
+        count = tf.constant(0)
+        while tf.py_function(lambda: left.append(0) or len(left) < 4, [], tf.bool):
+            count += 1
+        training.average([tf.reduce_sum(x)], loss=0.0)
+        return count
+
+    run = warmed(training, step, points(2))
+    assert "EagerPyFunc in a loop" in capsys.readouterr().err
+    assert left == [0]
+    assert int(run()) == 2
+
+
+def test_alone_nothing_of_a_step_comes_before_its_time():
+    training, calls = attached(), []
+
+    @training.step
+    def step(x):
+        tf.py_function(lambda: calls.append(0), [], [])
+        training.average([tf.reduce_sum(x)], loss=0.0)
+
+    step(points(2))
+    assert calls == [0]
