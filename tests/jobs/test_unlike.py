@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from tests.jobs.harness import lines_of, ran, started
@@ -35,3 +38,35 @@ def test_a_joiner_whose_policy_was_edited_is_refused_once_and_the_others_train_o
     assert refused["asked"] == 3
     assert [event["peer"] for event in ended.all_of("spawned")] == [0, 1, 2], "nobody comes in its place"
     assert ended.sizes == [2]
+
+
+@pytest.mark.parametrize("attachment", ["local", "horovod"])
+def test_peers_that_round_in_another_way_train_on_with_what_rank_0_has(tmp_path, attachment):
+    """Prebuilt gns_batch, whose folds hold norms, and weights that follow from a norm, with 1 and 4 threads."""
+    options = ("-np", 2, "--failures", 0, "--attachment", attachment)
+    ended = ran(tmp_path, *options, program="unlike.py", arguments=["clipped"])
+    assert ended.code == 0, ended.output
+    (machines,) = ended.all_of("machines differ")
+    assert machines["usual"].startswith("1 thread, ")
+    assert machines["others"]["1"].startswith("4 threads, ")
+    rounded = ended.all_of("rounded")
+    assert rounded, "else nothing was tried"
+    names = {one["name"] for event in rounded for one in event["widest"]}
+    assert names & {"policy/kungfu/fold_0/0", "model/sequential/dense/kernel"}
+    assert all(one["difference"] <= 1e-4 * one["largest"] for event in rounded for one in event["widest"])
+    assert "differed by rounding" in ended.output
+
+
+def test_who_rounds_in_another_way_may_come_after_a_loss(tmp_path):
+    file = tmp_path / "enough"
+    with started(tmp_path, "-np", 2, program="unlike.py", arguments=["clipped", file]) as job:
+        job.event("rounded")
+        os.kill(job.event("spawned", peer=0)["pid"], signal.SIGKILL)
+        job.event("recovered", to=1)
+        job.event("rescale", to=2)
+        job.steps(len(lines_of(job.folder / "metrics.jsonl")) + 20)
+        file.touch()
+        ended = job.end()
+    assert ended.code == 0, ended.output
+    assert ended.sizes == [2, 1, 2]
+    assert next(event["others"] for event in ended.all_of("machines differ")).keys() == {"1"}

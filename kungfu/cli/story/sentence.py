@@ -163,6 +163,20 @@ def _machines(event: Fields) -> str:
     )
 
 
+def _rounded(event: Fields) -> str:
+    if event.get("again") is True:
+        return ""
+    widest = ", ".join(
+        f"{text_of(one, 'name')} by {figure(one.get('difference'))} (largest value {figure(one.get('largest'))})"
+        for one in items_of(event, "widest")
+        if isinstance(one, Mapping)
+    )
+    return (
+        f"{count(event.get('variables'), 'variable')} differed by rounding between the peers of view "
+        f"{figure(event.get('view'))} and are now rank 0's: {widest}"
+    )
+
+
 def _dissent(event: Fields) -> str:
     wishes = ", ".join(f"rank {rank} {wish or 'nothing'}" for rank, wish in mapping_of(event, "wishes").items())
     return f"the peers' rules differ in view {figure(event.get('view'))} (rank 0's counts): {wishes}"
@@ -285,6 +299,7 @@ _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "missing": _missing,
     "dismissed": _dismissed,
     "machines differ": _machines,
+    "rounded": _rounded,
     "dissent": _dissent,
     "late": _late,
     "lost": _lost,

@@ -48,6 +48,8 @@ def _is_told(event: Fields, events: Sequence[Fields]) -> bool:
         told = (other for other in events if other.get("event") in ("dismissed", "lost"))
         expected = any(other.get("peer") == event.get("peer") for other in told)
         return not expected and event.get("how") != "exit code 0"
+    if kind == "rounded":
+        return event.get("again") is not True
     if kind == "finished":
         return event.get("leaving") is True
     return kind not in ("spawned", "offered", "failed", "span")

@@ -26,6 +26,7 @@ from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.peer.loss import Loss, named_in
 from kungfu.runtime.peer.meetings.assembly import Assembly
 from kungfu.runtime.peer.meetings.install import Entry, Installer
+from kungfu.runtime.peer.meetings.likeness import turn_of
 from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Survived, Told, as_decided
 from kungfu.runtime.peer.replicate import ReplicatedState
 from kungfu.runtime.peer.service import PeerService
@@ -133,7 +134,7 @@ class Membership:
         parts["barrier/digest"] = self._clock() - started
         prepared = self._service.take_offer() if before.rank == 0 else None
         decision = partial(self._decide, before, outside or wish, prepared, adjust)
-        verdict = self._assembly.hold(before.view, arrival, decision, names=names)
+        verdict = self._assembly.hold(before.view, arrival, decision, names=names, state=state)
         told = to_wish(verdict.wish) if verdict.HasField("wish") else None
         heard = outside or wish if before.rank == 0 else told
         parts["barrier"] = self._clock() - started
@@ -148,7 +149,7 @@ class Membership:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""
         before = replace(self._member(), terms=terms)
         arrival, names = self._arrival(before, state, None)
-        self._assembly.hold(before.view, arrival, lambda: Decision(before.view, terms), names=names)
+        self._assembly.hold(before.view, arrival, lambda: Decision(before.view, terms), names=names, state=state)
 
     def completed(self) -> None:
         """This peer has all that belongs to the state of its view, also what does not travel with the variables.
@@ -189,8 +190,8 @@ class Membership:
         """What this peer brings to its next barrier, and the names of what it holds."""
         number, self._barriers = self._barriers, self._barriers + 1
         text = f"{wish.rule} asks for {wish.size}" if wish else ""
-        digest = state.sampled_digest(before.view.version + number)
         version, rank = before.view.version, before.rank or 0
+        digest = state.sampled_digest(turn_of(version, number))
         arrival = pb.Arrival(version=version, number=number, rank=rank, wish=text, digests=digest.values())
         return arrival, tuple(digest)
 

@@ -20,9 +20,19 @@ from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire.convert import to_demand, to_prepared
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceServicer
 
-__all__ = ["PeerService"]
+__all__ = ["PeerService", "barrier_key", "installation_key"]
 
 _LOOK_S = 0.2
+
+
+def barrier_key(arrival: pb.Arrival) -> tuple[int, ...]:
+    """Which meeting an arrival is for: peers whose variables differed come to the same barrier again."""
+    return (arrival.version, arrival.number, arrival.round)[: 3 if arrival.round else 2]
+
+
+def installation_key(installed: pb.Installed) -> object:
+    """Which meeting a peer comes to that has entered a view."""
+    return (installed.version, installed.round) if installed.round else installed.version
 
 
 class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated without types
@@ -52,12 +62,12 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     # A follower waits longer than its leader, so that the error that comes back is the leader's, which knows the names.
 
     def Arrive(self, request: pb.Arrival, context: Any) -> pb.Verdict:  # noqa: N802 - gRPC's name
-        meeting = self.barriers.at((request.version, request.number))
+        meeting = self.barriers.at(barrier_key(request))
         meeting.arrive(request.rank, request)
         return meeting.result(deadline_s=2 * self._deadline_s) or pb.Verdict(error="the leader never decided")
 
     def Install(self, request: pb.Installed, context: Any) -> pb.Confirmation:  # noqa: N802 - gRPC's name
-        meeting = self.installations.at(request.version)
+        meeting = self.installations.at(installation_key(request))
         meeting.arrive(request.rank, request)
         return meeting.result(deadline_s=2 * self._deadline_s) or pb.Confirmation(error="the leader never confirmed")
 

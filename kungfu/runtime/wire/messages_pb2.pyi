@@ -62,34 +62,52 @@ class Ramp(_message.Message):
     def __init__(self, start: _Optional[float] = ..., target: _Optional[float] = ..., since: _Optional[int] = ..., over: _Optional[float] = ..., unit: _Optional[str] = ...) -> None: ...
 
 class Arrival(_message.Message):
-    __slots__ = ("version", "number", "rank", "wish", "digests")
+    __slots__ = ("version", "number", "rank", "wish", "digests", "round", "gaps")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     WISH_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
     version: int
     number: int
     rank: int
     wish: str
     digests: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., wish: _Optional[str] = ..., digests: _Optional[_Iterable[int]] = ...) -> None: ...
+    round: int
+    gaps: _containers.RepeatedCompositeFieldContainer[Gap]
+    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., wish: _Optional[str] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ...) -> None: ...
+
+class Gap(_message.Message):
+    __slots__ = ("place", "difference", "largest", "is_rounding")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_FIELD_NUMBER: _ClassVar[int]
+    IS_ROUNDING_FIELD_NUMBER: _ClassVar[int]
+    place: int
+    difference: float
+    largest: float
+    is_rounding: bool
+    def __init__(self, place: _Optional[int] = ..., difference: _Optional[float] = ..., largest: _Optional[float] = ..., is_rounding: bool = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("view", "terms", "rendezvous", "error", "kind", "wish")
+    __slots__ = ("view", "terms", "rendezvous", "error", "kind", "wish", "unlike")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     WISH_FIELD_NUMBER: _ClassVar[int]
+    UNLIKE_FIELD_NUMBER: _ClassVar[int]
     view: ViewInfo
     terms: Terms
     rendezvous: str
     error: str
     kind: str
     wish: Wish
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., error: _Optional[str] = ..., kind: _Optional[str] = ..., wish: _Optional[_Union[Wish, _Mapping]] = ...) -> None: ...
+    unlike: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., error: _Optional[str] = ..., kind: _Optional[str] = ..., wish: _Optional[_Union[Wish, _Mapping]] = ..., unlike: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Wish(_message.Message):
     __slots__ = ("size", "keep", "rule", "step", "saw", "won", "lost", "leave", "others")
@@ -162,16 +180,18 @@ class Survival(_message.Message):
     def __init__(self, target: _Optional[int] = ..., lost: _Optional[_Mapping[int, str]] = ...) -> None: ...
 
 class Slice(_message.Message):
-    __slots__ = ("version", "start", "stop", "rank")
+    __slots__ = ("version", "start", "stop", "rank", "what")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
     version: int
     start: int
     stop: int
     rank: int
-    def __init__(self, version: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
+    what: str
+    def __init__(self, version: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., rank: _Optional[int] = ..., what: _Optional[str] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("data",)
@@ -180,24 +200,30 @@ class Chunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Installed(_message.Message):
-    __slots__ = ("version", "rank", "digests")
+    __slots__ = ("version", "rank", "digests", "round", "gaps")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
     version: int
     rank: int
     digests: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, version: _Optional[int] = ..., rank: _Optional[int] = ..., digests: _Optional[_Iterable[int]] = ...) -> None: ...
+    round: int
+    gaps: _containers.RepeatedCompositeFieldContainer[Gap]
+    def __init__(self, version: _Optional[int] = ..., rank: _Optional[int] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ...) -> None: ...
 
 class Confirmation(_message.Message):
-    __slots__ = ("error", "terms", "kind")
+    __slots__ = ("error", "terms", "kind", "unlike")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    UNLIKE_FIELD_NUMBER: _ClassVar[int]
     error: str
     terms: Terms
     kind: str
-    def __init__(self, error: _Optional[str] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., kind: _Optional[str] = ...) -> None: ...
+    unlike: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, error: _Optional[str] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., kind: _Optional[str] = ..., unlike: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Breach(_message.Message):
     __slots__ = ("peer", "version", "how")

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from kungfu.runtime.attachment.variables import memory_of, overwritten
 from kungfu.runtime.peer.replicate import Buffers, digests, sampled
+from kungfu.training.graph.host import fetch, put
 
 __all__ = ["StateClasses", "TrainingState", "classify", "plant_seeds"]
 
@@ -103,6 +104,19 @@ class TrainingState:
     def sampled_digest(self, turn: int) -> dict[str, int]:
         """The checksum of a slice of every shared variable, another one with every turn."""
         return dict(zip(self.classes.shared, digests(sampled(self._shared(), turn)), strict=True))
+
+    def values(self, places: Sequence[int]) -> list[np.ndarray]:
+        """What shared variables hold, by their places in the digest; see ``ReplicatedState``."""
+        return [fetch(one) for one in self._at(places)]
+
+    def assign(self, values: Mapping[int, np.ndarray]) -> None:
+        """Gives shared variables other values; see ``ReplicatedState``."""
+        for variable, value in zip(self._at(list(values)), values.values(), strict=True):
+            put(variable, value)
+
+    def _at(self, places: Sequence[int]) -> list[tf.Variable]:
+        shared = list(self.classes.shared.values())
+        return [shared[place] for place in places]
 
     def rescaled(self) -> None:
         """Folds that declare ``reset`` start anew; called on every peer of a new view before digests are compared."""

@@ -1,7 +1,7 @@
 """A program whose peers are not alike, in the way that it is told: unlike.py HOW [FILE].
 
-The first peers differ in ``order``, ``environment``, ``model``; in ``threads``, ``clipped`` and ``gone`` only in how
-they round. In ``joiner`` the third peer differs, which a rule asks for; the others train until the file is there.
+The first peers differ in ``order``, ``environment``, ``model``; in ``threads`` and ``clipped`` only in how they round.
+In ``joiner`` the third peer differs, which a rule asks for. With a file peers train until it is there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kungfu.policies import gns_batch, schedule
 
 HOW, FILE = sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else "")
 PEER = json.loads(os.environ["KUNGFU_SETTINGS"])["peer"]
-ROUNDING = ("threads", "clipped", "gone")
+ROUNDING = ("threads", "clipped")
 if HOW in ROUNDING:
     tf.config.threading.set_intra_op_parallelism_threads(4 if PEER == 1 else 1)
 
@@ -66,7 +66,7 @@ def main() -> None:
     model = keras.Sequential(
         [keras.Input((width if HOW in ROUNDING else 2,)), keras.layers.Dense(width), keras.layers.Dense(1)]
     )
-    optimizer = keras.optimizers.SGD(0.01, global_clipnorm=0.1 if HOW in ("clipped", "gone") else None)
+    optimizer = keras.optimizers.SGD(0.01, global_clipnorm=0.1 if HOW == "clipped" else None)
     training = kf.attach(model, optimizer, policies=policies())
 
     @training.step
@@ -77,9 +77,9 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
     x = np.random.default_rng(0).normal(size=(40, model.input_shape[1])).astype(np.float32)
-    for batch in training.batches(x, batch_size=8, epochs=10**6 if HOW == "joiner" else 8, seed=0):
+    for batch in training.batches(x, batch_size=8, epochs=10**6 if len(sys.argv) > 2 else 8, seed=0):
         step(batch)
-        if HOW == "joiner":
+        if len(sys.argv) > 2:
             time.sleep(0.02)
             if FILE.exists():
                 break

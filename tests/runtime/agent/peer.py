@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,6 +53,12 @@ class State:
 
     def sampled_digest(self, turn: int) -> dict[str, int]:
         return self.digest()
+
+    def values(self, places: Sequence[int]) -> list[Any]:
+        return [self._count for _ in places]
+
+    def assign(self, values: Mapping[int, Any]) -> None:
+        """Counts are never rounded."""
 
     def rescaled(self) -> None:
         """The count is the job's, whatever its size."""

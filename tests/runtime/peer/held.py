@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,5 +40,45 @@ class Held:
     def sampled_digest(self, turn: int) -> dict[str, int]:
         return {"w": digests(sampled(self.lent(), turn))[0]}
 
+    def values(self, places: Sequence[int]) -> list[Any]:
+        return [self.memory for _ in places]
+
+    def assign(self, values: Mapping[int, Any]) -> None:
+        for value in values.values():
+            self.memory = value.copy()
+
     def rescaled(self) -> None:
         self.rescales += 1
+
+
+class Numbers:
+    """Several variables, as the runtime sees them."""
+
+    def __init__(self, *variables: Any) -> None:
+        self.variables = [np.array(one) for one in variables]
+
+    def lent(self) -> Buffers:
+        return Buffers.of(self.variables)
+
+    @contextmanager
+    def overwritten(self) -> Iterator[Buffers]:
+        yield self.lent()
+
+    def digest(self) -> dict[str, int]:
+        return self._named(digests(self.lent()))
+
+    def sampled_digest(self, turn: int) -> dict[str, int]:
+        return self._named(digests(sampled(self.lent(), turn)))
+
+    def values(self, places: Sequence[int]) -> list[Any]:
+        return [self.variables[place] for place in places]
+
+    def assign(self, values: Mapping[int, Any]) -> None:
+        for place, value in values.items():
+            self.variables[place] = value.copy()
+
+    def rescaled(self) -> None:
+        """Nothing starts anew."""
+
+    def _named(self, checksums: Sequence[int]) -> dict[str, int]:
+        return {f"v{place}": checksum for place, checksum in enumerate(checksums)}

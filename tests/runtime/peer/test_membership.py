@@ -31,7 +31,7 @@ from kungfu.runtime.wire.messages_pb2_grpc import (
     add_AgentServiceServicer_to_server,
     add_PeerServiceServicer_to_server,
 )
-from tests.runtime.peer.held import Held
+from tests.runtime.peer.held import Held, Numbers
 
 SECRET = "ab" * 32
 TERMS = Terms(64, 32.0)
@@ -109,7 +109,7 @@ class Member:
     """One peer of the job."""
 
     membership: Membership
-    state: Held
+    state: Any  # Held, or Numbers
     socket: Socket
     posts: list[str]
 
@@ -125,7 +125,7 @@ class Job:
     members: list[Member] = field(default_factory=list)
     servers: list[rpc.Server] = field(default_factory=list)
 
-    def add(self, content: bytes) -> Member:
+    def add(self, content: bytes | Numbers) -> Member:
         settings = Settings(
             f"membership-{os.getpid()}",
             len(self.members),
@@ -137,7 +137,8 @@ class Job:
         )
         socket, posts = Socket(), list[str]()
         membership = Membership(settings, attachment=socket, on_offer=lambda: posts.append("offer"))
-        self.members.append(Member(membership, Held(content), socket, posts))
+        state = Held(content) if isinstance(content, bytes) else content
+        self.members.append(Member(membership, state, socket, posts))
         return self.members[-1]
 
     def serve_silence(self) -> str:
@@ -164,7 +165,7 @@ class Job:
 
 
 @contextmanager
-def job(*contents: bytes, wait_s: float = 10.0) -> Iterator[Job]:
+def job(*contents: bytes | Numbers, wait_s: float = 10.0) -> Iterator[Job]:
     """A job whose first view, of peers that hold ``contents``, is in force."""
     agent = Agent()
     server = rpc.serve(

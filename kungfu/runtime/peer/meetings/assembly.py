@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from kungfu.errors import KungfuError
@@ -11,8 +11,10 @@ from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.deciding.decide import Decision
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.agency import Agency
-from kungfu.runtime.peer.meetings.install import from_leader, same_everywhere
-from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.peer.meetings.install import from_leader
+from kungfu.runtime.peer.meetings.likeness import from_gaps, place_of, rounded, turn_of, unlike
+from kungfu.runtime.peer.replicate import ReplicatedState, reconciled
+from kungfu.runtime.peer.service import PeerService, barrier_key
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
@@ -32,16 +34,39 @@ class Assembly:
     agency: Agency
     lines: rpc.Lines
     in_vain: Callable[[View], str | None]
+    named: set[str] = field(default_factory=set)  # of variables that were told to differ by rounding
 
     def hold(
-        self, view: View, arrival: pb.Arrival, decision: Callable[[], Decision], *, names: Sequence[str]
+        self,
+        view: View,
+        arrival: pb.Arrival,
+        decision: Callable[[], Decision],
+        *,
+        names: Sequence[str],
+        state: ReplicatedState,
     ) -> pb.Verdict:
         """Meets the peers of ``view``; rank 0 leads, and calls ``decision`` when all are there and hold the same state.
 
-        ``names`` are those of the variables of which the arrival has the checksums.
+        ``names`` are those of the variables of which the arrival has the checksums. Where some of them differ by
+        rounding only, they are rank 0's on all peers before ``decision`` is called.
         Raises ``DeadlineExceeded`` naming who did not come, ``PeerFailure`` for a peer that is gone, ``InternalError``
         when the states differ; what the leader raises is raised by all.
         """
+        verdict = self._held(view, arrival, decision, names)
+        if not verdict.unlike:
+            return verdict
+        place = place_of(self.settings, view, arrival.rank, f"values of barrier {arrival.number}")
+        abandoned = partial(self.in_vain, view)
+        with reconciled(state, place, verdict.unlike, desk=self.service.desk, abandoned=abandoned) as gaps:
+            again = pb.Arrival(
+                version=arrival.version, number=arrival.number, rank=arrival.rank, wish=arrival.wish, round=1,
+                digests=state.sampled_digest(turn_of(arrival.version, arrival.number)).values(), gaps=from_gaps(gaps),
+            )  # fmt: skip
+            return self._held(view, again, decision, names)
+
+    def _held(
+        self, view: View, arrival: pb.Arrival, decision: Callable[[], Decision], names: Sequence[str]
+    ) -> pb.Verdict:
         return self._lead(view, arrival, decision, names) if arrival.rank == 0 else self._follow(view, arrival)
 
     def _follow(self, view: View, arrival: pb.Arrival) -> pb.Verdict:
@@ -57,7 +82,7 @@ class Assembly:
     def _lead(
         self, view: View, arrival: pb.Arrival, decision: Callable[[], Decision], names: Sequence[str]
     ) -> pb.Verdict:
-        meeting = self.service.barriers.at((arrival.version, arrival.number))
+        meeting = self.service.barriers.at(barrier_key(arrival))
         meeting.arrive(0, arrival)
         try:
             arrivals = meeting.everyone(
@@ -66,14 +91,24 @@ class Assembly:
                 what=f"barrier {arrival.number} of view {arrival.version}",
                 abandoned=partial(self.in_vain, view),
             )
-            same_everywhere(names, {rank: message.digests for rank, message in arrivals.items()}, view)
-            self._log_dissent({rank: message.wish for rank, message in arrivals.items()}, view)
-            verdict = self._announce(view, decision())
+            if looked_at := unlike(names, arrivals, view):
+                verdict = pb.Verdict(unlike=looked_at)
+            else:
+                self._log_rounding(names, arrivals, view)
+                self._log_dissent({rank: message.wish for rank, message in arrivals.items()}, view)
+                verdict = self._announce(view, decision())
         except KungfuError as error:
             meeting.conclude(pb.Verdict(error=str(error), kind=type(error).__name__))
             raise
         meeting.conclude(verdict)
         return verdict
+
+    def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.Arrival], view: View) -> None:
+        """Who rounds in another way does so at every barrier: people are told once of each variable."""
+        if (event := rounded(names, arrivals, view)) is not None:
+            news = {one["name"] for one in event["widest"]}
+            self.agency.record("events", {**event, "again": news <= self.named})
+            self.named.update(news)
 
     def _log_dissent(self, wishes: Mapping[int, str], view: View) -> None:
         """Rank 0's decision is the decision: arithmetic may differ in the last bit between machines. But say so."""

@@ -12,20 +12,25 @@ from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.deciding.decide import Terms
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.agency import Agency
+from kungfu.runtime.peer.meetings.likeness import from_gaps, place_of, rounded, unlike
 from kungfu.runtime.peer.passage import Standing
-from kungfu.runtime.peer.replicate import Place, ReplicatedState, first_difference, settled
-from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.peer.replicate import Place, ReplicatedState, reconciled, settled
+from kungfu.runtime.peer.service import PeerService, installation_key
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
 from kungfu.runtime.wire.convert import from_terms, to_terms
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub
 
-__all__ = ["Entry", "Installer", "from_leader", "same_everywhere"]
+__all__ = ["Entry", "Installer", "from_leader"]
 
 _KINDS: Mapping[str, type[KungfuError]] = {
     kind.__name__: kind for kind in (DeadlineExceeded, InternalError, PolicyError, StaleView, UsageError)
 }
+
+
+class Unlike(list[int]):
+    """The places of variables that have to be looked at before a view can begin."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +84,28 @@ class Installer:
         with settled(state, place, desk=self.service.desk, attach=attach, abandoned=abandoned) as digest:
             parts["state/take and compare"] = self.clock() - started
             message = pb.Installed(version=entry.view.version, rank=rank, digests=digest.values())
-            terms = self._confirm(entry, message, tuple(digest)) if rank == 0 else self._installed(entry, message)
+            terms = self._compared(entry, message, tuple(digest))
+        if isinstance(terms, Unlike):
+            terms = self._compared_again(entry, message, terms, state)
         self.lines.keep(peer.address for peer in entry.view.peers)
         parts["state/agree"] = self.clock() - started - parts["state/take and compare"]
         parts["state"] = self.clock() - started - parts["attach"]
         return replace(entry.standing, terms=terms)
+
+    def _compared(self, entry: Entry, message: pb.Installed, names: Sequence[str]) -> Terms | Unlike:
+        return self._confirm(entry, message, names) if message.rank == 0 else self._installed(entry, message)
+
+    def _compared_again(self, entry: Entry, message: pb.Installed, places: Unlike, state: ReplicatedState) -> Terms:
+        """Some variables differed: they become rank 0's where that is rounding, and all compare once more."""
+        place = place_of(self.settings, entry.view, message.rank, "values")
+        abandoned = partial(self.in_vain, entry.view)
+        with reconciled(state, place, places, desk=self.service.desk, abandoned=abandoned) as gaps:
+            digest = state.digest()
+            again = pb.Installed(version=message.version, rank=message.rank, round=1, gaps=from_gaps(gaps))
+            again.digests.extend(digest.values())
+            terms = self._compared(entry, again, tuple(digest))
+        assert not isinstance(terms, Unlike)
+        return terms
 
     def in_vain(self, view: View) -> str | None:
         """Why it is in vain to wait for the peers of ``view``: one is gone, or stands still; ``None`` if none is."""
@@ -114,9 +136,9 @@ class Installer:
             abandoned=partial(self.in_vain, entry.view),
         )
 
-    def _confirm(self, entry: Entry, message: pb.Installed, names: Sequence[str]) -> Terms:
+    def _confirm(self, entry: Entry, message: pb.Installed, names: Sequence[str]) -> Terms | Unlike:
         view = entry.view
-        meeting = self.service.installations.at(view.version)
+        meeting = self.service.installations.at(installation_key(message))
         meeting.arrive(0, message)
         try:
             arrivals = meeting.everyone(
@@ -125,7 +147,11 @@ class Installer:
                 what=f"the start of view {view.version}",
                 abandoned=partial(self.in_vain, view),
             )
-            same_everywhere(names, {rank: arrival.digests for rank, arrival in arrivals.items()}, view)
+            if looked_at := unlike(names, arrivals, view):
+                meeting.conclude(pb.Confirmation(unlike=looked_at))
+                return Unlike(looked_at)
+            if (event := rounded(names, arrivals, view)) is not None:
+                self.agency.record("events", event)
             terms = entry.standing.terms if entry.leads is None else entry.leads()
             # First the agent: whoever hears that the view is in force must not know more than it does.
             self.agency.in_force(view)
@@ -135,7 +161,7 @@ class Installer:
         meeting.conclude(pb.Confirmation(terms=None if entry.leads is None else from_terms(terms)))
         return terms
 
-    def _installed(self, entry: Entry, message: pb.Installed) -> Terms:
+    def _installed(self, entry: Entry, message: pb.Installed) -> Terms | Unlike:
         leader: Peer = entry.view.peers[0]
         what = f"rank 0 (peer {leader.id}), confirming view {message.version}"
         stub = PeerServiceStub(self.lines.to(leader.address))
@@ -145,14 +171,9 @@ class Installer:
         )
         if confirmation.error:
             raise from_leader(confirmation.kind, confirmation.error)
+        if confirmation.unlike:
+            return Unlike(confirmation.unlike)
         return to_terms(confirmation.terms) if confirmation.HasField("terms") else entry.standing.terms
-
-
-def same_everywhere(names: Sequence[str], digests: Mapping[int, Sequence[int]], view: View) -> None:
-    """Raises ``InternalError`` that names the first variable on which the peers of a view differ."""
-    difference = first_difference(names, digests)
-    if difference is not None:
-        raise InternalError(f"the peers of view {view.version} do not hold the same state: {difference}")
 
 
 def from_leader(kind: str, said: str) -> KungfuError:

@@ -5,12 +5,16 @@ from kungfu.runtime.peer.replicate.compare import differing, first_difference, s
 from kungfu.runtime.peer.replicate.fetch import fetch
 from kungfu.runtime.peer.replicate.lend import Desk, lent
 from kungfu.runtime.peer.replicate.place import Place
+from kungfu.runtime.peer.replicate.reconcile import reconciled
+from kungfu.runtime.peer.replicate.rounding import ROUNDING, Gap
 from kungfu.runtime.peer.replicate.settle import settled
 from kungfu.runtime.peer.replicate.state import ReplicatedState
 
 __all__ = [
+    "ROUNDING",
     "Buffers",
     "Desk",
+    "Gap",
     "Place",
     "ReplicatedState",
     "differing",
@@ -18,6 +22,7 @@ __all__ = [
     "fetch",
     "first_difference",
     "lent",
+    "reconciled",
     "sampled",
     "settled",
 ]

@@ -28,7 +28,7 @@ def take(
     on_progress: Callable[[int], None],
 ) -> None:
     """Takes ``part`` over the network; ``on_progress`` hears how many bytes have come. See ``near.take``."""
-    request = pb.Slice(version=place.view.version, start=part.start, stop=part.stop, rank=place.rank)
+    request = pb.Slice(version=place.view.version, start=part.start, stop=part.stop, rank=place.rank, what=place.what)
     came, wanted, began = 0, part.stop - part.start, time.monotonic()
     with rpc.connect(place.view.peers[part.source].address, secret=place.secret) as channel:
         if not on_open(channel.close):

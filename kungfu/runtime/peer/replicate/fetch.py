@@ -14,14 +14,14 @@ from kungfu.runtime.deciding.transfer import Part
 from kungfu.runtime.peer.replicate import far, near
 from kungfu.runtime.peer.replicate.buffers import Buffers
 from kungfu.runtime.peer.replicate.place import Place
-from kungfu.runtime.peer.replicate.state import ReplicatedState
+from kungfu.runtime.peer.replicate.state import Memory
 
 __all__ = ["fetch"]
 
 _LOOK_S = 0.1
 
 
-def fetch(state: ReplicatedState, place: Place, *, abandoned: Abandoned = never) -> None:
+def fetch(state: Memory, place: Place, *, abandoned: Abandoned = never) -> None:
     """Fills ``state`` with that of the peers that hold it, as ``deciding.transfer.plan`` says.
 
     ``abandoned`` is asked ten times a second: a reason that it gives ends the transfer. Nothing is held beside the

@@ -12,7 +12,7 @@ from kungfu.runtime.deciding.transfer import near_of, queue_of
 from kungfu.runtime.peer.replicate import near
 from kungfu.runtime.peer.replicate.buffers import Buffers
 from kungfu.runtime.peer.replicate.place import Place
-from kungfu.runtime.peer.replicate.state import ReplicatedState
+from kungfu.runtime.peer.replicate.state import Memory
 from kungfu.runtime.wire import messages_pb2 as pb
 
 __all__ = ["Desk", "lent"]
@@ -23,6 +23,7 @@ _CHUNK_BYTES = 1 << 20
 @dataclass
 class _Lending:
     version: int
+    what: str
     buffers: Buffers
     waiting: list[int] = field(default_factory=list)
 
@@ -35,9 +36,10 @@ class Desk:
         self._lending: _Lending | None = None
 
     @contextmanager
-    def open(self, version: int, buffers: Buffers, takers: Sequence[int]) -> Iterator[None]:
-        """Within the block the ranks ``takers`` of view ``version`` are served, in this order."""
-        self._set(_Lending(version, buffers, list(takers)))
+    def open(self, version: int, buffers: Buffers, takers: Sequence[int], *, what: str = "") -> Iterator[None]:
+        """Within the block the ranks ``takers`` of view ``version`` are served, in this order; ``what`` is as that
+        of a ``Place``."""
+        self._set(_Lending(version, what, buffers, list(takers)))
         try:
             yield
         finally:
@@ -66,6 +68,8 @@ class Desk:
             lending = self._lending
             if lending is None or lending.version < request.version:
                 return False
+            if lending.version == request.version and lending.what != request.what:
+                return False  # the transfer before, or the one after
             return lending.version > request.version or lending.waiting[:1] in ([request.rank], [])
 
         with self._changed:
@@ -84,6 +88,8 @@ class Desk:
     def _awaited(self, request: pb.Slice) -> str:
         if self._lending is None or self._lending.version < request.version:
             return f"this peer to be in view {request.version}"
+        if self._lending.what != request.what or not self._lending.waiting:
+            return f"this peer to give its {request.what or 'state'} in view {request.version}"
         return f"rank {self._lending.waiting[0]} to take its part of the state first"
 
     def _served(self, request: pb.Slice) -> None:
@@ -95,7 +101,7 @@ class Desk:
 
 
 @contextmanager
-def lent(state: ReplicatedState, place: Place, *, desk: Desk) -> Iterator[None]:
+def lent(state: Memory, place: Place, *, desk: Desk) -> Iterator[None]:
     """Within the block those peers of ``place.view`` who lack the state can take it from this one.
 
     An error that ends the block notes which of them failed.
@@ -108,7 +114,10 @@ def lent(state: ReplicatedState, place: Place, *, desk: Desk) -> Iterator[None]:
         return
     buffers, failures = state.lent(), list[str]()
     try:
-        with desk.open(place.view.version, buffers, queue), near.giving(buffers, place, takers, failures=failures):
+        with (
+            desk.open(place.view.version, buffers, queue, what=place.what),
+            near.giving(buffers, place, takers, failures=failures),
+        ):
             yield
     except BaseException as error:
         for failure in failures:

@@ -176,7 +176,7 @@ def _hang_up(connection: socket.socket) -> None:
 
 
 def _name(place: Place, rank: int) -> str:
-    return f"{place.view.version}-{rank}-state"
+    return f"{place.view.version}-{rank}-{place.what or 'state'}"
 
 
 def _membership(place: Place) -> handshake.Membership:

@@ -15,7 +15,8 @@ __all__ = ["Place"]
 class Place:
     """The peer of ``rank`` in ``view``, whose ranks ``sources`` hold the state; ``secret`` is the job's, hexadecimal.
 
-    No wait for another peer takes longer than ``deadline_s``.
+    No wait for another peer takes longer than ``deadline_s``. ``what`` tells a transfer from
+    that of the state, which a view has once.
     """
 
     view: View
@@ -24,6 +25,7 @@ class Place:
     job: str
     secret: str
     deadline_s: float
+    what: str = ""
 
     @property
     def holds(self) -> bool:

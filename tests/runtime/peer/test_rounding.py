@@ -1,0 +1,130 @@
+"""Peers whose states differ by rounding: they go on with rank 0's values, and say so; anything more ends the job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kungfu.errors import PeerFailure
+from kungfu.runtime.deciding.decide import Prepared
+from kungfu.runtime.wire.convert import from_prepared
+from tests.runtime.peer.held import Numbers
+from tests.runtime.peer.test_membership import Job, Member, barrier, errors_of, job, tell
+
+WEIGHTS = np.linspace(-2.0, 2.0, 5, dtype=np.float32)
+TABLE = np.arange(1 << 16, dtype=np.float32)  # 256 KiB: a barrier compares one slice of it
+
+
+def numbers(by: float = 0.0, *, count: int = 7) -> Numbers:
+    """Weights that are off by so much, a count, and a table."""
+    return Numbers(WEIGHTS + np.float32(by), np.int64(count), TABLE)
+
+
+def events(running: Job, kind: str = "rounded") -> list[dict[str, Any]]:
+    """What the peers told, once everything of it has arrived."""
+    for member in running.members:
+        member.membership.finish({}, leaving=False)
+    return [event for event in map(json.loads, running.agent.reports) if event["event"] == kind]
+
+
+def same(running: Job) -> bool:
+    first, *others = [member.state.digest() for member in running.members]
+    return all(one == first for one in others)
+
+
+def drifts(member: Member, place: int, change: Callable[[Any], None]) -> None:
+    change(member.state.variables[place])
+
+
+def test_weights_that_differ_by_rounding_become_those_of_rank_0_and_it_is_told() -> None:
+    with job(numbers(), numbers(), numbers()) as running:
+        running.members[1].state.variables[0] += np.float32(1e-5)
+        running.members[2].state.variables[0] *= np.float32(1 + 1e-6)
+        passages = running.all_do(barrier())
+        assert [passage.after.rank for passage in passages] == [0, 1, 2]
+        assert same(running)
+        np.testing.assert_array_equal(running.members[2].state.variables[0], WEIGHTS)
+        (event,) = events(running)
+    assert (event["view"], event["ranks"], event["variables"]) == (1, [1, 2], 1)
+    (widest,) = event["widest"]
+    assert widest["name"] == "v0"
+    assert widest["difference"] == pytest.approx(1e-5, rel=0.05)
+    assert widest["largest"] == 2.0
+
+
+def test_a_slice_that_differs_brings_the_whole_variable_with_it() -> None:
+    """What other slices hold may differ as well, and is not compared before its turn."""
+    with job(numbers(), numbers()) as running:
+        running.members[1].state.variables[2] *= np.float32(1 + 1e-6)
+        running.all_do(barrier())
+        assert same(running)
+
+
+def test_what_nobody_compares_at_this_barrier_is_found_when_its_turn_comes() -> None:
+    with job(numbers(), numbers()) as running:
+        running.members[1].state.variables[2][-1] += np.float32(0.01)  # in the last slice
+        for _ in range(32):
+            running.all_do(barrier())
+        assert same(running)
+        assert len(events(running)) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "words"),
+    [
+        (0, lambda one: np.add(one, 1e-3, out=one), "v0 of rank 1 is not that of rank 0, by up to 0.001, where the"),
+        (0, lambda one: np.copyto(one[:1], np.nan), "v0 of rank 1 is not that of rank 0"),
+        (1, lambda one: np.add(one, 1, out=one), "v1 of rank 1 is not that of rank 0"),
+    ],
+    ids=["more", "nan", "whole"],
+)
+def test_what_differs_by_more_or_is_whole_ends_the_job_on_all(
+    place: int, change: Callable[[Any], None], words: str
+) -> None:
+    with job(numbers(), numbers()) as running:
+        drifts(running.members[1], place, change)
+        outcomes = running.all_do(barrier())
+        for error in errors_of(outcomes):
+            assert error.startswith(f"InternalError: the peers of view 1 do not hold the same state: {words}")
+        assert events(running) == []
+
+
+def test_peers_of_a_new_view_even_out_what_differed_in_slices_that_no_barrier_had_compared() -> None:
+    with job(numbers(), numbers()) as running:
+        waiting = running.all_do(barrier(3))[0].after.terms
+        running.members[1].state.variables[2][-1] += np.float32(0.01)
+        joining, peer = running.begin(running.add(numbers(5.0, count=1)))
+        leader = running.agent.in_force[0].peers[0]
+        tell(leader, "Offer", from_prepared(Prepared((peer,))))
+        running.all_do(barrier(terms=waiting), running.members[:2])
+        assert joining.result(10.0).after.view.size == 3
+        assert same(running)
+        np.testing.assert_array_equal(running.members[2].state.variables[2], TABLE)
+        assert [event["view"] for event in events(running)] == [2]
+
+
+def test_the_last_barrier_evens_out_too() -> None:
+    with job(numbers(), numbers()) as running:
+        running.members[1].state.variables[0] += np.float32(1e-6)
+        terms = running.all_do(barrier())[0].after.terms
+        running.members[1].state.variables[0] += np.float32(1e-6)
+        running.all_do(lambda member: member.membership.part(member.state, terms))
+        assert same(running)
+        assert len(events(running)) == 2
+
+
+def test_a_peer_that_is_lost_while_values_are_compared_is_a_lost_peer() -> None:
+    with job(numbers(), numbers(), wait_s=2.0) as running:
+        running.members[1].state.variables[0] += np.float32(1e-6)
+
+        def gone(places: Any) -> Any:
+            raise PeerFailure("it died here")
+
+        running.members[0].state.values = gone
+        outcomes = running.all_do(barrier())
+        assert [type(one).__name__ for one in outcomes] == ["PeerFailure", "DeadlineExceeded"]
+        assert "rank 0" in str(outcomes[1])
