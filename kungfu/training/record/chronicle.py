@@ -87,6 +87,8 @@ class Chronicle:
                 for wish in passage.wish.parts:
                     self._decided(passage, wish)
             self._under_way = passage.wish
+        if after.view.version != before.view.version:
+            self.ended()  # of the change before, if this one comes in its first step: who led then may leave now
         self._leading = after.rank == 0
         if after.view.version == before.view.version:
             self._stayed(passage)

@@ -228,3 +228,14 @@ def test_an_exchange_that_a_loss_ended_is_told():
     told.recovered(lost, step=60, redone=0, stop=stops())
     found = [(event["rule"], event["by"]) for event in events(recorded) if event["event"] == "superseded"]
     assert found == [("slow", "the loss of peers")]
+
+
+def test_a_change_in_whose_first_step_another_one_comes_is_told_by_the_one_who_led_then():
+    told, recorded, _ = chronicle()
+    told.passed(grown(), step=60, stop_s=0.1)
+    told.stepped(FIGURES.copy)
+    told.passed(Passage(FOUR, replace(TWO, rank=None)), step=61, stop_s=0.1)
+    (grew,) = [event for event in events(recorded) if event["event"] == "rescale"]
+    assert (grew["step"], grew["from"], grew["to"]) == (60, 2, 4)
+    assert "first_step_s" not in grew["parts"]
+    assert not any(name.startswith("_") for name in (*grew, *grew["parts"]))
