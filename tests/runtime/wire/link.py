@@ -7,9 +7,10 @@ after 1, 3, 7 ... s, as TCP does: a link that is back is not used again at once.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 __all__ = ["Link", "link"]
 
@@ -25,7 +26,6 @@ class Link:
         self._target, self._loop, self._delay_s = target, loop, delay_s
         self._passes = True
         self._tasks: set[asyncio.Task[None]] = set()
-        self._accepted_ones: list[asyncio.StreamWriter] = []
         self.address = ""
         self.reached = threading.Event()
 
@@ -47,23 +47,25 @@ class Link:
 
     async def serve(self, host: str, began: threading.Event, over: asyncio.Event) -> None:
         """Carries what clients and server say until it is ``over``."""
-        server = await asyncio.start_server(self._accepted, host, 0)
-        self.address = f"{host}:{server.sockets[0].getsockname()[1]}"
-        began.set()
-        await over.wait()
-        server.close()
-        self._end_connections()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for writer in self._accepted_ones:  # also those whose turn had not come
-            writer.transport.abort()
-        await asyncio.sleep(0)
+        with socket.create_server((host, 0)) as listening, ExitStack() as connections:
+            listening.setblocking(False)
+            self.address = f"{host}:{listening.getsockname()[1]}"
+            began.set()
+            self._loop.add_reader(listening, self._accept, listening, connections)
+            await over.wait()
+            self._loop.remove_reader(listening)
+            self._end_connections()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            for _ in range(5):  # turns of the loop, in which it forgets them
+                await asyncio.sleep(0)
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, listening: socket.socket, connections: ExitStack) -> None:
+        connection = connections.enter_context(listening.accept()[0])
         self.reached.set()
-        self._accepted_ones.append(writer)
-        self._tasks.add(asyncio.ensure_future(self._connected(reader, writer)))
+        self._tasks.add(asyncio.ensure_future(self._connected(connection)))
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _connected(self, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=connection)
         try:
             await self._passed(_ASKED_AGAIN_S)
             await asyncio.sleep(2 * self._delay_s)  # the caller of a real network is not connected before
