@@ -25,7 +25,15 @@ class UsageError(KungfuError):
 
 
 class PolicyError(KungfuError):
-    """A policy is wrong; raised at ``attach``, before any step runs."""
+    """A policy is wrong; raised at ``attach``, before any step runs.
+
+    ``policy`` is its name and ``origin`` the ``file:line`` of the user's that is to be changed, where they are known;
+    the message says both.
+    """
+
+    def __init__(self, message: str, *, policy: str = "", origin: str = "") -> None:
+        super().__init__(message)
+        self.policy, self.origin = policy, origin
 
 
 class PeerFailure(KungfuError):  # noqa: N818 - the field says failure, and the name is in the design

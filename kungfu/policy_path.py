@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -34,7 +35,8 @@ def load_policy(spec: str) -> Policy:
     if not hasattr(module, name):
         found = ", ".join(sorted(one for one in vars(module) if not one.startswith("_"))) or "nothing"
         raise PolicyError(f"{spec!r}: {where} has no {name!r}; it has {found}")
-    return _made(getattr(module, name), arguments=arguments, spec=spec)
+    policy = _made(getattr(module, name), arguments=arguments, spec=spec)
+    return replace(policy, origin=spec) if where.startswith("kungfu.policies") else policy
 
 
 def _parsed(spec: str) -> tuple[str, str, ast.Call | None]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from kungfu.control.action import Action, SetLearningRate, target_of
 from kungfu.control.pace import NO_COOLDOWN, once_each, with_cooldown
 from kungfu.signal import Fold, Signal, Source
+from kungfu.signal.origin import origin_of_caller
 
 if TYPE_CHECKING:
     from kungfu.control.trigger import Trigger
@@ -30,7 +31,8 @@ class Rule:
     stands in the `shadow` is evaluated and logged, and nobody acts on it; one that is `held` fires where the job's
     budget held another one back, and is logged too. `contenders` are the names, among what it saw, under which the
     wishes stand that it chose from, where it stands for several rules; `budget` is the name of how many changes of the
-    cluster the budget has left for what a hook asks for, if there is one.
+    cluster the budget has left for what a hook asks for, if there is one. `origin` is the user's line that
+    made it.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Rule:
     standing: Standing = "acting"
     contenders: tuple[str, ...] = ()
     budget: str = ""
+    origin: str = field(default_factory=origin_of_caller)
 
     @property
     def gate(self) -> Signal:

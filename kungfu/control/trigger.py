@@ -169,6 +169,11 @@ def both(one: Signal, other: Signal) -> Signal:
 
 
 def _checked(predicate: object, *, method: str) -> Signal:
+    if isinstance(predicate, bool):
+        raise PolicyError(
+            f".{method}({predicate!r}): takes a bool signal; compare first, as in .{method}(noise > 100); Python "
+            f"compared numbers that it knew already, so this would be {predicate!r} in every step"
+        )
     if not isinstance(predicate, Signal) or predicate.type != SignalType("bool"):
         raise PolicyError(f".{method}({predicate!r}): takes a bool signal; compare first, as in .{method}(noise > 100)")
     return predicate

@@ -12,6 +12,7 @@ from kungfu.ops import is_finite, maximum, minimum, where
 from kungfu.policy.merge import Choice, merged
 from kungfu.policy.policy import Policy
 from kungfu.signal import Signal, TrainingSignals
+from kungfu.signal.origin import origin_of_caller
 
 __all__ = ["at_least", "at_most", "compose", "first", "shadow"]
 
@@ -27,7 +28,8 @@ def compose(*policies: Policy) -> Policy:
     'compose(gns_batch, linear_scaling)'
     """
     _check(policies, of="compose")
-    return Policy(_called("compose", policies), lambda training: tuple(_rules(policies, training)))
+    name = _called("compose", policies)
+    return Policy(name, lambda training: tuple(_rules(policies, training)), origin_of_caller())
 
 
 def shadow(policy: Policy) -> Policy:
@@ -46,7 +48,7 @@ def shadow(policy: Policy) -> Policy:
     def body(training: TrainingSignals) -> tuple[Rule, ...]:
         return tuple(replace(one, name=f"shadow({one.name})", standing="shadow") for one in policy.build(training))
 
-    return Policy(f"shadow({policy.name})", body)
+    return Policy(f"shadow({policy.name})", body, origin_of_caller())
 
 
 def at_most(*policies: Policy) -> Policy:
@@ -83,12 +85,13 @@ def _combined(rule: str, policies: tuple[Policy, ...], *, choose: Choice) -> Pol
     _check(policies, of=rule)
     if len(policies) < 2:
         raise PolicyError(f"{rule}: takes at least two policies, got {len(policies)}")
-    name = _called(rule, policies)
+    name, origin = _called(rule, policies), origin_of_caller()
 
     def body(training: TrainingSignals) -> tuple[Rule, ...]:
-        return _resolved(name, tuple(_rules(policies, training)), choose=choose)
+        rules = _resolved(name, tuple(_rules(policies, training)), choose=choose)
+        return tuple(replace(one, origin=origin) if one.contenders else one for one in rules)
 
-    return Policy(name, body)
+    return Policy(name, body, origin)
 
 
 def _resolved(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> tuple[Rule, ...]:

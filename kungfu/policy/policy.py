@@ -9,32 +9,66 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kungfu.control import Rule
-from kungfu.errors import PolicyError
+from kungfu.errors import KungfuError, PolicyError
 from kungfu.signal import TrainingSignals
+from kungfu.signal.origin import is_prebuilt, origin_in, origin_of_caller, origin_of_function
 
-__all__ = ["Policy", "Rules", "policy"]
+__all__ = ["Policy", "Rules", "in_brackets", "policy"]
 
 Rules = Rule | tuple[Rule, ...]
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A named, pure function from the signals of a step to rules."""
+    """A named, pure function from the signals of a step to rules.
+
+    `origin` is the user's ``file:line``: where it is written, and for a prebuilt one where it is made.
+    """
 
     name: str
     body: Callable[[TrainingSignals], Rules]
+    origin: str = ""
 
     def build(self, training: TrainingSignals) -> tuple[Rule, ...]:
-        """The rules of this policy, each under the policy's name."""
-        given = self.body(training)
+        """The rules of this policy, each under the policy's name.
+
+        Raises `PolicyError` that names the policy and the user's line for whatever goes wrong in its body.
+        """
+        try:
+            given = self.body(training)
+        except PolicyError as error:
+            if error.policy:  # of a policy inside this one
+                raise
+            raise self._located(str(error), error) from error
+        except KungfuError:
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}; a policy computes with signals, Python numbers and kf.ops"
+            raise self._located(what, error) from error
         rules = given if isinstance(given, tuple) else (given,)
         for rule in rules:
             if not isinstance(rule, Rule):
                 raise PolicyError(
                     f"policy {self.name!r} gave {rule!r}; it must return a rule or a tuple of rules, "
-                    "as in `return control.every(50).rescale(peers)`"
+                    f"as in `return control.every(50).rescale(peers)`{in_brackets(self.place)}",
+                    policy=self.name,
+                    origin=self.place,
                 )
         return rules
+
+    @property
+    def place(self) -> str:
+        """Where it is written, as far as that is known."""
+        return self.origin or origin_of_function(self.body)
+
+    def _located(self, what: str, error: Exception) -> PolicyError:
+        origin = origin_in(error.__traceback__) or self.place
+        return PolicyError(f"policy {self.name!r}{in_brackets(origin)}: {what}", policy=self.name, origin=origin)
+
+
+def in_brackets(origin: str) -> str:
+    """`` (file:line)``, or nothing where it is not known."""
+    return f" ({origin})" if origin else ""
 
 
 def policy(function: Callable[..., Rules]) -> Callable[..., Policy]:
@@ -62,11 +96,14 @@ def policy(function: Callable[..., Rules]) -> Callable[..., Policy]:
             shown = ", ".join(str(one) for one in list(signature.parameters.values())[1:])
             raise PolicyError(f"{name}: {error}; it takes ({shown})") from error
 
+        written = origin_of_function(function)
+        origin = origin_of_caller() if is_prebuilt(written) else written
+
         def body(training: TrainingSignals) -> Rules:
             given = function(training, *args, **kwargs)
             rules = given if isinstance(given, tuple) else (given,)
             return tuple(replace(one, name=name) if isinstance(one, Rule) else one for one in rules)
 
-        return Policy(name, body)
+        return Policy(name, body, origin)
 
     return configured

@@ -20,7 +20,7 @@ import numpy as np
 
 from kungfu.errors import PolicyError
 from kungfu.signal.memory import Memory
-from kungfu.signal.operation import OPERATORS, Operation, SignalType
+from kungfu.signal.operation import NEST, OPERATORS, Operation, SignalType
 from kungfu.signal.operators import Operators
 from kungfu.signal.origin import origin_of_caller
 from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement
@@ -101,6 +101,11 @@ class Signal(Operators, Memory):
         )
 
     def __iter__(self) -> NoReturn:
+        if self.type.shape == NEST:
+            raise PolicyError(
+                f"a Python `for` over {self!r}: the gradients are known as a whole only; reduce them to a number, as "
+                "in ops.norm_squared(training.grads)"
+            )
         raise PolicyError(
             f"a Python `for` over {self!r}: its entries are not known until the graph runs; compute with the whole "
             "vector, reduce it, as in ops.sum(x), or take one entry, as in x[0]"
@@ -240,7 +245,13 @@ def as_signal(value: object) -> Signal:
     if isinstance(value, (bool, np.bool_)):
         return Constant(bool(value))
     if isinstance(value, (int, np.integer)):
-        return Constant(int(value))
+        whole = int(value)
+        if not -(2**63) <= whole < 2**63:
+            raise PolicyError(
+                f"{whole} does not fit: whole numbers of a policy are int64, from -2**63 to 2**63 - 1; write it as a "
+                "float, as in 1e20, where its digits do not matter"
+            )
+        return Constant(whole)
     if isinstance(value, (float, np.floating)):
         return Constant(float(value))
     raise PolicyError(f"{value!r} is a {type(value).__name__}; a policy computes with signals and Python numbers only")

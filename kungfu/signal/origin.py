@@ -7,12 +7,14 @@ import linecache
 import os
 import sys
 from functools import lru_cache
-from types import FrameType
+from types import CodeType, FrameType, TracebackType
 
-__all__ = ["origin_of_caller", "variable_at"]
+__all__ = ["is_prebuilt", "origin_in", "origin_of_caller", "origin_of_function", "variable_at"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RULES = {"call", "checkpoint", "evict", "replace", "rescale", "set_global_batch_size", "set_learning_rate", "stop"}
+_STANDARD = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = f"{os.sep}site-packages{os.sep}"
 _POLICIES = os.path.join(_PACKAGE, "policies") + os.sep  # prebuilt policies are written like a user's
 
 
@@ -20,12 +22,46 @@ def origin_of_caller() -> str:
     """``file:line`` of the innermost frame outside this package, or an empty string where there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        path = frame.f_code.co_filename
-        # "<string>" is the code that dataclasses write for themselves.
-        if path != "<string>" and (not path.startswith(_PACKAGE) or path.startswith(_POLICIES)):
-            return f"{path}:{frame.f_lineno}"
+        if _is_users(frame.f_code):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def origin_in(traceback: TracebackType | None) -> str:
+    """``file:line`` of the innermost frame of the user's that an error went through; empty where there is none.
+
+    What a policy calls in Python's own library, or in another one, is not the place to mend, nor is a prebuilt policy.
+    """
+    found = ""
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if _is_users(code) and not _is_librarys(code) and not is_prebuilt(code.co_filename):
+            found = f"{code.co_filename}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return found
+
+
+def origin_of_function(function: object) -> str:
+    """``file:line`` of a function's definition; empty for what has none."""
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if isinstance(code, CodeType) and _is_users(code) else ""
+
+
+def is_prebuilt(path: str) -> bool:
+    """Whether a file holds policies that come with this package."""
+    return path.startswith(_POLICIES)
+
+
+def _is_users(code: CodeType) -> bool:
+    path = code.co_filename
+    # "<string>" is the code that dataclasses write for themselves.
+    return path != "<string>" and (not path.startswith(_PACKAGE) or is_prebuilt(path))
+
+
+def _is_librarys(code: CodeType) -> bool:
+    path = code.co_filename
+    return path.startswith(("<frozen", _STANDARD)) or _INSTALLED in path
 
 
 def variable_at(origin: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kungfu import control
+from kungfu import control, ops
 from kungfu.compiler import compile_policies, settle
 from kungfu.control import SetGlobalBatchSize, SetLearningRate
 from kungfu.errors import InternalError, PolicyError
@@ -63,7 +63,10 @@ def test_a_barrier_settles_the_batch_first_and_the_rate_by_it() -> None:
 
 def test_what_is_so_already_or_undefined_is_not_settled() -> None:
     assert settled(by_size(16, name="same")) == []
-    assert settled(by_size(float("nan"), name="undefined")) == []
+    unknown = made(
+        lambda t: control.on_rescale().set_global_batch_size(ops.where(t.size > 0, float("nan"), 1.0)), name="undefined"
+    )
+    assert settled(unknown) == []
     assert settled(by_size(8, name="other")) == [("other", 32)]
 
 

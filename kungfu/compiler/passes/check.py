@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kungfu.compiler.passes.bounds import check_bounded
+from kungfu.compiler.passes.can_fire import check_can_fire
 from kungfu.compiler.passes.local_part import called, described, local_names, remedy_of
 from kungfu.control import Call, Rescale, Rule
 from kungfu.control.action import mask_of, operands, setting_of, target_of
@@ -23,8 +24,13 @@ def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None
     """
     for name, rules in built:
         for rule in rules:
-            _check_owner(rule, policy=name, job=job)
-            _check_rule(rule, policy=name)
+            try:
+                _check_owner(rule, policy=name, job=job)
+                _check_rule(rule, policy=name)
+                check_can_fire(rule, policy=name)
+            except PolicyError as error:
+                where = f"{rule.origin}: " if rule.origin else ""
+                raise PolicyError(f"{where}{error}", policy=name, origin=rule.origin) from error
     _check_conflicts(built)
 
 
@@ -108,22 +114,23 @@ def _check_placement(signal: Signal, *, use: str) -> None:
 
 def _check_conflicts(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
     """At most one acting rule for each setting on each occasion."""
-    setters: dict[tuple[str, str], list[str]] = {}
+    setters: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for name, rules in built:
         for rule in rules:
             setting = setting_of(rule.action)
             if setting and rule.standing == "acting":
-                setters.setdefault((setting, rule.trigger.occasion), []).append(rule.name or name)
-    for (contested, _), names in setters.items():
-        if len(names) > 1:
-            raise PolicyError(_conflict(contested, names))
+                setters.setdefault((setting, rule.trigger.occasion), []).append((rule.name or name, rule.origin))
+    for (contested, _), rules_of in setters.items():
+        if len(rules_of) > 1:
+            names, origins = zip(*rules_of, strict=True)
+            raise PolicyError(_conflict(contested, names, origins), policy=names[-1], origin=origins[-1])
 
 
-def _conflict(setting: str, names: Sequence[str]) -> str:
+def _conflict(setting: str, names: Sequence[str], origins: Sequence[str]) -> str:
     does = "rescale the cluster" if setting == "size" else f"set the {setting}"
-    together = ", ".join(names)
+    together, where = ", ".join(names), "; ".join(origins)
     return (
         f"policies {', '.join(map(repr, names))} all {does} and nothing says which one wins; write "
         f"kf.at_most({together}) for the smallest wish, kf.at_least({together}) for the largest, or "
-        f"kf.first({together}) for the first one that has any"
+        f"kf.first({together}) for the first one that has any ({where})"
     )

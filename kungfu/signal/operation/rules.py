@@ -59,11 +59,18 @@ def fractional(types: tuple[SignalType, ...]) -> Typing:
     return _elementwise(types, of="float32")
 
 
-def integral(types: tuple[SignalType, ...]) -> Typing:
-    """Whole numbers only."""
-    if any(one.dtype != "int64" for one in types):
-        raise PolicyError("takes int64 signals only, like step and size; divide float32 signals with / and kf.round")
-    return _elementwise(types, of="int64")
+def integral(instead: str) -> Rule:
+    """Whole numbers only; `instead` is what to write for others, a and b."""
+
+    def rule(types: tuple[SignalType, ...]) -> Typing:
+        if any(one.dtype != "int64" for one in types):
+            raise PolicyError(
+                f"takes int64 signals only, like step and size; for a and b of float32 write {instead}, or make them "
+                'whole with ops.cast(x, "int64")'
+            )
+        return _elementwise(types, of="int64")
+
+    return rule
 
 
 def comparison(types: tuple[SignalType, ...]) -> Typing:
@@ -224,7 +231,12 @@ def _broadcast(types: tuple[SignalType, ...]) -> Shape:
 
 
 def _vector(type: SignalType) -> None:
-    if type.shape in (SCALAR, NEST):
+    if type.shape == NEST:
+        raise PolicyError(
+            "the gradients are a nest of tensors, one for each variable, and a policy knows them as a whole only; "
+            "reduce them to a number, as in ops.norm_squared(training.grads)"
+        )
+    if type.shape == SCALAR:
         raise PolicyError("takes a vector with one entry a peer; make one with ops.all_gather(x)")
 
 

@@ -1,0 +1,198 @@
+"""Can fire: a rule whose condition can never hold, whatever a run is like, is a slip that nobody would ever see.
+
+What the signals can come to is followed through the arithmetic as intervals. Nothing is known of a fold, a message or
+a measurement; so a rule that passes may still never fire, and one that is refused never could.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kungfu.control import Checkpoint, Rule
+from kungfu.control.action import setting_of
+from kungfu.errors import PolicyError
+from kungfu.signal import Constant, Fold, Map, Signal, Source, topological
+
+__all__ = ["check_can_fire"]
+
+
+@dataclass(frozen=True)
+class _Range:
+    """What a number can come to beside NaN: from `low` to `high`; nothing at all where low is above high."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    @property
+    def is_empty(self) -> bool:
+        return self.low > self.high
+
+
+_ANY, _NOTHING = _Range(), _Range(math.inf, -math.inf)
+_FROM_1 = frozenset({"step", "size", "min_size", "max_size", "previous_size", "global_batch_size"})
+_FROM_0 = frozenset(
+    ["rank", "view", "samples", "total_samples", "samples_done", "epoch_samples", "local_batch_size", "refused_size"]
+    + ["clock_seconds", "step_seconds", "busy_seconds", "rescale_seconds", "previous_global_batch_size"]
+)
+_MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
+
+
+def check_can_fire(rule: Rule, *, policy: str) -> None:
+    """Raises `PolicyError` for a rule that can never fire."""
+    if not _can_hold(_trigger(rule)):
+        raise PolicyError(
+            f"policy {policy!r} has a rule that can never fire: its trigger holds in no step, whatever the run is like "
+            "(steps and sizes count from 1); look at its .when(...), .after(...) and numbers"
+        )
+    if not _can_hold(rule.fires):
+        what = setting_of(rule.action) or "action"
+        bounds = " above 0" if what == "learning rate" else ""
+        raise PolicyError(
+            f"policy {policy!r} has a rule that can never fire: the {what} that it asks for never is a finite number"
+            f"{bounds} other than what is; give one that can come about"
+        )
+
+
+def _trigger(rule: Rule) -> Signal:
+    """When a rule may act; one for a checkpoint remembers that it was asked, and waits."""
+    if isinstance(rule.action, Checkpoint) and isinstance(rule.fires, Fold):
+        return rule.fires.observed[0]
+    return rule.gate & rule.when
+
+
+def _can_hold(condition: Signal) -> bool:
+    return True in _truths(condition) and not any(one.is_empty for one in _constraints(condition).values())
+
+
+def _truths(condition: Signal) -> frozenset[bool]:
+    """Which of true and false this can come to."""
+    ranges: dict[Signal, _Range] = {}
+    truths: dict[Signal, frozenset[bool]] = {}
+    for node in topological((condition,)):
+        if node.type.dtype == "bool":
+            truths[node] = _truth(node, truths, ranges)
+        else:
+            ranges[node] = _range(node, ranges)
+    return truths[condition]
+
+
+def _truth(node: Signal, truths: Mapping[Signal, frozenset[bool]], ranges: Mapping[Signal, _Range]) -> frozenset[bool]:
+    both = frozenset({True, False})
+    if isinstance(node, Constant):
+        return frozenset({bool(node.value)})
+    if not isinstance(node, Map):
+        return both
+    name = node.operation.name
+    if name == "not":
+        return frozenset(not one for one in truths[node.operands[0]])
+    if name in ("and", "or"):
+        one, other = (truths[operand] for operand in node.operands)
+        return frozenset((a and b) if name == "and" else (a or b) for a in one for b in other)
+    if name == "is_finite":
+        given = ranges[node.operands[0]]
+        return both if not given.is_empty and given.low < math.inf and given.high > -math.inf else frozenset({False})
+    if name in _COMPARED and all(operand in ranges for operand in node.operands):
+        can_be_true = _COMPARED[name](*(ranges[operand] for operand in node.operands))
+        return both if can_be_true else frozenset({False})  # what always holds does no harm
+    return both
+
+
+_COMPARED: Mapping[str, Callable[[_Range, _Range], bool]] = {
+    "less": lambda a, b: a.low < b.high,
+    "less_equal": lambda a, b: a.low <= b.high,
+    "greater": lambda a, b: a.high > b.low,
+    "greater_equal": lambda a, b: a.high >= b.low,
+    "equal": lambda a, b: max(a.low, b.low) <= min(a.high, b.high),
+    "not_equal": lambda a, b: not (a.low == a.high == b.low == b.high),
+}
+
+
+def _range(node: Signal, known: Mapping[Signal, _Range]) -> _Range:
+    if isinstance(node, Constant):
+        return _NOTHING if math.isnan(node.value) else _Range(node.value, node.value)
+    if isinstance(node, Source):
+        return _Range(1) if node.source in _FROM_1 else _Range(0) if node.source in _FROM_0 else _ANY
+    if not isinstance(node, Map):
+        return _ANY
+    operands = [known.get(one, _Range(0, 1)) for one in node.operands]  # a truth value counts as 0 or 1
+    if node.operation.name == "where":
+        operands = operands[1:]
+        return _Range(min(one.low for one in operands), max(one.high for one in operands))
+    if any(one.is_empty for one in operands):
+        return _NOTHING if node.operation.name in _SPREADING else _ANY
+    made = _RANGES.get(node.operation.name)
+    found = _ANY if made is None else made(*operands)
+    return _ANY if math.isnan(found.low) or math.isnan(found.high) else found  # infinity minus infinity
+
+
+_SPREADING = frozenset({"add", "subtract", "multiply", "divide", "negative", "abs", "round", "floor", "ceil"}) | {
+    *("minimum", "maximum", "sqrt", "exp", "log")
+}
+_RANGES: Mapping[str, Callable[..., _Range]] = {
+    "add": lambda a, b: _Range(a.low + b.low, a.high + b.high),
+    "subtract": lambda a, b: _Range(a.low - b.high, a.high - b.low),
+    "negative": lambda a: _Range(-a.high, -a.low),
+    "abs": lambda a: _Range(0 if a.low <= 0 <= a.high else min(abs(a.low), abs(a.high)), max(abs(a.low), abs(a.high))),
+    "minimum": lambda a, b: _Range(min(a.low, b.low), min(a.high, b.high)),
+    "maximum": lambda a, b: _Range(max(a.low, b.low), max(a.high, b.high)),
+    "multiply": lambda a, b: _product(a, b),
+    "modulo": lambda a, b: _Range(0, b.high - 1) if b.low > 0 else _ANY,
+    "round": lambda a: _Range(a.low - 0.5, a.high + 0.5),
+    "floor": lambda a: _Range(a.low - 1, a.high),
+    "ceil": lambda a: _Range(a.low, a.high + 1),
+    "to_float32": lambda a: a,
+    "sqrt": lambda a: _Range(0),
+    "exp": lambda a: _Range(0),
+}
+
+
+def _product(one: _Range, other: _Range) -> _Range:
+    corners = [a * b for a in (one.low, one.high) for b in (other.low, other.high)]
+    return _ANY if any(math.isnan(corner) for corner in corners) else _Range(min(corners), max(corners))
+
+
+# ---- what several conditions on one source leave of it -------------------------------------------------------------
+
+
+def _constraints(condition: Signal) -> dict[str, _Range]:
+    """By source, between which constants it has to lie for all parts of a conjunction to hold."""
+    found: dict[str, _Range] = {}
+    for part in _conjuncts(condition):
+        bound = _bound(part)
+        if bound is not None:
+            source, between = bound
+            before = found.get(source, _ANY)
+            found[source] = _Range(max(before.low, between.low), min(before.high, between.high))
+    return found
+
+
+def _conjuncts(condition: Signal) -> Iterator[Signal]:
+    stack = [condition]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Map) and node.operation.name == "and":
+            stack.extend(node.operands)
+        else:
+            yield node
+
+
+def _bound(part: Signal) -> tuple[str, _Range] | None:
+    """Of a comparison of a whole source with a constant, the source and what it has to lie between."""
+    if not isinstance(part, Map) or len(part.operands) != 2:
+        return None
+    name, (one, other) = part.operation.name, part.operands
+    if isinstance(one, Constant):
+        name, one, other = _MIRRORED.get(name, name), other, one
+    if not isinstance(one, Source) or one.type.dtype != "int64" or not isinstance(other, Constant):
+        return None
+    value = other.value
+    between = {
+        "less": _Range(high=math.ceil(value) - 1 if math.isfinite(value) else value),
+        "less_equal": _Range(high=value),
+        "greater": _Range(low=math.floor(value) + 1 if math.isfinite(value) else value),
+        "greater_equal": _Range(low=value),
+        "equal": _Range(value, value),
+    }.get(name)
+    return None if between is None or math.isnan(value) else (one.source, between)
