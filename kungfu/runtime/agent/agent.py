@@ -148,7 +148,7 @@ class Agent:
         settings = station.settings
         if len(station.job.hosts) > 1:
             try:
-                entered = enter(station.job, settings, interrupted=interrupted)
+                entered = enter(station.job, settings, interrupted=interrupted, threads=station.household.threads)
             except KungfuError as error:
                 code = 3 if isinstance(error, DeadlineExceeded) else 2
                 return Ending(code, Failure(-1, str(error), code))

@@ -66,5 +66,5 @@ class Follower:
 
     def _start(self, start: pb.Start) -> None:
         settings = replace(self._station.settings, peer=start.peer)
-        pid = self._station.household.start(settings, joins=start.joins, over=start.over)
+        pid = self._station.household.start(settings, joins=start.joins, over=start.over, threads=start.threads)
         self._station.happenings.put(pb.Happening(host=self._number, what="spawned", peer=start.peer, pid=pid))

@@ -67,7 +67,7 @@ class Head:
         if self._taken is not None:
             return self._take_over(self._taken)
         self._came(self._job.place, os.getpid())
-        return self._entered(self._job.place)
+        return self._entered(self._job.place, self._station.household.threads)
 
     def hears(self, event: Any) -> Ending | None:
         """Sees to an event; how the job ended, if that is its end."""
@@ -151,13 +151,14 @@ class Head:
         if not self._course.began:  # its record begins with those who came before
             self._course.orders.to(host.number, pb.Orders(reports=self._arrivals))
         self._came(host.number, host.pid)
-        return self._entered(host.number)
+        return self._entered(host.number, host.threads)
 
-    def _entered(self, number: int) -> Ending | None:
+    def _entered(self, number: int, threads: int) -> Ending | None:
         slots = self._job.hosts[number].slots if self._several else UNBOUNDED
         if self._course.began:
             return self._course.decide(decided.HostIn(number, slots))
-        hosts = decided.Hosts({**self._course.cluster.hosts.slots, number: slots})
+        before = self._course.cluster.hosts
+        hosts = decided.Hosts({**before.slots, number: slots}, shares={**before.shares, number: threads})
         self._course.cluster = replace(self._course.cluster, hosts=hosts)
         if len(hosts.slots) < len(self._job.hosts):
             return None
@@ -219,7 +220,8 @@ class Head:
             lost = decided.HostLost(host, f"host {self._job.hosts[host].name} is lost: {how}")
             return self._course.decide(lost)
         slots = {number: count for number, count in hosts.slots.items() if number != host}
-        self._course.cluster = replace(self._course.cluster, hosts=decided.Hosts(slots))
+        shares = {number: share for number, share in hosts.shares.items() if number != host}
+        self._course.cluster = replace(self._course.cluster, hosts=decided.Hosts(slots, shares=shares))
         return None
 
     def _take_over(self, taken: Taken) -> Ending | None:

@@ -394,14 +394,16 @@ class Entrance(_message.Message):
     def __init__(self, host: _Optional[_Union[HostInfo, _Mapping]] = ..., line: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class HostInfo(_message.Message):
-    __slots__ = ("number", "pid", "incarnation")
+    __slots__ = ("number", "pid", "incarnation", "threads")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
     number: int
     pid: int
     incarnation: str
-    def __init__(self, number: _Optional[int] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ...) -> None: ...
+    threads: int
+    def __init__(self, number: _Optional[int] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., threads: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("settings", "refusal", "later", "term")
@@ -446,14 +448,16 @@ class Orders(_message.Message):
     def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., head: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., settled: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., leaves: bool = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("peer", "joins", "over")
+    __slots__ = ("peer", "joins", "over", "threads")
     PEER_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
     peer: int
     joins: bool
     over: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, peer: _Optional[int] = ..., joins: bool = ..., over: _Optional[_Iterable[int]] = ...) -> None: ...
+    threads: int
+    def __init__(self, peer: _Optional[int] = ..., joins: bool = ..., over: _Optional[_Iterable[int]] = ..., threads: _Optional[int] = ...) -> None: ...
 
 class Over(_message.Message):
     __slots__ = ("code", "why", "peer", "failed", "output", "chosen")

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kungfu.runtime.agent.processes.launch import TAIL_LINES, Process, end, end_all, share_of_host, start
+from kungfu.runtime.agent.processes.launch import TAIL_LINES, Process, end, end_all, share_of_host, start, threads_each
 from kungfu.runtime.agent.record.log_file import LogFile
 
 DEADLINE_S = 20.0
@@ -54,6 +54,15 @@ def test_peers_share_the_cores_and_always_have_two_threads_between_ops() -> None
     crowded = share_of_host({}, place=0, peers=1000, gpus=0)
     assert alone["OMP_NUM_THREADS"] == alone["TF_NUM_INTRAOP_THREADS"] == str(cores)
     assert (crowded["OMP_NUM_THREADS"], crowded["TF_NUM_INTEROP_THREADS"]) == ("1", "2")
+
+
+def test_a_job_has_one_number_of_threads_unless_the_user_says_otherwise() -> None:
+    share = share_of_host({}, place=0, peers=1000, gpus=0, threads=3)
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+    assert [share[name] for name in names] == ["3", "3", "3"]
+    own = share_of_host({"TF_NUM_INTRAOP_THREADS": "7"}, place=0, peers=1, gpus=0, threads=3)
+    assert [own[name] for name in names] == ["3", "7", "3"]
+    assert threads_each(1000) == 1
 
 
 def test_gpus_go_round_and_are_not_mentioned_where_there_are_none() -> None:

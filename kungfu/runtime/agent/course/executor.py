@@ -41,7 +41,7 @@ class Executor:
         """Performs a command that does not end anything; ``cluster`` is what followed together with it."""
         match command:
             case decided.Spawn():
-                self._spawn(command, joins=cluster.view is not None)
+                self._spawn(command, joins=cluster.view is not None, threads=cluster.hosts.threads)
             case decided.Kill(peer, reason):
                 self._write({"event": "dismissed", "peer": peer, "reason": reason}, told=True)
                 self.kill(peer, host=cluster.hosts.of.get(peer, self._place))
@@ -79,12 +79,14 @@ class Executor:
         else:
             self._orders.to(host, pb.Orders(kills=[peer]))
 
-    def _spawn(self, command: decided.Spawn, *, joins: bool) -> None:
-        peer = command.peer
+    def _spawn(self, command: decided.Spawn, *, joins: bool, threads: int) -> None:
+        peer, over = command.peer, command.over
         if command.host != self._place:
-            self._orders.to(command.host, pb.Orders(starts=[pb.Start(peer=peer, joins=joins, over=command.over)]))
+            start = pb.Start(peer=peer, joins=joins, over=over, threads=threads)
+            self._orders.to(command.host, pb.Orders(starts=[start]))
             return
-        pid = self._station.household.start(replace(self._station.settings, peer=peer), joins=joins, over=command.over)
+        settings = replace(self._station.settings, peer=peer)
+        pid = self._station.household.start(settings, joins=joins, over=over, threads=threads)
         self.spawned(peer, pid, host=command.host)
 
     def _offer(self, command: decided.Offer) -> None:

@@ -61,16 +61,16 @@ class Entered:
     term: int
 
 
-def enter(job: Job, own: Settings, *, interrupted: Callable[[], bool]) -> Entered | None:
+def enter(job: Job, own: Settings, *, interrupted: Callable[[], bool], threads: int = 0) -> Entered | None:
     """The job that this agent is in from now on; ``None`` if it founds the job, or was interrupted.
 
+    ``threads`` are those that a peer would have of this host's cores.
     Raises ``UsageError`` where the job does not take it, and ``DeadlineExceeded`` when no agent could say within
     ``--ready-deadline``.
     """
     until = time.monotonic() + job.settings.deadlines.ready_s
-    entrance = pb.Entrance(
-        host=pb.HostInfo(number=job.place, pid=os.getpid(), incarnation=secrets.token_hex(8)), line=line_of(job)
-    )
+    own_host = pb.HostInfo(number=job.place, pid=os.getpid(), incarnation=secrets.token_hex(8), threads=threads)
+    entrance = pb.Entrance(host=own_host, line=line_of(job))
     while not interrupted():
         founded, silent = False, list[str]()
         for number, host in [one for one in enumerate(job.hosts) if one[0] != job.place]:

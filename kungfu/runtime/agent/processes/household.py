@@ -8,7 +8,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from kungfu.runtime.agent.processes.launch import Process, bury, count_gpus, end, end_all, share_of_host, start
+from kungfu.runtime.agent.processes.launch import (
+    Process,
+    bury,
+    count_gpus,
+    end,
+    end_all,
+    share_of_host,
+    start,
+    threads_each,
+)
 from kungfu.runtime.agent.processes.seats import devices_of, seat_for
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.settings import Settings
@@ -50,17 +59,18 @@ class Household:
         self._seats: dict[int, int] = {}
         self._vacated: dict[int, float] = {}
 
-    def start(self, settings: Settings, *, joins: bool, over: Collection[int] = ()) -> int:
+    def start(self, settings: Settings, *, joins: bool, over: Collection[int] = (), threads: int = 0) -> int:
         """Starts the peer of these settings and gives its process id; one that ``joins`` a view resumes nothing.
 
-        ``over`` are peers of this host whose seats it may take, because they will leave.
+        ``over`` are peers of this host whose seats it may take, because they will leave; ``threads`` as of
+        ``share_of_host``.
         """
         peer = settings.peer
         if joins:
             settings = replace(settings, keeping=replace(settings.keeping, founders=0, resume=""))
         taken = {one: seat for one, seat in list(self._seats.items()) if one in self.running}
         seat = seat_for(taken, slots=self.slots, over=over, vacated=self._vacated, now=self._clock())
-        share = share_of_host(self._environment, place=seat, peers=self.slots, gpus=count_gpus())
+        share = share_of_host(self._environment, place=seat, peers=self.slots, gpus=count_gpus(), threads=threads)
         process = start(
             self._command, environment={**share, **settings.to_environment()}, log=self._journal.output_of(peer)
         )
@@ -81,6 +91,11 @@ class Household:
     def devices(self) -> tuple[str, ...]:
         """The devices that the peers of this host divide among themselves."""
         return devices_of(self._environment, gpus=count_gpus())
+
+    @property
+    def threads(self) -> int:
+        """The threads that each peer would have of this host's cores."""
+        return threads_each(self.slots)
 
     @property
     def started(self) -> list[int]:

@@ -19,7 +19,7 @@ import psutil
 from kungfu.runtime.agent.processes import shim
 from kungfu.runtime.agent.processes.seats import device_of, devices_of
 
-__all__ = ["Log", "Process", "bury", "end", "end_all", "share_of_host", "start"]
+__all__ = ["Log", "Process", "bury", "end", "end_all", "share_of_host", "start", "threads_each"]
 
 TAIL_LINES = 60
 
@@ -137,9 +137,18 @@ def _await_ends(processes: Sequence[Process], *, until: float) -> None:
         time.sleep(_LOOK_S)
 
 
-def share_of_host(environment: Mapping[str, str], *, place: int, peers: int, gpus: int) -> dict[str, str]:
+def threads_each(peers: int) -> int:
+    """The threads that each of so many peers would have of this host's cores, at least 1."""
+    return max(1, len(psutil.Process().cpu_affinity() or [0]) // max(1, peers))
+
+
+def share_of_host(
+    environment: Mapping[str, str], *, place: int, peers: int, gpus: int, threads: int = 0
+) -> dict[str, str]:
     """CPU threads and the GPU of the peer at ``place`` (0, 1, ...) of ``peers`` on this host.
 
+    ``threads`` is the number that all peers of the job have, 0 for this host's share: in an op that adds up, another
+    number of them rounds in another way.
     What the user set stays, but of the devices that it names each peer gets one; see ``devices_of``. TensorFlow gets at
     least two threads between ops: with one, a barrier would wait for ever for the thread that it holds.
 
@@ -147,11 +156,11 @@ def share_of_host(environment: Mapping[str, str], *, place: int, peers: int, gpu
     >>> share["OMP_NUM_THREADS"], share["CUDA_VISIBLE_DEVICES"]
     ('7', '1')
     """
-    cores = max(1, len(psutil.Process().cpu_affinity() or [0]) // max(1, peers))
+    threads = threads or threads_each(peers)
     share = {
-        "OMP_NUM_THREADS": str(cores),
-        "TF_NUM_INTRAOP_THREADS": str(cores),
-        "TF_NUM_INTEROP_THREADS": str(max(2, cores)),
+        "OMP_NUM_THREADS": str(threads),
+        "TF_NUM_INTRAOP_THREADS": str(threads),
+        "TF_NUM_INTEROP_THREADS": str(max(2, threads)),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "PYTHONUNBUFFERED": "1",
     }

@@ -83,6 +83,7 @@ class Hosts:
     ``slots`` are those of the hosts that take peers, ``leaving`` the hosts that were given notice and still run some;
     ``of`` says where a peer was started, by id. ``goal`` is the size that the job would have had it lost nobody.
     ``let_go`` says when peers were let go on a host by a decision: a straggler may have been one because of its host.
+    ``shares`` are the threads that a peer would have of the cores of each host that the job began with.
     """
 
     slots: Mapping[int, int] = field(default_factory=lambda: {0: UNBOUNDED})
@@ -90,6 +91,12 @@ class Hosts:
     of: Mapping[int, int] = field(default_factory=dict)
     goal: int = 0
     let_go: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    shares: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> int:
+        """What every peer of the job has within an op, so that all add up in one order; 0 if nobody said."""
+        return min(self.shares.values(), default=0)
 
     @property
     def known(self) -> frozenset[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -98,6 +100,49 @@ def test_what_the_head_before_said_last_is_no_matter_for_the_one_that_has_taken_
             assert head.hears(Ordered(pb.Orders(job="job", term=1, head=0, number=7, kills=[1]))) is None
             assert head.hears(HeadLost("seen twice")) is None
             assert head.cluster.view is not None
+
+
+class Heard(Quiet):
+    """Keeps what the peers print."""
+
+    def __init__(self) -> None:
+        self.lines: SimpleQueue[str] = SimpleQueue()
+
+    def printed(self, peer: int, text: str) -> None:
+        self.lines.put(text)
+
+    def ended(self, peer: int, code: int, tail: Sequence[str]) -> None:
+        """It has said what it was started for."""
+
+
+def test_all_peers_get_the_threads_of_the_host_that_has_the_fewest_for_each(tmp_path: Path) -> None:
+    """The other host has one for each of its peers, this one as many as it has cores."""
+    with agents(2) as (hosts, (here, other)):
+        says, heard = "import os; print(os.environ['TF_NUM_INTRAOP_THREADS'])", Heard()
+        station = station_of(here, hosts, tmp_path)
+        household = Household(
+            (sys.executable, "-c", says), environment={}, slots=1, journal=station.recorder.journal, listener=heard
+        )
+        hosts[0] = replace(hosts[0], slots=1)
+        job = replace(station.job, hosts=(hosts[0], hosts[1]))
+        station = replace(station, household=household, job=job)
+        here.allegiance.lead("job", 1)
+        head = Head(station)
+        try:
+            assert head.begin() is None
+            info = pb.HostInfo(number=1, pid=7, incarnation="a", threads=1)
+            assert head.hears(Entering(pb.Entrance(host=info, line=line_of(job)))) is None
+            assert head.cluster.hosts.shares == {0: len(os.sched_getaffinity(0)), 1: 1}
+            assert heard.lines.get(timeout=10.0) == "1"
+            started: list[pb.Start] = []
+            while not started:
+                event = other.heard.get(timeout=10.0)
+                started += event.orders.starts if isinstance(event, Ordered) else []
+            assert [(start.peer, start.threads) for start in started] == [(1, 1)]
+        finally:
+            head.close(Ending(0))
+            household.close()
+            station.recorder.journal.close()
 
 
 def kills_sent_to(agent: Agent) -> list[int]:
