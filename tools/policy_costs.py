@@ -11,6 +11,7 @@ from kungfu.policies import (
     linear_scaling,
     scaling_schedule,
     schedule,
+    stop_on_nan,
     straggler_replacement,
     worth_the_cost,
 )
@@ -26,6 +27,7 @@ POLICIES = {
     "linear_scaling()": linear_scaling(),
     "scaling_schedule(max_peers=8)": scaling_schedule(max_peers=8),
     "schedule({100: 4})": schedule({100: 4}),
+    "stop_on_nan()": stop_on_nan(),
     "straggler_replacement()": straggler_replacement(),
     "worth_the_cost({600: 50, 900: 0}, ..., max_peers=8)": worth_the_cost(
         {600: 50, 900: 0}, samples=100_000, price_per_hour=1, max_peers=8

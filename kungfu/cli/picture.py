@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kungfu.cli.story import read_events, read_metrics
 from kungfu.cli.story.recovering import changes, stopped_s
-from kungfu.cli.story.values import count, duration, number
+from kungfu.cli.story.values import count, duration, figure, not_finite, number
 from kungfu.errors import UsageError
 
 __all__ = ["draw"]
@@ -136,6 +136,19 @@ def _draw_loss(panel: Any, run: _Run) -> None:
     panel.plot(run.steps, smooth, color=_RED, linewidth=1.8)
     panel.set_ylabel("loss")
     _fit(panel, smooth)
+    _mark_lost(panel, run)
+
+
+def _mark_lost(panel: Any, run: _Run) -> None:
+    """A mark at the foot of each step whose loss is no number: a line that ends says nothing."""
+    lost = [row for row in run.rows if not_finite(row.get("loss"))]
+    if not lost:
+        return
+    which = f"{not_finite(lost[0]['loss'])}, first at step {figure(lost[0]['step'])}"
+    steps = [_known(row["step"]) for row in lost]
+    foot = panel.get_xaxis_transform()
+    panel.scatter(steps, [0.03] * len(steps), transform=foot, marker="x", s=18, color=_RED, label=which)
+    panel.legend(loc="upper right", frameon=False, fontsize=9)
 
 
 def _draw_speed(panel: Any, run: _Run) -> None:

@@ -301,6 +301,7 @@ class Loop:
                 self._record_view()
             else:
                 self._recorder.settled(after=tape.step(row))
+        chronicle.measured(tape.loss(row), step=tape.step(row))
         if leads or chronicle.has_news:
             chronicle.stepped(partial(tape.figures, row))
         if leads and self._in_shadow and tape.fired(row) & self._in_shadow:

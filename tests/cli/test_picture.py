@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-from kungfu.cli.picture import _read, _smoothed, _title, _typical, draw
+from kungfu.cli.picture import _draw_loss, _read, _Run, _smoothed, _title, _typical, draw
 from kungfu.errors import UsageError
 from tests.cli.recorded import GROWN, Events, measured, written
 
@@ -83,3 +84,12 @@ def test_the_title_counts_the_losses_of_peers_and_what_they_stopped(tmp_path: Pa
         "a: 299 steps, 2 rescales and 1 recovery, for which training stood still for 12.0 s"
     )
     assert drawn(tmp_path, metrics, events=[*GROWN, lost]) == drawn(tmp_path, metrics)
+
+
+def test_steps_whose_loss_is_no_number_are_marked_in_its_panel() -> None:
+    rows = tuple(measured(step, loss="NaN" if step > 40 else 1.0) for step in range(1, 61))
+    panel = Figure().subplots()
+    _draw_loss(panel, _Run(np.arange(1.0, 61.0), rows, ()))
+    (marks,) = panel.collections
+    assert marks.get_label() == "NaN, first at step 41"
+    assert marks.get_offsets()[:, 0].tolist() == list(range(41, 61))

@@ -18,6 +18,7 @@ from kungfu.policies import (
     linear_scaling,
     scaling_schedule,
     schedule,
+    stop_on_nan,
     straggler_replacement,
     worth_the_cost,
 )
@@ -68,6 +69,8 @@ CONFORMING = {
     "hybrid_scaling": hybrid_scaling({4: 2, 8: 4}),
     "linear_scaling": linear_scaling(over_steps=5),
     "scaling_schedule": scaling_schedule(max_peers=4, every=2),
+    "stop_on_nan": stop_on_nan(steps=2),
+    "stop_on_nan of gradients": stop_on_nan(steps=1, watch="gradients"),
     "straggler_replacement": straggler_replacement(every=2, decay=0.5),
     "worth_the_cost": worth_the_cost({10: 5, 60: 0}, samples=200, price_per_hour=3600, max_peers=4, every=2),
     "every_action": every_action(),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kungfu.cli.story.rescaling import stood_still_s
-from kungfu.cli.story.values import count, duration, figure, label, mapping_of, text_of
+from kungfu.cli.story.values import count, duration, figure, label, mapping_of, not_finite, text_of
 
 __all__ = ["Status", "after_event", "after_step", "decision_words", "status_words"]
 
@@ -18,11 +18,15 @@ _OWN = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
 
 @dataclass(frozen=True)
 class Status:
-    """``phase``: what goes on besides steps; ``decision``: the last one, in words; ``step``: the last one's figures."""
+    """``phase``: what goes on besides steps; ``decision``: the last one, in words; ``step``: the last one's figures.
+
+    ``since`` is the first of the steps in a row, up to the last one, whose loss is no number.
+    """
 
     phase: str = "starting"
     decision: str = "none yet"
     step: Fields = field(default_factory=dict)
+    since: object = None
 
 
 def after_event(status: Status, event: Fields) -> Status:
@@ -54,7 +58,8 @@ def after_step(status: Status, figures: Fields) -> Status:
     """The status once a step was measured. A speed that this step does not know stays the last one that was known."""
     speed = figures.get("samples_per_s")
     kept = status.step.get("samples_per_s") if speed is None else speed
-    return replace(status, step={**figures, "samples_per_s": kept})
+    since = (status.since or figures.get("step")) if not_finite(figures.get("loss")) else None
+    return replace(status, step={**figures, "samples_per_s": kept}, since=since)
 
 
 def status_words(status: Status) -> tuple[tuple[str, str], ...]:
@@ -70,7 +75,7 @@ def status_words(status: Status) -> tuple[tuple[str, str], ...]:
         ("samples/s", figure(step.get("samples_per_s"))),
         ("peers", figure(step.get("size"))),
         ("batch", figure(step.get("batch"))),
-        ("loss", figure(step.get("loss"))),
+        ("loss", figure(step.get("loss")) + (f" since step {figure(status.since)}" if status.since else "")),
         *((label(str(name)), figure(value)) for name, value in monitors.items()),
     )
 

@@ -16,6 +16,7 @@ from rich.text import Text
 from kungfu.cli.story.values import UNKNOWN, count, duration, figure
 from kungfu.runtime.steering.client import connected
 from kungfu.runtime.steering.status import JobStatus, PeerStatus
+from kungfu.runtime.wire.numbers import as_json
 
 __all__ = ["told_status"]
 
@@ -25,7 +26,7 @@ def told_status(folder: Path, *, form: Literal["text", "json"]) -> int:
     with connected(folder) as job:
         status = job.status()
     if form == "json":
-        print(json.dumps(asdict(status), indent=2))
+        print(json.dumps(as_json(asdict(status)), indent=2, allow_nan=False))
         return 0
     console = Console(highlight=False)
     console.print(Text(f"job {status.job} in {folder}", style="bold"), soft_wrap=True)

@@ -257,6 +257,15 @@ def _request(event: Fields) -> str:
     return f"kungfu {text_of(event, 'request')}: {state}{after}{f' ({reason})' if reason else ''}"
 
 
+def _not_finite(event: Fields) -> str:
+    return f"step {figure(event.get('step'))}: the {text_of(event, 'what')} is {figure(event.get('value'))}"
+
+
+def _finite_again(event: Fields) -> str:
+    since, step = figure(event.get("since")), figure(event.get("step"))
+    return f"step {step}: the {text_of(event, 'what')} is a number again, for the first time since step {since}"
+
+
 def _unrecorded(event: Fields) -> str:
     return (
         f"{text_of(event, 'file')} cannot be written ({text_of(event, 'error')}): training goes on, and so does the "
@@ -311,6 +320,8 @@ _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "unheard": _unheard,
     "finished": _finished,
     "request": _request,
+    "not finite": _not_finite,
+    "finite again": _finite_again,
     "unrecorded": _unrecorded,
     "gap": _gap,
     "failed": _failed,

@@ -172,11 +172,19 @@ def _root_cause(events: Sequence[Fields]) -> Iterator[Paragraph]:
 
 def _conclusion(events: Sequence[Fields], began: float | None) -> Iterator[Paragraph]:
     lasting = _lasting_s(events)
-    details = [_totals(events, lasting), *_finishers(events), *_lacking(events)]
+    details = [_totals(events, lasting), *_finishers(events), *_not_a_number(events), *_lacking(events)]
     if not any(event.get("event") in ("ended", "failed") for event in events):
         details.append("the record does not say how it ended: it is still running, or its agent was killed")
     took = f"in all {duration(lasting)} of training" if lasting is not None else "training never began"
     yield Paragraph(None, took, tuple(details))
+
+
+def _not_a_number(events: Sequence[Fields]) -> list[str]:
+    told = [event for event in events if event.get("event") in ("not finite", "finite again")]
+    if not told or told[-1].get("event") == "finite again":
+        return []
+    value, step = figure(told[-1].get("value")), figure(told[-1].get("step"))
+    return [f"the {text_of(told[-1], 'what')} is no number since step {step}, where it became {value}"]
 
 
 def _lacking(events: Sequence[Fields]) -> list[str]:

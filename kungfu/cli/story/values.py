@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kungfu.runtime.wire.numbers import as_float, as_json
+
 __all__ = [
     "UNKNOWN",
     "count",
@@ -14,6 +16,7 @@ __all__ = [
     "items_of",
     "label",
     "mapping_of",
+    "not_finite",
     "number",
     "peers_named",
     "text_of",
@@ -38,15 +41,23 @@ def number(value: object) -> float | None:
     return given if math.isfinite(given) else None
 
 
+def not_finite(value: object) -> str:
+    """The name of a number that is none, NaN or an infinity; empty for whatever else."""
+    name = as_json(as_float(value))
+    return name if isinstance(name, str) else ""
+
+
 def figure(value: object) -> str:
     """A number with three or four digits that matter; whole numbers whole.
 
     >>> figure(50.65517), figure(12345), figure(16.0), figure(0.012345), figure(None), figure(1234567.8)
     ('50.7', '12,345', '16', '0.0123', '-', '1,234,568')
+    >>> figure("NaN"), figure(float("-inf"))
+    ('NaN', '-Infinity')
     """
     given = number(value)
     if given is None:
-        return UNKNOWN
+        return not_finite(value) or UNKNOWN
     if abs(given) >= 1e15:
         return f"{given:.3g}"
     if given == int(given) or abs(given) >= 99.95:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import queue
 import threading
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
 from kungfu.runtime.wire.convert import from_peer, from_report, from_view
 from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceStub
+from kungfu.runtime.wire.numbers import as_json
 
 __all__ = ["Agency"]
 
@@ -86,7 +86,7 @@ class Agency:
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
         """This peer's training is over; everything it recorded is with the agent when this returns."""
         self._flush()
-        text = json.dumps(_finite(summary), allow_nan=False)
+        text = json.dumps(as_json(summary), allow_nan=False)
         message = pb.Finished(peer=self._peer.id, summary=text, leaving=leaving)
         self._call(self._stub.Finish, message)
 
@@ -136,13 +136,4 @@ def _written(stream: str, fields: Mapping[str, Any]) -> str:
     try:
         return encode(fields)
     except ValueError:  # something in it is not finite, which is rare
-        return encode(_finite(fields))
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no NaN and no infinity: they become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
+        return encode(as_json(fields, nan=None if stream == "trace" else "NaN"))

@@ -10,6 +10,7 @@ from typing import Any
 
 from kungfu.runtime.deciding.requests import Step
 from kungfu.runtime.steering.status import Figures, Trouble
+from kungfu.runtime.wire.numbers import as_float
 
 __all__ = ["Recent"]
 
@@ -61,19 +62,15 @@ class Recent:
             newest.get("step"),
             newest.get("epoch"),
             max(step["batch"] for step in [*self._steps][-_BATCHES:]),
-            _finite(newest.get("loss")),
+            as_float(newest.get("loss")),
             sum(samples for samples, _ in timed) / total_s if total_s > 0 else None,
         )
 
 
 def _seconds(fields: Fields) -> float | None:
     """The seconds that a step took, where its throughput was measured."""
-    speed = _finite(fields.get("samples_per_s"))
-    return fields["batch"] / speed if speed is not None and speed > 0 else None
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    speed = as_float(fields.get("samples_per_s"))
+    return fields["batch"] / speed if speed is not None and 0 < speed < math.inf else None
 
 
 def _trouble(fields: Fields) -> str:
@@ -84,6 +81,8 @@ def _trouble(fields: Fields) -> str:
             return f"{fields['asked']} peers cannot be had: {fields['reason']}"
         case "peer ended" if fields["how"] != "exit code 0":
             return f"peer {fields['peer']}: {fields['how']}"
+        case "not finite":
+            return f"step {fields['step']}: the {fields['what']} is {fields['value']}"
         case "host lost":
             return f"host {fields['name']} is lost: {fields['why']}"
         case "failed":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,6 +57,10 @@ class Tape:
         """The number of the step."""
         return int(row[self._places["agreed", "step"]])
 
+    def loss(self, row: np.ndarray) -> float:
+        """The mean loss of all peers."""
+        return float(row[self._places["agreed", "mean_loss"]])
+
     def figures(self, row: np.ndarray) -> dict[str, Any]:
         """What a line of the metrics tells: of every step the same, and the values of the named signals."""
         place, numbers = self._places, row.tolist()
@@ -68,7 +71,7 @@ class Tape:
             "size": int(numbers[place["agreed", "size"]]),
             "batch": int(samples),
             "loss": numbers[place["agreed", "mean_loss"]],
-            "samples_per_s": samples / seconds if seconds > 0 else math.nan,
+            "samples_per_s": samples / seconds if seconds > 0 else None,
             **{name: kind(numbers[index]) for name, index, kind in self._watched},
         }
 

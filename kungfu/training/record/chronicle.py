@@ -19,6 +19,9 @@ from kungfu.training.requests import Fired
 
 __all__ = ["Chronicle"]
 
+# Of a loss that is no number by turns.
+_QUIET_STEPS = 100
+
 # The line of a step may be made later, in another thread: it is given as a function.
 Record = Callable[[str, Told], None]
 
@@ -32,6 +35,8 @@ class Chronicle:
         self._rescale: dict[str, Any] | None = None
         self._leading = False
         self._stop: Callable[[], Stop]
+        self._not_finite: int | None = None  # the first of the last steps whose loss is no number
+        self._is_told, self._quiet_until = False, 0
 
     @property
     def has_news(self) -> bool:
@@ -159,6 +164,29 @@ class Chronicle:
             self._told_rescale(self._rescale)
         if self._leading:
             self._record("metrics", partial(_metrics, time.time(), figures))
+
+    def measured(self, loss: float, *, step: int) -> None:
+        """The agreed loss of a step: that it is no number is told when that begins and when it ends.
+
+        One that comes and goes is told at most once in a hundred steps.
+        """
+        since, is_finite = self._not_finite, loss - loss == 0.0
+        if is_finite and since is None:
+            return
+        if is_finite:
+            if self._is_told:
+                self._tell_loss("finite again", step, {"step": step, "since": since})
+            self._not_finite, self._is_told = None, False
+            return
+        self._not_finite = since = step if since is None else since
+        if not self._is_told and step >= self._quiet_until:
+            self._is_told = True
+            self._tell_loss("not finite", step, {"step": since, "value": loss})
+
+    def _tell_loss(self, event: str, step: int, fields: Mapping[str, Any]) -> None:
+        self._quiet_until = step + _QUIET_STEPS
+        if self._leading:
+            self._record("events", {"event": event, "what": "loss", **fields})
 
     def ended(self) -> None:
         """A change of the membership is told; without its first step where none came, as behind the last one."""

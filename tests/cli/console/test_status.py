@@ -26,7 +26,16 @@ def test_a_speed_that_a_step_does_not_know_stays_the_last_known_one() -> None:
 def test_figures_that_are_no_numbers_are_shown_as_unknown() -> None:
     status = after_step(Status(), measured(7, loss=float("nan"), size=None, noise_scale=float("inf"), batch="many"))
     words = dict(status_words(status))
-    assert [words[name] for name in ("loss", "peers", "noise scale", "batch")] == ["-", "-", "-", "-"]
+    assert [words[name] for name in ("peers", "batch")] == ["-", "-"]
+    assert [words[name] for name in ("loss", "noise scale")] == ["NaN since step 7", "Infinity"]
+
+
+def test_a_loss_that_is_no_number_is_told_with_the_step_since_when() -> None:
+    status = Status()
+    for step, loss in ((7, 0.5), (8, "NaN"), (9, "NaN"), (10, "Infinity")):
+        status = after_step(status, measured(step, loss=loss))
+    assert dict(status_words(status))["loss"] == "Infinity since step 8"
+    assert dict(status_words(after_step(status, measured(11, loss=0.25))))["loss"] == "0.250"
 
 
 def test_the_last_decision_is_under_way_until_its_rescale_is_done() -> None:

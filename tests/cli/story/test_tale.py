@@ -163,3 +163,19 @@ def test_what_a_full_disk_kept_from_the_record_is_said_where_it_happened_and_at_
     story = told([*GROWN[:6], *lacking, *GROWN[6:]])
     assert "events.jsonl lacks 2 lines of 2.0 s, which could not be written (No space left on device)" in story
     assert story.endswith("2 events could not be written down, and what happened there is not counted")
+
+
+def test_a_loss_that_is_no_number_is_told_where_it_began_and_at_the_end_if_it_stayed_so() -> None:
+    began = {"time": 111.0, "event": "not finite", "what": "loss", "step": 41, "value": "NaN"}
+    again = {"time": 112.0, "event": "finite again", "what": "loss", "step": 45, "since": 41}
+    story = told([*GROWN[:6], began, *GROWN[6:]])
+    assert "step 41: the loss is NaN" in story
+    assert story.endswith("the loss is no number since step 41, where it became NaN")
+    story = told([*GROWN[:6], began, again, *GROWN[6:]])
+    assert "step 45: the loss is a number again, for the first time since step 41" in story
+    assert "the loss is no number since" not in story
+
+
+def test_what_a_rule_saw_that_was_no_number_is_told_as_it_was() -> None:
+    decision = {**GROWN[5], "saw": {"noise_scale": "NaN", "busy": "-Infinity"}}
+    assert "it saw: noise scale NaN, busy -Infinity" in told([GROWN[0], decision])

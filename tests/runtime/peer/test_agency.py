@@ -116,15 +116,16 @@ def test_records_arrive_in_order_whatever_their_stream() -> None:
     assert {stream for stream, _ in heard} == {"metrics", "events"}
 
 
-def test_what_is_not_finite_becomes_null_however_deep_it_lies() -> None:
+def test_what_is_not_finite_is_named_however_deep_it_lies_and_null_is_what_is_not_known() -> None:
     fields = {"loss": math.nan, "saw": {"noise": math.inf, "sizes": (1.5, -math.inf)}, "step": 3, "rule": "nan"}
-    nulls = {"loss": None, "saw": {"noise": None, "sizes": [1.5, None]}, "step": 3, "rule": "nan"}
+    names = {"loss": "NaN", "saw": {"noise": "Infinity", "sizes": [1.5, "-Infinity"]}, "step": 3, "rule": "nan"}
+    fields["speed"] = names["speed"] = None
     with attached() as (agency, agent):
         agent.gate.set()
         agency.record("metrics", fields)
-        assert json.loads(agent.next()[1]) == nulls
+        assert json.loads(agent.next()[1]) == names
         agency.finish(fields, leaving=False)
-        assert json.loads(agent.next()[1]) == nulls
+        assert json.loads(agent.next()[1]) == names
 
 
 def test_the_end_comes_after_everything_that_was_recorded_even_if_reports_are_slow() -> None:

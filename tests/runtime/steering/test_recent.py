@@ -23,6 +23,16 @@ def test_throughput_is_that_of_the_newest_steps_of_one_size() -> None:
     assert recent.figures() == Figures(33, 0, 60, 0.25, 40.0)
 
 
+def test_a_loss_that_is_no_number_is_known_as_such_and_since_when() -> None:
+    recent = Recent()
+    recent.stepped({**row(41), "loss": "NaN", "samples_per_s": None})
+    recent.happened({"event": "not finite", "what": "loss", "step": 41, "value": "NaN"})
+    loss = recent.figures().loss
+    assert loss is not None
+    assert math.isnan(loss)
+    assert [trouble.text for trouble in recent.troubles] == ["step 41: the loss is NaN"]
+
+
 def test_the_small_batch_at_the_end_of_an_epoch_is_not_the_batch_of_the_job() -> None:
     recent = Recent()
     for step, batch in enumerate([64, 36, 64, 36]):

@@ -239,3 +239,36 @@ def test_a_change_in_whose_first_step_another_one_comes_is_told_by_the_one_who_l
     assert (grew["step"], grew["from"], grew["to"]) == (60, 2, 4)
     assert "first_step_s" not in grew["parts"]
     assert not any(name.startswith("_") for name in (*grew, *grew["parts"]))
+
+
+def measured(losses, *, first=41):
+    """What is told of losses, one a step: the kind of event, the step, and the value or the step since when."""
+    told, recorded, _ = chronicle()
+    for step, loss in enumerate(losses, start=first):
+        told.measured(loss, step=step)
+    return [(one["event"], one["step"], one.get("value", one.get("since"))) for one in events(recorded)]
+
+
+def test_a_loss_that_is_no_number_is_told_with_the_step_where_it_began_and_where_it_ended():
+    nan, inf = float("nan"), float("inf")
+    assert measured([0.5, 0.25]) == []
+    assert measured([0.5, inf, inf, nan]) == [("not finite", 42, inf)]
+    assert measured([inf, nan, 0.5, 0.25]) == [("not finite", 41, inf), ("finite again", 43, 41)]
+
+
+def test_a_loss_that_is_no_number_by_turns_is_told_once_in_a_hundred_steps_and_one_that_stays_so_for_sure():
+    by_turns = measured([float("inf"), 0.5] * 500, first=1)
+    assert len(by_turns) == 20
+    assert by_turns[:3] == [("not finite", 1, float("inf")), ("finite again", 2, 1), ("not finite", 103, float("inf"))]
+    stays = measured([float("inf"), 0.5] + [float("inf")] * 300, first=1)
+    assert stays[2:] == [("not finite", 3, float("inf"))], "told at step 102"
+
+
+def test_only_rank_0_tells_of_the_loss_and_who_becomes_it_tells_nothing_twice():
+    told, recorded, _ = chronicle(rank=1)
+    told.measured(float("inf"), step=41)
+    told.recovered(LOST, step=41, redone=0, stop=stops())
+    told.measured(float("inf"), step=42)
+    assert recorded == []
+    told.measured(0.5, step=43)
+    assert [event["event"] for event in events(recorded)] == ["finite again"]

@@ -1,0 +1,42 @@
+"""Numbers in the job's record: JSON knows no NaN and no infinity, and what is not known is ``null`` there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["NOT_FINITE", "as_float", "as_json"]
+
+NOT_FINITE: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def as_json(value: Any, *, nan: str | None = "NaN") -> Any:
+    """A value with the names of `NOT_FINITE` for numbers that are not finite, however deep they lie.
+
+    ``nan`` is what stands for NaN: nothing else is unknown in a trace, and there it is ``None``.
+
+    >>> as_json({"loss": math.nan, "saw": [1.5, -math.inf], "speed": None})
+    {'loss': 'NaN', 'saw': [1.5, '-Infinity'], 'speed': None}
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return nan if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: as_json(entry, nan=nan) for key, entry in value.items()}
+    return [as_json(entry, nan=nan) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def as_float(value: Any) -> float | None:
+    """A number as it was before it was written, NaN and infinities among them; ``None`` for anything else.
+
+    >>> as_float("NaN"), as_float("-Infinity"), as_float(3), as_float(None), as_float("3"), as_float(True)
+    (nan, -inf, 3.0, None, None, None)
+    """
+    if isinstance(value, str):
+        return NOT_FINITE.get(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None

@@ -1,0 +1,48 @@
+"""Training ends when its loss is no number any more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from kungfu.compiler import compile_policies
+from kungfu.errors import PolicyError
+from kungfu.policies import stop_on_nan
+from kungfu.testing import ClusterModel, Start, run_policy
+from tests.compiler.cluster import eager_cluster, invented, step
+
+
+def stopped_at(loss_by_step: Callable[[int], float], **settings: int) -> list[int]:
+    model = ClusterModel({1: 100, 2: 200}, steps=60, start=Start(size=2), loss_by_step=loss_by_step)
+    return [one.step for one in run_policy(stop_on_nan(**settings), model)]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("steps", [1, 3, 10])
+def test_training_ends_once_the_loss_has_not_been_finite_for_so_many_steps(value: float, steps: int) -> None:
+    assert stopped_at(lambda step: 1.0 if step < 20 else value, steps=steps) == [20 + steps - 1]
+
+
+def test_steps_that_are_not_in_a_row_end_nothing() -> None:
+    assert stopped_at(lambda step: math.nan if step % 3 else 1.0, steps=3) == []
+    assert stopped_at(lambda step: math.nan if step % 3 else 1.0, steps=2) == [2]
+
+
+def test_one_entry_of_the_agreed_gradient_is_enough() -> None:
+    plan = compile_policies([stop_on_nan(steps=2, watch="gradients")])
+    cluster, rng, fired = eager_cluster(plan, size=2), np.random.default_rng(3), []
+    for number in range(1, 7):
+        local, agreed = invented(rng, number=number, size=2)
+        if number >= 4:
+            local[1]["grads"][0].flat[-1] = np.nan
+        fired.append([bool(one.fired[0]) for one in step(cluster, local, agreed)])
+    assert fired == [[False] * 2] * 4 + [[True] * 2] * 2
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": 1.5}, {"steps": True}, {"watch": "weights"}])
+def test_arguments_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(PolicyError, match=r"stop_on_nan\(\w+="):
+        compile_policies([stop_on_nan(**wrong)])
