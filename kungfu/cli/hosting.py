@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ SECRET_KEY = "KUNGFU_SECRET"
 _PORT = 28100
 _ALONE = "127.0.0.1"
 _LEAST_SECRET_BYTES = 16
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _HOW = (
     'make one with `python -c "import secrets; print(secrets.token_hex(32))"` and give it to every host, in a file of '
     f"mode 0600 (--secret-file FILE) or in the environment variable {SECRET_KEY}"
@@ -119,9 +122,15 @@ def _secret(file: Path | None, environment: Mapping[str, str]) -> str | None:
     if file is None:
         return _checked(environment[SECRET_KEY], SECRET_KEY) if SECRET_KEY in environment else None
     try:
-        text = file.read_text()
+        with file.open() as opened:  # of the file that is read: another one could be put in its place
+            mode, text = stat.S_IMODE(os.fstat(opened.fileno()).st_mode), opened.read()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--secret-file {file}: cannot be read ({error}); {_HOW}") from error
+    if mode & _OTHERS:
+        raise UsageError(
+            f"--secret-file {file} has mode {mode:04o}, so others on this machine may know it: must be for you alone; "
+            f"`chmod 600 {file}`, and a new secret if somebody may have read it"
+        )
     return _checked(text, f"--secret-file {file}")
 
 

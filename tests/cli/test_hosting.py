@@ -37,6 +37,7 @@ def test_without_hosts_this_one_is_alone_with_a_secret_of_its_own() -> None:
 def test_a_secret_comes_from_a_file_or_from_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(f"{SECRET.upper()}\n")
+    file.chmod(0o400)
     hosts = HERE[:2]
     first = read(*hosts, "--self", "127.0.0.1", "--secret-file", str(file))
     second = read(*hosts, "--self", "127.0.0.2", environment={SECRET_KEY: SECRET})
@@ -71,12 +72,23 @@ def test_several_hosts_without_a_secret_are_told_how_to_make_one() -> None:
 )
 def test_a_secret_that_could_be_guessed_is_refused_and_not_repeated(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "secret").write_text(text)
+    (tmp_path / "secret").chmod(0o600)
     with pytest.raises(UsageError, match=words) as from_file:
         read(*HERE, "--secret-file", str(tmp_path / "secret"))
     with pytest.raises(UsageError, match=words) as from_environment:
         read(*HERE, environment={SECRET_KEY: text})
     for raised in (from_file, from_environment):
         assert not text or text not in str(raised.value)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
+def test_a_secret_file_that_others_may_read_is_refused_with_what_to_type(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    file.chmod(mode)
+    with pytest.raises(UsageError, match=rf"{file} has mode 0{mode:o}.*`chmod 600 {file}`") as refused:
+        read(*HERE, "--secret-file", str(file))
+    assert SECRET not in str(refused.value)
 
 
 def test_a_secret_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

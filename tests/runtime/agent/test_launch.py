@@ -6,6 +6,7 @@ import os
 import queue
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kungfu.runtime.agent.processes.launch import TAIL_LINES, Process, end, end_all, share_of_host, start, threads_each
+from kungfu.runtime.agent.processes.launch import (
+    TAIL_LINES,
+    Process,
+    bury,
+    end,
+    end_all,
+    share_of_host,
+    start,
+    threads_each,
+)
 from kungfu.runtime.agent.record.log_file import LogFile
 
 DEADLINE_S = 20.0
@@ -209,7 +219,7 @@ def test_peers_die_with_their_agent(tmp_path: Path) -> None:
         peer = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
         process = start(peer, environment=dict(os.environ), log=LogFile(Path(sys.argv[1]), clock=time.time))
         assert process.child.stdout.readline() == b"up\\n"
-        print(process.child.pid, flush=True)
+        print(process.pid, flush=True)
         process.child.wait()
     """
     with subprocess.Popen([sys.executable, "-c", agent, str(tmp_path / "log")], stdout=subprocess.PIPE) as parent:
@@ -221,12 +231,98 @@ def test_peers_die_with_their_agent(tmp_path: Path) -> None:
     assert ended(peer)
 
 
+# Starts a child that leaves its session, and says its number.
+LEAVING_SESSION = """if True:
+    import os, signal, subprocess, sys
+    waiting = "import os, signal; os.setsid(); signal.signal(15, signal.SIG_IGN); print(os.getpid(), flush=True)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", waiting + "; signal.pause()"])
+"""
+
+
+def test_all_that_a_peer_started_ends_with_a_killed_agent_in_whatever_session_it_is_and_so_do_its_files(
+    tmp_path: Path,
+) -> None:
+    agent = """if True:
+        import os, sys
+        from kungfu.runtime.agent.processes.launch import start
+
+        class Log:
+            def write(self, data): pass
+            def close(self): pass
+
+        peer = [sys.executable, "-S", "-c", sys.argv[1] + "    signal.pause()"]
+        process = start(peer, environment=dict(os.environ), log=Log(), folder=sys.argv[2])
+        child = int(process.child.stdout.readline())
+        print(process.pid, process.child.pid, child, flush=True)
+        process.child.wait()
+    """
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    (folder / "__autograph_generated_file.py").touch()
+    line = [sys.executable, "-c", agent, LEAVING_SESSION, str(folder)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        numbers = [int(word) for word in parent.stdout.readline().split()]
+        assert len(numbers) == 3
+        assert all(psutil.pid_exists(number) for number in numbers)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(DEADLINE_S)
+    assert all(ended(number) for number in numbers)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("how", ["killed", "fails"])
+def test_what_has_left_the_session_of_a_peer_ends_with_it_where_it_is_killed_or_buried(
+    tmp_path: Path, how: str
+) -> None:
+    last = "    signal.pause()" if how == "killed" else "    sys.exit(3)"
+    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, LEAVING_SESSION + last) as process:
+        process.listen(lines.put, ends.put)
+        child = int(lines.get(timeout=DEADLINE_S))
+        if how == "killed":
+            end(process, signal.SIGKILL)
+        assert ends.get(timeout=DEADLINE_S) == (-9 if how == "killed" else 3)
+        if how == "fails":
+            assert psutil.pid_exists(child)
+            bury(process)
+        assert ended(child)
+
+
+def test_a_peer_that_has_ended_leaves_no_zombie_though_nobody_asks_for_it(tmp_path: Path) -> None:
+    ends = queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, "pass") as process:
+        process.listen(lambda line: None, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 0
+        assert ended(process.child.pid)
+        until = time.monotonic() + DEADLINE_S
+        while psutil.pid_exists(process.child.pid):  # until it is reaped by the thread that waits for it
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert not psutil.pid_exists(process.pid)
+
+
+def test_a_peer_does_not_outlive_its_parent(tmp_path: Path) -> None:
+    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, WAITING) as process:
+        process.listen(lines.put, ends.put)
+        assert lines.get(timeout=DEADLINE_S) == "up"
+        process.child.kill()
+        assert ends.get(timeout=DEADLINE_S) == -signal.SIGKILL
+        assert ended(process.pid)
+
+
 def test_a_peer_whose_agent_died_before_it_came_up_gives_up(tmp_path: Path) -> None:
     from kungfu.runtime.agent.processes import shim
 
-    not_our_parent = "1"
-    command = [sys.executable, "-S", "-E", shim.__file__, not_our_parent, sys.executable, "-c", "print('ran')"]
-    finished = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False)
+    ours, theirs = socket.socketpair()
+    ours.close()  # as the agent's end is when the agent has died
+    line = str(theirs.fileno())
+    command = [sys.executable, "-S", "-E", shim.__file__, line, "", sys.executable, "-c", "print('ran')"]
+    with theirs:
+        finished = subprocess.run(
+            command, capture_output=True, timeout=DEADLINE_S, check=False, pass_fds=[theirs.fileno()]
+        )
     assert (finished.returncode, finished.stdout) == (1, b"")
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import queue
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,30 +93,47 @@ class Heard:
         self.ends.put(peer)
 
 
+def settings_of(peer: int) -> Settings:
+    return Settings("job", peer, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 3), Deadlines())
+
+
+@contextmanager
+def household(
+    tmp_path: Path,
+    program: str,
+    *,
+    slots: int,
+    environment: Mapping[str, str],
+    clock: Callable[[], float] = lambda: 0.0,
+) -> Iterator[tuple[Household, Heard]]:
+    """The peers of a host that run this program; all of them have ended afterwards."""
+    heard, journal = Heard(), Journal(tmp_path / "record")
+    peers = Household(
+        [sys.executable, "-S", "-c", program], environment=environment, slots=slots, journal=journal, listener=heard,
+        clock=clock,
+    )  # fmt: skip
+    try:
+        yield peers, heard
+    finally:
+        peers.close()
+        journal.close()
+
+
 @contextmanager
 def seated(tmp_path: Path, *, slots: int, clock: Callable[[], float]) -> Iterator[Callable[..., str]]:
     """Gives what starts a peer and says which device it got; of a host with as many devices as slots."""
     program = "import os, signal; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); signal.pause()"
-    heard, journal = Heard(), Journal(tmp_path / "record")
-    names = ",".join(f"GPU-{number}" for number in range(slots))
-    household = Household(
-        [sys.executable, "-S", "-c", program], environment={"CUDA_VISIBLE_DEVICES": names}, slots=slots,
-        journal=journal, listener=heard, clock=clock,
-    )  # fmt: skip
-    settings = Settings("job", -1, "127.0.0.1:1", "ab" * 32, "local", Limits(1, slots), Deadlines())
+    devices = {"CUDA_VISIBLE_DEVICES": ",".join(f"GPU-{number}" for number in range(slots))}
+    with household(tmp_path, program, slots=slots, environment=devices, clock=clock) as (peers, heard):
 
-    def start(peer: int, *, over: Sequence[int] = (), ended: int | None = None) -> str:
-        if ended is not None:
-            household.kill(ended)
-            assert heard.ends.get(timeout=DEADLINE_S) == ended
-        household.start(replace(settings, peer=peer), joins=True, over=over)
-        return heard.lines.get(timeout=DEADLINE_S)
+        def start(peer: int, *, over: Sequence[int] = (), ended: int | None = None) -> str:
+            if ended is not None:
+                peers.kill(ended)
+                assert heard.ends.get(timeout=DEADLINE_S) == ended
+            peers.start(settings_of(peer), joins=True, over=over)
+            return heard.lines.get(timeout=DEADLINE_S)
 
-    try:
         yield start
-    finally:
-        household.close()
-        journal.close()
 
 
 def test_the_newcomer_of_an_exchange_gets_the_device_of_the_peer_that_leaves_for_it(tmp_path: Path) -> None:
@@ -125,6 +141,17 @@ def test_the_newcomer_of_an_exchange_gets_the_device_of_the_peer_that_leaves_for
         assert [start(peer) for peer in range(3)] == ["GPU-0", "GPU-1", "GPU-2"]
         assert start(3, over=(2,)) == "GPU-2"
         assert start(4, over=(1,), ended=2) == "GPU-1"
+
+
+def test_temporary_files_of_the_peers_go_with_the_job(tmp_path: Path) -> None:
+    program = "import tempfile; print(tempfile.mkstemp(prefix='__autograph_generated_file')[1], flush=True)"
+    with household(tmp_path, program, slots=1, environment={"TMPDIR": str(tmp_path)}) as (peers, heard):
+        peers.start(settings_of(0), joins=True)
+        peers.start(settings_of(1), joins=True)
+        files = [Path(heard.lines.get(timeout=DEADLINE_S)) for _ in range(2)]
+        assert [file.parent.parent for file in files] == [tmp_path] * 2
+        assert files[0].parent == files[1].parent
+    assert not files[0].parent.exists()
 
 
 def test_the_device_of_a_peer_that_ended_is_avoided_for_a_while_when_there_is_another(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -58,6 +60,7 @@ class Household:
         self._processes: dict[int, Process] = {}
         self._seats: dict[int, int] = {}
         self._vacated: dict[int, float] = {}
+        self._folder: str | None = None
 
     def start(self, settings: Settings, *, joins: bool, over: Collection[int] = (), threads: int = 0) -> int:
         """Starts the peer of these settings and gives its process id; one that ``joins`` a view resumes nothing.
@@ -71,15 +74,15 @@ class Household:
         taken = {one: seat for one, seat in list(self._seats.items()) if one in self.running}
         seat = seat_for(taken, slots=self.slots, over=over, vacated=self._vacated, now=self._clock())
         share = share_of_host(self._environment, place=seat, peers=self.slots, gpus=count_gpus(), threads=threads)
-        process = start(
-            self._command, environment={**share, **settings.to_environment()}, log=self._journal.output_of(peer)
-        )
+        folder = self._temporary_folder()
+        environment = {**share, **({"TMPDIR": folder} if folder else {}), **settings.to_environment()}
+        process = start(self._command, environment=environment, log=self._journal.output_of(peer), folder=folder)
         self._processes[peer], self._seats[peer] = process, seat
         process.listen(
             lambda text: self._listener.printed(peer, text),
             lambda code: self._ended(peer, code),
         )
-        return process.child.pid
+        return process.pid
 
     def _ended(self, peer: int, code: int) -> None:
         self._vacated[self._seats[peer]] = self._clock()
@@ -119,3 +122,15 @@ class Household:
     def close(self) -> None:
         """Ends all of them, asked to first; nothing of them is left when this returns."""
         end_all(list(self._processes.values()), grace_s=_GRACE_S)
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _temporary_folder(self) -> str:
+        """For the temporary files of this job's peers on this host, such as the sources that autograph writes; a peer
+        that is killed leaves its own. Empty where none can be made."""
+        if self._folder is None:
+            try:
+                self._folder = tempfile.mkdtemp(prefix="kungfu-", dir=self._environment.get("TMPDIR"))
+            except OSError:
+                self._folder = ""
+        return self._folder

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +27,8 @@ TAIL_LINES = 60
 # delivered two as one; no more, for a program that handles the signal itself gets them all.
 _ASKED_AT_S = (0.0, 0.2, 1.0)
 _LOOK_S = 0.02
+_PARENT_S = 5.0
+_END = 0
 
 
 class Log(Protocol):
@@ -40,11 +42,17 @@ class Log(Protocol):
 
 
 class Process:
-    """A running peer. ``tail`` holds its last lines of output, which also go to ``log`` and to ``on_line``."""
+    """A running peer, under a parent of its own (see ``shim``) that this one talks to over a socket.
 
-    def __init__(self, child: subprocess.Popen[bytes], log: Log) -> None:
-        self.child, self.log = child, log
+    ``pid`` is the peer's own process id. ``tail`` holds its last lines of output, which also go to ``log`` and to
+    ``on_line``.
+    """
+
+    def __init__(self, child: subprocess.Popen[bytes], line: socket.socket, log: Log) -> None:
+        self.child, self.log, self._line = child, log, line
+        self._said, self._over = line.makefile("rb"), threading.Event()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.pid = int(self._said.readline() or child.pid)
 
     def listen(self, on_line: Callable[[str], None], on_end: Callable[[int], None]) -> None:
         """Reads the output in a thread; another one says with which code the process ended, and when it did.
@@ -56,27 +64,33 @@ class Process:
 
         def wait() -> None:
             code = self._exit_code()
+            self._over.set()
             reader.join(timeout=1.0)
             on_end(code)
+            self.child.wait()  # until nothing is left that the peer started
+            self.hang_up()
 
         threading.Thread(target=wait, daemon=True, name="kungfu-wait").start()
 
     def ended(self) -> bool:
-        """Whether the peer has ended, seen without reaping it: until then nobody else can get its number."""
-        if self.child.returncode is not None:
-            return True
-        try:
-            return os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
-            return True  # another thread has just reaped it
+        """Whether the peer has ended; what it started may go on."""
+        return self._over.is_set() or self.child.poll() is not None
+
+    def order(self, number: int) -> None:
+        """Has the peer's parent send this signal to the peer and its group; at 0 it ends all that is left."""
+        with suppress(OSError):  # it has ended
+            self._line.send(bytes([number]))
+
+    def hang_up(self) -> None:
+        """Closes the socket to the peer's parent, which has ended."""
+        self._said.close()
+        self._line.close()
 
     def _exit_code(self) -> int:
-        try:
-            result = os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:
-            return self.child.wait()  # reaped meanwhile: its code is known
-        assert result is not None
-        return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        with suppress(OSError):
+            if text := self._said.readline():
+                return int(text)
+        return -signal.SIGKILL  # somebody killed its parent, and the kernel the peer with it
 
     def _read(self, on_line: Callable[[str], None]) -> None:
         assert self.child.stdout is not None
@@ -89,35 +103,38 @@ class Process:
                 on_line(line)
 
 
-def start(command: list[str], *, environment: Mapping[str, str], log: Log) -> Process:
+def start(command: list[str], *, environment: Mapping[str, str], log: Log, folder: str = "") -> Process:
     """Starts one peer in a session of its own, so that a key press in the terminal reaches only the agent.
 
-    Call it from the agent's main thread: the kernel ties the child's life to the thread that made it.
+    It ends with this process, and so does all that it started. ``folder``, of its temporary files, is removed then.
     """
-    child = subprocess.Popen(
-        [sys.executable, "-S", "-E", shim.__file__, str(os.getpid()), *command],
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    return Process(child, log)
+    line, theirs = socket.socketpair()
+    with theirs:
+        child = subprocess.Popen(
+            [sys.executable, "-S", "-E", shim.__file__, str(theirs.fileno()), folder, *command],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=[theirs.fileno()],
+        )
+    return Process(child, line, log)
 
 
 def end(process: Process, how: signal.Signals) -> None:
-    """Sends a signal to the peer and to what it started, also when the peer itself has ended but is not reaped yet."""
-    if process.child.returncode is None:
-        try:
-            os.killpg(process.child.pid, how)
-        except ProcessLookupError:
-            return  # nobody is left
+    """Sends a signal to the peer and to what it started; SIGKILL ends what left its group too."""
+    process.order(how)
 
 
 def bury(process: Process) -> None:
-    """Ends what a peer that has failed left behind, and forgets its number: a long job may lose many."""
-    end(process, signal.SIGKILL)
-    process.child.wait()
+    """Ends a peer that may still run, and all that it left behind, whatever session it is in."""
+    process.order(_END)
+    try:
+        process.child.wait(_PARENT_S)
+    except subprocess.TimeoutExpired:  # its parent was stopped, say: the peer at least goes with it
+        process.child.kill()
+        process.child.wait()
 
 
 def end_all(processes: Sequence[Process], *, grace_s: float) -> None:
