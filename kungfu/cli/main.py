@@ -85,6 +85,8 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("specs", nargs="+", metavar="SPEC", help="MODULE_OR_PATH:POLICY(ARGS); several share one job")
     parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="for programs")
+    how = "folded: a line for each; open: a line for each of their nodes"
+    parser.add_argument("--monitors", choices=["folded", "open"], default="folded", help=how)
     parser.set_defaults(act=_explain, name="explain")
 
 
@@ -126,7 +128,7 @@ def _add_steering(parser: argparse.ArgumentParser, *, name: str) -> None:
 def _explain(given: argparse.Namespace) -> int:
     from kungfu.cli.explain import explain_command
 
-    return explain_command(given.specs, form=given.form)
+    return explain_command(given.specs, form=given.form, monitors=given.monitors)
 
 
 def _why(given: argparse.Namespace) -> int:

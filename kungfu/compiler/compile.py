@@ -15,6 +15,7 @@ from kungfu.ops import where
 from kungfu.policy import Policy
 from kungfu.signal import Signal, Source, TrainingSignals, as_signal, topological
 from kungfu.signal.operation import SCALAR
+from kungfu.signal.origin import made_at
 
 __all__ = ["compile_policies"]
 
@@ -34,7 +35,7 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     training = TrainingSignals(job=job)
     built = [(policy.name, policy.build(training)) for policy in policies]
     check(built, job=job)
-    every = _distinct(paced(rule) for _, group in built for rule in group)
+    every = _distinct(_paced(rule) for _, group in built for rule in group)
     rules = _distinct(_budgeted((one for one in every if one.trigger.occasion == "step"), budget=budget))
     on_rescale = tuple(one for one in every if one.trigger.occasion == "rescale")
     signals = tuple(signal for rule in rules for signal in _signals(rule))
@@ -43,6 +44,11 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     watched = _watched(signals, shared=shared)
     plan = schedule(planned, watched=watched)
     return replace(plan, on_rescale=tuple(_rewired(rule, shared=shared) for rule in on_rescale))
+
+
+def _paced(rule: Rule) -> Rule:
+    with made_at(rule.origin):
+        return paced(rule)
 
 
 def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]:
@@ -59,11 +65,13 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
             name = distinct_name("rescales_left", taken=rule.saw)
             yield replace(rule, saw={**rule.saw, name: credit.whole_left(taken)}, budget=name)
         elif rule.standing == "acting" and isinstance(rule.action, Rescale | Evict | Replace):
-            allowed, saw = credit.allows(taken), {**rule.saw, "rescales_left": credit.left(taken)}
-            news = news_of_held(rule.fires & ~allowed, allowed=allowed, gate=rule.gate)
-            held.append(replace(rule, fires=news, saw=saw, standing="held", name=f"held({rule.name})"))
-            yield replace(rule, fires=rule.fires & allowed, saw=saw)
-            taken = taken + where(rule.fires & allowed, 1, 0)
+            with made_at(rule.origin):
+                allowed, saw = credit.allows(taken), {**rule.saw, "rescales_left": credit.left(taken)}
+                news = news_of_held(rule.fires & ~allowed, allowed=allowed, gate=rule.gate)
+                held.append(replace(rule, fires=news, saw=saw, standing="held", name=f"held({rule.name})"))
+                fires = rule.fires & allowed
+                taken = taken + where(fires, 1, 0)
+            yield replace(rule, fires=fires, saw=saw)
         else:
             yield rule
     yield from held

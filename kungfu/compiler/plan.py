@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from kungfu.compiler.frontier import Reduction, frontier_of
 from kungfu.control import Rule
@@ -116,11 +116,11 @@ class Plan:
         """Whether some step sends messages of the plan's own, after the gradient all-reduce."""
         return any(one.message is not None for one in self.after)
 
-    def explain(self) -> str:
+    def explain(self, *, monitors: Literal["folded", "open"] = "folded") -> str:
         """This plan as text; see `kungfu.compiler.explain`."""
         from kungfu.compiler.explain import explain  # here: explain is written in terms of this class
 
-        return explain(self)
+        return explain(self, monitors=monitors)
 
     def _roots(self) -> Iterator[Signal]:
         for segment in (*self.before, *self.after):

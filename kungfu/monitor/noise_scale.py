@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 
 from kungfu import ops
+from kungfu.monitor.mark import marked
 from kungfu.monitor.variance import gradient_moments
 from kungfu.signal import Signal, TrainingSignals
 
 __all__ = ["gradient_noise_scale"]
 
 
+@marked
 def gradient_noise_scale(training: TrainingSignals, *, decay: float = 0.01, every: int = 1) -> Signal:
     """The batch size, in samples, at which gradient noise and signal balance.
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from kungfu import ops
 from kungfu.errors import PolicyError
+from kungfu.monitor.mark import marked
 from kungfu.signal import Fold, Signal, TrainingSignals, fold
 
 __all__ = ["relative_speed", "stragglers"]
 
 
+@marked
 def stragglers(training: TrainingSignals, *, decay: float = 0.1, threshold: float = 0.8) -> Signal:
     """Which peers are persistently slower than the others: those whose `relative_speed` lies below the threshold.
 
@@ -30,6 +32,7 @@ def stragglers(training: TrainingSignals, *, decay: float = 0.1, threshold: floa
     return relative_speed(training, decay=decay) < threshold
 
 
+@marked
 def relative_speed(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
     """How fast each peer has been, as a fraction of the median peer of its step, on average.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 from kungfu import ops
+from kungfu.monitor.mark import marked
 from kungfu.signal import Signal, TrainingSignals
 
 __all__ = ["throughput"]
 
 
+@marked
 def throughput(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
     """Samples a second that all peers together train on.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 from kungfu import ops
+from kungfu.monitor.mark import marked
 from kungfu.signal import Signal, TrainingSignals
 
 __all__ = ["gradient_moments", "gradient_variance"]
 
 
+@marked
 def gradient_variance(training: TrainingSignals, *, decay: float = 0.01) -> Signal:
     """How much the gradients of single samples scatter: the trace of their covariance, ``E |g_s - G|²``.
 

@@ -12,7 +12,7 @@ from kungfu.ops import is_finite, maximum, minimum, where
 from kungfu.policy.merge import Choice, merged
 from kungfu.policy.policy import Policy
 from kungfu.signal import Signal, TrainingSignals
-from kungfu.signal.origin import origin_of_caller
+from kungfu.signal.origin import made_at, origin_of_caller
 
 __all__ = ["at_least", "at_most", "compose", "first", "shadow"]
 
@@ -88,8 +88,9 @@ def _combined(rule: str, policies: tuple[Policy, ...], *, choose: Choice) -> Pol
     name, origin = _called(rule, policies), origin_of_caller()
 
     def body(training: TrainingSignals) -> tuple[Rule, ...]:
-        rules = _resolved(name, tuple(_rules(policies, training)), choose=choose)
-        return tuple(replace(one, origin=origin) if one.contenders else one for one in rules)
+        rules = tuple(_rules(policies, training))
+        with made_at(origin):
+            return _resolved(name, rules, choose=choose)
 
     return Policy(name, body, origin)
 

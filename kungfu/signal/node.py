@@ -59,6 +59,7 @@ class Signal(Operators, Memory):
     """A value that a policy computes with: a typed, immutable node of the dataflow graph."""
 
     name: str = field(default="", kw_only=True)
+    monitor: str = field(default="", kw_only=True)  # the monitor that gave it, if one did
     origin: str = field(default_factory=origin_of_caller, kw_only=True)
 
     def __post_init__(self) -> None:

@@ -6,26 +6,45 @@ import ast
 import linecache
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from types import CodeType, FrameType, TracebackType
 
-__all__ = ["is_prebuilt", "origin_in", "origin_of_caller", "origin_of_function", "variable_at"]
+__all__ = ["is_prebuilt", "made_at", "origin_in", "origin_of_caller", "origin_of_function", "variable_at"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RULES = {"call", "checkpoint", "evict", "replace", "rescale", "set_global_batch_size", "set_learning_rate", "stop"}
+_GIVEN: ContextVar[str | None] = ContextVar("made_at", default=None)
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}"
 _POLICIES = os.path.join(_PACKAGE, "policies") + os.sep  # prebuilt policies are written like a user's
 
 
 def origin_of_caller() -> str:
-    """``file:line`` of the innermost frame outside this package, or an empty string where there is none."""
+    """``file:line`` of the innermost frame outside this package, or an empty string where there is none.
+
+    Within `made_at`, what that says.
+    """
+    if (given := _GIVEN.get()) is not None:
+        return given
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _is_users(frame.f_code):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+@contextmanager
+def made_at(origin: str) -> Iterator[None]:
+    """What is made in here belongs to this line of the user's: a compiler adds to a rule after the policy has run."""
+    token = _GIVEN.set(origin)
+    try:
+        yield
+    finally:
+        _GIVEN.reset(token)
 
 
 def origin_in(traceback: TracebackType | None) -> str:

@@ -19,7 +19,7 @@ SPEC = "kungfu.policies:gns_batch(max_peers=8)"
 def test_it_prints_the_plan_and_gives_success(capsys: pytest.CaptureFixture[str]) -> None:
     assert explain_command([SPEC]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("rule gns_batch\n")
+    assert printed.startswith("rule gns_batch  [gns_batch.py:")
     assert "0 extra messages per step" in printed
 
 
@@ -36,7 +36,7 @@ def test_several_policies_are_explained_as_one_job(capsys: pytest.CaptureFixture
         "def watching(training):\n"
         "    return kf.control.every(7).call(print, kf.monitor.gradient_noise_scale(training))\n"
     )
-    assert explain_command([SPEC, f"{watching}:watching"]) == 0
+    assert explain_command([SPEC, f"{watching}:watching"], monitors="open") == 0
     printed = capsys.readouterr().out
     assert "\ngns_batch and watching share noise_scale, and " in printed
     assert printed.count("all_reduce sum(") == 3

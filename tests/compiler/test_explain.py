@@ -13,6 +13,7 @@ import pytest
 from kungfu import control, monitor, ops
 from kungfu.compiler import compile_policies, explain_json
 from kungfu.compiler.explain.units import units_of
+from kungfu.control import Budget
 from kungfu.policies import gns_batch, schedule
 from kungfu.policy import Policy, at_most, policy, shadow
 from kungfu.signal import Signal, TrainingSignals, fold, topological
@@ -29,8 +30,10 @@ def test_both_policies_and_both_together_cost_no_extra_message() -> None:
 
 
 def test_the_noise_scale_is_explained_by_stage_name_placement_and_cost() -> None:
-    text = compile_policies([gns_batch(max_peers=8)]).explain()
-    assert "rule gns_batch\n  looks only in steps with ((step % 50) == 0)\n" in text
+    text = compile_policies([gns_batch(max_peers=8)]).explain(monitors="open")
+    assert re.search(
+        r"^rule gns_batch  \[gns_batch.py:\d+\]\n  looks only in steps with \(\(step % 50\) == 0\)\n", text
+    )
     assert re.search(r"\n  logs noise_scale, local_batch_size, size, target %\d+\n", text)
     assert "\n  grads: local float32[nest]; this peer's own gradients\n" in text
     before, after = text.split("rides on the gradient all-reduce: 3 floats (12 bytes)\n")
@@ -76,7 +79,7 @@ def test_a_sampled_fold_says_in_which_steps_it_runs() -> None:
 
 
 def test_every_node_is_shown_once_and_before_it_is_used() -> None:
-    text = compile_policies([at_most(gns_batch(max_peers=8), schedule({10: 4}))]).explain()
+    text = compile_policies([at_most(gns_batch(max_peers=8), schedule({10: 4}))]).explain(monitors="open")
     shown = [line.split(" = ")[0].strip() for line in text.splitlines() if re.match(r" +(%\d+|\w+) = ", line)]
     assert len(shown) == len(set(shown))
     for number, line in enumerate(text.split("before the gradient all-reduce\n")[1].splitlines()):
@@ -120,7 +123,7 @@ def test_two_variables_of_one_name_are_told_apart() -> None:
 
 
 def test_the_noise_scale_counts_samples() -> None:
-    text = compile_policies([gns_batch(max_peers=8)]).explain()
+    text = compile_policies([gns_batch(max_peers=8)]).explain(monitors="open")
     assert re.search(r"\n +noise_scale = where\(.*\): agreed float32, samples  ", text)
 
 
@@ -145,6 +148,12 @@ def test_the_noise_scale_counts_samples() -> None:
         (lambda t: t.step_seconds.previous() + t.step_seconds.delta() + t.step_seconds.cumulative(), "s"),
         (lambda t: fold(lambda total, x, y: total + x * y, 0.0, t.samples, t.step_seconds), "s samples"),
         (lambda t: (t.loss > 1).count(), ""),
+        (lambda t: t.step_seconds + 1, "s"),
+        (lambda t: t.step_seconds.ema(0.5) + t.samples / t.total_samples, "s"),
+        (lambda t: 2 * t.learning_rate + t.samples, "samples"),
+        (lambda t: ops.maximum(t.samples, ops.cast(t.size > 1, "int64")), "samples"),
+        (lambda t: t.samples.previous(), "samples"),
+        (lambda t: t.samples.previous(on_rescale="reset") / t.step_seconds, "samples/s"),
     ],
 )
 def test_a_unit_follows_from_those_of_the_sources_or_is_not_told(make: Callable[[Any], Signal], unit: str) -> None:
@@ -179,6 +188,60 @@ def test_policies_that_share_nothing_but_sources_say_nothing_of_it() -> None:
     assert " share " not in compile_policies([Policy("one", one), Policy("other", other)]).explain()
 
 
+# ---- monitors ------------------------------------------------------------------------------------------------------
+
+
+def test_a_monitor_is_one_line_that_says_of_how_many_nodes_and_floats_it_is_made() -> None:
+    def watching(training: Any) -> Any:
+        noise = monitor.gradient_noise_scale(training)
+        speed = monitor.throughput(training)
+        slow = monitor.stragglers(training)
+        return (
+            control.every(50).when(speed > 10).rescale(noise / training.local_batch_size + 1),
+            control.every(100).replace(slow),
+        )
+
+    plan = compile_policies([policy(watching)()])
+    folded, opened = plan.explain(), plan.explain(monitors="open")
+    where = r"  \[test_explain.py:\d+\]\n"
+    for line in (
+        r"    noise_scale = monitor.gradient_noise_scale, \d+ nodes: agreed float32, samples",
+        r"    throughput = monitor.throughput, 5 nodes: agreed float32, samples/s",
+        r"    slow = monitor.stragglers, \d+ nodes: agreed bool\[size\]",
+    ):
+        assert len(re.findall("\n" + line + where, folded)) == 1
+    assert "rides on the gradient all-reduce: 4 + 2 x size floats" in folded
+    for line in ("1 float (4 bytes) of throughput", "3 floats (12 bytes) of noise_scale"):
+        assert f"\n  {line}\n" in folded
+    assert "norm_squared" not in folded
+    assert "norm_squared(grads)" in opened
+    assert opened.count("\n") > folded.count("\n") + 30
+
+
+def test_what_a_policy_makes_of_the_inside_of_a_monitor_itself_is_shown() -> None:
+    def sharing(training: Any) -> Any:
+        norm = ops.norm_squared(training.mean_grads)  # the noise scale is made of it too
+        return control.every(50).when(norm > 1).rescale(monitor.gradient_noise_scale(training))
+
+    text = compile_policies([policy(sharing)()]).explain()
+    assert re.search(r"\n    (norm|%\d+) = norm_squared\(mean_grads\): agreed float32", text)
+    assert "norm_squared(grads)" not in text
+
+
+def test_what_a_compiler_adds_to_a_rule_bears_the_line_of_the_rule() -> None:
+    def calm(training: Any) -> Any:
+        return control.every(5).cooldown(steps=20).rescale(training.size + 1)
+
+    made = [policy(calm)(), shadow(at_most(gns_batch(max_peers=8), schedule({10: 4})))]
+    plan = compile_policies(made, budget=Budget(2, 100))
+    lines = [line for line in plan.explain(monitors="open").splitlines() if "  [" in line]
+    assert any("held(calm)" in line for line in lines)
+    known = ("test_explain.py:", "gns_batch.py:", "schedule.py:")
+    assert {found for line in lines for found in re.findall(r"  \[([^\]]*:)\d+\]", line)} <= {*known}
+    names = [one["name"] for one in explain_json(plan)["rules"] if "test_explain.py" in one["origin"]]
+    assert names == ["calm", "shadow(at_most(gns_batch, schedule))", "held(calm)"]
+
+
 # ---- rules that are no part of a step, and rules that nobody acts on -----------------------------------------------
 
 
@@ -189,7 +252,9 @@ def test_a_rule_on_a_rescale_is_explained_with_its_nodes() -> None:
         return control.on_rescale().set_learning_rate(training.learning_rate * factor)
 
     text = compile_policies([linear()]).explain()
-    assert "rule linear\n  looks in every barrier in which the size changes\n" in text
+    assert re.search(
+        r"rule linear  \[test_explain.py:\d+\]\n  looks in every barrier in which the size changes\n", text
+    )
     assert re.search(r"fires where %\d+: set the learning rate to %\d+\n", text)
     assert re.search(r"\n    factor = size / previous_size: agreed float32  \[", text)
 
@@ -216,7 +281,7 @@ def test_a_carried_gate_and_an_entry_are_written_as_they_are_meant() -> None:
 def test_the_document_says_what_the_text_says() -> None:
     plan = compile_policies([at_most(gns_batch(max_peers=8), schedule({10: 4}))])
     document = json.loads(json.dumps(explain_json(plan)))
-    text = plan.explain()
+    text = plan.explain(monitors="open")
     shown = [re.match(r" +(%\d+|\w+) = (.*?): (local|agreed)", line) for line in text.splitlines()]
     assert {(one[1], one[2]) for one in shown if one} == {(one["label"], one["made"]) for one in document["nodes"]}
     assert [one["name"] for one in document["rules"]] == [rule.name for rule in plan.rules]

@@ -50,6 +50,7 @@ def _rule(rule: Rule, labels: Labels) -> dict[str, Any]:
         "fires": labels[rule.fires],
         "does": does(rule.action, labels),
         "logs": {name: labels[one] for name, one in rule.saw.items()},
+        "origin": rule.origin,
     }
 
 
@@ -69,6 +70,7 @@ def _nodes(labels: Labels) -> Iterator[dict[str, str]]:
                 "type": str(node.type),
                 "unit": units[node],
                 "origin": node.origin,
+                "monitor": node.monitor,
             }
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kungfu.compiler.explain.costs import cost_lines, counted, length
+from kungfu.compiler.explain.folding import Folding, Monitors, folding_of
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, roots_of, steps
 from kungfu.compiler.explain.sharing import Shared, shared_parts
 from kungfu.compiler.explain.units import units_of
-from kungfu.compiler.plan import Plan, Segment
+from kungfu.compiler.plan import Plan, RiderLayout, Segment
 from kungfu.control import Rule
 from kungfu.control.rule import Standing
 from kungfu.signal import SOURCES, Signal, topological
@@ -20,23 +21,25 @@ __all__ = ["explain"]
 
 @dataclass(frozen=True)
 class _Words:
-    """What the nodes are called and count, and which of them were shown."""
+    """What the nodes are called and count, which of them are folded away, and which were shown."""
 
     labels: Labels
     units: Mapping[Signal, str]
+    folding: Folding
     shown: set[Signal]
 
 
-def explain(plan: Plan) -> str:
+def explain(plan: Plan, *, monitors: Monitors = "folded") -> str:
     """What the rules ask for, what is computed when, what rides on the gradients, and what it all costs a step.
 
     A node stands under its name, else under the variable that the policy keeps it in, else under a number; leaves, and
     what is a function of step and size alone, stand as themselves. Each line says how the node is made, whether it is
     local or agreed, its dtype, its unit where one follows from the sources, and the policy's line that made it. What
-    several policies share is computed once, and said so.
+    several policies share is computed once, and said so. A monitor has one line, which says of how many nodes it is
+    made; with `monitors` "open" these are shown too.
     """
-    labels = labels_of(plan)
-    words = _Words(labels, units_of(labels), set())
+    labels, folding = labels_of(plan), folding_of(plan, monitors=monitors)
+    words = _Words(labels, units_of(labels), folding, {*folding.hidden})
     return "\n".join(_lines(plan, words)) + "\n"
 
 
@@ -52,11 +55,23 @@ def _lines(plan: Plan, words: _Words) -> Iterator[str]:
     yield "before the gradient all-reduce"
     yield from _stage(plan.before, words)
     yield f"rides on the gradient all-reduce: {length(plan.riders)}"
-    yield from (f"  {_node(one, words)}" for one in plan.riders.collectives)
+    yield from _riders(plan, words)
     yield "after the gradient all-reduce"
     yield from _stage(plan.after, words)
     yield "costs"
     yield from (f"  {one}" for one in cost_lines(plan))
+
+
+def _riders(plan: Plan, words: _Words) -> Iterator[str]:
+    """What rides for a monitor as one line of it."""
+    for monitor, hidden in words.folding.under.items():
+        scalars = tuple(one for one in plan.riders.scalars if one in hidden)
+        vectors = tuple(one for one in plan.riders.vectors if one in hidden)
+        if scalars or vectors:
+            yield f"  {length(RiderLayout(scalars, vectors))} of {words.labels[monitor]}"
+    for one in plan.riders.collectives:
+        if one not in words.folding.hidden:
+            yield f"  {_node(one, words)}"
 
 
 def _rule(rule: Rule, labels: Labels) -> Iterator[str]:
@@ -86,7 +101,7 @@ _STANDINGS: Mapping[Standing, str] = {
 
 
 def _heading(rule: Rule) -> str:
-    return f"rule {rule.name}{_STANDINGS[rule.standing]}"
+    return f"rule {rule.name}{_where(rule.origin)}{_STANDINGS[rule.standing]}"
 
 
 def _seen(rule: Rule, labels: Labels) -> str:
@@ -118,11 +133,17 @@ def _stage(segments: tuple[Segment, ...], words: _Words) -> Iterator[str]:
         yield from (f"    {_node(one, words)}" for one in nodes)
         if segment.message:
             yield f"    one message of {length(segment.message)}"
-            yield from (f"      {_node(one, words)}" for one in segment.message.collectives)
+            sent = (one for one in segment.message.collectives if one not in words.folding.hidden)
+            yield from (f"      {_node(one, words)}" for one in sent)
 
 
 def _node(node: Signal, words: _Words) -> str:
-    path, _, line = node.origin.rpartition(":")
-    where = f"  [{os.path.basename(path)}:{line}]" if node.origin else ""
     unit = f", {words.units[node]}" if words.units[node] else ""
-    return f"{words.labels[node]} = {made(node, words.labels)}: {node.placement} {node.type}{unit}{where}"
+    hidden = words.folding.under.get(node)
+    how = f"monitor.{node.monitor}, {counted(len(hidden) + 1, 'node')}" if hidden else made(node, words.labels)
+    return f"{words.labels[node]} = {how}: {node.placement} {node.type}{unit}{_where(node.origin)}"
+
+
+def _where(origin: str) -> str:
+    path, _, line = origin.rpartition(":")
+    return f"  [{os.path.basename(path)}:{line}]" if origin else ""

@@ -1,6 +1,7 @@
 """Units: what the numbers of a plan count, as far as it follows from the units of the sources.
 
-A unit is a product of powers; a constant has any. Where signals of two units are added, or a unit goes through a
+A unit is a product of powers; a constant has any, and a number without a unit takes that of what it is added to. Where
+signals of two units are added, or a unit goes through a
 function that keeps none, nothing is said rather than something wrong.
 """
 
@@ -21,7 +22,11 @@ _KEEPING = frozenset(
     ["negative", "abs", "round", "floor", "ceil", "to_int64", "to_float32", "modulo", "take", "spread"]
     + ["sum", "mean", "min", "max", "median", "mean_present", "min_present", "max_present", "median_present"]
 )
-_PLAIN = frozenset(["norm_squared", "dot", "max_abs"])  # gradients count nothing
+_PLAIN = frozenset(
+    ["norm_squared", "dot", "max_abs"]  # gradients count nothing
+    + ["less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "is_finite", "and", "or", "not", "any"]
+    + ["all", "all_finite", "to_bool"]
+)
 _AGREEING = frozenset(["add", "subtract", "minimum", "maximum", "push"])
 
 
@@ -56,7 +61,7 @@ def _unit(node: Signal, found: Mapping[Signal, Unit]) -> Unit:
 def _of_map(name: str, operands: list[Unit]) -> Unit:
     if name in _KEEPING:
         return operands[0]
-    if name in _PLAIN:
+    if name in _PLAIN:  # a truth value counts nothing either
         return {}
     if name in _AGREEING:
         return _common(operands)
@@ -70,10 +75,11 @@ def _of_map(name: str, operands: list[Unit]) -> Unit:
 
 
 def _common(units: Iterable[Unit]) -> Unit:
-    """The one unit of all these, whatever the constants among them count."""
-    distinct = [one for one in units if one is not _ANY]
+    """The one unit of all these; constants, and numbers that count nothing, go with any."""
+    given = [one for one in units if one is not _ANY]
+    distinct = [one for one in given if one]
     if not distinct:
-        return _ANY
+        return given[0] if given else _ANY
     return distinct[0] if all(one == distinct[0] for one in distinct) else _NONE
 
 
@@ -89,12 +95,17 @@ def _product(one: Unit, other: Unit, *, sign: int) -> Unit:
 
 
 def _of_fold(fold: Fold, found: Mapping[Signal, Unit]) -> Unit:
-    """Its state first counts anything, then what its updates make of it, and its output what is made of that."""
+    """Its state first counts anything, then what its updates make of it, and its output what is made of that.
+
+    A field may hold what another one held before: each of them is known at the latest after as many rounds.
+    """
     inside = fold.recurrence
-    inputs = [found[one] for one in fold.observed]
-    first = _inside(inside.updates, state=lambda _: _ANY, inputs=inputs)
-    state = [first[one] for one in inside.updates]
-    return _inside((inside.output,), state=lambda index: state[index], inputs=inputs)[inside.output]
+    inputs, state = [found[one] for one in fold.observed], [_ANY for _ in fold.recurrence.init]
+    for _ in inside.init:
+        before = tuple(state)
+        made = _inside(inside.updates, state=before.__getitem__, inputs=inputs)
+        state = [made[one] for one in inside.updates]
+    return _inside((inside.output,), state=state.__getitem__, inputs=inputs)[inside.output]
 
 
 def _inside(results: tuple[Signal, ...], *, state: Callable[[int], Unit], inputs: list[Unit]) -> dict[Signal, Unit]:
