@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from kungfu.cli.planning.refusal import one_line
 from kungfu.cli.reader_gone import let_go
 from kungfu.errors import KungfuError
 
@@ -49,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KungfuError as error:
-        print(f"kungfu {given.name}: {error}", file=sys.stderr)
+        planning = given.name in {name for name, *_ in _PLANNING}
+        print(f"kungfu {given.name}: {one_line(error) if planning else error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         let_go(sys.stdout)

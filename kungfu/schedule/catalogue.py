@@ -32,12 +32,23 @@ class Entry:
     """A policy, the pauses that its paper measured, and the sizes its jobs may take, as shares of the request.
 
     Without pauses the policy never adjusts a running job. Without shares a job runs on anything from one GPU to the
-    whole cluster.
+    whole cluster. ``tuning`` are the fields of `Tuning` that the policy looks at.
     """
 
     make: Callable[[Tuning], Policy[Any]]
     pauses: Pauses | None = None
     shares: tuple[float, float] | None = None
+    tuning: frozenset[str] = frozenset()
+
+    @property
+    def options(self) -> frozenset[str]:
+        """What a simulation of this policy depends on, beside the trace and the cluster."""
+        return self.tuning | (_OF_ADJUSTING if self.pauses is not None else frozenset())
+
+
+# Only who adjusts running jobs pauses them, and looks at their limits.
+_OF_ADJUSTING = frozenset({"pause", "pause_in", "overhead", "min_share", "max_share"})
+_OF_QUEUES = frozenset({"quanta", "starvation"})
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -45,18 +56,25 @@ CATALOGUE: dict[str, Entry] = {
     "first-fit": Entry(lambda tuning: first_fit()),
     "easy": Entry(lambda tuning: easy_backfill()),
     "conservative": Entry(lambda tuning: conservative_backfill()),
-    "tiresias": Entry(lambda tuning: tiresias(quanta=tuning.quanta, starvation=tuning.starvation)),
+    "tiresias": Entry(lambda tuning: tiresias(quanta=tuning.quanta, starvation=tuning.starvation), tuning=_OF_QUEUES),
     "elastic-tiresias": Entry(
         lambda tuning: elastic_tiresias(
             pending_over=tuning.pending_over, quanta=tuning.quanta, starvation=tuning.starvation
         ),
         pauses=Pauses(1.1, 0.0),
+        tuning=_OF_QUEUES | {"pending_over"},
     ),
     "efifo": Entry(
-        lambda tuning: elastic_fifo(exact_up_to=tuning.exact_up_to), pauses=Pauses(1.0, 1.0), shares=(0.25, 4.0)
+        lambda tuning: elastic_fifo(exact_up_to=tuning.exact_up_to),
+        pauses=Pauses(1.0, 1.0),
+        shares=(0.25, 4.0),
+        tuning=frozenset({"exact_up_to"}),
     ),
     "ebf": Entry(
-        lambda tuning: elastic_backfill(exact_up_to=tuning.exact_up_to), pauses=Pauses(1.0, 1.0), shares=(0.25, 4.0)
+        lambda tuning: elastic_backfill(exact_up_to=tuning.exact_up_to),
+        pauses=Pauses(1.0, 1.0),
+        shares=(0.25, 4.0),
+        tuning=frozenset({"exact_up_to"}),
     ),
 }
 """All policies: the rigid ones, Tiresias rigid and elastic, and Elan's two."""

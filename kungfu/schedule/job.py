@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from unicodedata import decimal
 
 from kungfu.errors import UsageError
 from kungfu.schedule.curves.curve import LINEAR, MOST_GPUS, Curve
@@ -124,5 +125,8 @@ def _check_unique(jobs: Sequence[Job]) -> None:
         seen.add(job.name)
 
 
-def _name_key(name: str) -> tuple[int, int, str]:
-    return (0, int(name), name) if name.isdecimal() else (1, 0, name)
+def _name_key(name: str) -> tuple[int, int, str, str]:
+    if not name.isdecimal():
+        return (1, 0, "", name)
+    digits = "".join(str(decimal(sign)) for sign in name).lstrip("0")  # int() refuses some thousands of them
+    return (0, len(digits), digits, name)

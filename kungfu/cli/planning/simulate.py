@@ -6,11 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
+from kungfu.cli.planning.refusal import one_line
 from kungfu.errors import UsageError
 from kungfu.schedule import Job, Pauses, Result, State, generated, read_throughputs, read_trace, simulate
 from kungfu.schedule.catalogue import CATALOGUE, Entry, Tuning, limited, named
@@ -20,6 +21,9 @@ from kungfu.schedule.traces.columns import FORMATS, own_columns
 __all__ = ["add_arguments", "run"]
 
 _EVENTS_A_TICK = 500
+_TUNING = tuple(one.name for one in fields(Tuning))
+# Of these each policy uses some, or none; see `Entry.options`.
+_USED_BY_SOME = (*_TUNING, "pause", "pause_in", "overhead", "min_share", "max_share")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,11 +55,12 @@ def _add_policy_arguments(group: argparse._ArgumentGroup) -> None:
         "--pause", type=float, metavar="S", help="pause of a running job that gets GPUs (and, for efifo and ebf, loses)"
     )
     add("--pause-in", type=float, metavar="S", help="pause of a running job that loses GPUs")
-    add("--overhead", type=float, default=0.0, help="throughput that elasticity costs all the time, as a fraction")
-    add("--quanta", type=_numbers, default=Tuning().quanta, help="GPU seconds after which a job sinks, comma-separated")
+    add("--overhead", type=float, help="throughput that elasticity costs all the time, as a fraction (0)")
+    quanta = ",".join(f"{one:g}" for one in Tuning().quanta)
+    add("--quanta", type=_numbers, help=f"GPU seconds after which a job sinks, comma-separated ({quanta})")
     add("--starvation", type=float, help="a preempted job rises after waiting this many times as long as it ran")
-    add("--pending-over", type=int, default=0, help="N of rule R1: shrink when more jobs than this wait")
-    add("--exact-up-to", type=int, default=64, help="running jobs up to which admissions are forecast exactly")
+    add("--pending-over", type=int, help="N of rule R1: shrink when more jobs than this wait (0)")
+    add("--exact-up-to", type=int, help="running jobs up to which admissions are forecast exactly (64)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.plot:
             save_plot(results, path=arguments.plot)
     except UsageError as error:
-        print(f"kungfu simulate: {error}", file=sys.stderr)
+        print(f"kungfu simulate: {one_line(error)}", file=sys.stderr)
         return 2
     summaries = [summary(result) for result in results]
     if arguments.json:
@@ -76,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _simulated(arguments: argparse.Namespace) -> list[Result]:
+    _check_used(arguments)
     jobs = _jobs(arguments)
     names = list(dict.fromkeys(name for name in (arguments.policy, arguments.against) if name))
     console = Console(stderr=True)
@@ -87,9 +93,23 @@ def _simulated(arguments: argparse.Namespace) -> list[Result]:
         ]
 
 
+def _check_used(arguments: argparse.Namespace) -> None:
+    """Nobody should take a figure for what an option made of it that no policy looked at."""
+    names = [name for name in (arguments.policy, arguments.against) if name]
+    for option in _USED_BY_SOME:
+        users = [name for name, entry in CATALOGUE.items() if option in entry.options]
+        if getattr(arguments, option) is not None and not {*users} & {*names}:
+            flag = f"--{option.replace('_', '-')}"
+            raise UsageError(
+                f"{flag} is not used by {' or '.join(dict.fromkeys(names))}: leave it out, or choose a policy that "
+                f"looks at it ({', '.join(users)})"
+            )
+
+
 def _one(arguments: argparse.Namespace, *, name: str, jobs: Sequence[Job], tick: Callable[[State], None]) -> Result:
     entry = named(name)
-    tuning = Tuning(arguments.quanta, arguments.starvation, arguments.pending_over, arguments.exact_up_to)
+    given = {one: getattr(arguments, one) for one in _TUNING if getattr(arguments, one) is not None}
+    tuning = Tuning(**given)
     return simulate(
         limited(jobs, shares=_shares(arguments, entry=entry)),
         gpus=arguments.gpus,
@@ -154,7 +174,9 @@ def _pauses(arguments: argparse.Namespace, *, entry: Entry) -> Pauses:
     """What was asked for, else what the policy's paper measured; rigid policies are never adjusted."""
     if entry.pauses is None:
         return Pauses()
-    pauses = replace(entry.pauses, overhead=arguments.overhead)
+    pauses = entry.pauses
+    if arguments.overhead is not None:
+        pauses = replace(pauses, overhead=arguments.overhead)
     if arguments.pause is not None:
         pauses = replace(pauses, out_s=arguments.pause, in_s=arguments.pause if entry.pauses.in_s else 0.0)
     return pauses if arguments.pause_in is None else replace(pauses, in_s=arguments.pause_in)

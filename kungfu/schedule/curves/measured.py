@@ -46,7 +46,10 @@ def read_throughputs(folder: str | Path) -> Measured:
         UsageError: for a folder without tables, a hole, a zero, or a cell that is no number: file, line and column.
     """
     folder = Path(folder)
-    tables = sorted(folder.glob("*.csv")) if folder.is_dir() else []
+    try:
+        tables = sorted(folder.glob("*.csv")) if folder.is_dir() else []
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}; give a folder with files like resnet50.csv") from error
     if not tables:
         raise UsageError(f"{folder} holds no throughput tables: give a folder with files like resnet50.csv")
     return Measured({table.stem: _read_table(table) for table in tables})

@@ -35,6 +35,11 @@ def root(content: str, *, file: str) -> Entry:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
         raise UsageError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}") from error
+    except RecursionError:  # without its chain, which is as long as the nesting is deep
+        raise UsageError(
+            f"{file}: lists and mappings lie too deep in each other to be read; a specification needs three levels: "
+            "see examples/tuning.yaml"
+        ) from None
     if node is None:
         raise UsageError(f"{file}: the specification is empty; see examples/tuning.yaml for one")
     return Entry(node, "", file)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kungfu.cli.main import main
 from kungfu.cli.planning.plan_tuning import add_arguments, run
 from kungfu.errors import UsageError
 
@@ -101,6 +102,36 @@ def test_a_deadline_that_nothing_meets_says_the_fastest_time() -> None:
 def test_what_is_missing_or_wrong_is_said(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         _run(*words)
+
+
+DEEP = {
+    "lists": "experiment: " + "[" * 20_000 + "]" * 20_000,
+    "mappings": "experiment: " + "{a: " * 5_000 + "1" + "}" * 5_000,
+    "indented": "\n".join(" " * depth + "a:" for depth in range(3_000)),
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_yaml_that_is_nested_too_deeply_is_one_line_and_code_2(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "deep.yaml").write_text(DEEP[kind])
+    assert main(["plan-tuning", str(tmp_path / "deep.yaml"), "--deadline", "20m"]) == 2
+    says = capsys.readouterr().err
+    assert "lists and mappings lie too deep in each other to be read" in says
+    assert says.count("\n") == 1
+
+
+def test_a_number_of_thousands_of_digits_is_refused_in_one_short_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = EXAMPLE.read_text().replace("gpus_per_instance: 4", "gpus_per_instance: " + "9" * 5000)
+    (tmp_path / "long.yaml").write_text(text)
+    assert main(["plan-tuning", str(tmp_path / "long.yaml"), "--deadline", "20m"]) == 2
+    says = capsys.readouterr().err
+    assert "cloud.gpus_per_instance is '9999" in says
+    assert "(5000 characters)'; give a whole number of at least 1" in says
+    assert (says.count("\n"), len(says) < 300) == (1, True)
 
 
 def test_the_schema_is_printed_without_a_specification(capsys: pytest.CaptureFixture[str]) -> None:
