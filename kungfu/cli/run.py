@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 from kungfu.cli.hosting import Hosting, add_arguments, read_hosting
@@ -120,7 +121,8 @@ def _checked(given: argparse.Namespace) -> _Line:
         raise UsageError(f"--report-every {given.report_every:g}: must be from 0.05 to 3600 seconds")
     _check_policy(given.policy)
     hosting = read_hosting(given, maximum=maximum, attachment=given.attachment, environment=os.environ)
-    folder = given.logdir or hosting.folder(Path("runs") / time.strftime("%Y%m%d-%H%M%S"))
+    command, keeping, deadlines = _command(given.command), _keeping(given), _deadlines(given)
+    folder = given.logdir or _new_folder(hosting, time.strftime("%Y%m%d-%H%M%S"))
     settings = Settings(
         job=hosting.job,
         peer=-1,
@@ -128,15 +130,29 @@ def _checked(given: argparse.Namespace) -> _Line:
         secret=hosting.secret,
         attachment=given.attachment,
         limits=Limits(given.min, maximum),
-        deadlines=_deadlines(given),
+        deadlines=deadlines,
         policy=given.policy,
         recording="steps" if given.trace_limit else "nothing",
-        keeping=_keeping(given, folder=folder),
+        keeping=replace(keeping, folder=str((given.checkpoints or folder / "checkpoints").absolute())),
         report_s=given.report_every,
     )
     budgets = Budgets(given.failures, given.preemptions)
     limit_bytes = round(given.trace_limit * 1e6)
-    return _Line(given.peers, hosting, settings, folder, _command(given.command), limit_bytes, budgets, given.scaling)
+    return _Line(given.peers, hosting, settings, folder, command, limit_bytes, budgets, given.scaling)
+
+
+def _new_folder(hosting: Hosting, stamp: str) -> Path:
+    """A folder of its own for the run's record, made here: another run may begin in the same second."""
+    for nth in count(1):
+        folder = hosting.folder(Path("runs") / (stamp if nth == 1 else f"{stamp}-{nth}"))
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(f"{folder}: {error.strerror}; give --logdir, a folder that can be written") from error
+        return folder
+    raise AssertionError("unreachable")
 
 
 def _deadlines(given: argparse.Namespace) -> Deadlines:
@@ -152,15 +168,14 @@ def _deadlines(given: argparse.Namespace) -> Deadlines:
     return deadlines
 
 
-def _keeping(given: argparse.Namespace, *, folder: Path) -> Keeping:
+def _keeping(given: argparse.Namespace) -> Keeping:
     """What to resume is looked for, and looked at, before any process starts."""
     if not 1 <= given.keep <= 1000:
         raise UsageError(f"--keep {given.keep}: must be from 1 to 1000 checkpoints")
     resume = None if given.resume is None else find(given.resume)
     if given.resume is not None and resume is None:
         raise UsageError(f"--resume {given.resume}: there is no checkpoint of kungfu; give one, or a folder of them")
-    checkpoints = (given.checkpoints or folder / "checkpoints").absolute()
-    return Keeping(str(checkpoints), given.keep, "" if resume is None else str(resume), given.peers)
+    return Keeping("", given.keep, "" if resume is None else str(resume), given.peers)
 
 
 def _check_policy(spec: str) -> None:

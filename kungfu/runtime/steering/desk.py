@@ -10,7 +10,8 @@ from typing import Any
 from kungfu.runtime.deciding import requests
 from kungfu.runtime.deciding.cluster import Cluster, Finishing, InForce, Tick, free_slots
 from kungfu.runtime.deciding.demand import Demand
-from kungfu.runtime.deciding.requests import Entry, Ledger, Request, Situation, current, first_answer
+from kungfu.runtime.deciding.requests import Answer, Entry, Ledger, Request, Situation, current, first_answer
+from kungfu.runtime.deciding.requests.ledger import refusal_of_id
 from kungfu.runtime.deciding.requests.situation import Scaling
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.settings import Settings
@@ -110,14 +111,22 @@ class Desk:
         matter, demands = question.matter, list[Demand]()
         if isinstance(matter, Request):
             demands = self._step(requests.Asked(matter), cluster, now)
-            entry, answer = self._ledger.entries[matter.id], first_answer(self._ledger, matter)
-            assert answer is not None
+            entry, answer = self._answered(matter, now)
             question.reply.set_result(progress(entry, answer=answer, now=now))
         elif isinstance(matter, AboutRequest):
             question.reply.set_result(self._progress(self._ledger.entries.get(matter.id), now))
         else:
             question.reply.set_result(self._status(cluster, now))
         return demands
+
+    def _answered(self, request: Request, now: float) -> tuple[Entry, Answer]:
+        """The entry of a request that was just asked, and its answer; one whose id was given before has none."""
+        if (why := refusal_of_id(self._ledger, request)) is not None:
+            refused = Answer("refused", why)
+            return Entry(request, refused, refused, now, now), refused
+        answer = first_answer(self._ledger, request)
+        assert answer is not None
+        return self._ledger.entries[request.id], answer
 
     def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[Demand]:
         before = self._ledger

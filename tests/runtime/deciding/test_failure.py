@@ -73,6 +73,18 @@ def test_what_the_agent_lost_yields_to_the_end_that_explains_it() -> None:
     assert (alone.peer, alone.text, alone.code) == (-1, lost[-1], 1)
 
 
+def test_who_lost_others_while_the_first_view_was_formed_yields_to_the_one_that_ended() -> None:
+    ended = {0: "lost rank 1, about to install view 1", 1: "exit code 0"}
+    found = find_root_cause(ended, {}, names=NAMES, first=0, late=False, told={0: "loss"})
+    assert (found.peer, found.text) == (1, "rank 1 (peer 1): exit code 0")
+
+
+def test_what_a_peer_said_itself_counts_and_not_what_it_printed() -> None:
+    ended = {0: "exit code 1", 1: "exit code 1"}
+    found = find_root_cause(ended, {0: RAISED, 1: LOST}, names=NAMES, first=0, late=False, told={0: "loss", 1: "usage"})
+    assert (found.peer, found.code) == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("tail", "how", "late", "code"),
     [

@@ -9,6 +9,7 @@ from kungfu.runtime.deciding.cluster import Cluster, Finishing, InForce, Rules, 
 from kungfu.runtime.deciding.cluster.state import Processes
 from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.requests import Action, Checkpoint, Profile, Request, Resize, ScaleIn
+from kungfu.runtime.deciding.requests.ledger import REMEMBERED
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from kungfu.runtime.steering.desk import Desk, Reported
@@ -114,6 +115,19 @@ def test_steps_beside_which_somebody_gets_ready_do_not_count_in_a_profile() -> N
     agent.hears(Reported(metrics=(ROW,) * 20))
     (point,) = agent.look().points
     assert (agent.look().state, point.size, point.steps, point.samples_per_s) == ("carried out", 2, 5, 128.0)
+
+
+def test_a_request_whose_id_was_given_long_ago_is_refused_and_stands_nowhere() -> None:
+    agent = Agent()
+    for name in range(REMEMBERED + 1):
+        agent.asked(Resize(9), name=str(name))
+    before = len(agent.journal)
+    answer = agent.asked(Resize(3), name="0")
+    assert (answer.state, "was given to a request of this job that ended long ago" in answer.reason) == (
+        "refused",
+        True,
+    )
+    assert (agent.told, len(agent.journal)) == ([], before)
 
 
 def test_once_training_is_over_nothing_is_taken_any_more() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.requests.profiling import Point, Step, Survey
-from kungfu.runtime.deciding.requests.request import Request, in_words
+from kungfu.runtime.deciding.requests.request import Request, Stop, in_words
 
 __all__ = [
     "Answer",
@@ -25,12 +27,16 @@ __all__ = [
     "current",
     "first_answer",
     "noted",
+    "refusal_of_id",
 ]
 
 State = Literal["accepted", "carried out", "refused", "expired"]
 
-# So many ended requests are remembered, so that a repeated id is known.
+# So many ended requests are remembered with their answers; of those before them only that their ids were given.
 REMEMBERED = 1000
+# Of so many. It takes two megabytes; a scheduler that asks every ten seconds comes to it in three weeks.
+MOST_FORGOTTEN = 200_000
+_DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -58,10 +64,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Ledger:
-    """All requests by id, in the order in which they were asked, and which of them is under way."""
+    """All requests by id, in the order in which they were asked, and which of them is under way.
+
+    ``forgotten`` are digests of the ids of older ones: none of them is carried out again as long as the job lives.
+    """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
     under_way: str | None = None
+    forgotten: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,10 +129,29 @@ def first_answer(ledger: Ledger, request: Request) -> Answer | None:
     return Answer("refused", f"the id {request.id!r} was given to another request, {given}; choose a new one")
 
 
+def refusal_of_id(ledger: Ledger, request: Request) -> str | None:
+    """Why a request of this id is neither new nor a repetition of one that is remembered; ``None`` if it is."""
+    if request.id in ledger.entries:
+        return None
+    if _digest(request.id) in ledger.forgotten:
+        return f"the id {request.id!r} was given to a request of this job that ended long ago; choose a new one"
+    if len(ledger.forgotten) >= MOST_FORGOTTEN and not isinstance(request.action, Stop):
+        return (
+            f"this job has answered {len(ledger.forgotten) + len(ledger.entries)} requests and cannot tell any more "
+            "whether an id is new; it takes only stop: go on from a checkpoint in a new job"
+        )
+    return None
+
+
 def noted(ledger: Ledger, entry: Entry) -> Ledger:
-    """With this entry; the oldest ones that are not under way are forgotten."""
-    entries = {**ledger.entries, entry.request.id: entry}
+    """With this entry; of the oldest ones that are not under way only the ids are kept."""
+    entries, forgotten = {**ledger.entries, entry.request.id: entry}, ledger.forgotten
     spare = [name for name in entries if name not in (ledger.under_way, entry.request.id)]
     for old in spare[: max(0, len(entries) - REMEMBERED)]:
         del entries[old]
-    return replace(ledger, entries=entries)
+        forgotten = (*forgotten, _digest(old))
+    return replace(ledger, entries=entries, forgotten=forgotten)
+
+
+def _digest(name: str) -> str:
+    return base64.b64encode(hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest()).decode().rstrip("=")

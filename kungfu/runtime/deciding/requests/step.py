@@ -10,8 +10,8 @@
 | expired     | nothing of that happened within the job's patience; the job may still come to it             |
 
 One request at a time is under way; only ``stop`` does not wait for another, it takes its place. A repeated id changes
-nothing. A view that is not yet as asked for may have another leader: it is told too, and who was told before knows the
-demand by its id.
+nothing, however long ago it was given. A view that is not yet as asked for may have another leader: it is told too, and
+who was told before knows the demand by its id.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from kungfu.runtime.deciding.requests.ledger import (
     Viewed,
     current,
     noted,
+    refusal_of_id,
 )
 from kungfu.runtime.deciding.requests.profiling import began, measured
 from kungfu.runtime.deciding.requests.request import (
@@ -82,7 +83,7 @@ def step(ledger: Ledger, event: Event, situation: Situation, now: float) -> Outc
 
 
 def _asked(ledger: Ledger, request: Request, situation: Situation, now: float) -> Outcome:
-    if request.id in ledger.entries:
+    if request.id in ledger.entries or refusal_of_id(ledger, request) is not None:
         return ledger, []
     version = situation.view.version if situation.view else 0
     refusal = objection(request, situation) or _in_its_way(ledger, request, now)

@@ -34,7 +34,7 @@ from kungfu.runtime.deciding.requests import (
     first_answer,
     step,
 )
-from kungfu.runtime.deciding.requests.ledger import REMEMBERED
+from kungfu.runtime.deciding.requests.ledger import MOST_FORGOTTEN, REMEMBERED, refusal_of_id
 from kungfu.runtime.deciding.requests.profiling import WARM_UP_STEPS
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.settings import Limits
@@ -212,6 +212,29 @@ def test_the_ledger_forgets_the_oldest_requests_but_never_the_one_under_way() ->
     assert "under way" in job.ledger.entries
     assert "5" not in job.ledger.entries
     assert str(REMEMBERED + 4) in job.ledger.entries
+
+
+def test_an_id_that_was_forgotten_is_never_carried_out_again() -> None:
+    job = Job()
+    for name in range(REMEMBERED + 5):
+        job.asked(str(name), Stop() if name == 0 else Resize(9))
+        job.hears(Heard("0", refusal="not now"))
+    told, ledger = list(job.told), job.ledger
+    assert "0" not in ledger.entries
+    for action in (Stop(), Resize(3)):
+        request = Request("0", action)
+        assert job.hears(Asked(request)) == []
+        assert refusal_of_id(job.ledger, request) == (
+            "the id '0' was given to a request of this job that ended long ago; choose a new one"
+        )
+    assert (job.told, job.ledger) == (told, ledger)
+
+
+def test_a_job_that_cannot_tell_any_more_whether_an_id_is_new_takes_only_stop() -> None:
+    job = Job(ledger=Ledger(forgotten=("x",) * MOST_FORGOTTEN))
+    assert job.hears(Asked(Request("new", Resize(3)))) == []
+    assert "takes only stop" in (refusal_of_id(job.ledger, Request("new", Resize(3))) or "")
+    assert [demand.kind for demand in job.hears(Asked(Request("end", Stop())))] == ["stop"]
 
 
 # ---- profiles --------------------------------------------------------------------------------------------------------
