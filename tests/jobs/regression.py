@@ -9,8 +9,9 @@ import numpy as np
 from kungfu.runtime.deciding.data import Position
 from kungfu.training.data.order import SerialOrder, Turn
 from tests.jobs.harness import Ended
+from tests.jobs.programs.convex import FEATURES, MOMENTUM, SHIFT, data
 
-SAMPLES, FEATURES, BATCH = 200, 5, 12
+SAMPLES, BATCH = 200, 12
 
 
 def same_as_undisturbed(ended: Ended, found: dict[int, dict[str, Any]], *, epochs: int) -> None:
@@ -23,15 +24,17 @@ def same_as_undisturbed(ended: Ended, found: dict[int, dict[str, Any]], *, epoch
     assert all(one["seen"] == {"1.0": SAMPLES * epochs} for one in last), [one["seen"] for one in last]
     assert all(one["traces"] == 1 for one in found.values())
     assert np.abs(np.array(last[0]["slope"]) - undisturbed(epochs)).max() < 1e-6
-    steps = [row["step"] for row in ended.metrics]
-    assert max(steps) == epochs * -(-SAMPLES // BATCH), "as many steps as without faults"
+    steps = epochs * -(-SAMPLES // BATCH)
+    assert max(row["step"] for row in ended.metrics) == steps, "as many steps as without faults"
+    assert {one["steps"] for one in last} == {steps}, "a registered variable counts them"
+    assert [one["told"] for one in last] == [{"steps": steps, "samples": SAMPLES * epochs}] * len(last)
+    mean = (SHIFT + data(SAMPLES)[0].mean(axis=0)) * (1 - MOMENTUM**steps)
+    assert np.abs(np.array(last[0]["mean"]) - mean).max() < 0.08, "BatchNorm's mean is that of so many steps"
 
 
 def undisturbed(epochs: int) -> np.ndarray:
     """The slope at the end of a run of one peer: gradient descent with momentum on the same batches."""
-    draw, order = np.random.default_rng(0), SerialOrder(SAMPLES, 3, "keep")
-    x = draw.normal(size=(SAMPLES, FEATURES))
-    y = x @ np.arange(1.0, FEATURES + 1)[:, None] + draw.normal(size=(SAMPLES, 1))
+    (x, y), order = data(SAMPLES), SerialOrder(SAMPLES, 3, "keep")
     slope = speed = np.zeros((FEATURES, 1))
     turn = Turn(Position(0, 0), 1, 1, 0, BATCH)
     while turn.position.epoch < epochs:

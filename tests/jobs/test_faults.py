@@ -2,63 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kungfu.testing.faults import Carried, Fault, drive, parse, random_faults
-from tests.jobs.harness import Ended, started
-from tests.jobs.regression import BATCH, SAMPLES, same_as_undisturbed
+from kungfu.testing.faults import parse, random_faults
+from tests.jobs.convex_runs import faulted
 
 pytestmark = pytest.mark.slow
 
-MOST = 4
 SOAK = os.environ.get("KUNGFU_SOAK_FAULTS", "")
-
-
-@dataclass(frozen=True)
-class Faulted:
-    """A job that went through faults to its end; ``found`` is what its last peers wrote down, by id."""
-
-    ended: Ended
-    carried: list[Carried]
-    found: dict[int, dict[str, Any]]
-
-
-def faulted(
-    tmp_path: Path,
-    faults: Sequence[Fault],
-    *options: object,
-    size: int,
-    epochs: int,
-    arguments: Sequence[object] = (),
-    marks: Sequence[str] = (),
-    deadline_s: float = 240.0,
-) -> Faulted:
-    """A job on which faults are carried out, and which then trains to its end in a hurry; with all that must hold."""
-    results = tmp_path / "results"
-    results.mkdir()
-    for mark in marks:
-        (results / mark).touch()
-
-    def resize(size: int) -> None:
-        (results / "size.new").write_text(str(size))
-        (results / "size.new").replace(results / "size")
-
-    words = ["--results", results, "--epochs", epochs, "--samples", SAMPLES, "--batch-size", BATCH, *arguments]
-    with started(tmp_path, "-np", size, "--max", MOST, *options, program="convex.py", arguments=words) as job:
-        over = lambda: job.process.poll() is not None  # noqa: E731 - two words that need the job
-        carried = drive(faults, job.folder, size=size, resize=resize, over=over, deadline_s=deadline_s)
-        (results / "hurry").touch()
-        ended = job.end(deadline_s=180)
-    found = {int(path.stem): json.loads(path.read_text()) for path in results.glob("*.json")}
-    same_as_undisturbed(ended, found, epochs=epochs)
-    return Faulted(ended, carried, found)
 
 
 def test_an_error_deaths_a_peer_that_stands_still_and_one_that_is_taken_away(tmp_path):

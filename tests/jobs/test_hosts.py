@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,57 +12,13 @@ import pytest
 
 from kungfu.cli.main import main
 from kungfu.runtime.checkpoints import find, read_manifest
-from kungfu.testing.faults import drive, parse
+from tests.jobs.convex_runs import CUT_OFF, training
 from tests.jobs.harness import Ended, ran
-from tests.jobs.on_hosts import Hosts, started_on_hosts
 from tests.jobs.regression import BATCH, SAMPLES, same_as_undisturbed
 
 pytestmark = pytest.mark.slow
 
-CUT_OFF = 4
-OPTIONS = ("--heartbeat", 4, "--deadline", 20, "--failures", 100)
 SOAK = pytest.mark.skipif("KUNGFU_SOAK_HOSTS" not in os.environ, reason="make soak runs it")
-
-
-@dataclass(frozen=True)
-class Run:
-    """A job of ``programs/convex.py`` that runs."""
-
-    hosts: Hosts
-    results: Path
-    epochs: int
-    size: int
-
-    def faults(self, text: str, *, size: int | None = None) -> None:
-        """Carries a schedule of faults out, and waits until the job has settled, with ``size`` peers (or as before)."""
-        drive(parse(text), self.hosts.folders, size=size or self.size, resize=self.resize, over=self.hosts.over)
-
-    def resize(self, size: int) -> None:
-        """The program asks for this size by itself."""
-        (self.results / "size.new").write_text(str(size))
-        (self.results / "size.new").replace(self.results / "size")
-
-    def ends(self, *codes: int, tells: int = 0) -> list[Ended]:
-        """Has it train to its end; all hosts end with these codes, and host ``tells`` tells the whole story."""
-        (self.results / "hurry").touch()
-        ended = self.hosts.ends()
-        assert [one.code for one in ended] == [*codes], "\n".join(one.output for one in ended)
-        found = {int(path.stem): json.loads(path.read_text()) for path in self.results.glob("*.json")}
-        same_as_undisturbed(ended[tells], found, epochs=self.epochs)
-        return ended
-
-
-@contextmanager
-def training(
-    tmp_path: Path, *options: object, slots: Sequence[int], size: int, epochs: int = 40, most: int | None = None
-) -> Iterator[Run]:
-    """A job of ``size`` peers, and of ``most`` at most, that goes on until it is told to hurry."""
-    results = tmp_path / "results"
-    results.mkdir()
-    words = ["--results", results, "--epochs", epochs, "--samples", SAMPLES, "--batch-size", BATCH]
-    line = ["-np", size, "--max", most or size, *OPTIONS, *options]
-    with started_on_hosts(tmp_path, *line, slots=slots, program="convex.py", arguments=words) as hosts:
-        yield Run(hosts, results, epochs, size)
 
 
 def hosts_of(ended: Ended) -> dict[int, int]:

@@ -6,12 +6,11 @@ import random
 from collections.abc import Iterator
 
 from kungfu.errors import UsageError
-from kungfu.testing.faults.schedule import Fault, Resize, Send, When
+from kungfu.testing.faults.schedule import Fault, Resize, Send, SendHosts, Verb, When
 
-__all__ = ["random_faults"]
+__all__ = ["random_faults", "random_host_faults"]
 
-_KILLS = ("one", "one", "joiner", "stop")
-_KILLS_OF_THREE = ("two", "again")
+_AT_HOSTS: tuple[Verb, ...] = ("kill", "notice", "stop")
 
 
 def random_faults(seed: int, *, changes: int, kills: int, size: int, least: int = 2, most: int = 4) -> list[Fault]:
@@ -37,6 +36,36 @@ def random_faults(seed: int, *, changes: int, kills: int, size: int, least: int 
         size = next((fault.what.size for fault in drawn if isinstance(fault.what, Resize)), size)
         faults += drawn
     return faults
+
+
+def random_host_faults(seed: int, *, faults: int, hosts: int = 3) -> list[Fault]:
+    """A schedule of `faults` faults for a job with one peer on each of `hosts` hosts, whose last one has a free slot.
+
+    One of them hits a host, any but the last: it is killed, taken away by a notice, or stopped until the job has gone
+    on without it. All others hit one peer. Only a kill or a stop of a peer comes before that of the host: the
+    replacement takes the slot that became free, so no host runs most of the peers when one is lost.
+
+    Raises ``UsageError`` for no fault, and for less than three hosts.
+
+    >>> print(*random_host_faults(1, faults=2), sep="; ")
+    once settled after 0.16 s kill hosts 0; once settled after 0.31 s stop ranks 1
+    """
+    if faults < 1 or hosts < 3:
+        raise UsageError(
+            f"random_host_faults(faults={faults}, hosts={hosts}): takes one fault and three hosts at least"
+        )
+    draw = random.Random(seed)
+    before = draw.randrange(faults)
+    drawn = [_at_one_peer(draw, hosts, "kill", "stop") for _ in range(before)]
+    host, when, verb = draw.randrange(hosts - 1), _soon(draw), draw.choice(_AT_HOSTS)
+    drawn.append(Fault(when, SendHosts(verb, (host,))))
+    if verb == "stop":
+        drawn.append(Fault(When("settled"), SendHosts("continue", (host,))))
+    return [*drawn, *(_at_one_peer(draw, hosts, "kill", "stop", "notice") for _ in range(faults - before - 1))]
+
+
+def _at_one_peer(draw: random.Random, size: int, *verbs: Verb) -> Fault:
+    return Fault(_soon(draw), Send(draw.choice(verbs), (draw.randrange(size),)))
 
 
 def _killed(draw: random.Random, size: int) -> Iterator[Fault]:

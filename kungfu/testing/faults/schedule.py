@@ -43,8 +43,8 @@ class When:
     """The moment of a fault.
 
     ``step`` and ``barrier``: once the record tells of so many (``number``). ``next``: at the next event of the kind
-    ``event`` in the record, counted from the fault before. ``settled``: every process is in the view, and it has the
-    size that the job is to have. ``after_s`` seconds later.
+    ``event`` in the record, counted from the fault before. ``settled``: every process is in the view, it has the
+    size that the job is to have, and has done a step. ``after_s`` seconds later.
     """
 
     moment: Moment

@@ -15,6 +15,7 @@ __all__ = ["Sight", "Watch"]
 class Sight:
     """The record so far. ``kinds`` are those of all events in their order, ``pids`` those of all peers by id.
 
+    ``begins`` says after how many steps each view began, ``version`` is that of the newest one.
     ``agents`` are the ids of kungfu-run's processes by host, ``hosts`` those hosts that are in, ``host_of`` says where
     each peer was started.
     """
@@ -28,6 +29,8 @@ class Sight:
     hosts: set[int] = field(default_factory=set)
     host_of: dict[int, int] = field(default_factory=dict)
     view: tuple[int, ...] = ()
+    version: int = 0
+    begins: dict[int, int] = field(default_factory=dict)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -44,8 +47,12 @@ class Sight:
         return tuple(peer for peer, where in self.host_of.items() if where == host and peer not in self.gone)
 
     def settled(self, size: int) -> bool:
-        """Whether the newest view has so many peers, all of them alive, and nobody is on the way."""
-        return len(self.members) == len(self.view) == size and not self.joiners
+        """Whether the newest view has so many peers, all of them alive, nobody is on the way, and it has done a step.
+
+        A joiner holds all of the state only from its first step on.
+        """
+        trains = self.steps > self.begins.get(self.version, self.steps)
+        return len(self.members) == len(self.view) == size and not self.joiners and trains
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Takes one more event in."""
@@ -60,7 +67,9 @@ class Sight:
             self.hosts.discard(event["host"])
             self.gone.update(self.peers_of(event["host"]))
         elif kind == "view":
-            self.view = tuple(event["peers"])
+            self.view, self.version = tuple(event["peers"]), event["version"]
+        elif kind == "span":
+            self.begins[event["view"]] = max(event["step"], self.begins.get(event["view"], 0))
         elif kind in ("called", "decision"):
             self.barriers.add(event["step"])
         elif kind in ("peer ended", "dismissed", "lost") or (kind == "finished" and event.get("leaving")):

@@ -1,9 +1,11 @@
 """Linear regression in float64 that counts in its shared state how often the job trained on each sample.
 
-Each peer leaves DIR/PEER.json. While the file DIR/hurry is not there, a step takes some milliseconds more, and a second
-in the last quarter of the training: the faults of a schedule must find a job, however long the machine takes for them.
-The number in DIR/size is the size that the job is asked for. DIR/raise-N makes peer N raise an error, DIR/die-N ends it
-in a barrier.
+Beside the model it counts steps in a registered variable, and steps and samples in a registered dictionary; BatchNorm's
+moving mean forgets so slowly that its value tells how often it was updated. Each peer leaves DIR/PEER.json.
+
+While the file DIR/hurry is not there, a step takes some milliseconds more, and a second in the last quarter of the
+training: the faults of a schedule must find a job, however long the machine takes for them. The number in DIR/size is
+the size that the job is asked for. DIR/raise-N makes peer N raise an error, DIR/die-N ends it in a barrier.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import tensorflow as tf
 import kungfu as kf
 
 FEATURES, PEERS = 5, 256
+SHIFT, MOMENTUM = 5.0, 0.999  # of what BatchNorm sees: its moving mean after n updates is SHIFT (1 - MOMENTUM^n)
 PATIENT_S = 1.0
 
 
@@ -39,12 +42,20 @@ class Counts(keras.layers.Layer):
         return x
 
 
-def build(samples: int, epochs: int, ballast_mb: float) -> tuple[keras.Model, Any, Any]:
-    """The model, its slope, and the counts."""
+def build(samples: int, epochs: int, ballast_mb: float) -> tuple[keras.Model, Any, Any, Any]:
+    """The model, its slope, the counts, and its BatchNorm, on which nothing of the loss depends."""
+    norm = keras.layers.BatchNormalization(momentum=MOMENTUM, center=False, scale=False, dtype="float64")
     slope = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", dtype="float64")
     counts = Counts(samples, epochs, ballast_mb)
-    model = keras.Sequential([keras.Input((FEATURES,), dtype="float64"), counts, slope])
-    return model, slope.kernel, counts.seen
+    model = keras.Sequential([keras.Input((FEATURES,), dtype="float64"), counts, norm, slope])
+    return model, slope.kernel, counts.seen, norm
+
+
+def data(samples: int) -> tuple[np.ndarray, np.ndarray]:
+    """What is regressed on what, with noise; the same on all peers."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(samples, FEATURES))
+    return x, x @ np.arange(1.0, FEATURES + 1)[:, None] + draw.normal(size=(samples, 1))
 
 
 def counted(averaged: Any, places: Any) -> Any:
@@ -55,10 +66,8 @@ def counted(averaged: Any, places: Any) -> Any:
 
 def train(given: argparse.Namespace) -> dict[str, Any]:
     """Trains as `given` says; what came of it."""
-    draw = np.random.default_rng(0)
-    x = draw.normal(size=(given.samples, FEATURES))
-    y = x @ np.arange(1.0, FEATURES + 1)[:, None] + draw.normal(size=(given.samples, 1))
-    model, slope, seen = build(given.samples, given.epochs, given.ballast_mb)
+    x, y = data(given.samples)
+    model, slope, seen, norm = build(given.samples, given.epochs, given.ballast_mb)
     optimizer = keras.optimizers.SGD(0.05, momentum=0.5)
 
     def ask(control: Any) -> None:
@@ -78,11 +87,15 @@ def train(given: argparse.Namespace) -> dict[str, Any]:
         )
 
     training = kf.attach(model, optimizer, policies=[as_asked()])
+    steps, told = tf.Variable(0, dtype=tf.int64, trainable=False), {"steps": 0, "samples": 0}
+    training.register("steps", steps)
+    training.register("told", lambda: told, told.update)
     place = tf.one_hot(training.peer, PEERS, dtype=tf.float64)
 
     @training.step
     def step(x: Any, y: Any, index: Any) -> Any:
         with tf.GradientTape() as tape:
+            norm(x + SHIFT, training=True)
             loss = tf.reduce_mean(tf.square(tf.matmul(x, slope) - y))
         (gradient,) = tape.gradient(loss, [slope.value])
         here = 1.0 / tf.maximum(tf.cast(tf.size(index), tf.float64), 1.0)
@@ -92,23 +105,30 @@ def train(given: argparse.Namespace) -> dict[str, Any]:
         epoch = tf.cast(tf.reduce_sum(seen.value) / given.samples, tf.int32)
         row = tf.expand_dims(counted(averaged, places), 0)
         seen.assign_add(row * tf.expand_dims(tf.one_hot(epoch, given.epochs, dtype=tf.float64), 1))
+        steps.assign_add(1)
+        return tf.reduce_sum(row)
 
-    data = (x, y, np.arange(given.samples))
-    skipped = 0
-    for batch in training.batches(data, batch_size=given.batch_size, epochs=given.epochs, seed=3):
-        skipped += step(*batch) is kf.SKIPPED
+    skipped, rows = 0, (x, y, np.arange(given.samples))
+    for batch in training.batches(rows, batch_size=given.batch_size, epochs=given.epochs, seed=3):
+        if (trained := step(*batch)) is kf.SKIPPED:
+            skipped += 1
+        else:
+            told.update(steps=told["steps"] + 1, samples=told["samples"] + int(trained))
         if not (given.results / "hurry").exists():
             late = 4 * int(optimizer.iterations) > 3 * given.epochs * -(-given.samples // given.batch_size)
             time.sleep(PATIENT_S if late else given.sleep_s)
         if (given.results / f"raise-{training.peer}").exists():
             raise ValueError(f"peer {training.peer} was told to fail")
     training.finish()
-    state = [np.asarray(one) for one in [*model.weights, *optimizer.variables, seen]]
+    state = [np.asarray(one) for one in [*model.weights, *optimizer.variables, seen, steps]]
     counts, times = np.unique(np.asarray(seen), return_counts=True)
     return {
         "left": training.left,
         "traces": training.traces(),
         "skipped": skipped,
+        "steps": int(steps),
+        "told": told,
+        "mean": np.asarray(norm.moving_mean).tolist(),
         "seen": dict(zip(map(str, counts.tolist()), times.tolist(), strict=True)),
         "slope": np.asarray(slope).ravel().tolist(),
         "digest": zlib.crc32(b"".join(one.tobytes() for one in state)),

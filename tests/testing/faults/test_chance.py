@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.testing.faults import Resize, Send, parse, random_faults
+from kungfu.testing.faults import Resize, Send, SendHosts, parse, random_faults, random_host_faults
 
 
 @given(seed=st.integers(0, 10_000), changes=st.integers(0, 30), share=st.floats(0, 1))
@@ -33,3 +33,24 @@ def test_the_same_seed_gives_the_same_schedule_and_another_one_another():
 def test_more_kills_than_changes_are_refused():
     with pytest.raises(UsageError, match=r"changes=2, kills=3.*give fewer"):
         random_faults(0, changes=2, kills=3, size=2)
+
+
+@given(seed=st.integers(0, 10_000), faults=st.integers(1, 8))
+def test_a_random_schedule_for_hosts_hits_one_host_and_never_leaves_most_peers_on_it(seed, faults):
+    drawn = random_host_faults(seed, faults=faults)
+    hosts = [place for place, one in enumerate(drawn) if isinstance(one.what, SendHosts)]
+    hit = [place for place in hosts if drawn[place].what.verb != "continue"]
+    assert len(hit) == 1
+    assert drawn[hit[0]].what.hosts[0] < 2, "the last one has the room for those of another"
+    before = drawn[: hit[0]]
+    assert all(one.what.verb in ("kill", "stop") for one in before), "a replacement takes the slot of who was lost"
+    assert (
+        len([one for one in drawn if not (isinstance(one.what, SendHosts) and one.what.verb == "continue")]) == faults
+    )
+    assert parse("; ".join(map(str, drawn))) == tuple(drawn), "it can be written down and read again"
+
+
+@pytest.mark.parametrize(("faults", "hosts"), [(0, 3), (1, 2)])
+def test_a_schedule_for_hosts_without_a_fault_or_a_majority_is_refused(faults, hosts):
+    with pytest.raises(UsageError, match="three hosts at least"):
+        random_host_faults(0, faults=faults, hosts=hosts)

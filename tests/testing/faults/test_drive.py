@@ -16,7 +16,7 @@ def processes(folder, count) -> Iterator[list[subprocess.Popen]]:
     """Real processes in the record of a job, all in its first view after ten steps; ended by their ids."""
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(count)]
     events = [{"event": "spawned", "peer": peer, "pid": child.pid} for peer, child in enumerate(children)]
-    write(folder, *events, {"event": "view", "peers": list(range(count))})
+    write(folder, *events, *view(*range(count)))
     write(folder, {"step": 10}, name="metrics.jsonl")
     try:
         yield children
@@ -24,6 +24,14 @@ def processes(folder, count) -> Iterator[list[subprocess.Popen]]:
         for child in children:
             child.kill()
             child.wait()
+
+
+def view(*peers, version=1, begins=0):
+    """A view as the record tells of it, and that a peer of it entered it after so many steps."""
+    return [
+        {"event": "view", "version": version, "peers": [*peers]},
+        {"event": "span", "view": version, "step": begins},
+    ]
 
 
 def write(folder, *events, name="events.jsonl"):
@@ -36,7 +44,7 @@ def test_faults_hit_the_processes_behind_the_ranks(tmp_path):
 
     def resize(size):
         asked.append(size)
-        write(tmp_path, {"event": "lost", "peer": 1}, {"event": "view", "peers": [0, 2]})
+        write(tmp_path, {"event": "lost", "peer": 1}, *view(0, 2))
 
     with processes(tmp_path, 3) as children:
         faults = parse("at step 10 kill rank 1; at step 10 resize 2")
@@ -49,9 +57,9 @@ def test_faults_hit_the_processes_behind_the_ranks(tmp_path):
 
 def test_a_joiner_that_comes_in_while_the_seconds_pass_is_still_who_is_hit(tmp_path):
     with processes(tmp_path, 2) as children:
-        write(tmp_path, {"event": "view", "peers": [0]})
-        entered = threading.Timer(0.2, write, [tmp_path, {"event": "view", "peers": [0, 1]}])
-        settled = threading.Timer(0.6, write, [tmp_path, {"event": "lost", "peer": 1}, {"event": "view", "peers": [0]}])
+        write(tmp_path, *view(0))
+        entered = threading.Timer(0.2, write, [tmp_path, *view(0, 1)])
+        settled = threading.Timer(0.6, write, [tmp_path, {"event": "lost", "peer": 1}, *view(0)])
         entered.start()
         settled.start()
         carried = drive(parse("at step 1 after 0.4 s kill joiner"), tmp_path, size=1, resize=print)
@@ -80,9 +88,9 @@ def test_faults_hit_the_agents_of_hosts_and_the_record_of_another_host_is_follow
         told = [{"event": "host", "host": host, "pid": agent.pid} for host, agent in enumerate(agents)]
         told += [{"event": "spawned", "peer": peer, "pid": agents[0].pid, "host": peer % 2} for peer in range(3)]
         for folder in folders:
-            write(folder, *told, {"event": "view", "peers": [0, 1, 2]})
+            write(folder, *told, *view(0, 1, 2))
             write(folder, {"step": 10}, name="metrics.jsonl")
-        write(folders[1], {"event": "host lost", "host": 0, "why": "silent"}, {"event": "view", "peers": [1]})
+        write(folders[1], {"event": "host lost", "host": 0, "why": "silent"}, *view(1))
         carried = drive(parse("at step 10 kill host 0"), folders, size=1, resize=print)
         assert agents[0].wait() == -signal.SIGKILL
         assert agents[1].poll() is None
@@ -95,12 +103,12 @@ def test_a_host_that_was_given_up_may_still_be_woken_but_its_record_counts_no_mo
         folder.mkdir()
     with processes(tmp_path, 2) as agents:
         told = [{"event": "host", "host": host, "pid": agent.pid} for host, agent in enumerate(agents)]
-        told += [{"event": "spawned", "peer": 0, "pid": agents[0].pid, "host": 0}, {"event": "view", "peers": [0]}]
+        told += [{"event": "spawned", "peer": 0, "pid": agents[0].pid, "host": 0}, *view(0)]
         for folder in folders:
             write(folder, *told)
             write(folder, {"step": 10}, name="metrics.jsonl")
         write(folders[1], {"event": "spawned", "peer": 1, "pid": agents[1].pid, "host": 1})
-        write(folders[1], {"event": "host lost", "host": 0}, {"event": "view", "peers": [1]})
+        write(folders[1], {"event": "host lost", "host": 0}, *view(1))
         carried = drive(parse("at step 1 stop host 0; once settled continue host 0"), folders, size=1, resize=print)
     assert [one.peers for one in carried] == [(0,), ()]
 

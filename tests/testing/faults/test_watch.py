@@ -12,22 +12,29 @@ def test_members_and_joiners_follow_from_the_record(tmp_path):
     watch = Watch(tmp_path)
     assert watch.look().members == (), "before there is a record"
     write(tmp_path, *({"event": "spawned", "peer": peer, "pid": 70 + peer} for peer in range(3)))
-    write(tmp_path, {"event": "view", "peers": [1, 0]})
+    write(tmp_path, {"event": "view", "version": 1, "peers": [1, 0]})
     sight = watch.look()
     assert (sight.members, sight.joiners) == ((1, 0), (2,))
     assert not sight.settled(2), "somebody is on the way"
-    write(tmp_path, {"event": "dismissed", "peer": 2})
+    write(tmp_path, {"event": "dismissed", "peer": 2}, {"event": "span", "view": 1, "step": 0})
+    assert not watch.look().settled(2), "a step is to come"
+    write(tmp_path, {"step": 1}, name="metrics.jsonl")
     assert watch.look().settled(2)
     write(tmp_path, {"event": "lost", "peer": 1})
     sight = watch.look()
     assert sight.members == (0,)
     assert not sight.settled(1), "the view still has who is lost"
-    write(tmp_path, {"event": "view", "peers": [0]})
+    write(tmp_path, {"event": "view", "version": 3, "peers": [0]})
+    write(tmp_path, {"step": 2}, name="metrics.jsonl")
+    assert not watch.look().settled(1), "nobody said yet after which step it came"
+    write(tmp_path, {"event": "span", "view": 3, "step": 2})
+    assert not watch.look().settled(1)
+    write(tmp_path, {"step": 3}, name="metrics.jsonl")
     assert watch.look().settled(1)
 
 
 def test_a_peer_that_left_is_no_member_though_its_process_may_run_on(tmp_path):
-    write(tmp_path, {"event": "view", "peers": [0, 1]}, {"event": "finished", "peer": 0, "leaving": True})
+    write(tmp_path, {"event": "view", "version": 1, "peers": [0, 1]}, {"event": "finished", "peer": 0, "leaving": True})
     assert Watch(tmp_path).look().members == (1,)
 
 
@@ -35,7 +42,7 @@ def test_a_host_that_is_gone_takes_its_peers_along(tmp_path):
     watch = Watch(tmp_path)
     write(tmp_path, *({"event": "host", "host": host, "name": "a", "pid": 50 + host} for host in range(2)))
     write(tmp_path, *({"event": "spawned", "peer": peer, "pid": 70 + peer, "host": peer % 2} for peer in range(4)))
-    write(tmp_path, {"event": "view", "peers": [0, 1, 2]}, {"event": "peer ended", "peer": 2})
+    write(tmp_path, {"event": "view", "version": 1, "peers": [0, 1, 2]}, {"event": "peer ended", "peer": 2})
     sight = watch.look()
     assert (sight.agents, sight.hosts) == ({0: 50, 1: 51}, {0, 1})
     assert (sight.peers_of(0), sight.peers_of(1)) == ((0,), (1, 3))
