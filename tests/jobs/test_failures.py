@@ -184,11 +184,14 @@ def test_peers_do_not_outlive_an_agent_that_is_killed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("how", "message", "event"),
-    [("never-ready", "waited 20 s for peer 2 to get ready", "dismissed"), ("import", "exit code 1", "peer ended")],
+    ("how", "deadline_s", "message", "event"),
+    [
+        ("never-ready", 30, "waited 30 s for peer 2 to get ready", "dismissed"),  # the first two have to get ready too
+        ("import", 120, "exit code 1", "peer ended"),
+    ],
 )
-def test_the_run_goes_on_without_a_joiner_that_does_not_get_ready(tmp_path, how, message, event):
-    options, arguments = ("-np", 2, "--max", 3, "--ready-deadline", 20), (how, 3, tmp_path / "hurry")
+def test_the_run_goes_on_without_a_joiner_that_does_not_get_ready(tmp_path, how, deadline_s, message, event):
+    options, arguments = ("-np", 2, "--max", 3, "--ready-deadline", deadline_s), (how, 3, tmp_path / "hurry")
     with started(tmp_path, *options, program="failing.py", arguments=arguments) as job:
         job.event("refused", asked=3, size=2)
         (tmp_path / "hurry").touch()
