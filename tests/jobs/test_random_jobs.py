@@ -31,7 +31,7 @@ def test_a_job_on_one_host(tmp_path: Path, seed: int) -> None:
     faults = random_faults(seed, changes=4, kills=2, size=2)
     print(f"seed {seed}:", *faults, sep="\n  ")
     options = ("--failures", 1000, "--heartbeat", 5, "--deadline", 30)
-    faulted(tmp_path, faults, *options, size=2, epochs=30, deadline_s=240)
+    faulted(tmp_path, faults, *options, size=2, epochs=60, deadline_s=240)
 
 
 @SOAK
@@ -40,7 +40,7 @@ def test_a_job_on_three_hosts(tmp_path: Path, seed: int) -> None:
     faults = random_host_faults(seed, faults=3, hosts=HOSTS)
     print(f"seed {seed}:", *faults, sep="\n  ")
     codes = codes_after(faults)
-    with training(tmp_path, slots=(1, 1, 2), size=HOSTS, epochs=30) as run:
+    with training(tmp_path, slots=(1, 1, 2), size=HOSTS, epochs=60) as run:
         run.drive(faults)
         run.ends(*codes, tells=next(host for host, code in enumerate(codes) if code == 0 and not is_hit(faults, host)))
 
