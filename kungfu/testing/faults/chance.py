@@ -11,6 +11,7 @@ from kungfu.testing.faults.schedule import Fault, Resize, Send, SendHosts, Verb,
 __all__ = ["random_faults", "random_host_faults"]
 
 _AT_HOSTS: tuple[Verb, ...] = ("kill", "notice", "stop")
+_AT_PEERS: tuple[Verb, ...] = ("kill", "stop")
 
 
 def random_faults(seed: int, *, changes: int, kills: int, size: int, least: int = 2, most: int = 4) -> list[Fault]:
@@ -42,8 +43,8 @@ def random_host_faults(seed: int, *, faults: int, hosts: int = 3) -> list[Fault]
     """A schedule of `faults` faults for a job with one peer on each of `hosts` hosts, whose last one has a free slot.
 
     One of them hits a host, any but the last: it is killed, taken away by a notice, or stopped until the job has gone
-    on without it. All others hit one peer. Only a kill or a stop of a peer comes before that of the host: the
-    replacement takes the slot that became free, so no host runs most of the peers when one is lost.
+    on without it. All others kill or stop one peer: the replacement takes the slot that became free, so there is always
+    one, and no host runs most of the peers when one is lost.
 
     Raises ``UsageError`` for no fault, and for less than three hosts.
 
@@ -56,16 +57,16 @@ def random_host_faults(seed: int, *, faults: int, hosts: int = 3) -> list[Fault]
         )
     draw = random.Random(seed)
     before = draw.randrange(faults)
-    drawn = [_at_one_peer(draw, hosts, "kill", "stop") for _ in range(before)]
+    drawn = [_at_one_peer(draw, hosts) for _ in range(before)]
     host, when, verb = draw.randrange(hosts - 1), _soon(draw), draw.choice(_AT_HOSTS)
     drawn.append(Fault(when, SendHosts(verb, (host,))))
     if verb == "stop":
         drawn.append(Fault(When("settled"), SendHosts("continue", (host,))))
-    return [*drawn, *(_at_one_peer(draw, hosts, "kill", "stop", "notice") for _ in range(faults - before - 1))]
+    return [*drawn, *(_at_one_peer(draw, hosts) for _ in range(faults - before - 1))]
 
 
-def _at_one_peer(draw: random.Random, size: int, *verbs: Verb) -> Fault:
-    return Fault(_soon(draw), Send(draw.choice(verbs), (draw.randrange(size),)))
+def _at_one_peer(draw: random.Random, size: int) -> Fault:
+    return Fault(_soon(draw), Send(draw.choice(_AT_PEERS), (draw.randrange(size),)))
 
 
 def _killed(draw: random.Random, size: int) -> Iterator[Fault]:
