@@ -1,7 +1,13 @@
-"""Abstract Unix addresses: names that are no files, so nothing is left to unlink; only this user's processes count."""
+"""Abstract Unix addresses: names that are no files, so nothing is left to unlink; only this user's processes count.
+
+Anybody on the machine may bind a name. So the names of a job follow from its secret: nobody else knows the next ones,
+and whoever has one of them by chance or by intent does not stop a peer from listening under the one after it.
+"""
 
 from __future__ import annotations
 
+import errno
+import hmac
 import os
 import socket
 import struct
@@ -9,45 +15,78 @@ from contextlib import ExitStack
 
 from kungfu.errors import PeerFailure, UsageError
 
-__all__ = ["connect", "listen", "refuse_other_users"]
+__all__ = ["addresses", "connect", "listen", "refuse_other_users"]
 
 _CREDENTIALS = struct.Struct("3i")
 _LONGEST_JOB = 64  # an abstract address has room for 107 bytes
+_CHOICES = 4
 
 
-def listen(job: str, name: str, *, who: str, backlog: int) -> socket.socket:
+def listen(job: str, name: str, *, secret: bytes, who: str, backlog: int) -> socket.socket:
     """A socket that listens as ``name`` within ``job``; ``who`` is what errors call this peer.
 
-    Raises ``UsageError`` if another one listens as ``name``, and for a job's name that is too long.
+    Raises ``UsageError`` if others listen under all addresses of ``name``, and for a job's name that is too long.
     """
     if len(job.encode()) > _LONGEST_JOB:
         raise UsageError(f"a job's name has at most {_LONGEST_JOB} bytes, {job!r} has {len(job.encode())}")
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(_address(job, name))
+    with ExitStack() as undo:
+        undo.callback(listening.close)
+        if not any(_bound(listening, address) for address in addresses(job, name, secret=secret)):
+            raise UsageError(
+                f"this peer cannot listen as {who} of job {job!r} (all {_CHOICES} addresses are in use): "
+                "is another process running as the same peer?"
+            )
         listening.listen(backlog)
-    except OSError as error:
-        listening.close()
-        raise UsageError(
-            f"this peer cannot listen as {who} of job {job!r} ({error.strerror}): "
-            "is another process running as the same peer?"
-        ) from error
+        undo.pop_all()
     return listening
 
 
-def connect(job: str, name: str, *, timeout_s: float) -> socket.socket | None:
-    """A connection to who listens as ``name``; ``None`` if nobody does yet, or it is busy."""
+def _bound(listening: socket.socket, address: str) -> bool:
+    try:
+        listening.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
+
+
+def connect(job: str, name: str, *, secret: bytes, timeout_s: float) -> socket.socket | None:
+    """A connection to who listens as ``name``; ``None`` if nobody of this user does yet, or it is busy."""
+    for address in addresses(job, name, secret=secret):
+        connection = _connected(address, timeout_s)
+        if connection is not None:
+            return connection
+    return None
+
+
+def _connected(address: str, timeout_s: float) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(timeout_s)
     with ExitStack() as undo:
         undo.callback(connection.close)
         try:
-            connection.connect(_address(job, name))
-        except (ConnectionRefusedError, BlockingIOError, TimeoutError):
-            return None
-        refuse_other_users(connection)
+            connection.connect(address)
+            refuse_other_users(connection)
+        except (ConnectionRefusedError, BlockingIOError, TimeoutError, PeerFailure):
+            return None  # nobody listens there, or somebody who has only taken the name
         undo.pop_all()
     return connection
+
+
+def addresses(job: str, name: str, *, secret: bytes) -> tuple[str, ...]:
+    """Where ``name`` may listen: at the first that is free.
+
+    >>> len(addresses("job", "1-0", secret=b"a")[0])
+    44
+    >>> {*addresses("job", "1-0", secret=b"a")} & {*addresses("job", "1-0", secret=b"b")}
+    set()
+    """
+    return tuple(
+        f"\0kungfu-{job}-{hmac.digest(secret, f'{job!r} {name} {choice}'.encode(), 'sha256').hex()[:32]}"
+        for choice in range(_CHOICES)
+    )
 
 
 def refuse_other_users(connection: socket.socket) -> None:
@@ -55,7 +94,3 @@ def refuse_other_users(connection: socket.socket) -> None:
     _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if user != os.geteuid():
         raise PeerFailure(f"a process of user {user} is not a peer of a job of user {os.geteuid()}")
-
-
-def _address(job: str, name: str) -> str:
-    return f"\0kungfu-{job}-{name}"

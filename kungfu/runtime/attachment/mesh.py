@@ -55,7 +55,8 @@ def _close(met: Mesh) -> None:
 
 
 def _listen(me: Membership) -> socket.socket:
-    return listen(me.job, _name(me, me.rank), who=f"rank {me.rank} of view {me.view}", backlog=me.size)
+    who = f"rank {me.rank} of view {me.view}"
+    return listen(me.job, _name(me, me.rank), secret=me.secret, who=who, backlog=me.size)
 
 
 def _name(me: Membership, rank: int) -> str:
@@ -63,7 +64,7 @@ def _name(me: Membership, rank: int) -> str:
 
 
 def _try_call(me: Membership, rank: int, deadline: float) -> socket.socket | None:
-    connection = connect(me.job, _name(me, rank), timeout_s=_patience(deadline))
+    connection = connect(me.job, _name(me, rank), secret=me.secret, timeout_s=_patience(deadline))
     if connection is None:
         return None  # not there yet, or busy: the deadline ends this
     with ExitStack() as undo:

@@ -38,7 +38,8 @@ def giving(buffers: Buffers, place: Place, takers: Sequence[int], *, failures: l
         return
     connections: list[socket.socket] = []
     who = f"rank {place.rank} of view {place.view.version}, giving its state,"
-    listening = abstract.listen(place.job, _name(place, place.rank), who=who, backlog=len(takers))
+    name, secret = _name(place, place.rank), bytes.fromhex(place.secret)
+    listening = abstract.listen(place.job, name, secret=secret, who=who, backlog=len(takers))
     with listening, ThreadPoolExecutor(len(takers) + 1, thread_name_prefix="kungfu-give") as pool:
 
         def accept() -> None:
@@ -96,8 +97,9 @@ def _called(
     part: Part, place: Place, patience_s: float, on_open: Callable[[Callable[[], None]], bool]
 ) -> socket.socket:
     deadline, look_s = time.monotonic() + patience_s, _FIRST_LOOK_S
+    name, secret = _name(place, part.source), bytes.fromhex(place.secret)
     while (left_s := deadline - time.monotonic()) > 0 and on_open(lambda: None):
-        connection = abstract.connect(place.job, _name(place, part.source), timeout_s=left_s)
+        connection = abstract.connect(place.job, name, secret=secret, timeout_s=left_s)
         if connection is not None:
             return connection
         time.sleep(min(look_s, left_s))

@@ -19,6 +19,7 @@ import pytest
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
 from kungfu.native import load_state
 from kungfu.runtime.attachment import abstract, handshake, memory
+from kungfu.runtime.attachment.abstract import addresses
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.replicate import Buffers, Place, fetch, lent
 from kungfu.runtime.peer.service import PeerService
@@ -137,7 +138,9 @@ def fetched_from(
     """Fetches over memory from a giver that does as it likes once it is called; raises what the taker raises."""
     with ExitStack() as stack:
         cluster = Cluster("aa", [0], stack, wait_s=wait_s)
-        listener = stack.enter_context(closing(abstract.listen(JOB, "2-0-state", who="a giver", backlog=1)))
+        listener = stack.enter_context(
+            closing(abstract.listen(JOB, "2-0-state", secret=bytes.fromhex(SECRET), who="a giver", backlog=1))
+        )
         threads = stack.enter_context(ThreadPoolExecutor(1))
 
         def answer() -> None:
@@ -151,9 +154,9 @@ def fetched_from(
             fetch(Held(bytes(len(CONTENT))), cluster.place(1), abandoned=abandoned)
         finally:
             answering.result(10.0)
-            assert ours() == [one for one in ours() if "2-0-state" in one], (
-                "nothing but what this giver listens at is left"
-            )
+            assert ours() == [
+                one for one in ours() if addresses(JOB, "2-0-state", secret=bytes.fromhex(SECRET))[0][1:] in one
+            ], "nothing but what this giver listens at is left"
 
 
 def shake_hands(connection: socket.socket) -> int:
@@ -273,7 +276,7 @@ def test_a_taker_that_hangs_up_is_noted_by_its_giver() -> None:
 
 
 def take_a_block_and_hang_up() -> None:
-    connection = abstract.connect(JOB, "2-0-state", timeout_s=5.0)
+    connection = abstract.connect(JOB, "2-0-state", secret=bytes.fromhex(SECRET), timeout_s=5.0)
     assert connection is not None
     with connection:
         connection.settimeout(5.0)
