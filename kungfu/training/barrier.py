@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +22,7 @@ from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.checkpoints import Manifest
 from kungfu.runtime.deciding.decide import Decision, Terms, meant_size
 from kungfu.runtime.deciding.setting import Moment, Setting, settled
+from kungfu.runtime.deciding.shadow import REMEMBERED, ShadowAsk
 from kungfu.runtime.deciding.view import View
 from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.loss import Loss
@@ -68,6 +70,7 @@ class Barrier:
     terms: Terms = field(default_factory=Terms)
     place: tuple[int | None, int] = (0, 1)
     unanswered: Requests | None = None  # of a barrier that has not come to its end
+    shadows: deque[ShadowAsk] = field(default_factory=partial(deque, maxlen=REMEMBERED))  # since the last barrier
 
     @property
     def rank(self) -> int | None:
@@ -111,8 +114,10 @@ class Barrier:
             self.terms,
             wish=requests.wish,
             outside=requests.outside,
+            shadows=(*self.shadows,),
             adjust=lambda before, decision: self._adjusted(before, decision, requests),
         )
+        self.shadows.clear()
         self.unanswered, passage = None, replace(passage, parts={**prepared, **passage.parts})
         changed = passage.before is not None and passage.after.view.version != passage.before.view.version
         if changed:
@@ -146,6 +151,7 @@ class Barrier:
         self.pace.lost()
         started, done = time.monotonic(), self._steps()
         loss = Loss(error, done, self.terms)
+        self.shadows.clear()  # not all have done the same steps
         passage = equipment.membership.survive(equipment.state, loss, adjust=self._adjusted)
         self._enter(passage, passage.after.terms)
         step = self._steps()
@@ -169,7 +175,7 @@ class Barrier:
                 self.keeper.ask(Request(rule.rule))
         self.keeper.due = Due()
         self.settle()
-        self.equipment.membership.part(self.equipment.state, self.terms)
+        self.equipment.membership.part(self.equipment.state, self.terms, shadows=(*self.shadows,))
 
     def lost(self) -> PeerFailure | None:
         """Before a step: that the job has given up somebody in the view, whose messages may still come."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 from kungfu.runtime.deciding.decide import Terms
+from kungfu.runtime.deciding.shadow import ShadowAsk
 from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.training.barrier import Barrier
@@ -304,6 +305,7 @@ class Loop:
         chronicle.measured(tape.loss(row), step=tape.step(row))
         if leads or chronicle.has_news:
             chronicle.stepped(partial(tape.figures, row))
-        if leads and self._in_shadow and tape.fired(row) & self._in_shadow:
+        if self._in_shadow and tape.fired(row) & self._in_shadow:
             shadows = fired_rules(self.barrier.equipment.plan, self.ledger.rules.shadows, step=self._steps())
-            chronicle.shadowed(shadows)
+            self.barrier.shadows.extend(ShadowAsk(one.rule, one.step, one.value) for one in shadows)
+            chronicle.shadowed(shadows if leads else [])

@@ -100,6 +100,17 @@ def test_a_policy_in_the_shadow_is_told_of_and_not_acted_on():
     assert told == [(2, 8.0)]
 
 
+def test_what_a_shadow_asked_for_goes_to_the_next_barrier_with_every_peer_and_the_newest_only():
+    run, _ = run_with(lambda training: control.every(2).checkpoint(), around=shadow)
+    barrier = run.training._loop.barrier
+    for _ in range(40):
+        run.step(points(2))
+    assert [one.step for one in barrier.shadows] == [*range(10, 41, 2)]
+    assert {one.rule for one in barrier.shadows} == {barrier.equipment.plan.rules[0].name}
+    barrier.meet()
+    assert not barrier.shadows
+
+
 def test_a_checkpoint_that_a_rule_asks_for_is_told_when_it_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run, events = run_with(lambda training: control.every(2).checkpoint())

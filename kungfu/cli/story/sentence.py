@@ -182,6 +182,11 @@ def _dissent(event: Fields) -> str:
     return f"the peers' rules differ in view {figure(event.get('view'))} (rank 0's counts): {wishes}"
 
 
+def _other_shadows(event: Fields) -> str:
+    shadows = "; ".join(f"rank {rank}: {what or 'nothing'}" for rank, what in mapping_of(event, "shadows").items())
+    return f"rules in the shadow differ between the peers of view {figure(event.get('view'))}: {shadows}"
+
+
 def _late(event: Fields) -> str:
     ranks = [figure(rank) for rank in items_of(event, "ranks")]
     who, are, they = ("ranks", "are", "they are") if len(ranks) > 1 else ("rank", "is", "it is")
@@ -310,6 +315,7 @@ _TELLERS: Mapping[str, Callable[[Fields], str]] = {
     "machines differ": _machines,
     "rounded": _rounded,
     "dissent": _dissent,
+    "shadow dissent": _other_shadows,
     "late": _late,
     "lost": _lost,
     "program ended": _program_ended,

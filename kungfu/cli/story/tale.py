@@ -13,7 +13,7 @@ from kungfu.cli.story.hosts import HOST_TELLERS
 from kungfu.cli.story.recovering import changes, lost, recovered, stopped_s
 from kungfu.cli.story.rescaling import timing_of
 from kungfu.cli.story.sentence import asked, change, reasons, sentence, superseded
-from kungfu.cli.story.settings import held_back, noted, set_to, would_have
+from kungfu.cli.story.settings import held_back, merged_runs, noted, set_run, set_to, would_have
 from kungfu.cli.story.values import count, duration, figure, items_of, mapping_of, number, peers_named, text_of
 
 __all__ = ["Paragraph", "paces", "tell"]
@@ -37,7 +37,7 @@ def tell(events: Sequence[Fields]) -> list[Paragraph]:
     Paragraph(at_s=2.5, headline='training begins with 2 peers: peers 0 and 1', details=())
     """
     began = next((at for event in events if (at := number(event.get("time"))) is not None), None)
-    told = [_paragraph(event, began) for event in events if _is_told(event, events)]
+    told = [_paragraph(event, began) for event in merged_runs([one for one in events if _is_told(one, events)])]
     return [*_root_cause(events), *told, *_conclusion(events, began)]
 
 
@@ -147,6 +147,7 @@ _TELLERS: Mapping[str, Callable[[Fields], Told]] = {
     "rescale": _rescale,
     "called": _called,
     "set": lambda event: (set_to(event), _seen(event)),
+    "set run": lambda event: (set_run(event), [f"at last {one}" for one in _seen(mapping_of(event, "last"))]),
     "checkpoint": lambda event: (kept(event), kept_how(event)),
     "noted": lambda event: (noted(event), _seen(event)),
     "shadow": lambda event: (would_have(event), _seen(event)),

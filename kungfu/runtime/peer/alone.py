@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kungfu.runtime.deciding.decide import Decision, Terms, Wish
 from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.identity import NOTHING_SAID, Description
+from kungfu.runtime.deciding.shadow import ShadowAsk
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Told, as_decided
 from kungfu.runtime.peer.replicate import ReplicatedState
@@ -38,13 +39,14 @@ class Alone:
         *,
         wish: Wish | None,
         outside: Wish | None = None,
+        shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
     ) -> Passage:
         view = self._standing.view
         after = Standing(view, 0, adjust(view, Decision(view, terms)))
         return Passage(self._standing, after, wish, sources=(0,))
 
-    def part(self, state: ReplicatedState, terms: Terms) -> None:
+    def part(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """Nobody else has to agree that training is over."""
 
     def given_up(self) -> str | None:

@@ -9,7 +9,7 @@ compared again: no step runs on a state that is not the same everywhere.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from kungfu.runtime.deciding.cluster import Report
 from kungfu.runtime.deciding.decide import Decision, Prepared, Terms, Wish, decide
 from kungfu.runtime.deciding.demand import Demand
 from kungfu.runtime.deciding.identity import NOTHING_SAID, Description, Identity
+from kungfu.runtime.deciding.shadow import ShadowAsk
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.notice import heed_notices
 from kungfu.runtime.peer.agency import Agency
@@ -33,7 +34,7 @@ from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_demand, to_terms, to_view, to_wish
+from kungfu.runtime.wire.convert import from_demand, from_shadow, to_terms, to_view, to_wish
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 
 __all__ = ["Membership"]
@@ -117,6 +118,7 @@ class Membership:
         *,
         wish: Wish | None,
         outside: Wish | None = None,
+        shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
     ) -> Passage:
         """Holds the barrier that the peers of this view agreed on.
@@ -130,7 +132,7 @@ class Membership:
         before = self._member()
         before = replace(before, terms=terms)
         started, parts = self._clock(), dict[str, float]()
-        arrival, names = self._arrival(before, state, wish)
+        arrival, names = self._arrival(before, state, wish, shadows)
         parts["barrier/digest"] = self._clock() - started
         prepared = self._service.take_offer() if before.rank == 0 else None
         decision = partial(self._decide, before, outside or wish, prepared, adjust)
@@ -145,10 +147,10 @@ class Membership:
         self._move(before, Entry(after, verdict.rendezvous, stayers), state, parts)
         return Passage(before, after, heard, prepared, parts, sources=stayers)
 
-    def part(self, state: ReplicatedState, terms: Terms) -> None:
+    def part(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""
         before = replace(self._member(), terms=terms)
-        arrival, names = self._arrival(before, state, None)
+        arrival, names = self._arrival(before, state, None, shadows)
         self._assembly.hold(before.view, arrival, lambda: Decision(before.view, terms), names=names, state=state)
 
     def completed(self) -> None:
@@ -185,14 +187,15 @@ class Membership:
         self._server.stop()
 
     def _arrival(
-        self, before: Standing, state: ReplicatedState, wish: Wish | None
+        self, before: Standing, state: ReplicatedState, wish: Wish | None, shadows: Sequence[ShadowAsk]
     ) -> tuple[pb.Arrival, tuple[str, ...]]:
         """What this peer brings to its next barrier, and the names of what it holds."""
         number, self._barriers = self._barriers, self._barriers + 1
-        text = f"{wish.rule} asks for {wish.size}" if wish else ""
+        text = " and ".join(map(_asks, wish.parts)) if wish else ""
         version, rank = before.view.version, before.rank or 0
         digest = state.sampled_digest(turn_of(version, number))
         arrival = pb.Arrival(version=version, number=number, rank=rank, wish=text, digests=digest.values())
+        arrival.shadows.extend(map(from_shadow, shadows))
         return arrival, tuple(digest)
 
     def _member(self) -> Standing:
@@ -312,6 +315,13 @@ class Membership:
         in_vain = partial(self._installer.in_vain, entry.view)
         carry, demand = PeerServiceStub(self._lines.to(leader.address)).Carry, Demand("stop", "a barrier before a loss")
         rpc.call_unless(in_vain, carry, from_demand(demand), deadline_s=self._deadline_s, what=what)
+
+
+def _asks(wish: Wish) -> str:
+    """What a rule asks for, as it is held against what the rules of the other peers ask for."""
+    if wish.leave is None:
+        return f"{wish.rule} asks for {wish.size}"
+    return f"{wish.rule} names the peers {', '.join(map(str, wish.leave.peers))}"
 
 
 def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, Agency]:

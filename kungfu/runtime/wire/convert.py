@@ -10,6 +10,7 @@ from kungfu.runtime.deciding.decide import Contest, Keep, Leave, Prepared, Terms
 from kungfu.runtime.deciding.demand import Demand, DemandKind
 from kungfu.runtime.deciding.exit import Exit, ExitKind
 from kungfu.runtime.deciding.ramp import Ramp, RampUnit
+from kungfu.runtime.deciding.shadow import ShadowAsk
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.wire import messages_pb2 as pb
 
@@ -19,6 +20,7 @@ __all__ = [
     "from_peer",
     "from_prepared",
     "from_report",
+    "from_shadow",
     "from_terms",
     "from_view",
     "from_wish",
@@ -27,6 +29,7 @@ __all__ = [
     "to_peer",
     "to_prepared",
     "to_report",
+    "to_shadow",
     "to_terms",
     "to_view",
     "to_wish",
@@ -79,6 +82,14 @@ def to_terms(message: pb.Terms) -> Terms:
 
 def _to_ramp(message: pb.Ramp) -> Ramp:
     return Ramp(message.start, message.target, message.since, message.over, cast(RampUnit, message.unit))
+
+
+def from_shadow(one: ShadowAsk) -> pb.Shadow:
+    return pb.Shadow(rule=one.rule, step=one.step, value=one.value)
+
+
+def to_shadow(message: pb.Shadow) -> ShadowAsk:
+    return ShadowAsk(message.rule, message.step, message.value)
 
 
 def from_wish(wish: Wish) -> pb.Wish:

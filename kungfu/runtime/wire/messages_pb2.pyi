@@ -62,7 +62,7 @@ class Ramp(_message.Message):
     def __init__(self, start: _Optional[float] = ..., target: _Optional[float] = ..., since: _Optional[int] = ..., over: _Optional[float] = ..., unit: _Optional[str] = ...) -> None: ...
 
 class Arrival(_message.Message):
-    __slots__ = ("version", "number", "rank", "wish", "digests", "round", "gaps")
+    __slots__ = ("version", "number", "rank", "wish", "digests", "round", "gaps", "shadows")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class Arrival(_message.Message):
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GAPS_FIELD_NUMBER: _ClassVar[int]
+    SHADOWS_FIELD_NUMBER: _ClassVar[int]
     version: int
     number: int
     rank: int
@@ -77,7 +78,18 @@ class Arrival(_message.Message):
     digests: _containers.RepeatedScalarFieldContainer[int]
     round: int
     gaps: _containers.RepeatedCompositeFieldContainer[Gap]
-    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., wish: _Optional[str] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ...) -> None: ...
+    shadows: _containers.RepeatedCompositeFieldContainer[Shadow]
+    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., wish: _Optional[str] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ...) -> None: ...
+
+class Shadow(_message.Message):
+    __slots__ = ("rule", "step", "value")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    rule: str
+    step: int
+    value: float
+    def __init__(self, rule: _Optional[str] = ..., step: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
 
 class Gap(_message.Message):
     __slots__ = ("place", "difference", "largest", "is_rounding")

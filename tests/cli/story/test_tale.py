@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -179,3 +180,39 @@ def test_a_loss_that_is_no_number_is_told_where_it_began_and_at_the_end_if_it_st
 def test_what_a_rule_saw_that_was_no_number_is_told_as_it_was() -> None:
     decision = {**GROWN[5], "saw": {"noise_scale": "NaN", "busy": "-Infinity"}}
     assert "it saw: noise scale NaN, busy -Infinity" in told([GROWN[0], decision])
+
+
+# ---- settings that are changed again and again -----------------------------------------------------------------------
+
+
+def setting(step: int, to: float | None, *, rule: str = "decay", what: str = "learning rate") -> dict[str, Any]:
+    return {
+        "time": float(step),
+        "event": "set",
+        "step": step,
+        "rule": rule,
+        "saw": {"loss": to},
+        "what": what,
+        "to": to,
+    }
+
+
+def test_a_run_of_settings_of_one_rule_is_one_line_and_ends_where_something_else_is_told() -> None:
+    batch = [setting(step, 8.0 * step, rule="batches", what="global batch size") for step in (3, 5)]
+    before = [setting(step, 1 / 2**step) for step in range(1, 5)]
+    events = [*before, *batch, {"time": 6.0, "event": "view", "version": 2, "peers": [0]}, setting(7, 0.5)]
+    stop = setting(8, None, what="stop")
+    lines = [(one.headline, one.details) for one in tell([*events, stop])[:-1]]
+    assert lines == [
+        ("steps 1 to 4: decay sets the learning rate 4 times, from 0.500 to 0.0625", ("at last it saw: loss 0.0625",)),
+        ("steps 3 to 5: batches sets the global batch size 2 times, from 24 to 40", ("at last it saw: loss 40",)),
+        ("view 2 is in force, 1 peer: peer 0", ()),
+        ("step 7: decay sets the learning rate to 0.500", ("it saw: loss 0.500",)),
+        ("step 8: decay ends training", ("it saw: loss -",)),
+    ]
+
+
+def test_what_differs_in_the_shadow_is_told() -> None:
+    event = {"event": "shadow dissent", "view": 3, "shadows": {"0": "shadow(grow) asks for 2 at step 50", "1": ""}}
+    differ = "rules in the shadow differ between the peers of view 3"
+    assert sentence(event) == f"{differ}: rank 0: shadow(grow) asks for 2 at step 50; rank 1: nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ import pytest
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
 from kungfu.runtime.attachment.protocol import Silence
 from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
+from kungfu.runtime.deciding.shadow import ShadowAsk
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.loss import Loss
 from kungfu.runtime.peer.membership import Membership
@@ -304,6 +306,29 @@ def test_the_leaders_wish_counts_and_a_dissent_is_recorded() -> None:
         assert [passage.after.rank for passage in passages] == [0, None]
         running.members[0].membership.finish({}, leaving=False)
         assert running.agent.reports == ['{"event": "dissent", "view": 1, "wishes": {"0": "rule asks for 1", "1": ""}}']
+
+
+def test_what_only_some_peers_would_have_asked_for_in_the_shadow_is_recorded() -> None:
+    def meet(*shadows: tuple[ShadowAsk, ...]):
+        return lambda member: member.membership.meet(
+            member.state, TERMS, wish=None, shadows=shadows[running.members.index(member)]
+        )
+
+    two, close, three = (ShadowAsk("shadow(grow)", 50, value) for value in (2.0, 2.00001, 3.0))
+    with job(b"state", b"state") as running:
+        running.all_do(meet((two,), (close,)))
+        running.all_do(meet((two,), (three,)))
+        part = lambda member: member.membership.part(  # noqa: E731 - one deed
+            member.state, TERMS, shadows=() if running.members.index(member) else (two,)
+        )
+        running.all_do(part)
+        running.members[0].membership.finish({}, leaving=False)
+        found = [json.loads(report) for report in running.agent.reports]
+        assert [one["event"] for one in found] == ["shadow dissent"] * 2
+        assert found[0]["shadows"] == {
+            "0": "shadow(grow) asks for 2 at step 50", "1": "shadow(grow) asks for 3 at step 50",
+        }  # fmt: skip
+        assert found[1]["shadows"] == {"0": "shadow(grow) asks for 2 at step 50", "1": ""}
 
 
 def test_what_the_leader_was_told_from_outside_comes_before_the_rules_and_is_no_dissent() -> None:

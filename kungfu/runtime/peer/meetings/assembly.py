@@ -9,6 +9,7 @@ from functools import partial
 from kungfu.errors import KungfuError
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.deciding.decide import Decision
+from kungfu.runtime.deciding.shadow import differing
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.peer.meetings.install import from_leader
@@ -18,7 +19,7 @@ from kungfu.runtime.peer.service import PeerService, barrier_key
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_terms, from_view, from_wish
+from kungfu.runtime.wire.convert import from_terms, from_view, from_wish, to_shadow
 from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub
 
 __all__ = ["Assembly"]
@@ -61,6 +62,7 @@ class Assembly:
             again = pb.Arrival(
                 version=arrival.version, number=arrival.number, rank=arrival.rank, wish=arrival.wish, round=1,
                 digests=state.sampled_digest(turn_of(arrival.version, arrival.number)).values(), gaps=from_gaps(gaps),
+                shadows=arrival.shadows,
             )  # fmt: skip
             return self._held(view, again, decision, names)
 
@@ -96,6 +98,7 @@ class Assembly:
             else:
                 self._log_rounding(names, arrivals, view)
                 self._log_dissent({rank: message.wish for rank, message in arrivals.items()}, view)
+                self._log_other_shadows(arrivals, view)
                 verdict = self._announce(view, decision())
         except KungfuError as error:
             meeting.conclude(pb.Verdict(error=str(error), kind=type(error).__name__))
@@ -115,6 +118,13 @@ class Assembly:
         if len(set(wishes.values())) > 1:
             fields = {"event": "dissent", "view": view.version, "wishes": {str(r): w for r, w in wishes.items()}}
             self.agency.record("events", fields)
+
+    def _log_other_shadows(self, arrivals: Mapping[int, pb.Arrival], view: View) -> None:
+        """What only some peers would have asked for: nobody acts on it yet, and rank 0 tells of its own only."""
+        asked = {rank: [*map(to_shadow, message.shadows)] for rank, message in sorted(arrivals.items())}
+        if found := differing(asked):
+            shadows = {str(rank): what for rank, what in found.items()}
+            self.agency.record("events", {"event": "shadow dissent", "view": view.version, "shadows": shadows})
 
     def _announce(self, view: View, decision: Decision) -> pb.Verdict:
         """Tells the agent and the joiners; the peers of the view hear it as the answer to their arrival."""
