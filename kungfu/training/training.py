@@ -166,7 +166,7 @@ class Training:
 
         All go into checkpoints. Values meet before the step that follows a barrier: ``get`` is called there, and
         ``set`` where the agreed value is another. Call it between ``attach`` and the first step, in the same order on
-        all peers. Cost: nothing in a step; behind a barrier a message of 8 bytes a shared value, in a new view of all
+        all peers. Cost: nothing in a step; behind a barrier a message of 64 bytes a shared value, in a new view of all
         of them.
         Raises ``UsageError`` for a name, a value or a moment that does not fit, and later for values that differ.
 

@@ -171,10 +171,9 @@ def _rounded(event: Fields) -> str:
         for one in items_of(event, "widest")
         if isinstance(one, Mapping)
     )
-    return (
-        f"{count(event.get('variables'), 'variable')} differed by rounding between the peers of view "
-        f"{figure(event.get('view'))} and are now rank 0's: {widest}"
-    )
+    view = f" of view {figure(event.get('view'))}" if event.get("view") else ""
+    many, are = count(event.get("variables"), "variable"), "is" if event.get("variables") == 1 else "are"
+    return f"{many} differed by rounding between the peers{view} and {are} now rank 0's: {widest}"
 
 
 def _dissent(event: Fields) -> str:

@@ -7,7 +7,6 @@ is at the same place: before the next step.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.runtime.peer.replicate import Gap, gap_of
+from kungfu.training.graph.unlike import unlike
 from kungfu.training.keeping.hooks import Rescaled
 from kungfu.training.keeping.registry import Registry
 
@@ -45,22 +46,25 @@ class Together:
     total: Callable[[Sequence[Any]], Sequence[Any]]
 
 
-def exchange(registry: Registry, due: Due, peers: Together) -> None:
+def exchange(registry: Registry, due: Due, peers: Together) -> dict[str, Gap]:
     """Reads the program's values, makes them what the peers agree on, and gives those that are others back.
 
-    Cost: a message with 8 bytes a shared value, with all of them in a new view, and one with those that are averaged.
-    Raises ``UsageError`` for a shared value that differs between peers that were there before.
+    Gives how far those shared values were from the agreed ones that differed by rounding only; see `gap_of`.
+    Cost: a message with 64 bytes a shared value, with all of them in a new view, and one with those that are averaged.
+    Raises ``UsageError`` for a shared value that differs by more between peers that were there before.
     """
     registry.collect()
+    rounded: dict[str, Gap] = {}
     if peers.size > 1:
         shared, averaged = registry.of("shared"), registry.of("averaged")
         if shared and due.source is None:
-            _compare(shared, peers)
+            rounded = _compare(shared, peers)
         elif shared:
-            _give(shared, due, peers)
+            rounded = _give(shared, due, peers)
         if averaged:
             _average(averaged, due, peers)
     registry.restore()
+    return rounded
 
 
 def _average(averaged: Mapping[str, tf.Variable], due: Due, peers: Together) -> None:
@@ -72,28 +76,53 @@ def _average(averaged: Mapping[str, tf.Variable], due: Due, peers: Together) -> 
         variable.assign(total / tf.cast(len(holders), total.dtype))
 
 
-def _compare(shared: Mapping[str, tf.Variable], peers: Together) -> None:
-    """All are equal exactly if each is the mean of all."""
-    own = np.array([zlib.crc32(one.numpy().tobytes()) for one in shared.values()], np.int64)
-    (total,) = peers.total([tf.constant(own)])
-    for name, mine, all_of_them in zip(shared, own, total.numpy(), strict=True):
-        if peers.size * mine != all_of_them:
+def _compare(shared: Mapping[str, tf.Variable], peers: Together) -> dict[str, Gap]:
+    """Values that differ by rounding become rank 0's; all peers find the same ones, and all raise where one is not."""
+    places = unlike(list(shared.values()), size=peers.size, total=peers.total)
+    if not places:
+        return {}
+    found = {name: one for place, (name, one) in enumerate(shared.items()) if place in places}
+    agreed = _sent(found, source=0, peers=peers)
+    gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in found.items()}
+    others = np.array([not gap.is_rounding for gap in gaps.values()], np.int64)
+    for name, more in zip(found, peers.total([tf.constant(others)])[0].numpy(), strict=True):
+        if more:
             raise _differing(name, peers)
+    return _taken(found, agreed, gaps)
 
 
-def _give(shared: Mapping[str, tf.Variable], due: Due, peers: Together) -> None:
+def _give(shared: Mapping[str, tf.Variable], due: Due, peers: Together) -> dict[str, Gap]:
+    agreed = _sent(shared, source=due.source or 0, peers=peers)
+    gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in shared.items()}
+    for name, gap in gaps.items():
+        if not gap.is_rounding and not due.takes:
+            raise _differing(name, peers)
+    rounded = _taken(shared, agreed, gaps)
+    return {} if due.takes else rounded
+
+
+def _sent(shared: Mapping[str, tf.Variable], *, source: int, peers: Together) -> dict[str, np.ndarray[Any, Any]]:
+    """The values of rank ``source``: a sum to which nobody else adds anything."""
     content = b"".join(one.numpy().tobytes() for one in shared.values())
     words = np.frombuffer(content + b"\0" * (-len(content) % 4), np.int32)
-    (total,) = peers.total([tf.constant(words if peers.rank == due.source else np.zeros_like(words))])
-    agreed, start = total.numpy().tobytes(), 0
+    (total,) = peers.total([tf.constant(words if peers.rank == source else np.zeros_like(words))])
+    agreed, values, start = total.numpy().tobytes(), {}, 0
     for name, one in shared.items():
-        dtype = one.dtype.as_numpy_dtype
-        stop = start + int(np.prod(one.shape)) * np.dtype(dtype).itemsize
-        if agreed[start:stop] != content[start:stop]:
-            if not due.takes:
-                raise _differing(name, peers)
-            one.assign(np.frombuffer(agreed[start:stop], dtype).reshape(one.shape))
-        start = stop
+        dtype = np.dtype(one.dtype.as_numpy_dtype)
+        count = int(np.prod(one.shape))
+        values[name] = np.frombuffer(agreed, dtype, count, offset=start).reshape(one.shape)
+        start += count * dtype.itemsize
+    return values
+
+
+def _taken(
+    shared: Mapping[str, tf.Variable], agreed: Mapping[str, np.ndarray[Any, Any]], gaps: Mapping[str, Gap]
+) -> dict[str, Gap]:
+    """Assigns what differs; gives what differed by rounding."""
+    changed = {name for name, one in shared.items() if one.numpy().tobytes() != agreed[name].tobytes()}
+    for name in changed:
+        shared[name].assign(agreed[name])
+    return {name: gap for name, gap in gaps.items() if name in changed and gap.is_rounding}
 
 
 def _differing(name: str, peers: Together) -> UsageError:

@@ -18,6 +18,7 @@ from kungfu.runtime.checkpoints import Folder, Manifest, find, has_step
 from kungfu.runtime.deciding.decide import Terms
 from kungfu.runtime.deciding.identity import Description
 from kungfu.runtime.peer.passage import Passage
+from kungfu.runtime.peer.replicate import Gap
 from kungfu.runtime.settings import Keeping
 from kungfu.training.description import describe
 from kungfu.training.graph.state import StateClasses, TrainingState, plant_seeds
@@ -149,8 +150,10 @@ class Keeper:
         due = self.due
         if due is None:
             return
-        exchange(self.registry, due, peers)
+        rounded = exchange(self.registry, due, peers)
         met()
+        if rounded:
+            self._record("events", _rounded(rounded, rank=peers.rank))
         self.due = None
         if due.rescaled is not None:
             self.hooks.call(due.rescaled)
@@ -224,6 +227,12 @@ def _due(passage: Passage, *, step: int, founds: bool) -> Due:
     sizes = before.view.size, after.view.size
     change = change_of(*sizes, recovered=survived is not None)
     return Due(sources[0], survived is not None, sources, Rescaled(change, *sizes, after.rank, step))
+
+
+def _rounded(gaps: Mapping[str, Gap], *, rank: int) -> dict[str, Any]:
+    """The event of registered values that differed from rank 0's by rounding."""
+    widest = [{"name": name, "difference": gap.difference, "largest": gap.largest} for name, gap in gaps.items()][:3]
+    return {"event": "rounded", "ranks": [rank], "variables": len(gaps), "widest": widest}
 
 
 def _told(data: Mapping[str, int]) -> str:

@@ -59,6 +59,17 @@ def met(programs: Sequence[Program], dues: Sequence[Due]) -> list[BaseException 
         return [one.exception() for one in meetings]
 
 
+def found(programs: Sequence[Program], dues: Sequence[Due]) -> list[Any]:
+    """The same of those who raise nothing: what exchange gave each."""
+    size = len(programs)
+    with ThreadPoolExecutor(size) as pool:
+        meetings = [
+            pool.submit(exchange, program.registry, due, Together(rank, size, total))
+            for rank, (program, due, total) in enumerate(zip(programs, dues, totals(size), strict=True))
+        ]
+        return [one.result() for one in meetings]
+
+
 def stayed(mean: Sequence[float] = (1.0, 2.0), own: str = "a") -> Program:
     program = Program(counter=5, mean=mean, own=own, teacher=3.0)
     program.held["log"] = {"best": 0.25}
@@ -100,6 +111,30 @@ def test_a_shared_value_that_differs_between_peers_that_stayed_is_named(due):
     errors = [one for one in met([first, second], [due, due]) if isinstance(one, UsageError)]
     assert errors
     assert "'counter' differs between the peers" in str(errors[0])
+
+
+@pytest.mark.parametrize("due", [Due(), Due(0)], ids=["same view", "new view"])
+def test_a_shared_value_that_differs_by_rounding_becomes_rank_0s_and_is_told(due):
+    first, second, third = stayed(), stayed(), stayed()
+    second.teacher.assign([3.00001, 0.5])
+    told = found([first, second, third], [due] * 3)
+    assert second.teacher.numpy().tolist() == [3.0, 0.5]
+    assert [list(one) for one in told] == [[], ["teacher"], []]
+    assert told[1]["teacher"].difference == pytest.approx(1e-5, rel=0.1)
+
+
+@pytest.mark.parametrize("due", [Due(), Due(0)], ids=["same view", "new view"])
+def test_a_float_that_differs_by_more_is_named(due):
+    first, second = stayed(), stayed()
+    second.teacher.assign([3.01, 0.5])
+    errors = [one for one in met([first, second], [due, due]) if isinstance(one, UsageError)]
+    assert "'teacher' differs between the peers" in str(errors[0])
+
+
+def test_at_a_barrier_of_the_same_view_all_raise_where_a_value_differs_by_more():
+    first, second, third = stayed(), stayed(), stayed()
+    third.held["counter"] = 4
+    assert [type(one) for one in met([first, second, third], [Due()] * 3)] == [UsageError] * 3
 
 
 def test_at_a_barrier_of_the_same_view_only_averaged_values_change():

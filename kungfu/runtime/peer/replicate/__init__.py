@@ -6,7 +6,7 @@ from kungfu.runtime.peer.replicate.fetch import fetch
 from kungfu.runtime.peer.replicate.lend import Desk, lent
 from kungfu.runtime.peer.replicate.place import Place
 from kungfu.runtime.peer.replicate.reconcile import reconciled
-from kungfu.runtime.peer.replicate.rounding import ROUNDING, Gap
+from kungfu.runtime.peer.replicate.rounding import ROUNDING, Gap, gap_of
 from kungfu.runtime.peer.replicate.settle import settled
 from kungfu.runtime.peer.replicate.state import ReplicatedState
 
@@ -21,6 +21,7 @@ __all__ = [
     "digests",
     "fetch",
     "first_difference",
+    "gap_of",
     "lent",
     "reconciled",
     "sampled",
