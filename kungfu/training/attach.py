@@ -48,8 +48,8 @@ def attach(
 
     Under ``kungfu-run`` this process becomes a peer of the job; alone it trains by itself, with the same program.
     ``policies`` are checked and compiled here, together with the one that ``kungfu-run --policy`` names. ``seed`` is
-    the job's seed, from which each peer's dropout masks follow. ``budget`` bounds how often the policies together may
-    change the cluster.
+    the job's seed, from which follows what each peer draws in its steps (dropout's masks, ``tf.random``): numbers of
+    its own. Alone it has no effect. ``budget`` bounds how often the policies together may change the cluster.
 
     Raises ``UsageError`` for a model or optimizer that has no variables yet and for a TensorFlow with one thread
     between ops, ``PolicyError`` for a policy that is wrong.
@@ -68,7 +68,8 @@ def attach(
     deadlines = settings.deadlines if settings else Deadlines()
     attachment = _attachment(settings, deadlines)
     state = _state(model, optimizers, ledger, program)
-    plant_seeds(state.classes.own, seed=seed, peer=settings.peer if settings else 0)
+    if settings is not None:  # a program that runs alone draws what it would draw without kungfu
+        plant_seeds(state.classes.own, seed=seed, peer=settings.peer)
     membership = _membership(settings, attachment, ledger)
     atexit.register(membership.close)  # however the program ends, what it recorded reaches the agent first
     if settings is not None:

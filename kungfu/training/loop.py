@@ -202,6 +202,8 @@ class Loop:
         """Traces, warms up on a copy of the state where there is a job, and enters it."""
         equipment = self.barrier.equipment
         self.barrier.keeper.begin()
+        if self._gate is not None:
+            self.trace.streams = self.barrier.keeper.streams()
         compiled = self.compiled(function, tensors, structure)
         if self._gate is not None:
             warmed_up(compiled, equipment.attachment, tensors, effects=effects_of(self.trace.graph, gate=self._gate))

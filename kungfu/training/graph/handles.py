@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["is_variable", "read", "write"]
+__all__ = ["dtype_of", "is_variable", "read", "shape_of", "write"]
 
 
 def is_variable(tensor: Any) -> bool:
@@ -26,7 +26,7 @@ def is_variable(tensor: Any) -> bool:
 
 def read(handles: Iterable[Any]) -> list[Any]:
     """Host: what the variables hold. Nothing is copied: a variable's next write goes to other memory."""
-    return [tf.raw_ops.ReadVariableOp(resource=one, dtype=_dtype(one)) for one in handles]
+    return [tf.raw_ops.ReadVariableOp(resource=one, dtype=dtype_of(one)) for one in handles]
 
 
 def write(handles: Iterable[Any], values: Iterable[Any]) -> None:
@@ -35,5 +35,11 @@ def write(handles: Iterable[Any], values: Iterable[Any]) -> None:
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
-def _dtype(handle: Any) -> Any:
+def dtype_of(handle: Any) -> Any:
+    """That of a variable, by its handle."""
     return tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+
+
+def shape_of(handle: Any) -> Any:
+    """That of a variable, by its handle; as it was declared."""
+    return tf.TensorShape(handle._handle_data.shape_and_type[0].shape)

@@ -10,15 +10,19 @@ import tensorflow as tf
 
 from kungfu.training.graph.effects import Gate
 from kungfu.training.graph.handles import is_variable
+from kungfu.training.graph.streams import Streams
 
 __all__ = ["Trace"]
 
 
 class Trace:
-    """The last trace of a function that was made by ``traced``; its prints and summaries stand behind a ``gate``."""
+    """The last trace of a function that was made by ``traced``.
 
-    def __init__(self, gate: Gate | None = None) -> None:
-        self._gate, self._around = gate, ExitStack()
+    Its prints and summaries stand behind a ``gate``, and it draws from ``streams`` of this peer's, where there are.
+    """
+
+    def __init__(self, gate: Gate | None = None, streams: Streams | None = None) -> None:
+        self._gate, self.streams, self._around = gate, streams, ExitStack()
         self.averages = 0  # calls of training.average()
         self.means: list[Any] = []  # what it gave
         self.graph: Any = None  # of the function
@@ -53,11 +57,15 @@ class Trace:
         self._ours = _ids(_captured())
         if self._gate is not None:
             self._around.enter_context(self._gate.around())
+        if self.streams is not None and not tf.executing_eagerly():
+            self.streams.seed(tf.compat.v1.get_default_graph())
 
     @tf.autograph.experimental.do_not_convert
     def _end(self) -> None:
         if not tf.executing_eagerly():  # op by op nothing is captured: what was known of the trace stays
             self.graph = tf.compat.v1.get_default_graph()
+            if self.streams is not None:
+                self.streams.exchange(self.graph)
             self.handles = [one for one in _captured() if id(one) not in self._ours]
 
 

@@ -22,6 +22,7 @@ from kungfu.runtime.peer.replicate import Gap
 from kungfu.runtime.settings import Keeping
 from kungfu.training.description import describe
 from kungfu.training.graph.state import StateClasses, TrainingState, plant_seeds
+from kungfu.training.graph.streams import Owned, Streams
 from kungfu.training.keeping.checkpoint import Draft, Subject
 from kungfu.training.keeping.exchange import Due, Together, exchange
 from kungfu.training.keeping.hooks import Hooks, Rescaled, change_of
@@ -84,6 +85,16 @@ class Keeper:
     def shared(self) -> list[tf.Variable]:
         """What is equal on all peers, registered variables too."""
         return list(self._sealed().classes.shared.values())
+
+    def streams(self) -> Streams:
+        """The random numbers of this peer's steps. Of states that are registered as its own peer 0 goes on with those
+        of a checkpoint."""
+        trained, after = self._trained, 0 if self._resumed is None else self._resumed.step
+        goes_on = after > 0 and trained.peer == 0
+        planted = () if goes_on else tuple(self.registry.of("own").values())
+        own = self._sealed().classes.own.values()
+        untouched = [*self.shared(), *(one for one in own if not any(one is other for other in planted))]
+        return Streams([trained.seed, trained.peer, after], Owned(untouched, planted))
 
     def resume(self, folder: Path) -> Path | None:
         """Loads the newest checkpoint of a folder; see ``Training.resume``."""

@@ -33,6 +33,7 @@ def main() -> None:
     training = kf.attach(model, optimizer)
     training.register("counter", counter)
     called: list[int] = []
+    drawn = tf.Variable(0.0)
 
     @training.step
     def step(x, index):
@@ -40,6 +41,7 @@ def main() -> None:
             loss = tf.reduce_mean(tf.square(model(x, training=True)))
         metric.update_state(tf.ones_like(index))
         tf.py_function(lambda: called.append(1), [], [])
+        drawn.assign(tf.random.uniform([]))
         gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         seen.scatter_add(tf.IndexedSlices(tf.ones_like(index), index))
@@ -56,6 +58,8 @@ def main() -> None:
         "counted": float(metric.count),
         "counter": int(counter),
         "called": len(called),
+        "drawn": float(drawn),
+        "between": float(tf.random.uniform([])),
         "traces": training.traces(),
         "weights": zlib.crc32(b"".join(np.asarray(one).tobytes() for one in [*model.weights, *optimizer.variables])),
     }
