@@ -6,7 +6,7 @@ import hmac
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from contextlib import suppress
 from functools import partial
@@ -36,6 +36,8 @@ __all__ = [
 LOOK_S = 0.2  # between two looks at whether a wait is in vain
 _SOON_S = 0.02  # before a call is made again for the first time
 _PROBE_S = 1.0
+# Who connects and says nothing gives its place up to others. A caller of ours that was idle connects anew.
+_BOUNDS = [("grpc.server_handshake_timeout_ms", 10_000), ("grpc.max_connection_idle_ms", 60_000)]
 
 RpcError = grpc.RpcError
 
@@ -60,10 +62,12 @@ class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
 
-        def refuse(request: object, context: Any) -> None:
+        def refuse(requests: object, context: Any) -> Iterator[None]:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "this job's secret is missing or wrong")
+            yield
 
-        self._refuse = grpc.unary_unary_rpc_method_handler(refuse)
+        # As if for a stream: gRPC lets a thread wait for the one request of any other call, which need never come.
+        self._refuse = grpc.stream_stream_rpc_method_handler(refuse)
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         given = dict(details.invocation_metadata).get(_SECRET_KEY, "")
@@ -82,13 +86,26 @@ class Server:
         self._server.stop(grace=0.2).wait(1.0)
 
 
-def serve(register: Callable[[Any], None], *, host: str, secret: str, threads: int, port: int = 0) -> Server:
+def serve(
+    register: Callable[[Any], None], *, host: str, secret: str, threads: int, port: int = 0, connections: int = 512
+) -> Server:
     """Starts a server that answers only calls with ``secret``, on a free port if none is given; ``register`` adds the
-    services to it. Raises ``UsageError`` where it cannot listen there."""
+    services to it.
+
+    A call without the secret is refused before anything of its request is read, and holds no thread. Of ``connections``
+    there are so many at most at a time, or eight for each thread: strangers do not use up what this process may open.
+
+    Raises ``UsageError`` where it cannot listen there.
+    """
     server = grpc.server(
         futures.ThreadPoolExecutor(threads, thread_name_prefix="kungfu-rpc"),
         interceptors=[_SecretRequired(secret)],
-        options=_OPTIONS,
+        options=[
+            *_OPTIONS,
+            *_BOUNDS,
+            ("grpc.max_concurrent_streams", max(100, threads)),
+            ("grpc.max_allowed_incoming_connections", max(connections, 8 * threads)),
+        ],
     )
     register(server)
     try:

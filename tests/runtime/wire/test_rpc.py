@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -92,6 +93,58 @@ def test_a_call_without_any_secret_is_refused() -> None:
         with pytest.raises(grpc.RpcError, match="secret is missing or wrong"):
             PeerServiceStub(channel).Admit(pb.Admission(), timeout=10.0)
         assert service.admitted == []
+
+
+def test_calls_without_the_secret_that_never_send_their_request_hold_up_nobody() -> None:
+    with served() as (service, address), stranger(address) as connection:
+        for stream in range(1, 2 * 60, 2):
+            connection.sendall(_headers(stream))
+        refused = b""
+        while refused.count(b"grpc-status") < 1:
+            refused += connection.recv(1 << 16)
+        began = time.monotonic()
+        admit(address, secret=SECRET)
+        assert time.monotonic() - began < 5.0, "and not only when they hang up"
+        assert service.admitted == [3]
+
+
+def test_strangers_take_no_more_connections_than_the_server_has_for_all() -> None:
+    server = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret=SECRET, threads=1, connections=8)
+    try:
+        with ExitStack() as stack:
+            several = [stack.enter_context(stranger(server.address)) for _ in range(40)]
+            ended = [connection for connection in several if _is_ended(connection)]
+            assert len(ended) >= 40 - 8 - 1
+    finally:
+        server.stop()
+
+
+@contextmanager
+def stranger(address: str) -> Iterator[socket.socket]:
+    """A connection that speaks HTTP/2 (RFC 9113) and has sent its preface and its settings."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10.0) as connection:
+        with suppress(ConnectionError):  # it may be ended by the time
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        yield connection
+
+
+def _headers(stream: int) -> bytes:
+    """The frame that begins a call of Admit, and says that more comes."""
+    fields = {":path": "/kungfu.PeerService/Admit", "te": "trailers", "content-type": "application/grpc"}
+    block = b"\x83\x86" + b"".join(
+        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in {":authority": "x", **fields}.items()
+    )
+    return len(block).to_bytes(3, "big") + b"\x01\x04" + stream.to_bytes(4, "big") + block
+
+
+def _is_ended(connection: socket.socket) -> bool:
+    """Whether the server has hung up, and did not even say its own settings."""
+    try:
+        return connection.recv(1 << 10) == b""
+    except ConnectionError:
+        return True
 
 
 def test_a_stream_is_refused_too() -> None:
