@@ -17,7 +17,7 @@ Fields = Mapping[str, Any]
 def lost(event: Fields) -> tuple[str, list[str]]:
     """A peer that ended in the middle: its own last word, and where to read on."""
     said, peer = text_of(event, "error"), figure(event.get("peer"))
-    last = [f"its last error: {said}"] if event.get("error") else []
+    last = [f"its last error: {said}"] if event.get("error") and said not in text_of(event, "how") else []
     return sentence({**event, "error": ""}), [*last, f"what it printed is in peers/peer-{peer}.log"]
 
 

@@ -200,9 +200,10 @@ def _finished(event: Fields) -> str:
 
 
 def _lost(event: Fields) -> str:
-    said, rank, peer = event.get("error"), number(event.get("rank")), figure(event.get("peer"))
+    how, said = text_of(event, "how"), str(event.get("error") or "")
+    rank, peer = number(event.get("rank")), figure(event.get("peer"))
     who = f"peer {peer}" if rank is None else f"rank {rank:.0f} (peer {peer})"
-    return f"{who} is lost: {text_of(event, 'how')}{f' ({said})' if said else ''}"
+    return f"{who} is lost: {how}{'' if said in how else f' ({said})'}"
 
 
 def _program_ended(event: Fields) -> str:

@@ -115,6 +115,8 @@ class Executor:
         self._relay.announce(command, alive)
 
     def _obituary(self, command: decided.Announce, cluster: Cluster) -> dict[str, Any]:
-        said = headline(self.tails.get(command.peer, ()))
+        """What it said of its end itself comes before its output, which is complete only when the process has ended."""
+        raised = cluster.losses.raised.get(command.peer)
+        said = raised.error if raised is not None else headline(self.tails.get(command.peer, ()))
         rank = None if cluster.view is None else cluster.view.rank_of(command.peer)
         return {"event": "lost", "peer": command.peer, "rank": rank, "how": command.how, "error": said}
