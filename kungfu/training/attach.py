@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,14 @@ from kungfu.training.record.pace import Pace
 from kungfu.training.record.recorder import Recorder
 from kungfu.training.training import Training
 
-__all__ = ["attach"]
+__all__ = ["attach", "attached_models"]
+
+_ATTACHED: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def attached_models() -> list[Any]:
+    """The models that were attached in this process and are still in use."""
+    return list(_ATTACHED)
 
 
 def attach(
@@ -59,6 +67,7 @@ def attach(
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     _check_threads()
     _build(model, optimizers)
+    _ATTACHED.add(model)
     named = [load_policy(settings.policy)] if settings and settings.policy else []
     plan = compile_policies([*policies, *named], budget=budget)
     with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by

@@ -91,3 +91,18 @@ def test_a_policy_of_the_command_line_joins_those_of_the_program(tmp_path):
     assert ended.sizes == [2, 1]
     assert ended.all_of("decision")[0]["rule"] == "from_step"
     assert ended.all_of("decision")[0]["step"] == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "fitted", "words"),
+    [
+        ("never", 0, ("has not loaded kungfu", "each peer would train a model of its own")),
+        ("around", 2, ("on the model that kf.attach() was given", "goes around training.step")),
+    ],
+)
+def test_fit_of_keras_is_told_at_its_start_where_it_would_train_the_peers_apart(tmp_path, how, fitted, words):
+    ended = ran(tmp_path, "-np", 1, program="fitting.py", arguments=[how])
+    refused(ended, "UsageError: model.fit() was called", *words, "write the loop with kf.attach()")
+    printed = (ended.folder / "peers" / "peer-0.log").read_text()
+    assert printed.count("fit is over\n") == fitted
+    assert printed.count("kungfu: model.fit() before kf.attach(): each peer trains this model apart") == bool(fitted)

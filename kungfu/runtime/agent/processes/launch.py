@@ -17,6 +17,7 @@ from typing import Protocol
 import psutil
 
 from kungfu.runtime.agent.processes import shim
+from kungfu.runtime.agent.processes.fit_guard import guarded
 from kungfu.runtime.agent.processes.seats import device_of, devices_of
 
 __all__ = ["Log", "Process", "bury", "end", "end_all", "share_of_host", "start", "threads_each"]
@@ -111,7 +112,7 @@ def start(command: list[str], *, environment: Mapping[str, str], log: Log, folde
     line, theirs = socket.socketpair()
     with theirs:
         child = subprocess.Popen(
-            [sys.executable, "-S", "-E", shim.__file__, str(theirs.fileno()), folder, *command],
+            [sys.executable, "-S", "-E", shim.__file__, str(theirs.fileno()), folder, *guarded(command)],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

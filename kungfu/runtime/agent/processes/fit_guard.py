@@ -1,0 +1,146 @@
+"""Starts a peer's Python script, and tells where Keras' ``fit`` would train it apart from the others.
+
+``kungfu-run`` has an interpreter run this file with the script as its first argument. The script is then what it is
+under ``python script.py``: ``__main__`` with its own file, ``sys.argv`` and ``sys.path``. Like the shim it is run as a
+file, and imports almost nothing. Keras is not loaded for it: a finder waits until the script loads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import types
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from typing import Any
+
+__all__ = ["guarded"]
+
+_PYTHON = re.compile(r"python(3(\.\d+)?)?$")
+# The modules that define ``fit``, of Keras 3 and of its predecessor, and the classes that have it.
+_TRAINERS = {
+    "keras.src.backend.tensorflow.trainer": "TensorFlowTrainer",
+    "keras.src.backend.jax.trainer": "JAXTrainer",
+    "keras.src.backend.torch.trainer": "TorchTrainer",
+    "tf_keras.src.engine.training": "Model",
+}
+_HOW = (
+    "write the loop with kf.attach() and training.step as the README shows, or start the script without kungfu-run; "
+    "Keras' fit is not carried out by kungfu yet"
+)
+
+
+def guarded(command: Sequence[str]) -> list[str]:
+    """The command with this file before its script, where it is Python with a script; else as it is.
+
+    >>> guarded(["bash", "run.sh"]), guarded(["python", "-m", "train"])
+    (['bash', 'run.sh'], ['python', '-m', 'train'])
+    >>> [os.path.basename(word) for word in guarded(["/usr/bin/python3.11", "-u", "train.py", "--epochs", "3"])]
+    ['python3.11', '-u', 'fit_guard.py', 'train.py', '--epochs', '3']
+    """
+    words = list(command)
+    if not words or not _PYTHON.match(os.path.basename(words[0])):
+        return words
+    place = next((i for i, word in enumerate(words[1:], start=1) if not re.match(r"-[bBdEIOPsSuv]+$", word)), None)
+    if place is None or not words[place].endswith(".py"):
+        return words
+    return [*words[:place], __file__, *words[place:]]
+
+
+class _Watch:
+    """Finds modules as the others do, and puts a check before ``fit`` of those that have one."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Nothing of its own: that of the next finder, changed for a few modules."""
+        if name not in _TRAINERS:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((one for one in found if one is not None), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                execute(module)
+                _check_first(getattr(module, _TRAINERS[name], None))
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one module's loader
+        return spec
+
+
+def _check_first(trainer: Any) -> None:
+    fit: Callable[..., Any] | None = getattr(trainer, "fit", None)
+    if fit is None:
+        return
+
+    @functools.wraps(fit)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _check(self)
+        return fit(self, *args, **kwargs)
+
+    trainer.fit = checked
+
+
+_told: list[str] = []
+
+
+def _check(model: Any) -> None:
+    """Raises ``UsageError`` where ``fit`` can only be a mistake, and says so where it may be one."""
+    module = sys.modules.get("kungfu.training.attach")  # loaded with the first use of it
+    attached = [] if module is None else module.attached_models()
+    if "kungfu" not in sys.modules:
+        raise _refusal(
+            "model.fit() was called in a peer of kungfu-run that has not loaded kungfu: each peer would train a model "
+            f"of its own on all of the data, and nothing would be averaged; {_HOW}"
+        )
+    if any(one is model for one in attached):
+        raise _refusal(
+            "model.fit() was called on the model that kf.attach() was given: it goes around training.step, so nothing "
+            f"would be averaged, and no policy would see its steps; {_HOW}"
+        )
+    if not attached and not _told:
+        _told.append("apart")
+        print(
+            "kungfu: model.fit() before kf.attach(): each peer trains this model apart, on what it is given; what is "
+            f"attached later becomes rank 0's. If it is the training itself: {_HOW}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _refusal(text: str) -> Exception:
+    from kungfu.errors import UsageError  # here: it takes TensorFlow, which a script that calls fit has loaded
+
+    return UsageError(text)
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+    """As Python does, without the lines of this file, at which no user can do anything."""
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    sys.__excepthook__(kind, error.with_traceback(trace), trace)
+
+
+def main() -> None:
+    """Runs the script in place of this file."""
+    del sys.argv[0]
+    script = sys.argv[0]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(script))
+    sys.meta_path.insert(0, _Watch())
+    sys.excepthook = _show
+    file = os.path.abspath(script)
+    program = types.ModuleType("__main__")
+    program.__dict__.update(
+        __file__=file, __builtins__=__builtins__, __loader__=SourceFileLoader("__main__", file), __cached__=None
+    )
+    sys.modules["__main__"] = program
+    with open(script, "rb") as source:
+        code = compile(source.read(), file, "exec", dont_inherit=True)
+    exec(code, program.__dict__)
+
+
+if __name__ == "__main__":
+    main()
