@@ -75,6 +75,7 @@ def test_a_peer_that_raises_and_ends_slowly_holds_nobody_up_and_the_last_line_na
     assert slow["time"] > recovered["time"] + 1.5, "the others did not wait for the end of its process"
     (lost,) = ended.all_of("lost")
     assert "its program raised ValueError: the fifth step was wrong, on purpose (" in lost["how"]
+    assert lost["error"] == "ValueError: the fifth step was wrong, on purpose"
     assert not ended.all_of("dismissed")
     last = ended.output.rstrip().splitlines()[-1]
     assert last.startswith("kungfu-run: 1 peer was lost to an exception of the program on the way: peer 1: ValueError:")
