@@ -100,6 +100,7 @@ class Agent:
         finally:
             self._closing.set()  # first: what was not seen to by now is told to the next head, if there is one
             self._station.happenings.close()
+            self._station.allegiance.close()
             if isinstance(self._role, Head):
                 self._role.close(ending)
             if ending is None:

@@ -58,6 +58,7 @@ class Allegiance:
         self._changed = threading.Condition()
         self._job, self._term, self._number = "", 0, 0
         self._head: int | None = None
+        self._closed = False
         self._promised, self._promised_at = (0, -1), -math.inf
         self._held = Held()
         self._heard, self._now = clock(), 0.0
@@ -161,10 +162,16 @@ class Allegiance:
         return self._promised_at
 
     def await_head(self, timeout_s: float) -> int | None:
-        """The host of the head, waited for; ``None`` if none is known by then."""
+        """The host of the head, waited for; ``None`` if none is known by then, or when this agent ends."""
         with self._changed:
-            self._changed.wait_for(lambda: self._head is not None, timeout=timeout_s)
+            self._changed.wait_for(lambda: self._head is not None or self._closed, timeout=timeout_s)
             return self._head
+
+    def close(self) -> None:
+        """This agent ends: nobody waits here for another head any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def promise(self, term: int, host: int) -> bool:
         """Whether this agent will follow ``host`` in ``term``, and nobody of an earlier one."""

@@ -46,7 +46,7 @@ class Away:
                 if error.code() not in _ELSEWHERE or time.monotonic() > until:
                     raise
             except _NoHeadError:
-                if head == self._allegiance.place or time.monotonic() > until:
+                if head is None or head == self._allegiance.place or time.monotonic() > until:
                     raise
             time.sleep(_AGAIN_S)
 

@@ -86,6 +86,7 @@ class Sender:
         self._settings, self._stamp, self._put = settings, stamp, put
         self._changed = threading.Condition()
         self._pending, self.count, self._closing = pb.Orders(), count, False
+        self._beats = False  # the next heartbeat goes out at once
         self._line = Persistent(
             host.address, secret=settings.secret, method=lambda channel: HostServiceStub(channel).Follow,
             again_s=again_s(settings.deadlines),
@@ -97,6 +98,12 @@ class Sender:
         """Sends this too; of two states only the later one goes out."""
         with self._changed:
             self._pending.MergeFrom(more)
+            self._changed.notify_all()
+
+    def beat(self) -> None:
+        """Sends what every message says of the head now, and not with the next heartbeat."""
+        with self._changed:
+            self._beats = True
             self._changed.notify_all()
 
     def wait(self, version: int, *, deadline: float) -> bool:
@@ -119,11 +126,11 @@ class Sender:
         first = True
         while True:
             with self._changed:
-                if not self._closing and self._pending == _NOTHING:
+                if not self._closing and not self._beats and self._pending == _NOTHING:
                     self._changed.wait(BEAT_S)
                 if self._closing and self._pending == _NOTHING:
                     return
-                message, self._pending = self._pending, pb.Orders()
+                message, self._pending, self._beats = self._pending, pb.Orders(), False
                 self.count += 1
                 message.number = self.count
             answer = self._sent(message)
@@ -239,6 +246,10 @@ class Orders:
             late[0].wait(self._version, deadline=time.monotonic() + _LOOK_S)  # in the end it holds it or is lost
         if all(sender.held >= self._version for sender in senders):
             self._settled = self._version
+            for (
+                sender
+            ) in senders:  # until they know of it, they go on without this head only where the older state allows
+                sender.beat()
         return self._settled == self._version
 
     def _is_late(self, sender: Sender) -> bool:

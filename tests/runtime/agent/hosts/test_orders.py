@@ -93,6 +93,19 @@ def test_an_agent_that_answers_but_does_not_hold_the_newest_state_is_not_counted
         assert standby.cluster.view.version == 3
 
 
+def test_those_who_hold_the_state_hear_at_once_that_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kungfu.runtime.agent.hosts.orders.BEAT_S", 60.0)  # no heartbeat says it
+    with agents(3) as (hosts, made), head_of(hosts) as (orders, _):
+        for number in (1, 2):
+            orders.begin(number)
+        for version in (1, 2):
+            assert orders.settle(state(0, 1, 2, hosts=3, version=version))
+        deadline = time.monotonic() + 10.0
+        while any(len(made[number].allegiance.held.clusters) > 1 for number in (1, 2)):
+            assert time.monotonic() < deadline, "the older state may still hold"
+            time.sleep(0.01)
+
+
 def test_what_an_agent_has_heard_before_it_was_taken_in_once_more_is_counted_on() -> None:
     with agents(2) as (hosts, (_, other)), head_of(hosts) as (orders, _):
         orders.begin(1)
