@@ -74,7 +74,7 @@ class HorovodAttachment:
         return message.all_reduce(values, prescale=prescale, order=order, plug=self._plug, tag=tag)
 
     def prepare(self, size: int) -> str:
-        """Starts what the ``size`` peers of a view to come will meet at; gives its ``HOST:PORT``, '' for none."""
+        """Starts what the ``size`` peers of a view to come will meet at; gives its address, '' for none."""
         if size == 1:
             return ""
         self._stores.append(Store(self._host))

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from kungfu.errors import InternalError, UsageError
 from kungfu.runtime.attachment.horovod.place import Place, place
+from kungfu.runtime.attachment.horovod.store import listens_at
 
 __all__ = ["abandon", "check_reach", "interface_of", "load", "start", "stop"]
 
@@ -37,9 +38,10 @@ def load() -> Any:
 def start(mine: Place, *, store: str, deadline_s: float) -> None:
     """Connects this process to the peers of a view, who all call this at the same time.
 
-    ``store``: ``HOST:PORT`` at which they meet. ``deadline_s``: seconds, rounded up to whole ones, that an engine waits
-    for another to answer, at the meeting and ever after. It does not bound the wait for a peer whose engine answers but
-    whose step does not come. Horovod ends the process if a peer dies during the meeting, a few tens of milliseconds.
+    ``store``: the address of the store at which they meet. ``deadline_s``: seconds, rounded up to whole ones, that an
+    engine waits for another to answer, at the meeting and ever after. It does not bound the wait for a peer whose
+    engine answers but whose step does not come. Horovod ends the process if a peer dies during the meeting, a few tens
+    of milliseconds.
 
     Raises: ``UsageError`` where the others could not reach this engine, see ``check_reach``; ``InternalError`` where
     Horovod says that it cannot start.
@@ -95,10 +97,13 @@ def abandon() -> None:
 
 
 def _variables(mine: Place, *, store: str, deadline_s: float) -> dict[str, str | None]:
-    host, _, port = store.rpartition(":")
+    where = listens_at(store)
+    host, _, port = where.rpartition(":")
+    # Horovod asks http://ADDR:PORT/scope/key: with the store's token in ADDR, PORT becomes a part of the path.
+    address = host if store == where else store
     variables: dict[str, str | None] = {
         "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
         "HOROVOD_HOSTNAME": mine.host,
         "HOROVOD_RANK": str(mine.rank),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
-from kungfu.runtime.attachment.horovod.store import get, get_now, put
+from kungfu.runtime.attachment.horovod.store import get, get_now, listens_at, put
 from kungfu.runtime.attachment.protocol import Abandoned, never
 
 __all__ = ["Roll", "muster"]
@@ -22,7 +22,7 @@ __all__ = ["Roll", "muster"]
 
 @dataclass(frozen=True)
 class Roll:
-    """Who this peer is, and who has to come. ``store`` is the ``HOST:PORT`` at which they meet."""
+    """Who this peer is, and who has to come. ``store`` is the address at which they meet."""
 
     store: str
     job: str
@@ -45,20 +45,20 @@ def muster(roll: Roll, *, deadline: float, abandoned: Abandoned = never) -> None
     Raises: ``DeadlineExceeded`` with the ranks that did not come; ``PeerFailure`` where the store is gone, or a peer
     has not proved that it belongs to the same view of the same job; and with the reason that ``abandoned`` gives.
     """
-    started = time.monotonic()
+    started, where = time.monotonic(), listens_at(roll.store)
     try:
         put(roll.store, key=_key(roll.rank), value=roll.proof(roll.rank))
         there = partial(_is_there, roll, deadline=deadline, abandoned=abandoned)
         missing = [rank for rank in range(roll.size) if not there(rank)]
     except OSError as error:
         raise PeerFailure(
-            f"rank 0 of view {roll.view} does not answer at {roll.store}, where the peers meet ({error}); it has died "
+            f"rank 0 of view {roll.view} does not answer at {where}, where the peers meet ({error}); it has died "
             "or cannot be reached from here: look into its log, and name its host so that all others reach it"
         ) from error
     if missing:
         raise DeadlineExceeded(
             f"waited {time.monotonic() - started:.1f} s for rank {', '.join(map(str, missing))} of {roll.size} to come "
-            f"to view {roll.view} at {roll.store}; look into the log of the missing peers, or raise the deadline"
+            f"to view {roll.view} at {where}; look into the log of the missing peers, or raise the deadline"
         )
 
 

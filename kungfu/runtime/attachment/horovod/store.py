@@ -4,11 +4,17 @@ Horovod's client speaks ``PUT``, ``GET`` and ``DELETE`` of ``/scope/key`` and as
 milliseconds; here a ``GET`` waits a moment for the key to come, which makes a meeting quicker, unless its path ends in
 ``?now``. A store serves one view and is closed after the next: no key is ever left over from another view, and
 ``DELETE``, by which a client says that it is done, has nothing to do.
+
+Horovod's client sends nothing by which it could be known, but it can be told the first part of its paths, as a part of
+the address. So every store draws one that nobody can guess; peers learn it together with the address, in calls with the
+job's secret. A request for any other path is refused before its body is read.
 """
 
 from __future__ import annotations
 
+import hmac
 import http.client
+import secrets
 import socket
 import socketserver
 import threading
@@ -17,21 +23,27 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, final
 
-__all__ = ["Store", "get", "get_now", "put"]
+__all__ = ["Shelf", "Store", "get", "get_now", "listens_at", "put"]
 
 _HOLD_S = 1.0
 _NOW = "now"
 _LONGEST_BYTES = 1 << 16
+_MOST_KEYS = 1 << 14
+_MOST_CALLERS = 1024  # at a time
 _SILENCE_S = 10.0
+_UNKNOWN_S = 5.0  # for who has not said yet what it wants
 
 
 @final
 class Store:
-    """A store that listens on a free port of ``host`` from construction to ``close``."""
+    """A store that listens on a free port of ``host`` from construction to ``close``.
+
+    ``address`` is where, as ``HOST:PORT/TOKEN``: whoever knows it may put and get.
+    """
 
     def __init__(self, host: str) -> None:
         self._server = _Server((host, 0), _Handler)
-        self.address = f"{host}:{self._server.server_address[1]}"
+        self.address = f"{host}:{self._server.server_address[1]}/{self._server.token}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="kungfu-store", daemon=True)
         self._thread.start()
 
@@ -46,7 +58,7 @@ class Store:
 
 
 def put(store: str, *, key: str, value: bytes) -> None:
-    """Puts ``value`` under ``/scope/key`` of the store at ``HOST:PORT``; raises ``OSError`` if it does not answer."""
+    """Puts ``value`` under ``/scope/key`` of the store at this address; raises ``OSError`` if it does not answer."""
     _request(store, "PUT", path=key, body=value)
 
 
@@ -60,32 +72,46 @@ def get_now(store: str, *, key: str) -> bytes | None:
     return _request(store, "GET", path=f"{key}?{_NOW}")
 
 
+def listens_at(store: str) -> str:
+    """The part of a store's address that everybody may read.
+
+    >>> listens_at("10.0.0.1:4711/5ec2e7")
+    '10.0.0.1:4711'
+    """
+    return store.partition("/")[0]
+
+
 def _request(store: str, method: str, *, path: str, body: bytes | None = None) -> bytes | None:
-    connection = http.client.HTTPConnection(store, timeout=_SILENCE_S)
+    connection = http.client.HTTPConnection(listens_at(store), timeout=_SILENCE_S)
     try:
-        connection.request(method, path, body=body)
+        connection.request(method, f"/{store.partition('/')[2]}{path}", body=body)
         response = connection.getresponse()
         value = response.read()
     except http.client.HTTPException as error:
-        raise ConnectionError(f"the store at {store} answered {error!r}") from error
+        raise ConnectionError(f"the store at {listens_at(store)} answered {error!r}") from error
     finally:
         connection.close()
     return value if response.status == HTTPStatus.OK else None
 
 
 @final
-class _Shelf:
-    """The values by key, and those who wait for one."""
+class Shelf:
+    """The values by key, ``most`` of them, and those who wait for one."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = _MOST_KEYS) -> None:
+        self._most = most
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
         self._closed = threading.Event()
 
-    def put(self, key: str, *, value: bytes) -> None:
+    def put(self, key: str, *, value: bytes) -> bool:
+        """Whether there was room for it."""
         with self._changed:
+            if key not in self._values and len(self._values) >= self._most:
+                return False
             self._values[key] = value
             self._changed.notify_all()
+            return True
 
     def get(self, key: str, *, hold_s: float) -> bytes | None:
         with self._changed:
@@ -106,24 +132,42 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
-        self.shelf = _Shelf()
+        self.shelf, self.token = Shelf(), secrets.token_hex(16)
+        self._places = threading.BoundedSemaphore(_MOST_CALLERS)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is a place for one more caller; else it is hung up on."""
+        return self._places.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serves one caller, and gives its place to the next."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
 
 @final
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = _SILENCE_S
+    timeout = _UNKNOWN_S
 
     def do_PUT(self) -> None:
+        key = self._known()
+        if key is None:
+            return
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > _LONGEST_BYTES:
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
-        self.server.shelf.put(self.path, value=self.rfile.read(int(length)))
-        self._answer(HTTPStatus.OK)
+        put = self.server.shelf.put(key, value=self.rfile.read(int(length)))
+        self._answer(HTTPStatus.OK if put else HTTPStatus.INSUFFICIENT_STORAGE)
 
     def do_GET(self) -> None:
-        key, _, query = self.path.partition("?")
+        path = self._known()
+        if path is None:
+            return
+        key, _, query = path.partition("?")
         value = self.server.shelf.get(key, hold_s=0 if query == _NOW else _HOLD_S)
         if value is None:
             self._answer(HTTPStatus.NOT_FOUND)
@@ -131,7 +175,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK, body=value)
 
     def do_DELETE(self) -> None:
-        self._answer(HTTPStatus.OK)
+        if self._known() is not None:
+            self._answer(HTTPStatus.OK)
+
+    def _known(self) -> str | None:
+        """``/scope/key``, for who knows the token; others are refused. Horovod puts a port behind it, as ``:4711``."""
+        first, _, rest = self.path.removeprefix("/").partition("/")
+        if not hmac.compare_digest(first.partition(":")[0].encode(), self.server.token.encode()):
+            self._answer(HTTPStatus.FORBIDDEN)
+            return None
+        self.connection.settimeout(_SILENCE_S)
+        return f"/{rest}"
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing: a meeting is not worth a line on the user's terminal."""

@@ -51,7 +51,7 @@ def seen(before: Pulse, *, count: int, now: float) -> Pulse:
 class Watch:
     """One peer's place in a view, and how to end a wait in it.
 
-    ``store``: ``HOST:PORT``. ``look`` gives the counter of messages; ``deadline_s`` how long one may take at this
+    ``store``: its address. ``look`` gives the counter of messages; ``deadline_s`` how long one may take at this
     moment. ``note`` is told who is late, once a message and on the lowest rank that waits; ``give_up`` why, once.
     """
 

@@ -1,6 +1,7 @@
 """The store at which peers meet, over real connections on the loopback."""
 
 import http.client
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kungfu.runtime.attachment.horovod.store import Store, get, get_now, put
+from kungfu.runtime.attachment.horovod.store import Shelf, Store, get, get_now, put
 
 
 def test_a_value_that_was_put_is_found() -> None:
@@ -45,6 +46,32 @@ def test_a_value_that_is_too_large_is_refused() -> None:
         assert _status(store, "PUT", body=b"x" * (1 << 17)) == http.client.REQUEST_ENTITY_TOO_LARGE
 
 
+@pytest.mark.parametrize("method", ["PUT", "GET", "DELETE"])
+def test_who_does_not_know_the_token_is_refused_before_its_value_is_read(method: str) -> None:
+    with listening() as store:
+        put(store, key="/scope/key", value=b"ours")
+        where, _, token = store.partition("/")
+        for path in ("/scope/key", f"/{token[:-1]}/scope/key", "/:/scope/key", "/", f"/scope/{token}"):
+            assert _status(f"{where}{path}", method, body=None) == http.client.FORBIDDEN
+        with socket.create_connection((where.split(":")[0], int(where.split(":")[1])), timeout=5) as stranger:
+            stranger.sendall(b"PUT /scope/key HTTP/1.0\r\nContent-Length: 60000\r\n\r\n")  # and never sends them
+            assert b" 403 " in stranger.recv(1 << 10)
+        assert get(store, key="/scope/key") == b"ours"
+
+
+def test_horovods_client_is_known_by_the_token_though_a_port_stands_behind_it() -> None:
+    with listening() as store:
+        put(f"{store}:4711", key="/scope/key", value=b"here")
+        assert get(store, key="/scope/key") == b"here"
+
+
+def test_a_store_keeps_no_more_keys_than_any_view_has() -> None:
+    shelf = Shelf(most=3)
+    assert [shelf.put(f"/scope/{number}", value=b"") for number in range(4)] == [True, True, True, False]
+    assert shelf.put("/scope/0", value=b"new"), "one that is there may change"
+    assert shelf.get("/scope/0", hold_s=0) == b"new"
+
+
 def test_a_closed_store_does_not_answer_and_closes_at_once_and_twice() -> None:
     store = Store("127.0.0.1")
     started = time.monotonic()
@@ -76,9 +103,10 @@ def listening() -> Iterator[str]:
 
 
 def _status(store: str, method: str, *, body: bytes | None) -> int:
-    connection = http.client.HTTPConnection(store, timeout=5)
+    where, _, token = store.partition("/")
+    connection = http.client.HTTPConnection(where, timeout=5)
     try:
-        connection.request(method, "/scope/key", body=body)
+        connection.request(method, f"/{token}/scope/key", body=body)
         return connection.getresponse().status
     finally:
         connection.close()
