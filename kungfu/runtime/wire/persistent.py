@@ -99,7 +99,7 @@ class Persistent:
                 except grpc.RpcError as error:
                     self._check(error, began)
                 except grpc.FutureCancelledError:
-                    pass  # its connection was one too many
+                    pass  # the same, before it was sent
                 else:
                     self._keep(one.channel)
                     return answer
@@ -107,8 +107,8 @@ class Persistent:
 
     def _check(self, error: Any, began: float) -> None:
         """Raises an error that is an answer, or one that has lasted."""
-        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return
+        if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
+            return  # its time is up, or its connection was one too many
         if error.code() is not grpc.StatusCode.UNAVAILABLE:
             raise error
         if rpc.is_refused(self._address) and time.monotonic() - began > _REFUSED_S:
