@@ -30,6 +30,7 @@ __all__ = ["ExitReport", "exit_of"]
 
 _TELL_S = 5.0  # an agent that does not answer is gone, and with it this process in a moment
 _GOES_ON_S = 0.5
+_HELD_UP_S = 1.0
 _MOST_CHARACTERS = 300
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _KUNGFU = str(Path(__file__).parents[2])
@@ -40,10 +41,10 @@ class ExitReport:
 
     def __init__(self, settings: Settings) -> None:
         self._settings, self._process = settings, os.getpid()
-        self._lock, self._over = threading.Lock(), threading.Event()
+        self._lock, self._over, self._withdrawn = threading.Lock(), threading.Event(), threading.Event()
         self.steps: Callable[[], int] = lambda: 0
         self.withdraw: Callable[[], None] = lambda: None
-        atexit.register(self.tell)
+        atexit.register(self.close)
         threading.Thread(target=self._await_main, name="kungfu-exit", daemon=True).start()
 
     def left_loop(self) -> None:
@@ -55,19 +56,34 @@ class ExitReport:
         if not self._over.wait(_GOES_ON_S):
             self._say(Exit("loop", step))
 
-    def tell(self) -> None:
-        """The program is over: says how, once, and lets those go who wait for this peer in a message."""
-        with self._lock:
-            if self._over.is_set() or os.getpid() != self._process:  # or this is a child that was forked
-                return
-            self._over.set()
-            self._say(exit_of(getattr(sys, "last_value", None), step=self._steps()))
-            self.withdraw()
+    def close(self) -> None:
+        """The program is over: says how, and lets those go who wait for this peer in a message. Each once."""
+        if os.getpid() == self._process:  # else this is a child that was forked
+            self._tell()
+            self._withdraw()
 
     def _await_main(self) -> None:
-        """Threads of the program may hold its process up long after its main thread has ended."""
+        """Threads of the program may hold its process up long after its main thread has ended.
+
+        Horovod's engine stops well in the main thread only, which mostly comes to it at once.
+        """
         threading.main_thread().join()
-        self.tell()
+        self._tell()
+        if not self._withdrawn.wait(_HELD_UP_S):
+            self._withdraw()
+
+    def _tell(self) -> None:
+        with self._lock:
+            if not self._over.is_set():
+                self._over.set()
+                self._say(exit_of(getattr(sys, "last_value", None), step=self._steps()))
+
+    def _withdraw(self) -> None:
+        with self._lock:
+            first = not self._withdrawn.is_set()
+            self._withdrawn.set()
+        if first:
+            self.withdraw()
 
     def _steps(self) -> int:
         with suppress(Exception):  # TensorFlow may be past answering

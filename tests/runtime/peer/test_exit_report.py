@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -52,3 +54,27 @@ def test_what_an_exception_counts_as_follows_from_its_class(error: BaseException
 
 def test_a_long_message_is_cut() -> None:
     assert len(exit_of(ValueError("x" * 10_000), step=0).error) == 300
+
+
+HELD_UP = """if True:
+    import sys, threading
+    from kungfu.runtime.peer.exit_report import ExitReport
+    from kungfu.runtime.settings import Deadlines, Limits, Settings
+
+    report = ExitReport(Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines()))
+    left = threading.Event()
+    report.withdraw = lambda: (print(threading.current_thread() is threading.main_thread(), flush=True), left.set())
+    if sys.argv[1] == "held up":
+        threading.Thread(target=left.wait).start()
+    raise ValueError("on purpose")
+"""
+
+
+@pytest.mark.slow  # two processes that load gRPC
+@pytest.mark.parametrize(("how", "by_main"), [("at once", "True"), ("held up", "False")])
+def test_others_are_let_go_by_the_main_thread_and_by_another_one_where_threads_hold_that_up(
+    how: str, by_main: str
+) -> None:
+    line = [sys.executable, "-c", HELD_UP, how]
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=30.0, check=False)
+    assert (ended.returncode, ended.stdout.split()) == (1, [by_main]), ended.stderr
