@@ -8,6 +8,7 @@ compared again: no step runs on a state that is not the same everywhere.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -67,6 +68,8 @@ class Membership:
         self._entering: View | None = None
         self._barriers = self._heard = 0
         self._holds = False
+        # A program that ends withdraws in one thread and closes in another; two that unplug Horovod wait for ever.
+        self._unplugging = threading.Lock()
         self._heed_no_more: Callable[[], None] | None = None
 
     @property
@@ -176,12 +179,14 @@ class Membership:
 
     def withdraw(self) -> None:
         """This peer's program is over: nobody shall wait for it in a message, or ask it for anything."""
-        self._attachment.leave()
+        with self._unplugging:
+            self._attachment.leave()
         self._server.stop()
 
     def close(self) -> None:
         """Leaves the job: unplugs, stops the service."""
-        self._attachment.close()
+        with self._unplugging:
+            self._attachment.close()
         self._lines.keep([])
         self._agency.close()
         self._server.stop()

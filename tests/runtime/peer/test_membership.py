@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -349,6 +350,23 @@ def test_the_last_barrier_only_compares() -> None:
         assert running.all_do(part) == [None, None]
         running.members[1].state.content = b"drift"
         assert all(isinstance(outcome, KungfuError) for outcome in running.all_do(part))
+
+
+def test_a_peer_that_withdraws_in_one_thread_and_closes_in_another_unplugs_once_at_a_time() -> None:
+    with job(b"state") as running:
+        (member,) = running.members
+        leaving, closed, overlapped = threading.Event(), threading.Event(), list[bool]()
+
+        def leave() -> None:
+            leaving.set()
+            overlapped.append(closed.wait(0.3))
+
+        member.socket.leave, member.socket.close = leave, closed.set
+        withdrawing = running.threads.submit(member.membership.withdraw)
+        assert leaving.wait(10.0)
+        member.membership.close()
+        withdrawing.result(10.0)
+    assert (overlapped, closed.is_set()) == ([False], True)
 
 
 # ---- failures -------------------------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ipaddress
 import math
 import os
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +20,8 @@ from kungfu.runtime.attachment.horovod.place import Place, place
 from kungfu.runtime.attachment.horovod.store import listens_at
 
 __all__ = ["abandon", "check_reach", "interface_of", "load", "start", "stop"]
+
+_stopping = threading.Lock()
 
 
 def load() -> Any:
@@ -50,7 +54,7 @@ def start(mine: Place, *, store: str, deadline_s: float) -> None:
     check_reach(mine, name=socket.gethostname())
     with _exported(_variables(mine, store=store, deadline_s=deadline_s)):
         try:
-            ops.init()
+            _init(ops)
         except ValueError as error:
             raise InternalError(f"horovod cannot start as rank {mine.rank} of {mine.size}: {error}") from error
 
@@ -79,8 +83,12 @@ def _is_loopback(name: str) -> bool:
 
 
 def stop() -> None:
-    """Disconnects together with the other peers, whose engines stop too. Idempotent."""
-    load().shutdown()
+    """Disconnects together with the other peers, whose engines stop too. Idempotent.
+
+    In one thread at a time: of two that stop Horovod at once both join a thread of its, and one of them for ever.
+    """
+    with _stopping:
+        load().shutdown()
 
 
 def abandon() -> None:
@@ -92,8 +100,18 @@ def abandon() -> None:
     stop()
     alone = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": None, "HOROVOD_GLOO_IFACE": interface_of("127.0.0.1")}
     with _exported(_variables(place(0, addresses=["127.0.0.1:1"]), store=":0", deadline_s=1.0) | alone):
-        load().init()
+        _init(load())
     stop()
+
+
+def _init(ops: Any) -> None:
+    """Starts Horovod, and stops it at the end of the process as every other time, not by itself beside that."""
+    try:
+        ops.init()
+    finally:
+        atexit.unregister(ops.shutdown)
+    atexit.unregister(stop)
+    atexit.register(stop)
 
 
 def _variables(mine: Place, *, store: str, deadline_s: float) -> dict[str, str | None]:

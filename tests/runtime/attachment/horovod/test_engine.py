@@ -1,6 +1,7 @@
 """What kungfu does around Horovod's engine; the engine itself runs in the tests of the attachment."""
 
 import sys
+import threading
 
 import pytest
 
@@ -33,3 +34,29 @@ def test_a_machine_whose_name_is_a_loopback_address_is_refused_where_others_woul
 def test_an_address_of_another_machine_is_no_interface_of_this_one() -> None:
     assert engine.interface_of("198.51.100.7") == ""
     assert engine.interface_of("no-such-host.invalid") == ""
+
+
+class Engine:
+    """Horovod's, as far as two may stop it at once; it notes whether they did."""
+
+    def __init__(self) -> None:
+        self.stopping, self.second, self.overlapped = threading.Event(), threading.Event(), list[bool]()
+
+    def shutdown(self) -> None:
+        if self.stopping.is_set():
+            self.second.set()
+            return
+        self.stopping.set()
+        self.overlapped.append(self.second.wait(0.3))
+
+
+def test_two_threads_stop_it_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them would wait for ever: a program that ends withdraws in one thread and closes in another."""
+    ops = Engine()
+    monkeypatch.setattr(engine, "load", lambda: ops)
+    stopping = threading.Thread(target=engine.stop)
+    stopping.start()
+    assert ops.stopping.wait(10.0)
+    engine.stop()
+    stopping.join(10.0)
+    assert (ops.overlapped, ops.second.is_set()) == ([False], True)
