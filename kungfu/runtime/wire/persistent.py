@@ -55,11 +55,12 @@ class Persistent:
         news = threading.Event()
         try:
             while True:
+                last = time.monotonic() - began > patience_s
                 asked.append(self._asked(request(), patience_s, news, fresh=bool(asked)))
                 answer = self._first(asked, news, began, until=time.monotonic() + self.again_s)
                 if answer is not None:
                     return answer
-                if time.monotonic() - began > patience_s:
+                if last:
                     raise DeadlineExceeded(f"waited {time.monotonic() - began:.1f} s for {self._address}")
         finally:
             for one in asked:
