@@ -24,6 +24,7 @@ from kungfu.runtime.deciding.cluster import (
     Rules,
     Seen,
     Spawn,
+    TakenOver,
     Tick,
     Wanted,
     first,
@@ -105,6 +106,16 @@ def test_it_does_so_though_the_others_have_a_view_without_it_by_then() -> None:
     assert cluster.view.ids == (0,)
     (failed,) = after(cluster, Ended(1, 3))[1]
     assert (failed.code, failed.chosen) == (3, True)
+
+
+def test_it_does_so_though_it_takes_longer_to_end_than_the_others_to_train_to_the_end() -> None:
+    cluster, commands = after(training(2), Exiting(1, ENDED), missing(0, 1))
+    cluster, _ = after(cluster, InForce(view_led(commands)), Finishing(0, leaving=False), Exiting(0, ENDED))
+    cluster, commands = after(cluster, Ended(2, -9), Ended(0, 0))  # the replacement is not needed any more
+    assert commands == []
+    (failed,) = after(cluster, Ended(1, 3))[1]
+    assert isinstance(failed, Fail)
+    assert (failed.peer, failed.code, failed.chosen) == (1, 3, True)
 
 
 def test_an_exit_code_alone_is_a_lost_peer() -> None:
@@ -253,6 +264,13 @@ def test_a_program_that_has_ended_is_killed_when_its_process_stays_longer_than_t
     assert commands == [Kill(1, how)]
     cluster, commands = after(cluster, Tick(), Ended(1, -9), now=40.0)
     assert commands == []
+
+
+def test_who_takes_over_kills_it_again() -> None:
+    cluster, commands = after(training(2), Exiting(1, RAISED), missing(0, 1), now=1.0)
+    cluster, _ = after(cluster, InForce(view_led(commands)), Tick(), now=31.1)
+    kills = [one for one in after(cluster, TakenOver(), now=32.0)[1] if isinstance(one, Kill)]
+    assert [kill.peer for kill in kills] == [1]
 
 
 def test_who_is_through_with_training_or_was_let_go_ends_as_slowly_as_it_likes() -> None:

@@ -192,6 +192,7 @@ def _let_go(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
 def _taken_over(cluster: Cluster, now: float) -> Outcome:
     """Says everything again that others may be waiting for; who has heard it knows it by its version or its id."""
     late = cluster.regrouping.killed if cluster.regrouping else frozenset[int]()
+    late |= {peer for peer, one in cluster.losses.exiting.items() if one.killed}
     kills = [Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.doomed | late) & cluster.alive)]
     if cluster.regrouping is not None:
         cluster, commands = resumed(cluster, now)
@@ -257,9 +258,10 @@ def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "")
     if peer in cluster.starting:
         return _ended_on_the_way(cluster, peer, code, now, how=how)
     over = bool(people.finished) and not cluster.alive
-    if not over and (departure := left_early(cluster, peer)) is not None:
-        if (failed := chosen_end(cluster, peer, how_ended(departure))) is not None:
-            return cluster, [failed]
+    departure = left_early(cluster, peer)
+    if departure is not None and (failed := chosen_end(cluster, peer, how_ended(departure))) is not None:
+        return cluster, [failed]  # though the others may be through with training by now
+    if not over and departure is not None:
         if code == 0 and departure.exit.kind == "exit":
             cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
         if code not in PREEMPTED or departure.exit.kind != "exit" or _is_lost(cluster, peer):
