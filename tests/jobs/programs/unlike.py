@@ -1,7 +1,7 @@
 """A program whose peers are not alike, in the way that it is told: unlike.py HOW [FILE].
 
 The first peers differ in ``order``, ``environment``, ``model``; in ``threads`` and ``clipped`` only in how they round.
-In ``joiner`` the third peer differs, which a rule asks for. With a file peers train until it is there.
+In ``joiner`` the second peer differs, which a rule asks for. With a file peers train until it is there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def summed(training):
     a = kf.ops.all_reduce(training.loss, "mean")
     b = kf.ops.all_reduce(training.samples, "sum")
     c = b + a if HOW == "order" and PEER == 1 else a + b
-    every = 7 if HOW == "joiner" and PEER == 2 else 5
+    every = 7 if HOW == "joiner" and PEER == 1 else 5
     return kf.control.every(every).call(note, c)
 
 
@@ -56,7 +56,7 @@ def listening(training):
 def policies() -> list:
     if HOW in ROUNDING:
         return [gns_batch(max_peers=2, min_peers=2), listening()]
-    grows = [schedule({4: 3})] if HOW == "joiner" else []
+    grows = [schedule({4: 2})] if HOW == "joiner" else []
     return [summed(), from_environment(), *grows]
 
 
