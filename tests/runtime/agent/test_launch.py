@@ -312,6 +312,27 @@ def test_a_peer_does_not_outlive_its_parent(tmp_path: Path) -> None:
         assert ended(process.pid)
 
 
+def test_sigterm_to_every_process_of_a_host_is_the_peers_own_affair(tmp_path: Path) -> None:
+    program = """if True:
+        import signal
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, lambda number, frame: print(signal.Signals(number).name, flush=True))
+        print("up", flush=True)
+        while True:
+            signal.pause()
+    """
+    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, program) as process:
+        process.listen(lines.put, ends.put)
+        assert lines.get(timeout=DEADLINE_S) == "up"
+        process.child.send_signal(signal.SIGTERM)  # as Slurm and systemd do it, with all of a job's processes
+        os.kill(process.pid, signal.SIGTERM)
+        assert lines.get(timeout=DEADLINE_S) == "SIGTERM"
+        end(process, signal.SIGUSR1)
+        assert lines.get(timeout=DEADLINE_S) == "SIGUSR1"
+        assert ends.empty()
+
+
 def test_a_peer_whose_agent_died_before_it_came_up_gives_up(tmp_path: Path) -> None:
     from kungfu.runtime.agent.processes import shim
 

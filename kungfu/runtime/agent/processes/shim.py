@@ -67,10 +67,14 @@ class _Shim:
                 self.say(self.status)
 
     def told_to_end(self) -> bool:
-        """Waits until something happens; whether all that is left shall end."""
+        """Waits until something happens; whether all that is left shall end.
+
+        SIGTERM is heard and passed over: who sends it to all processes of a host sends it to the peer and the agent
+        too, for whom it is a notice.
+        """
         ready, _, _ = select.select([self.line, self.woken], [], [])
-        if self.woken in ready and signal.SIGTERM in os.read(self.woken, 64):
-            return True
+        if self.woken in ready:
+            os.read(self.woken, 64)
         if self.line not in ready:
             return False
         orders = os.read(self.line, 64)
