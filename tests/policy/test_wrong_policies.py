@@ -334,6 +334,7 @@ def lambda_of(*, keep: str) -> Any:
         Policy("halved", lambda t: control.always().set_learning_rate(t.learning_rate / 2)),
         Policy("clip", lambda t: control.always().when(kf.clip(t.mean_loss, 0, 1) >= 1).stop()),
         Policy("sum", lambda t: control.always().when(-t.step + 10 > 0).stop()),
+        Policy("tenths", lambda t: control.always().when(t.size * 0.1 + 0.2 <= 0.3).stop()),  # float32: size 1
     ],
 )
 def test_a_rule_that_may_fire_is_let_through(made: Policy) -> None:

@@ -31,6 +31,7 @@ class _Range:
 
 
 _ANY, _NOTHING = _Range(), _Range(math.inf, -math.inf)
+_ROUNDING = 1e-6  # some units in the last place of a float32
 _FROM_1 = frozenset({"step", "size", "min_size", "max_size", "previous_size", "global_batch_size"})
 _FROM_0 = frozenset(
     ["rank", "view", "samples", "total_samples", "samples_done", "epoch_samples", "local_batch_size", "refused_size"]
@@ -124,7 +125,14 @@ def _range(node: Signal, known: Mapping[Signal, _Range]) -> _Range:
         return _NOTHING if node.operation.name in _SPREADING else _ANY
     made = _RANGES.get(node.operation.name)
     found = _ANY if made is None else made(*operands)
-    return _ANY if math.isnan(found.low) or math.isnan(found.high) else found  # infinity minus infinity
+    if math.isnan(found.low) or math.isnan(found.high):  # infinity minus infinity
+        return _ANY
+    return _rounded(found) if node.type.dtype == "float32" else found
+
+
+def _rounded(exact: _Range) -> _Range:
+    """With room for what float32 makes of such numbers: 0.1 + 0.2 is 0.3 there, and more than that in Python."""
+    return _Range(exact.low - abs(exact.low) * _ROUNDING, exact.high + abs(exact.high) * _ROUNDING)
 
 
 _SPREADING = frozenset({"add", "subtract", "multiply", "divide", "negative", "abs", "round", "floor", "ceil"}) | {
