@@ -20,10 +20,11 @@ from tensorflow.python.ops import gen_logging_ops, gen_summary_ops, script_ops
 __all__ = ["Effects", "Gate", "answered_by_zeros", "effects_of"]
 
 _CALLS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
-# Ops with a state that touch variables or random numbers, or only call what is in the graph.
+# Ops with a state that touch variables or random numbers, check values, or only call what is in the graph.
 _HARMLESS = re.compile(
     r"(Resource|Random|Stateful|Rng|Kungfu|Horovod|CudnnRNN|Var)\w*|\w*Variable(Op|Shape)|Assert|If|While|Case|Timestamp"
     r"|(ParameterizedT|T)runcatedNormal|Multinomial|XlaLaunch|NonDeterministicInts|LookupTable(Find|Size)\w*"
+    r"|CheckNumerics(V2)?|\w*CandidateSampler|SampleDistortedBoundingBox(V2)?"
 )
 
 

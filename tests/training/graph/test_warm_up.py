@@ -204,6 +204,20 @@ def test_a_step_that_takes_from_an_iterator_or_prints_in_a_function_traced_befor
     assert (tmp_path / "told").read_text() == "told\n" * 2
 
 
+def test_a_step_that_checks_numbers_and_samples_classes_is_run(capsys):
+    training, classes = attached(), tf.Variable(tf.ones([50, 2]))
+
+    def step(x):
+        checked = tf.debugging.check_numerics(x, "the batch")
+        labels = tf.zeros([tf.shape(x)[0], 1], tf.int64)
+        loss = tf.reduce_mean(tf.nn.sampled_softmax_loss(classes, tf.zeros([50]), labels, checked, 5, 50))
+        tf.image.sample_distorted_bounding_box([9, 9, 3], tf.zeros([1, 0, 4]), use_image_if_no_bounding_boxes=True)
+        training.average([loss], loss=loss)
+
+    warmed(training, step, points(2))
+    assert capsys.readouterr().err == ""
+
+
 def test_a_loop_that_python_ends_is_not_run(capsys):
     training, left = attached(), [0]
 
