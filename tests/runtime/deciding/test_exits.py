@@ -20,6 +20,7 @@ from kungfu.runtime.deciding.cluster import (
     Kill,
     Lead,
     Lost,
+    Noticed,
     Report,
     Rules,
     Seen,
@@ -128,6 +129,23 @@ def test_a_program_that_ends_by_itself_at_sigterm_was_preempted() -> None:
     cluster, _ = after(training(2), Exiting(1, ENDED), Ended(1, 143))
     assert (cluster.losses.preemptions, cluster.losses.failures) == (1, 0)
     assert cluster.losses.noticed == {1}
+
+
+def test_it_was_so_too_where_the_others_missed_it_before_its_process_had_ended() -> None:
+    cluster, commands = after(training(2), Exiting(1, ENDED), missing(0, 1))
+    early = after(cluster, Ended(1, 143), InForce(view_led(commands)))[0].losses
+    late = after(cluster, InForce(view_led(commands)), Ended(1, 143))[0].losses
+    for losses in (early, late):
+        assert (losses.preemptions, losses.failures, losses.noticed) == (1, 0, {1})
+
+
+@pytest.mark.parametrize("exit", [ENDED, LOOP, RAISED], ids=lambda exit: exit.kind)
+def test_who_was_given_notice_and_ends_before_it_was_let_go_counts_once(exit: Exit) -> None:
+    cluster, _ = after(training(2), Noticed(1), Exiting(1, exit), missing(0, 1), now=10.0)
+    cluster, _ = after(cluster, Tick(), now=12.1)
+    assert cluster.regrouping is not None
+    assert set(cluster.regrouping.lost) == {1}
+    assert (cluster.losses.preemptions, cluster.losses.failures) == (1, 0)
 
 
 def test_a_program_that_chooses_an_exit_code_after_its_training_ends_the_job_with_it() -> None:

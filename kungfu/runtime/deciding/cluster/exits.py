@@ -17,11 +17,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kungfu.runtime.deciding.cluster.events import Announce, Command, Exiting, Fail, Kill
-from kungfu.runtime.deciding.cluster.regroup import member_died
+from kungfu.runtime.deciding.cluster.regroup import member_died, with_failures
 from kungfu.runtime.deciding.cluster.state import Cluster, Departure, Outcome, ending
 from kungfu.runtime.deciding.exit import Exit, described
 
-__all__ = ["PREEMPTED", "chosen_end", "ended", "exiting", "how_ended", "kept", "late_to_end", "left_early"]
+__all__ = [
+    "PREEMPTED",
+    "chosen_end",
+    "ended",
+    "exiting",
+    "how_ended",
+    "kept",
+    "late_to_end",
+    "left_early",
+    "taken_away",
+]
 
 PREEMPTED = (-15, 143)  # SIGTERM, with no handler and with ours
 _USAGE = 2
@@ -58,11 +68,19 @@ def _raised_before(cluster: Cluster, peer: int, exit: Exit) -> int | None:
 
 
 def _counted(cluster: Cluster, peer: int, exit: Exit) -> Cluster:
-    losses = cluster.losses
+    losses = with_failures(cluster.losses, [peer])
     if exit.kind == "exception":
         losses = replace(losses, raised={**losses.raised, peer: exit})
-    if peer not in losses.noticed:  # else it was counted when it was noticed
-        losses = replace(losses, failures=losses.failures + 1)
+    return replace(cluster, losses=losses)
+
+
+def taken_away(cluster: Cluster, peer: int) -> Cluster:
+    """Of a peer that was lost when it said that it ends, its exit code says only now that it was preempted."""
+    losses = cluster.losses
+    if peer in losses.noticed:
+        return cluster
+    failures, preemptions = max(0, losses.failures - 1), losses.preemptions + 1
+    losses = replace(losses, failures=failures, preemptions=preemptions, noticed=losses.noticed | {peer})
     return replace(cluster, losses=losses)
 
 

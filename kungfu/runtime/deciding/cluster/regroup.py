@@ -9,16 +9,16 @@ anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kungfu.runtime.deciding.cluster.events import Announce, Command, Fail, InForce, Kill, Lead, Lost, Report
 from kungfu.runtime.deciding.cluster.starting import dismissed, gathered, given_up, spawned
-from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Regrouping
+from kungfu.runtime.deciding.cluster.state import Cluster, Losses, Outcome, Regrouping
 from kungfu.runtime.deciding.exit import described
 from kungfu.runtime.deciding.view import View
 
-__all__ = ["QUIT", "again", "begun", "late_to_regroup", "member_died", "reported", "resumed", "unled"]
+__all__ = ["QUIT", "again", "begun", "late_to_regroup", "member_died", "reported", "resumed", "unled", "with_failures"]
 
 # Of a peer without which the others could not go on.
 QUIT = "its script ended (exit code 0) while the others trained"
@@ -47,6 +47,11 @@ def member_died(cluster: Cluster, peer: int, how: str, now: float) -> Outcome:
     return cluster, [Announce(peer, version, how), *commands]
 
 
+def with_failures(losses: Losses, peers: Iterable[int]) -> Losses:
+    """The losses with these peers, who failed; who was noticed was counted then."""
+    return replace(losses, failures=losses.failures + len({*peers} - losses.noticed))
+
+
 def _nobody_left(cluster: Cluster) -> Fail | None:
     """What is left to say when the last member was lost while it trained."""
     lost = cluster.regrouping.lost if cluster.regrouping else {}
@@ -73,8 +78,8 @@ def reported(cluster: Cluster, event: Lost, now: float) -> Outcome:
     elif regrouping.formed is not None:
         return cluster, []  # sent before it was admitted to that view
     quitters = {id_: _how_quit(cluster, id_) for id_ in _quitters(cluster) if id_ not in regrouping.lost}
-    losses = replace(cluster.losses, failures=cluster.losses.failures + len(quitters))
-    regrouping, cluster = replace(regrouping, lost={**regrouping.lost, **quitters}), replace(cluster, losses=losses)
+    cluster = replace(cluster, losses=with_failures(cluster.losses, quitters))
+    regrouping = replace(regrouping, lost={**regrouping.lost, **quitters})
     announced = [Announce(-1, version, report.error)] if not regrouping.reports else []
     reports = {**regrouping.reports, peer: report}
     regrouping = replace(regrouping, version=max(version, regrouping.version), reports=reports)
@@ -261,7 +266,7 @@ def _without(cluster: Cluster, strayed: list[int], now: float) -> Outcome:
         losses = cluster.losses
         departure = losses.exiting[peer]
         gone = replace(departure, exit=replace(departure.exit, kind="exit"), since=now)
-        losses = replace(losses, failures=losses.failures + 1, exiting={**losses.exiting, peer: gone})
+        losses = replace(with_failures(losses, [peer]), exiting={**losses.exiting, peer: gone})
         cluster, more = member_died(replace(cluster, losses=losses), peer, described(departure.exit), now)
         commands += more
     return cluster, commands

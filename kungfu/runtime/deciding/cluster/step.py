@@ -65,6 +65,7 @@ from kungfu.runtime.deciding.cluster.exits import (
     kept,
     late_to_end,
     left_early,
+    taken_away,
 )
 from kungfu.runtime.deciding.cluster.hosts import after_letting_go, closed, forgotten, opened, people_on, released
 from kungfu.runtime.deciding.cluster.regroup import (
@@ -162,8 +163,8 @@ def _begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
 def _finishing(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Outcome:
     people = cluster.processes
     if leaving:
-        taken_away = peer in cluster.losses.noticed  # by no fault of the place where it ran
-        hosts = cluster.hosts if taken_away else after_letting_go(cluster.hosts, peer, now)
+        noticed = peer in cluster.losses.noticed  # it was taken away, by no fault of the place where it ran
+        hosts = cluster.hosts if noticed else after_letting_go(cluster.hosts, peer, now)
         return replace(cluster, hosts=hosts, processes=replace(people, parting=people.parting | {peer})), []
     cluster = replace(cluster, processes=replace(people, finished=people.finished | {peer}))
     return dismissed(cluster, cluster.starting, "training is over")
@@ -262,10 +263,13 @@ def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "")
     if departure is not None and (failed := chosen_end(cluster, peer, how_ended(departure))) is not None:
         return cluster, [failed]  # though the others may be through with training by now
     if not over and departure is not None:
-        if code == 0 and departure.exit.kind == "exit":
+        exited = departure.exit.kind == "exit"
+        if code == 0 and exited:
             cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
-        if code not in PREEMPTED or departure.exit.kind != "exit" or _is_lost(cluster, peer):
+        if code not in PREEMPTED or not exited:
             return _concluded(cluster, [])  # it was lost when it said so, or is when the others miss it
+        if _is_lost(cluster, peer):
+            return _concluded(taken_away(cluster, peer), [])
     if cluster.view is None or peer not in cluster.view.ids or peer in people.parting:
         return _concluded(cluster, [])
     if peer in people.finished or (over and code > 0):
@@ -281,7 +285,9 @@ def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "")
 
 
 def _is_lost(cluster: Cluster, peer: int) -> bool:
-    return cluster.regrouping is not None and peer in cluster.regrouping.lost
+    """Whether those who live go on without a peer that was in the view, or are about to."""
+    gone = cluster.view is not None and peer not in cluster.view.ids
+    return gone or (cluster.regrouping is not None and peer in cluster.regrouping.lost)
 
 
 def _taken(cluster: Cluster, peer: int, code: int) -> Cluster:
