@@ -47,10 +47,10 @@ class Recorder:
         if version == self._view:
             self.settled(after=after)
             return
-        first, self._view, self._rank = self._view == 0 and version == 1, version, rank
+        first, self._view, self._rank = self._view == 0, version, rank
         if rank is None:
             return
-        if first and rank == 0:
+        if first and rank == 0:  # who joins comes behind the others
             self._record("trace", partial(_header, self._program.plan, self._policy))
         self._snapshot({"after": after, "view": version, "rank": rank, "peer": self._peer})
 

@@ -63,6 +63,12 @@ def test_the_first_leader_tells_the_plan_and_every_peer_what_its_folds_hold():
     assert [(one["peer"], one["after"], list(one["folds"])) for one in other.lines] == [(5, 0, local)]
 
 
+def test_the_plan_is_told_too_where_the_first_view_broke_before_it_trained():
+    leader = Told(PLAN)
+    leader.recorder.entered(version=3, rank=0, after=0)
+    assert [sorted(line)[-1] for line in leader.lines] == ["trace", "view"]
+
+
 def test_who_leads_later_tells_no_plan_again():
     late = Told(PLAN)
     late.recorder.entered(version=2, rank=1, after=7)
