@@ -45,7 +45,8 @@ class ExitReport:
         self.steps: Callable[[], int] = lambda: 0
         self.withdraw: Callable[[], None] = lambda: None
         atexit.register(self.close)
-        threading.Thread(target=self._await_main, name="kungfu-exit", daemon=True).start()
+        trains = threading.current_thread()  # it may go on when the main thread has ended
+        threading.Thread(target=self._await_end, args=(trains,), name="kungfu-exit", daemon=True).start()
 
     def left_loop(self) -> None:
         """The program has left its training loop before the end of training: told if it goes on after that."""
@@ -62,12 +63,13 @@ class ExitReport:
             self._tell()
             self._withdraw()
 
-    def _await_main(self) -> None:
-        """Threads of the program may hold its process up long after its main thread has ended.
+    def _await_end(self, trains: threading.Thread) -> None:
+        """Threads of the program may hold its process up long after its main one, and the one that trains, have ended.
 
         Horovod's engine stops well in the main thread only, which mostly comes to it at once.
         """
-        threading.main_thread().join()
+        for thread in (threading.main_thread(), trains):
+            thread.join()
         self._tell()
         if not self._withdrawn.wait(_HELD_UP_S):
             self._withdraw()

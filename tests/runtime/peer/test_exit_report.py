@@ -78,3 +78,26 @@ def test_others_are_let_go_by_the_main_thread_and_by_another_one_where_threads_h
     line = [sys.executable, "-c", HELD_UP, how]
     ended = subprocess.run(line, capture_output=True, text=True, timeout=30.0, check=False)
     assert (ended.returncode, ended.stdout.split()) == (1, [by_main]), ended.stderr
+
+
+IN_A_THREAD = """if True:
+    import threading
+    from kungfu.runtime.peer.exit_report import ExitReport
+    from kungfu.runtime.settings import Deadlines, Limits, Settings
+
+    def train():
+        report = ExitReport(Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines()))
+        report.steps = lambda: print("told", flush=True) or 0
+        threading.main_thread().join()
+        (telling,) = [one for one in threading.enumerate() if one.name == "kungfu-exit"]
+        telling.join(0.5)
+        print("trained", flush=True)
+
+    threading.Thread(target=train).start()
+"""
+
+
+@pytest.mark.slow  # a process that loads gRPC
+def test_a_program_that_trains_in_a_thread_of_its_own_is_over_when_that_is() -> None:
+    ended = subprocess.run([sys.executable, "-c", IN_A_THREAD], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["trained", "told"]), ended.stderr
