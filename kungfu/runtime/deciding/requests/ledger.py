@@ -37,6 +37,7 @@ REMEMBERED = 1000
 # Of so many. It takes two megabytes; a scheduler that asks every ten seconds comes to it in three weeks.
 MOST_FORGOTTEN = 200_000
 _DIGEST_BYTES = 8
+_LINE = 12  # characters of a digest and its line end
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,13 @@ class Entry:
 class Ledger:
     """All requests by id, in the order in which they were asked, and which of them is under way.
 
-    ``forgotten`` are digests of the ids of older ones: none of them is carried out again as long as the job lives.
+    ``forgotten`` has a line for the id of each older one, its digest: none of them is carried out again as long as the
+    job lives. It is one text, for it goes to all agents with every change of what is known.
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
     under_way: str | None = None
-    forgotten: tuple[str, ...] = ()
+    forgotten: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,10 @@ def refusal_of_id(ledger: Ledger, request: Request) -> str | None:
         return None
     if _digest(request.id) in ledger.forgotten:
         return f"the id {request.id!r} was given to a request of this job that ended long ago; choose a new one"
-    if len(ledger.forgotten) >= MOST_FORGOTTEN and not isinstance(request.action, Stop):
+    count = len(ledger.forgotten) // _LINE
+    if count >= MOST_FORGOTTEN and not isinstance(request.action, Stop):
         return (
-            f"this job has answered {len(ledger.forgotten) + len(ledger.entries)} requests and cannot tell any more "
+            f"this job has answered {count + len(ledger.entries)} requests and cannot tell any more "
             "whether an id is new; it takes only stop: go on from a checkpoint in a new job"
         )
     return None
@@ -149,9 +152,11 @@ def noted(ledger: Ledger, entry: Entry) -> Ledger:
     spare = [name for name in entries if name not in (ledger.under_way, entry.request.id)]
     for old in spare[: max(0, len(entries) - REMEMBERED)]:
         del entries[old]
-        forgotten = (*forgotten, _digest(old))
+        forgotten += _digest(old)
     return replace(ledger, entries=entries, forgotten=forgotten)
 
 
 def _digest(name: str) -> str:
-    return base64.b64encode(hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest()).decode().rstrip("=")
+    """A line; all are as long, so one is found only where one begins."""
+    digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest()
+    return base64.b64encode(digest).decode().rstrip("=") + "\n"

@@ -231,7 +231,7 @@ def test_an_id_that_was_forgotten_is_never_carried_out_again() -> None:
 
 
 def test_a_job_that_cannot_tell_any_more_whether_an_id_is_new_takes_only_stop() -> None:
-    job = Job(ledger=Ledger(forgotten=("x",) * MOST_FORGOTTEN))
+    job = Job(ledger=Ledger(forgotten="11-byte-id.\n" * MOST_FORGOTTEN))
     assert job.hears(Asked(Request("new", Resize(3)))) == []
     assert "takes only stop" in (refusal_of_id(job.ledger, Request("new", Resize(3))) or "")
     assert [demand.kind for demand in job.hears(Asked(Request("end", Stop())))] == ["stop"]
