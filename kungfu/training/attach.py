@@ -41,12 +41,12 @@ from kungfu.training.training import Training
 
 __all__ = ["attach", "attached_models"]
 
-_ATTACHED: weakref.WeakSet[Any] = weakref.WeakSet()
+_ATTACHED: weakref.WeakKeyDictionary[Any, Callable[[], bool]] = weakref.WeakKeyDictionary()
 
 
-def attached_models() -> list[Any]:
-    """The models that were attached in this process and are still in use."""
-    return list(_ATTACHED)
+def attached_models() -> list[tuple[Any, bool]]:
+    """The models that were attached in this process and are still in use, each with whether its training is over."""
+    return [(model, is_over()) for model, is_over in _ATTACHED.items()]
 
 
 def attach(
@@ -67,7 +67,6 @@ def attach(
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     _check_threads()
     _build(model, optimizers)
-    _ATTACHED.add(model)
     named = [load_policy(settings.policy)] if settings and settings.policy else []
     plan = compile_policies([*policies, *named], budget=budget)
     with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by
@@ -93,7 +92,10 @@ def attach(
     if exits is not None and isinstance(membership, Membership):
         exits.steps, exits.withdraw = ledger.progress.steps, membership.withdraw
     averaging = Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers))
-    return Training(averaging, Loop(barrier, _recorder(settings, averaging, membership), exits), optimizers)
+    loop = Loop(barrier, _recorder(settings, averaging, membership), exits)
+    alive = weakref.ref(loop)  # it holds the model
+    _ATTACHED[model] = lambda: (one := alive()) is not None and one.is_over
+    return Training(averaging, loop, optimizers)
 
 
 def _attachment(settings: Settings | None, deadlines: Deadlines) -> Attachment:

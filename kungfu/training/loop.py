@@ -87,6 +87,11 @@ class Loop:
         """True once a policy has ended training."""
         return self.barrier.terms.stopped
 
+    @property
+    def is_over(self) -> bool:
+        """True once training has come to its end on this peer, or it was let go."""
+        return self._finished or self.left
+
     def where(self) -> Where:
         """Where the run is; costs nothing behind a step that came to its end."""
         if self._where is None or self._looped:

@@ -13,6 +13,7 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.errors import PolicyError, UsageError
 from kungfu.policies import schedule
+from kungfu.runtime.agent.processes import fit_guard
 from tests.training.linear import linear_model
 
 
@@ -32,6 +33,16 @@ def test_several_models_are_refused_with_what_makes_one_of_them():
     one.built = True
     assert kf.attach(one, [built_for(generator), built_for(discriminator)]).size == 1
     assert [id(weight) for weight in one.weights] == [id(part.weights[0]) for part in (generator, discriminator)]
+
+
+def test_fit_on_an_attached_model_is_refused_until_its_training_is_over(capsys):
+    model = linear_model()
+    training = kf.attach(model, keras.optimizers.SGD(0.1))
+    with pytest.raises(UsageError, match=r"was called on the model that kf\.attach"):
+        fit_guard._check(model)
+    training.finish()
+    fit_guard._check(model)  # what a peer does with it afterwards is its own affair
+    assert capsys.readouterr().err == ""
 
 
 def built_for(model):

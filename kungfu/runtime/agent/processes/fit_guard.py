@@ -95,7 +95,7 @@ def _check(model: Any) -> None:
             "model.fit() was called in a peer of kungfu-run that has not loaded kungfu: each peer would train a model "
             f"of its own on all of the data, and nothing would be averaged; {_HOW}"
         )
-    if any(one is model for one in attached):
+    if any(one is model and not is_over for one, is_over in attached):
         raise _refusal(
             "model.fit() was called on the model that kf.attach() was given: it goes around training.step, so nothing "
             f"would be averaged, and no policy would see its steps; {_HOW}"
