@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.replay.timeline import Row, action_of, timeline
+from kungfu.cli.replay.timeline import OF_RULES, Row, action_of, timeline
 from kungfu.cli.story import read_events
 from kungfu.cli.story.values import count
 from kungfu.compiler import Plan, compile_policies
@@ -103,7 +103,7 @@ def _as_json(told: _Replay) -> dict[str, Any]:
         "steps": [steps[0], steps[-1]],
         "policy": told.whose,
         "decisions": [_decision(one) for one in told.replayed.decisions],
-        "run": [one for one in told.events if one.get("event") in ("decision", "called", "set", "noted", "shadow")],
+        "run": [one for one in told.events if one.get("event") in OF_RULES],
         "rescales": [one for one in told.events if one.get("event") == "rescale"],
         "differences": list(told.replayed.differences),
         "remarks": list(told.remarks),

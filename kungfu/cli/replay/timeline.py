@@ -12,12 +12,12 @@ from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, SetGlobalB
 from kungfu.control.action import Action
 from kungfu.trace import Decision
 
-__all__ = ["Row", "action_of", "timeline", "told"]
+__all__ = ["OF_RULES", "Row", "action_of", "timeline", "told"]
 
 Fields = Mapping[str, Any]
 
 # What a rule leaves in the events, with the step in which it fired.
-_OF_RULES = ("decision", "called", "set", "noted", "shadow")
+OF_RULES = ("decision", "called", "set", "noted", "shadow", "held", "superseded")
 _OF_RUNS = ("rescale", "checkpoint")
 
 
@@ -37,7 +37,7 @@ def timeline(decisions: Sequence[Decision], events: Sequence[Fields], *, start: 
     """The decisions of a replay and the events of the run, by step; what a rule repeats is one row."""
     by_rule: dict[tuple[int, str], list[Fields]] = {}
     rows = [Row(int(one["step"]), "", "", _happened(one)) for one in _steps_of(events, _OF_RUNS, start)]
-    for event in _steps_of(events, _OF_RULES, start):
+    for event in _steps_of(events, OF_RULES, start):
         by_rule.setdefault((int(event["step"]), text_of(event, "rule")), []).append(event)
     for one in decisions:
         matched = by_rule.pop((one.step, one.rule.name), [])

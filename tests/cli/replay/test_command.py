@@ -52,6 +52,19 @@ def test_the_timeline_shows_what_the_replay_decides_beside_what_happened(
     assert "the replay decides as the run did" in text
 
 
+def test_what_a_budget_held_back_and_what_came_to_nothing_stand_in_the_column_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = {"event": "held", "step": 6, "rule": "held(grow)", "action": "Rescale", "asked": 3.0, "ranks": [], "saw": {}}
+    passed_over = {"event": "superseded", "step": 7, "rule": "hook", "asked": 5, "by": "grow", "saw": {}}
+    folder = written(with_events(tmp_path, [held, passed_over]), recorded(PLAN))
+    text = said(capsys, monkeypatch, folder)
+    assert "held back, for the job's budget of rescales is used up" in " ".join(text.replace("│", " ").split())
+    assert "nothing came of it, since grow came before it" in " ".join(text.replace("│", " ").split())
+    told = json.loads(said(capsys, monkeypatch, folder, "--json"))
+    assert [one["event"] for one in told["run"]] == ["held", "superseded"]
+
+
 def test_where_the_run_differs_it_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
