@@ -52,6 +52,20 @@ class Breaches:
                     return f"rank {rank} (peer {peer.id}) is gone: {self._gone[peer.id]}"
             return f"view {view.version} is broken: {self._how}" if view.version <= self._broken else None
 
+    def without_quotes(self, error: str) -> str:
+        """The error without what was announced of the ends of others: a program's own words may name anybody.
+
+        >>> breaches = Breaches()
+        >>> breaches.announce(peer=4, version=0, how="its program raised ValueError: rank 0 has no data")
+        >>> breaches.without_quotes("peer 4 is gone: its program raised ValueError: rank 0 has no data")
+        'peer 4 is gone: '
+        """
+        with self._lock:
+            quoted = {*self._gone.values(), self._how} - {""}
+        for said in sorted(quoted, key=len, reverse=True):
+            error = error.replace(said, "")
+        return error
+
     def of_long(self, view: View) -> str | None:
         """The same, once nothing new was heard for a second.
 

@@ -285,7 +285,7 @@ class Membership:
         suspects = set[int]()
         if named is not None:
             silence, silent = self._installer.shows_no_life(named)
-            suspects = named_in(error, named) | silent
+            suspects = named_in(self._service.breaches.without_quotes(error), named) | silent
             error = f"{error}; {silence}" if silent and silence not in error else error
         late = isinstance(loss.error, DeadlineExceeded)
         return Report(self._heard, loss.step, self._holds, error, tuple(sorted(suspects)), late)

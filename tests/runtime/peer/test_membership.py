@@ -461,6 +461,21 @@ def test_who_waits_to_be_admitted_reports_again_when_somebody_else_turns_out_to_
         assert running.agent.losses.empty(), "once for each"
 
 
+def test_whom_the_error_of_another_program_speaks_of_is_no_suspect() -> None:
+    with job(b"state", b"state", b"state") as running:
+        one, view = running.members[1], running.agent.in_force[0]
+        how = "its program raised ValueError: rank 2 has no data, ask peer 7 (train.py:3) after step 7"
+        tell(view.peers[1], "Announce", pb.Breach(peer=0, version=1, how=how))
+        with pytest.raises(PeerFailure, match="rank 2 has no data") as lost:
+            barrier()(one)
+        wait = running.threads.submit(one.membership.survive, one.state, Loss(lost.value, 7, TERMS))
+        report = running.agent.losses.get(timeout=5.0)
+        after = View(3, view.peers[1:2])
+        tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
+        assert wait.result(timeout=10.0).after.rank == 0
+    assert (list(report.suspects), how in report.error) == ([0], True)
+
+
 @pytest.mark.parametrize("heard", [0, 1], ids=["who-leads", "who-follows"])
 def test_training_that_has_ended_for_one_survivor_has_ended_for_all(heard: int) -> None:
     with job(b"state", b"state", b"state") as running:
