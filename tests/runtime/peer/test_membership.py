@@ -1,214 +1,26 @@
-"""Peers of one process, each in a thread, with a stub for their agent: join, barriers, growth, shrinkage, failures."""
+"""Peers of one process: join, barriers, growth, shrinkage, failures."""
 
 from __future__ import annotations
 
 import json
-import os
-import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
-from kungfu.runtime.attachment.protocol import Silence
 from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
 from kungfu.runtime.deciding.shadow import ShadowAsk
 from kungfu.runtime.deciding.view import Peer, View
 from kungfu.runtime.peer.loss import Loss
-from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.peer.replicate import Buffers
-from kungfu.runtime.peer.service import PeerService
-from kungfu.runtime.settings import Deadlines, Limits, Settings
 from kungfu.runtime.wire import messages_pb2 as pb
 from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_prepared, from_terms, from_view, to_peer, to_view
-from kungfu.runtime.wire.messages_pb2_grpc import (
-    AgentServiceServicer,
-    PeerServiceStub,
-    add_AgentServiceServicer_to_server,
-    add_PeerServiceServicer_to_server,
-)
-from tests.runtime.peer.held import Held, Numbers
-
-SECRET = "ab" * 32
-TERMS = Terms(64, 32.0)
-SHORT_S = 0.6  # for a wait that is to expire, after others of the same deadline that are not
-
-
-@dataclass
-class Socket:
-    """An attachment that only remembers what it was plugged into."""
-
-    name: str = "memory"
-    opened: list[dict[str, Any]] = field(default_factory=list)
-    plugged: bool = False
-    stopped: list[int] = field(default_factory=list)
-
-    def silent(self) -> Silence:
-        return Silence(self.opened[-1]["view"] if self.opened else 0, tuple(self.stopped))
-
-    def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
-        return list(values)
-
-    def prepare(self, size: int) -> str:
-        return f"store for {size}"
-
-    def open(self, **to: Any) -> None:
-        self.opened.append(to)
-        self.plugged = True
-
-    def leave(self) -> None:
-        self.plugged = False
-
-    def close(self) -> None:
-        self.plugged = False
-
-
-@dataclass
-class Agent(AgentServiceServicer):
-    """Keeps what the peers say."""
-
-    ready: queue.SimpleQueue[Peer] = field(default_factory=queue.SimpleQueue)
-    wanted: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
-    in_force: list[View] = field(default_factory=list)
-    reports: list[str] = field(default_factory=list)
-    losses: queue.SimpleQueue[pb.Loss] = field(default_factory=queue.SimpleQueue)
-
-    def Attached(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return pb.Ack()
-
-    def Ready(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.ready.put(to_peer(request.peer))
-        return pb.Ack()
-
-    def Prepare(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.wanted.put(request.size)
-        return pb.Ack()
-
-    def InForce(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.in_force.append(to_view(request))
-        return pb.Ack()
-
-    def Report(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.reports += [record.line for record in request.records]
-        return pb.Ack()
-
-    def Lost(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.losses.put(request)
-        return pb.Ack()
-
-    def Finish(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return pb.Ack()
-
-
-@dataclass
-class Member:
-    """One peer of the job."""
-
-    membership: Membership
-    state: Any  # Held, or Numbers
-    socket: Socket
-    posts: list[str]
-
-
-@dataclass
-class Job:
-    """The agent, the threads in which the peers run, and the peers."""
-
-    agent: Agent
-    address: str
-    wait_s: float
-    threads: ThreadPoolExecutor
-    members: list[Member] = field(default_factory=list)
-    servers: list[rpc.Server] = field(default_factory=list)
-
-    def add(self, content: bytes | Numbers) -> Member:
-        settings = Settings(
-            f"membership-{os.getpid()}",
-            len(self.members),
-            self.address,
-            SECRET,
-            "local",
-            Limits(1, 4),
-            Deadlines(wait_s=self.wait_s),
-        )
-        socket, posts = Socket(), list[str]()
-        membership = Membership(settings, attachment=socket, on_offer=lambda: posts.append("offer"))
-        state = Held(content) if isinstance(content, bytes) else content
-        self.members.append(Member(membership, state, socket, posts))
-        return self.members[-1]
-
-    def serve_silence(self) -> str:
-        """Where a peer listens that takes in every message and does nothing about it."""
-        service = PeerService(deadline_s=self.wait_s, on_offer=lambda: None, rendezvous=str)
-        server = rpc.serve(
-            lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
-            host="127.0.0.1",
-            secret=SECRET,
-            threads=2,
-        )
-        self.servers.append(server)
-        return server.address
-
-    def begin(self, member: Member) -> tuple[Future[Passage], Peer]:
-        """Lets a peer join in its thread; returns when the agent has heard that it is ready."""
-        joining = self.threads.submit(member.membership.join, member.state)
-        return joining, self.agent.ready.get(timeout=10.0)
-
-    def all_do(self, what: Callable[[Member], Any], members: Sequence[Member] | None = None) -> list[Any]:
-        """Every member's result, or the error of its own."""
-        doing = [self.threads.submit(what, member) for member in (self.members if members is None else members)]
-        return [error if (error := one.exception(20.0)) else one.result() for one in doing]
-
-
-@contextmanager
-def job(*contents: bytes | Numbers, wait_s: float = 10.0) -> Iterator[Job]:
-    """A job whose first view, of peers that hold ``contents``, is in force."""
-    agent = Agent()
-    server = rpc.serve(
-        lambda grpc_server: add_AgentServiceServicer_to_server(agent, grpc_server),
-        host="127.0.0.1",
-        secret=SECRET,
-        threads=8,
-    )
-    with ThreadPoolExecutor(8) as threads:
-        running = Job(agent, server.address, wait_s, threads)
-        try:
-            begun = [running.begin(running.add(content)) for content in contents]
-            view = View(1, tuple(peer for _, peer in begun))
-            for peer in view.peers:
-                message = pb.Admission(view=from_view(view), terms=from_terms(TERMS), rendezvous="r", sources=[0])
-                tell(peer, "Admit", message)
-            for joining, _ in begun:
-                joining.result(10.0)
-            yield running
-        finally:
-            for member in running.members:
-                member.membership.close()
-            for one in (server, *running.servers):
-                one.stop()
-
-
-def tell(peer: Peer, method: str, message: Any) -> None:
-    with rpc.connect(peer.address, secret=SECRET) as channel:
-        rpc.call(getattr(PeerServiceStub(channel), method), message, deadline_s=10.0, what=f"peer {peer.id}")
-
-
-def barrier(*wishes: int, terms: Terms = TERMS) -> Callable[[Member], Passage]:
-    """A barrier at which the rules of every peer ask for the same."""
-    wish = Wish(wishes[0], "local_batch_size", "rule", 7) if wishes else None
-    return lambda member: member.membership.meet(member.state, terms, wish=wish)
-
-
-def errors_of(outcomes: list[Any]) -> list[str]:
-    return [f"{type(outcome).__name__}: {outcome}" for outcome in outcomes]
-
+from kungfu.runtime.wire.convert import from_prepared, from_view
+from tests.runtime.peer.held import Held
+from tests.runtime.peer.running import SECRET, SHORT_S, TERMS, Job, barrier, errors_of, job, tell
 
 # ---- joining --------------------------------------------------------------------------------------------------------
 

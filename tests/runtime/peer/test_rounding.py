@@ -13,7 +13,7 @@ from kungfu.errors import PeerFailure
 from kungfu.runtime.deciding.decide import Prepared
 from kungfu.runtime.wire.convert import from_prepared
 from tests.runtime.peer.held import Numbers
-from tests.runtime.peer.test_membership import Job, Member, barrier, errors_of, job, tell
+from tests.runtime.peer.running import Job, Member, barrier, errors_of, job, tell
 
 WEIGHTS = np.linspace(-2.0, 2.0, 5, dtype=np.float32)
 TABLE = np.arange(1 << 16, dtype=np.float32)  # 256 KiB: a barrier compares one slice of it
