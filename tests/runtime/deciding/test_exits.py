@@ -21,6 +21,7 @@ from kungfu.runtime.deciding.cluster import (
     Lead,
     Lost,
     Noticed,
+    Offer,
     Report,
     Rules,
     Seen,
@@ -230,6 +231,18 @@ def test_a_joiner_that_fails_is_no_peer_that_trains() -> None:
 
 
 # ---- break, and a slow end ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exit", [RAISED, USAGE, ENDED], ids=lambda exit: exit.kind)
+def test_a_joiner_whose_program_is_over_is_offered_to_nobody_though_its_process_runs(exit: Exit) -> None:
+    cluster, _ = after(training(1), Wanted(3), Seen(peer(1), ready=True))
+    cluster, kills = after(cluster, Exiting(1, exit))
+    assert [command.peer for command in kills if isinstance(command, Kill)] == [1]
+    cluster, commands = after(cluster, Seen(peer(2), ready=True))
+    (offer,) = [command.prepared for command in commands if isinstance(command, Offer)]
+    assert ([one.id for one in offer.ready], offer.missing) == ([2], (1,))
+    assert offer.reason.startswith("peer 1: its program ")
+    assert after(cluster, Ended(1, -9))[1] == []
 
 
 def test_a_program_that_ends_alone_is_lost_as_soon_as_the_others_miss_it() -> None:

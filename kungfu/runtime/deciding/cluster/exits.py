@@ -8,6 +8,7 @@
 | the end of the script, or a       | the others hear that it is gone; if they train on, it is lost and replaced;      |
 | ``sys.exit(0)``                   | if all end so, the job is done                                                   |
 | ``break`` out of the loop         | nothing yet; if the others then wait for it, it is lost and replaced             |
+| any of these, of a ready joiner   | it is let go, and offered to nobody                                              |
 
 Who is gone in this way is waited for by nobody, and has ``grace_s`` to end; then it is killed.
 """
@@ -18,6 +19,7 @@ from dataclasses import replace
 
 from kungfu.runtime.deciding.cluster.events import Announce, Command, Exiting, Fail, Kill
 from kungfu.runtime.deciding.cluster.regroup import member_died, with_failures
+from kungfu.runtime.deciding.cluster.starting import given_up
 from kungfu.runtime.deciding.cluster.state import Cluster, Departure, Outcome, ending
 from kungfu.runtime.deciding.exit import Exit, described
 
@@ -54,12 +56,22 @@ def exiting(cluster: Cluster, event: Exiting, now: float) -> Outcome:
         reason = f"{described(exit)}, as peer {first} did before: it would happen to every peer"
         return cluster, [Fail(peer, reason, code=1)]
     if not trains:
-        return cluster, []  # not in the job yet, let go, or through with training: its process' end says what it means
+        return _over_on_the_way(cluster, peer, exit, now)
     if exit.kind == "usage":
         return cluster, [Fail(peer, described(exit), code=_USAGE)]
     if exit.kind == "exit" and cluster.regrouping is None:
         return cluster, [Announce(peer, 0, described(exit))]  # the last ones to train do not miss each other
     return member_died(_counted(cluster, peer, exit), peer, described(exit), now)
+
+
+def _over_on_the_way(cluster: Cluster, peer: int, exit: Exit, now: float) -> Outcome:
+    """Not in the job yet, let go, or through with training: the end of its process says what that means. But a joiner
+    that is ready must not be offered any more, and whoever waits for it in a view that is beginning hears of it."""
+    entry = cluster.starting.get(peer)
+    if cluster.view is None or entry is None or entry.ready is None:
+        return cluster, []
+    cluster, commands = given_up(cluster, peer, described(exit), now)
+    return cluster, [Announce(peer, 0, described(exit)), *commands]
 
 
 def _raised_before(cluster: Cluster, peer: int, exit: Exit) -> int | None:
