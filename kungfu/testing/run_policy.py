@@ -43,7 +43,7 @@ def run_policy(
     >>> from kungfu.policies import schedule
     >>> model = ClusterModel(throughput_by_size={1: 100, 4: 300}, steps=20)
     >>> [(one.step, one.value, one.saw["size"]) for one in run_policy(schedule({5: 4, 12: 1}), model)]
-    [(5, 4.0, 2.0), (12, 1.0, 4.0)]
+    [(5, 4.0, 2), (12, 1.0, 4)]
     """
     plan = compile_policies([policy] if isinstance(policy, Policy) else list(policy), budget=budget)
     if isinstance(trace, ClusterModel):

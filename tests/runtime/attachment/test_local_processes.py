@@ -19,7 +19,7 @@ from ml_dtypes import bfloat16
 
 pytestmark = pytest.mark.slow
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 # Peers by rank, view after view: the size falls and grows, and rank 0 moves from peer to peer.
 VIEWS = ((0, 1, 2, 3), (2, 0, 1), (3, 1), (1, 3, 0, 2))
 KINDS = (np.float16, bfloat16, np.float32, np.float64, np.int32, np.int64)
@@ -92,7 +92,7 @@ def test_a_killed_peer_is_named_by_every_survivor_at_once(tmp_path: Path) -> Non
     for report in reports:
         assert report["errors"] == ["UnavailableError", "UnavailableError"]
         assert all("kungfu: peer rank=2 died during gradients" in text for text in report["texts"])
-        assert report["noticed"] - killed < 5.0  # of a deadline of 60
+        assert report["noticed"] - killed < 5.0  # of a deadline of 180
     assert left_behind(str(tmp_path)) == []
 
 
@@ -108,7 +108,7 @@ def test_late_is_not_dead_but_a_process_that_is_stopped_is_named_long_before_the
     assert report["errors"] == ["UnavailableError"]
     (text,) = report["texts"]
     assert re.search(r"kungfu: peer rank=1 shows no life for \d\.\d s in gradients", text), text
-    assert 0.8 < report["noticed"] - stopped < 10.0  # of a deadline of 60
+    assert 0.8 < report["noticed"] - stopped < 10.0  # of a deadline of 180
     assert left_behind(str(tmp_path)) == []
 
 
