@@ -30,6 +30,7 @@ from kungfu.training.graph.average import Averaging
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.rate import make_rate
 from kungfu.training.graph.state import TrainingState, classify, plant_seeds
+from kungfu.training.graph.streams import seed_of_joiner
 from kungfu.training.graph.tape import make_tape
 from kungfu.training.keeping.keeper import Keeper, Trained
 from kungfu.training.loop import Loop
@@ -77,6 +78,7 @@ def attach(
     attachment = _attachment(settings, deadlines)
     state = _state(model, optimizers, ledger, program)
     if settings is not None:  # a program that runs alone draws what it would draw without kungfu
+        seed = seed if settings.keeping.founders else seed_of_joiner(seed, job=settings.job)
         plant_seeds(state.classes.own, seed=seed, peer=settings.peer)
     membership = _membership(settings, attachment, ledger)
     atexit.register(membership.close)  # however the program ends, what it recorded reaches the agent first

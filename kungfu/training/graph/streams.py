@@ -8,6 +8,7 @@ its own, and a generator that it draws from stands there for another one, with a
 from __future__ import annotations
 
 import gc
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +20,18 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from kungfu.training.graph.handles import dtype_of, is_variable, read, shape_of
 
-__all__ = ["Owned", "Streams"]
+__all__ = ["Owned", "Streams", "seed_of_joiner"]
 
 _LARGEST_SEED = 2**31 - 2
+
+
+def seed_of_joiner(seed: int, *, job: str) -> int:
+    """The seed from which a joiner draws: in a job that was resumed another peer may have had its number before.
+
+    >>> seed_of_joiner(0, job="1f") == seed_of_joiner(0, job="2f"), seed_of_joiner(0, job="1f") == 0
+    (False, False)
+    """
+    return (zlib.crc32(job.encode()) << 64) | (seed % 2**64)
 
 
 @dataclass(frozen=True)
