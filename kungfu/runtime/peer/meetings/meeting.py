@@ -16,6 +16,7 @@ from kungfu.runtime.attachment.protocol import Abandoned, never
 __all__ = ["Meeting", "Meetings"]
 
 _LOOK_S = 0.2
+_KEPT, _FORGOTTEN_S = 16, 600.0
 
 Arrival = TypeVar("Arrival")
 Result = TypeVar("Result")
@@ -74,7 +75,10 @@ class Meeting(Generic[Arrival, Result]):
 
 
 class Meetings(Generic[Arrival, Result]):
-    """Meetings by key, made when the first peer speaks of one; finished ones are dropped after a while."""
+    """Meetings by key, made when the first peer speaks of one; the oldest are dropped, by number and after a while.
+
+    Nobody can be as far behind as ``_KEPT`` meetings: the next one begins when all have left the one before.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
@@ -85,9 +89,12 @@ class Meetings(Generic[Arrival, Result]):
         """The meeting of this key."""
         with self._lock:
             now = self._clock()
-            for old in [k for k, (since, _) in self._open.items() if now - since > 600 and k != key]:
-                del self._open[old]
-            return self._open.setdefault(key, (now, Meeting()))[1]
+            meeting = self._open.setdefault(key, (now, Meeting()))[1]
+            others = [(k, since) for k, (since, _) in self._open.items() if k != key]
+            for old, since in others:
+                if now - since > _FORGOTTEN_S or len(self._open) > _KEPT:
+                    del self._open[old]
+            return meeting
 
     def wake(self) -> None:
         """Lets everybody who waits in one of them look again."""

@@ -84,3 +84,14 @@ def test_old_meetings_are_dropped_but_never_the_one_that_is_asked_for() -> None:
     clock.now = 601.0
     assert meetings.at("old") is old
     assert meetings.at("other") is not other
+
+
+def test_a_barrier_in_every_step_keeps_only_the_last_meetings() -> None:
+    meetings: Meetings[str, str] = Meetings(Clock())
+    first, last = meetings.at(0), None
+    for number in range(1, 1000):
+        last = meetings.at(number)
+    assert meetings.at(999) is last
+    assert meetings.at(990) is meetings.at(990), "who is late still finds the others"
+    assert len(meetings._open) <= 16
+    assert meetings.at(0) is not first
