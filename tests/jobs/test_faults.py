@@ -39,7 +39,7 @@ def test_two_peers_at_once_and_a_death_in_a_barrier(tmp_path):
 
 def test_changes_by_chance(tmp_path):
     """KUNGFU_SOAK_FAULTS is CHANGES,KILLS,SEED; ``make soak`` draws thirty changes with ten kills."""
-    changes, kills, seed = (int(word) for word in (SOAK or "5,2,3").split(","))
+    changes, kills, seed = (int(word) for word in (SOAK or "3,2,4").split(","))
     faults = random_faults(seed, changes=changes, kills=kills, size=2)
     print(*faults, sep="\n")
     options = ("--failures", 1000, "--heartbeat", 5, "--deadline", 20)

@@ -138,16 +138,9 @@ def test_a_checkpoint_of_several_hosts_is_one_and_a_job_on_one_host_goes_on_with
     same_as_undisturbed(again, found, epochs=40)
 
 
-@pytest.mark.parametrize(
-    ("host", "number", "code"),
-    [
-        (1, signal.SIGTERM, 143),
-        *(
-            pytest.param(*case, marks=SOAK)
-            for case in [(0, signal.SIGTERM, 143), (0, signal.SIGINT, 130), (1, signal.SIGINT, 130)]
-        ),
-    ],
-)
+@SOAK
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("host", [0, 1])
 def test_an_interrupt_or_a_second_notice_to_any_host_ends_the_job(
     tmp_path: Path, number: signal.Signals, code: int, host: int
 ) -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -123,7 +124,9 @@ def train(
         if mishap == "member exits" and settings.peer == 1 and state.barriers == 2:
             sys.exit(7)
         if terms.target_size and settings.peer == 0:
-            assert offered.wait(20.0)  # the followers wait in the barrier
+            until = time.monotonic() + 20.0
+            while not offered.wait(0.05) and membership.given_up() is None:  # the followers wait in the barrier
+                assert time.monotonic() < until
         passage = membership.meet(state, terms, wish=wish(state, size))
         terms, before, size = passage.after.terms, size, passage.after.view.size
         if passage.after.rank is None:
