@@ -17,13 +17,14 @@ demo: setup  ## train a small network that grows and shrinks, and draw what happ
 	@$(python) -m examples.demo
 
 test: setup lint  ## everything that has to hold
-	@$(python) -m pytest --doctest-modules --numprocesses 2 --dist worksteal tests kungfu
+	@$(python) -m pytest --doctest-modules --numprocesses 3 --dist worksteal tests kungfu
 
 soak: setup  ## the long runs: 500 random policies in three interpreters, jobs under random faults, lost hosts
 	@KUNGFU_RANDOM=1 KUNGFU_SOAK_EXAMPLES=500 $(python) -m pytest --timeout 3600 tests/compiler/test_equivalence.py
 	@KUNGFU_SOAK_FAULTS=30,10,0 $(python) -m pytest --timeout 3600 tests/jobs/test_faults.py
 	@KUNGFU_SOAK_JOBS=40,$${SEED:-1} $(python) -m pytest --numprocesses 2 -rA tests/jobs/test_random_jobs.py
 	@KUNGFU_SOAK_HOSTS=1 $(python) -m pytest tests/jobs/test_hosts.py
+	@KUNGFU_SOAK=1 $(python) -m pytest tests/jobs/test_unlike.py tests/jobs/test_keeping.py
 
 lint: setup  ## style and types only
 	@$(python) -m ruff check .
