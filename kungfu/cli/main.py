@@ -7,12 +7,12 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from kungfu.cli.planning.refusal import one_line
 from kungfu.cli.reader_gone import let_go
 from kungfu.errors import KungfuError
+from kungfu.runtime.deciding.identity import installed_version
 
 __all__ = ["main"]
 
@@ -66,7 +66,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         description="Looks at policies and runs, steers a running job; kungfu-run starts one.",
         epilog=_EXITS,
     )
-    parser.add_argument("--version", action="version", version=f"kungfu {_version()}")
+    parser.add_argument("--version", action="version", version=f"kungfu {installed_version()}")
     parser.set_defaults(act=None, name="")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_explain(commands.add_parser("explain", help="show what a policy computes, when, and what it costs"))
@@ -144,13 +144,6 @@ def _draw(given: argparse.Namespace) -> int:
 
     print(draw(given.folder, given.to or given.folder / "run.png"))
     return 0
-
-
-def _version() -> str:
-    try:
-        return version("kungfu-training")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import tensorflow as tf
 
 from kungfu.compiler import Plan
 from kungfu.compiler.outline import outline
-from kungfu.runtime.deciding.identity import Description, Part
+from kungfu.runtime.deciding.identity import Description, Part, installed_version
 from kungfu.training.keeping.registry import Registry
 
 __all__ = ["describe", "machine_in_words"]
@@ -45,11 +44,8 @@ def describe(
 
 
 def _versions() -> dict[str, str]:
-    try:
-        own = version("kungfu")
-    except PackageNotFoundError:
-        own = "not installed"
-    return {"kungfu": own, "TensorFlow": tf.__version__, "Keras": keras.__version__, "NumPy": np.__version__}
+    others = {"TensorFlow": tf.__version__, "Keras": keras.__version__, "NumPy": np.__version__}
+    return {"kungfu": installed_version(), **others}
 
 
 def _model(model: Any) -> Iterator[Part]:

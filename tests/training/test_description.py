@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,11 @@ def test_the_same_program_is_the_same_whatever_keras_calls_its_layers() -> None:
     names = [[part.shown for part in each.parts] for each in (one, other)]
     assert names[0] != names[1], "Keras counts names on in one process"
     assert one.digest == other.digest
+
+
+def test_the_version_of_kungfu_is_the_one_that_is_installed() -> None:
+    (own,) = [part.shown for part in described().parts if part.shown.startswith("kungfu ")]
+    assert own == f"kungfu {version('kungfu-training')}"
 
 
 def frozen() -> keras.Model:

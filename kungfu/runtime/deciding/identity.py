@@ -12,15 +12,24 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
 
 from kungfu.errors import UsageError
 
-__all__ = ["NOTHING_SAID", "Description", "Identity", "Part", "difference", "hash_of"]
+__all__ = ["NOTHING_SAID", "Description", "Identity", "Part", "difference", "hash_of", "installed_version"]
 
 # A model may have many variables: those beyond are compared as one part.
 MOST_PARTS = 20_000
 _MOST_SHOWN = 240  # characters of a part
 _MOST_SECTIONS = 3  # of which a difference tells
+
+
+def installed_version() -> str:
+    """That of kungfu, as its distribution is called."""
+    try:
+        return version("kungfu-training")
+    except PackageNotFoundError:
+        return "(not installed)"
 
 
 @dataclass(frozen=True)
