@@ -20,11 +20,6 @@ _MONITORS = {
     "variance": "gradient_variance",
     "samples_per_second": "throughput",
     "speed": "relative_speed",
-    "gradient_noise_scale": "gradient_noise_scale",
-    "gradient_variance": "gradient_variance",
-    "throughput": "throughput",
-    "relative_speed": "relative_speed",
-    "stragglers": "stragglers",
     **{
         name: name
         for name in ("gradient_noise_scale", "gradient_variance", "throughput", "relative_speed", "stragglers")
