@@ -246,9 +246,8 @@ class Orders:
             late[0].wait(self._version, deadline=time.monotonic() + _LOOK_S)  # in the end it holds it or is lost
         if all(sender.held >= self._version for sender in senders):
             self._settled = self._version
-            for (
-                sender
-            ) in senders:  # until they know of it, they go on without this head only where the older state allows
+            # Until they know of it, they go on without this head only where the older state allows.
+            for sender in senders:
                 sender.beat()
         return self._settled == self._version
 
