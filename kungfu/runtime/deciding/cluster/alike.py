@@ -7,11 +7,10 @@ like those who train. Where digests differ, the descriptions are fetched (``Comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from kungfu.runtime.deciding.cluster.events import Command, Compare, Fail, Form, Kill, Remark
-from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Starting
+from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Starting, doomed
 from kungfu.runtime.deciding.view import View
 
 __all__ = ["compared_again", "dismissed_as_unlike", "ends_as_unlike", "first_view", "joins_alike"]
@@ -63,8 +62,6 @@ def ends_as_unlike(how: str) -> Fail:
 
 def dismissed_as_unlike(cluster: Cluster, peer: int, how: str) -> Outcome:
     """A joiner that differs goes, and no other one comes in its place: it would run the same program."""
-    starting: Mapping[int, Starting] = {other: entry for other, entry in cluster.starting.items() if other != peer}
-    people = cluster.processes
-    people = replace(people, parting=people.parting | {peer}, doomed=(people.doomed | {peer}) & people.alive)
-    cluster = replace(cluster, starting=starting, processes=people, missing={**cluster.missing, peer: _ANOTHER})
-    return cluster, [Kill(peer, f"{_ANOTHER}: {how}")]
+    starting = {other: entry for other, entry in cluster.starting.items() if other != peer}
+    cluster = replace(cluster, starting=starting, missing={**cluster.missing, peer: _ANOTHER})
+    return doomed(cluster, [peer]), [Kill(peer, f"{_ANOTHER}: {how}")]

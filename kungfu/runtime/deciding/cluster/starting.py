@@ -14,7 +14,7 @@ from kungfu.runtime.deciding.cluster.alike import (
 )
 from kungfu.runtime.deciding.cluster.events import Command, Kill, Offer, Remark, Seen, Spawn
 from kungfu.runtime.deciding.cluster.hosts import NO_SLOT, avoided_slots, free_slots, people_on, place_for
-from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Starting
+from kungfu.runtime.deciding.cluster.state import Cluster, Outcome, Starting, doomed
 from kungfu.runtime.deciding.decide import Prepared
 
 __all__ = [
@@ -69,13 +69,6 @@ def dismissed(cluster: Cluster, peers: Iterable[int], reason: str) -> Outcome:
     starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in going}
     cluster = doomed(replace(cluster, starting=starting), going)
     return cluster, [Kill(peer, reason) for peer in going]
-
-
-def doomed(cluster: Cluster, peers: Iterable[int]) -> Cluster:
-    """Peers that were on their way are let go and killed; another agent that takes over has to know."""
-    people, going = cluster.processes, frozenset(peers)
-    people = replace(people, parting=people.parting | going, doomed=(people.doomed | going) & people.alive)
-    return replace(cluster, processes=people)
 
 
 def _giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tuple[int, ...]:

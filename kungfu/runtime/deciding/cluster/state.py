@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from kungfu.runtime.deciding.cluster.events import Command, Report
 from kungfu.runtime.deciding.exit import Exit
@@ -22,6 +22,7 @@ __all__ = [
     "Regrouping",
     "Rules",
     "Starting",
+    "doomed",
     "ending",
 ]
 
@@ -188,6 +189,13 @@ class Cluster:
 
 
 Outcome = tuple[Cluster, list[Command]]
+
+
+def doomed(cluster: Cluster, peers: Iterable[int]) -> Cluster:
+    """Peers that were on their way are let go and killed; another agent that takes over has to know."""
+    people, going = cluster.processes, frozenset(peers)
+    people = replace(people, parting=people.parting | going, doomed=(people.doomed | going) & people.alive)
+    return replace(cluster, processes=people)
 
 
 def ending(code: int) -> str:
