@@ -5,11 +5,9 @@ from __future__ import annotations
 from kungfu.runtime.deciding.cluster import (
     Announce,
     Cluster,
-    Command,
     Compare,
     Differs,
     Ended,
-    Event,
     Fail,
     Form,
     InForce,
@@ -17,7 +15,6 @@ from kungfu.runtime.deciding.cluster import (
     Offer,
     Remark,
     Report,
-    Rules,
     Seen,
     Spawn,
     TakenOver,
@@ -29,28 +26,15 @@ from kungfu.runtime.deciding.cluster import (
 from kungfu.runtime.deciding.cluster.events import Lost
 from kungfu.runtime.deciding.decide import Prepared
 from kungfu.runtime.deciding.identity import Identity
-from kungfu.runtime.deciding.view import Peer, View
-from kungfu.runtime.settings import Deadlines
+from kungfu.runtime.deciding.view import View
+from tests.runtime.deciding.cluster_steps import RULES, after, peer
 
-RULES = Rules(Deadlines(ready_s=100.0, wait_s=10.0))
 USUAL = "2 threads, one processor"
 WHY = "its program is not that of the job"
 
 
-def peer(id_: int) -> Peer:
-    return Peer(id_, f"host:{id_}")
-
-
 def ready(id_: int, program: str = "p", machine: str = USUAL) -> Seen:
     return Seen(peer(id_), ready=True, identity=Identity(program, machine))
-
-
-def after(cluster: Cluster, *events: Event, now: float = 1.0) -> tuple[Cluster, list[Command]]:
-    commands: list[Command] = []
-    for event in events:
-        cluster, more = step(cluster, event, now)
-        commands.extend(more)
-    return cluster, commands
 
 
 def started(size: int) -> Cluster:

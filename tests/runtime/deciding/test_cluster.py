@@ -23,7 +23,6 @@ from kungfu.runtime.deciding.cluster import (
     InForce,
     Kill,
     Offer,
-    Rules,
     Seen,
     Spawn,
     Tick,
@@ -32,18 +31,7 @@ from kungfu.runtime.deciding.cluster import (
     step,
 )
 from kungfu.runtime.deciding.decide import Prepared
-from kungfu.runtime.deciding.view import Peer, View
-from kungfu.runtime.settings import Deadlines
-
-RULES = Rules(Deadlines(ready_s=100.0, wait_s=10.0))
-
-
-def peer(id_: int) -> Peer:
-    return Peer(id_, f"host:{id_}")
-
-
-def view_of(*ids: int, version: int = 1) -> View:
-    return View(version, tuple(peer(id_) for id_ in ids))
+from tests.runtime.deciding.cluster_steps import RULES, after, peer, view_of
 
 
 def attached(id_: int) -> Seen:
@@ -52,15 +40,6 @@ def attached(id_: int) -> Seen:
 
 def ready(id_: int) -> Seen:
     return Seen(peer(id_), ready=True)
-
-
-def after(cluster: Cluster, *events: Event, now: float = 1.0) -> tuple[Cluster, list[Command]]:
-    """The cluster after the events, and all their commands."""
-    commands: list[Command] = []
-    for event in events:
-        cluster, more = step(cluster, event, now)
-        commands.extend(more)
-    return cluster, commands
 
 
 def started(size: int) -> Cluster:

@@ -12,7 +12,6 @@ from kungfu.runtime.deciding.cluster import (
     Command,
     Done,
     Ended,
-    Event,
     Exiting,
     Fail,
     Finishing,
@@ -30,33 +29,17 @@ from kungfu.runtime.deciding.cluster import (
     Tick,
     Wanted,
     first,
-    step,
 )
 from kungfu.runtime.deciding.exit import Exit
-from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.deciding.view import View
 from kungfu.runtime.settings import Deadlines
+from tests.runtime.deciding.cluster_steps import after, peer, view_of
 
 RULES = Rules(Deadlines(ready_s=100.0, wait_s=10.0, grace_s=30.0))
 RAISED = Exit("exception", 5, "OSError", "OSError: disk", "train.py:42")
 USAGE = Exit("usage", 5, "UsageError", "UsageError: a batch of 3", "train.py:7")
 ENDED = Exit("exit", 5)
 LOOP = Exit("loop", 5)
-
-
-def peer(id_: int) -> Peer:
-    return Peer(id_, f"host:{id_}")
-
-
-def view_of(*ids: int, version: int = 1) -> View:
-    return View(version, tuple(peer(id_) for id_ in ids))
-
-
-def after(cluster: Cluster, *events: Event, now: float = 1.0) -> tuple[Cluster, list[Command]]:
-    commands: list[Command] = []
-    for event in events:
-        cluster, more = step(cluster, event, now)
-        commands.extend(more)
-    return cluster, commands
 
 
 def training(size: int) -> Cluster:

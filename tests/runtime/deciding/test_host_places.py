@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from kungfu.runtime.deciding.cluster import (
     Announce,
     Cluster,
-    Command,
     Done,
     Ended,
     Event,
@@ -28,7 +27,6 @@ from kungfu.runtime.deciding.cluster import (
     Offer,
     Release,
     Report,
-    Rules,
     Seen,
     Spawn,
     TakenOver,
@@ -43,28 +41,9 @@ from kungfu.runtime.deciding.cluster import (
 from kungfu.runtime.deciding.cluster.hosts import AVOIDED_S
 from kungfu.runtime.deciding.decide import Prepared
 from kungfu.runtime.deciding.demand import Demand
-from kungfu.runtime.deciding.view import Peer, View
-from kungfu.runtime.settings import Deadlines
+from tests.runtime.deciding.cluster_steps import RULES, after, peer, view_of
 
-RULES = Rules(Deadlines(ready_s=100.0, wait_s=10.0))
 NO_SLOT = "no host has a free slot"
-
-
-def peer(id_: int) -> Peer:
-    return Peer(id_, f"host:{id_}")
-
-
-def view_of(*ids: int, version: int = 1) -> View:
-    return View(version, tuple(peer(id_) for id_ in ids))
-
-
-def after(cluster: Cluster, *events: Event, now: float = 1.0) -> tuple[Cluster, list[Command]]:
-    """The cluster after the events, and all their commands."""
-    commands: list[Command] = []
-    for event in events:
-        cluster, more = step(cluster, event, now)
-        commands.extend(more)
-    return cluster, commands
 
 
 def training(size: int, *slots: int) -> Cluster:

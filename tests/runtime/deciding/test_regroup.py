@@ -13,7 +13,6 @@ from kungfu.runtime.deciding.cluster import (
     Command,
     Done,
     Ended,
-    Event,
     Fail,
     Finishing,
     InForce,
@@ -31,31 +30,11 @@ from kungfu.runtime.deciding.cluster import (
     Unled,
     Wanted,
     first,
-    step,
 )
 from kungfu.runtime.deciding.demand import Demand
-from kungfu.runtime.deciding.view import Peer, View
-from kungfu.runtime.settings import Deadlines
+from tests.runtime.deciding.cluster_steps import RULES, after, peer, view_of
 
-RULES = Rules(Deadlines(ready_s=100.0, wait_s=10.0))
 DIED = "peer rank=1 died during gradients"
-
-
-def peer(id_: int) -> Peer:
-    return Peer(id_, f"host:{id_}")
-
-
-def view_of(*ids: int, version: int = 1) -> View:
-    return View(version, tuple(peer(id_) for id_ in ids))
-
-
-def after(cluster: Cluster, *events: Event, now: float = 1.0) -> tuple[Cluster, list[Command]]:
-    """The cluster after the events, and all their commands."""
-    commands: list[Command] = []
-    for event in events:
-        cluster, more = step(cluster, event, now)
-        commands.extend(more)
-    return cluster, commands
 
 
 def training(*ids: int, rules: Rules = RULES) -> Cluster:
