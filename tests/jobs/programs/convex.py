@@ -64,29 +64,43 @@ def counted(averaged: Any, places: Any) -> Any:
     return tf.round(averaged * total)
 
 
+def own_id() -> int:
+    """The id of this peer, before and after it is attached."""
+    return int(json.loads(os.environ.get("KUNGFU_SETTINGS", '{"peer": 0}'))["peer"])
+
+
+@kf.policy
+def as_asked(training: Any, results: Path, batch_size: int) -> Any:
+    """Asks for the size in the file DIR/size, and keeps the batch of all peers; dies in a barrier where told to."""
+
+    def ask(control: Any) -> None:
+        if (results / f"die-{own_id()}").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        file = results / "size"
+        wanted = int(file.read_text() or control.size) if file.exists() else control.size
+        if wanted != control.size:
+            control.rescale(wanted)
+
+    return (
+        kf.control.every(4).call(ask),
+        kf.control.on_rescale().set_global_batch_size(batch_size),
+    )
+
+
+def rest(given: argparse.Namespace, trained: int) -> None:
+    """Waits between two steps, longer in the last quarter, unless it shall hurry."""
+    if not (given.results / "hurry").exists():
+        late = 4 * trained > 3 * given.epochs * -(-given.samples // given.batch_size)
+        time.sleep(PATIENT_S if late else given.sleep_s)
+
+
 def train(given: argparse.Namespace) -> dict[str, Any]:
     """Trains as `given` says; what came of it."""
     x, y = data(given.samples)
     model, slope, seen, norm = build(given.samples, given.epochs, given.ballast_mb)
     optimizer = keras.optimizers.SGD(0.05, momentum=0.5)
 
-    def ask(control: Any) -> None:
-        if (given.results / f"die-{training.peer}").exists():
-            os.kill(os.getpid(), signal.SIGKILL)
-        file = given.results / "size"
-        wanted = int(file.read_text() or control.size) if file.exists() else control.size
-        if wanted != control.size:
-            control.rescale(wanted)
-
-    @kf.policy
-    def as_asked(training: Any) -> Any:
-        """Asks for the size in the file, and keeps the batch of all peers."""
-        return (
-            kf.control.every(4).call(ask),
-            kf.control.on_rescale().set_global_batch_size(given.batch_size),
-        )
-
-    training = kf.attach(model, optimizer, policies=[as_asked()])
+    training = kf.attach(model, optimizer, policies=[as_asked(given.results, given.batch_size)])
     steps, told = tf.Variable(0, dtype=tf.int64, trainable=False), {"steps": 0, "samples": 0}
     training.register("steps", steps)
     training.register("told", lambda: told, told.update)
@@ -114,9 +128,7 @@ def train(given: argparse.Namespace) -> dict[str, Any]:
             skipped += 1
         else:
             told.update(steps=told["steps"] + 1, samples=told["samples"] + int(trained))
-        if not (given.results / "hurry").exists():
-            late = 4 * int(optimizer.iterations) > 3 * given.epochs * -(-given.samples // given.batch_size)
-            time.sleep(PATIENT_S if late else given.sleep_s)
+        rest(given, int(optimizer.iterations))
         if (given.results / f"raise-{training.peer}").exists():
             raise ValueError(f"peer {training.peer} was told to fail")
     training.finish()
@@ -150,8 +162,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     given = arguments()
     found = train(given)
-    peer = json.loads(os.environ.get("KUNGFU_SETTINGS", '{"peer": 0}'))["peer"]
-    (given.results / f"{peer}.json").write_text(json.dumps(found))
+    (given.results / f"{own_id()}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
