@@ -98,7 +98,7 @@ class Beside:
     attachment: Any
     name: str
 
-    def join(self, state: Any) -> Any:
+    def join(self, state: Any, *, description: Any, machine: str) -> Any:
         from kungfu.runtime.deciding.decide import Terms
         from kungfu.runtime.deciding.view import Peer, View
         from kungfu.runtime.peer.membership import Passage, Standing
@@ -110,10 +110,13 @@ class Beside:
         plug = {"rank": rank, "size": size, "job": f"{settings.job}-{self.name}", "view": 1, "addresses": [""] * size}
         self.attachment.open(**plug, deadline_s=60.0, secret=bytes.fromhex(settings.secret))
         view = View(1, tuple(Peer(number, "") for number in range(size)))
-        return Passage(None, Standing(view, rank, Terms()))
+        return Passage(None, Standing(view, rank, Terms()), sources=(0,))
 
     def given_up(self) -> None:
         """Nobody is, as long as the first run goes on."""
+
+    def completed(self) -> None:
+        """Nobody asks whether this peer holds the state."""
 
     def record(self, stream: str, fields: Any) -> None:
         self.first._loop.barrier.equipment.membership.record(stream, fields)
