@@ -84,13 +84,13 @@ def test_a_closed_store_does_not_answer_and_closes_at_once_and_twice() -> None:
 
 def test_closing_lets_go_who_waits_for_a_key() -> None:
     store = Store("127.0.0.1")
-    heard: list[bytes | None] = []
-    asking = threading.Thread(target=lambda: heard.append(get(store.address, key="/scope/never")))
-    asking.start()
-    put(store.address, key="/scope/other", value=b"")
+    where, _, token = store.address.partition("/")
+    waiting = http.client.HTTPConnection(where, timeout=5)
+    waiting.request("GET", f"/{token}/scope/never")
+    put(store.address, key="/scope/other", value=b"")  # callers are taken in order: the one before is being served
     store.close()
-    asking.join(timeout=5)
-    assert not asking.is_alive()
+    assert waiting.getresponse().status == http.HTTPStatus.NOT_FOUND
+    waiting.close()
 
 
 @contextmanager
