@@ -37,7 +37,7 @@ format: setup  ## let ruff mend what it can
 
 proto: setup  ## regenerate the code of the wire's messages
 	@$(python) -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
-		kungfu/runtime/wire/messages.proto
+		kungfu/runtime/ipc/messages.proto
 
 benchmarks := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: setup  ## measure all; make bench benchmarks=NAME measures one

@@ -1,4 +1,4 @@
-"""Loads the package before pytest collects from it: `kungfu.policy` is the decorator, and must stay it.
+"""Loads the package before pytest collects from it: `kungfu.policy_definition` is the decorator, and must stay it.
 
 The gate draws the same examples each time, so that it says something about the change and nothing about luck; with
 ``KUNGFU_RANDOM=1``, as `make soak` runs it, hypothesis looks for new ones.

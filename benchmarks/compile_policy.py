@@ -21,7 +21,7 @@ import kungfu as kf
 from kungfu.compiler import Plan, compile_policies
 from kungfu.control import Rule
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 from kungfu.signal import SOURCES
 
 REPEATS = 5

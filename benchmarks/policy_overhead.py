@@ -99,8 +99,8 @@ class Beside:
     name: str
 
     def join(self, state: Any, *, description: Any, machine: str) -> Any:
-        from kungfu.runtime.deciding.decide import Terms
-        from kungfu.runtime.deciding.view import Peer, View
+        from kungfu.runtime.core.decide import Terms
+        from kungfu.runtime.core.view import Peer, View
         from kungfu.runtime.peer.membership import Passage, Standing
         from kungfu.runtime.settings import read_settings
 

@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from kungfu.cli.picture import draw
-from kungfu.cli.story import decisions_table
+from kungfu.cli.report import decisions_table
 
 EPOCHS, DEVICE_MS, THREE_FROM = 40, 40.0, 900
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kungfu import control, monitor, ops
 from kungfu.errors import KungfuError, PolicyError
 from kungfu.ops import clip, log, maximum, minimum, round, sqrt, where
-from kungfu.policy import Budget, Policy, at_least, at_most, compose, first, policy, shadow
+from kungfu.policy_definition import Budget, Policy, at_least, at_most, compose, first, policy, shadow
 from kungfu.signal import Signal, fold
 
 if TYPE_CHECKING:

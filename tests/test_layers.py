@@ -13,19 +13,18 @@ import kungfu
 ROOT = Path(kungfu.__file__).parent
 
 # Each layer may import those that stand below it, and itself; runtime stands beside the calculus.
-CALCULUS = ["policy", "monitor", "control", "ops", "signal"]
+CALCULUS = ["policy_definition", "monitor", "control", "ops", "signal"]
 ALLOWED = {
     "errors": [],
     "signal": ["errors"],
     "ops": ["signal", "errors"],
     "control": ["ops", "signal", "errors"],
     "monitor": ["ops", "signal", "errors"],
-    "policy": ["monitor", "control", "ops", "signal", "errors"],
-    "policy_path": ["policy", "errors"],
+    "policy_definition": ["monitor", "control", "ops", "signal", "errors"],
     "compiler": ["native", *CALCULUS, "errors"],
-    "trace": ["compiler", *CALCULUS, "errors"],
-    "training": ["compiler", "trace", "policy_path", "runtime", "native", *CALCULUS, "errors"],
-    "testing": ["compiler", "trace", "runtime", *CALCULUS, "errors"],
+    "record": ["compiler", *CALCULUS, "errors"],
+    "training": ["compiler", "record", "runtime", "native", *CALCULUS, "errors"],
+    "testing": ["compiler", "record", "runtime", *CALCULUS, "errors"],
     "runtime": ["native", "errors"],
     "native": ["errors"],
 }

@@ -15,7 +15,7 @@ from kungfu.policies import (
     straggler_replacement,
     worth_the_cost,
 )
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 
 PAGE = Path(__file__).parent.parent / "docs" / "policy-costs.md"
 BYTES = {"bool": 1, "int64": 8, "float32": 4}

@@ -88,7 +88,7 @@ horovod_loads='import horovod.tensorflow as hvd; assert hvd.gloo_built()'
 
 install_kungfu() { python -m pip install --no-deps --no-build-isolation --editable .; }
 
-compile_native() { [ ! -f kungfu/native.py ] || python -m kungfu.native; }
+compile_native() { python -m kungfu.native; }
 
 python=$(find_python)
 export PATH=$venv/bin:$PATH
@@ -103,5 +103,5 @@ part environment "$(locked 'pip|setuptools|wheel' | key_of)" make_environment
 part packages "$(key_of <requirements.lock)" install_packages
 part horovod "$(locked 'horovod|tensorflow|numpy' | key_of)" install_horovod
 part kungfu "$(cat pyproject.toml setup.py 2>/dev/null | key_of)" install_kungfu
-part native "$(cat requirements.lock kungfu/native.py kungfu/runtime/attachment/native/* kungfu/runtime/attachment/native/*/* 2>/dev/null | key_of)" compile_native
+part native "$(cat requirements.lock kungfu/native/*.py kungfu/native/*/* 2>/dev/null | key_of)" compile_native
 [ $((SECONDS - begun)) -lt 2 ] || echo "set-up done in $((SECONDS - begun)) s"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from kungfu.compiler import compile_policies, explain, explain_json
-from kungfu.policy_path import load_policy
+from kungfu.policy_definition.policy_path import load_policy
 
 __all__ = ["explain_command"]
 

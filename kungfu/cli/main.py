@@ -12,7 +12,7 @@ from pathlib import Path
 from kungfu.cli.planning.refusal import one_line
 from kungfu.cli.reader_gone import let_go
 from kungfu.errors import KungfuError
-from kungfu.runtime.deciding.identity import installed_version
+from kungfu.runtime.core.identity import installed_version
 
 __all__ = ["main"]
 

@@ -16,9 +16,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from kungfu.cli.story import read_events, read_metrics
-from kungfu.cli.story.recovering import changes, stopped_s
-from kungfu.cli.story.values import count, duration, figure, not_finite, number
+from kungfu.cli.report import read_events, read_metrics
+from kungfu.cli.report.recovering import changes, stopped_s
+from kungfu.cli.report.values import count, duration, figure, not_finite, number
 from kungfu.errors import UsageError
 
 __all__ = ["draw"]

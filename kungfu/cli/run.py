@@ -15,9 +15,9 @@ from pathlib import Path
 from kungfu.cli.hosting import Hosting, add_arguments, read_hosting
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.checkpoints import find
-from kungfu.runtime.deciding.cluster import Budgets
-from kungfu.runtime.deciding.failure import EXIT_CODES
-from kungfu.runtime.deciding.requests.situation import Scaling
+from kungfu.runtime.core.cluster import Budgets
+from kungfu.runtime.core.failure import EXIT_CODES
+from kungfu.runtime.core.requests.situation import Scaling
 from kungfu.runtime.settings import Deadlines, Keeping, Limits, Settings
 
 __all__ = ["main"]
@@ -181,7 +181,7 @@ def _keeping(given: argparse.Namespace) -> Keeping:
 def _check_policy(spec: str) -> None:
     """A policy that does not resolve is told before any process starts."""
     if spec:
-        from kungfu.policy_path import load_policy
+        from kungfu.policy_definition.policy_path import load_policy
 
         load_policy(spec)
 

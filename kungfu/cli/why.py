@@ -10,8 +10,8 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from kungfu.cli.story import Paragraph, Record, gaps, is_gap, read_events, read_metrics, span_trees, tell
-from kungfu.cli.story.values import duration
+from kungfu.cli.report import Paragraph, Record, gaps, is_gap, read_events, read_metrics, span_trees, tell
+from kungfu.cli.report.values import duration
 
 __all__ = ["why_command"]
 

@@ -12,7 +12,7 @@ from kungfu.control.action import operands, rewired
 from kungfu.control.pace import credit_of, news_of_held
 from kungfu.control.rule import distinct_name, paced
 from kungfu.ops import where
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 from kungfu.signal import Signal, Source, TrainingSignals, as_signal, topological
 from kungfu.signal.operation import SCALAR
 from kungfu.signal.origin import made_at

@@ -1,6 +1,6 @@
 """What becomes of a modelled job by what its policies ask for: as in a real one, a step later, in a barrier.
 
-What rules and hooks ask for is merged and decided by the code of the runtime (``runtime.deciding``); only the peers,
+What rules and hooks ask for is merged and decided by the code of the runtime (``runtime.core``); only the peers,
 their readiness and the clock are modelled.
 """
 
@@ -15,11 +15,11 @@ from kungfu.compiler import Plan, Settled, settle
 from kungfu.compiler.replay import Replay
 from kungfu.control import Call, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate, Stop
 from kungfu.control.hook import Control
-from kungfu.runtime.deciding.decide import Decision as Decided
-from kungfu.runtime.deciding.decide import Leave, Prepared, Wish, decide, meant_size
-from kungfu.runtime.deciding.merge import merged
-from kungfu.runtime.deciding.setting import Moment, Setting, settled
-from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.core.decide import Decision as Decided
+from kungfu.runtime.core.decide import Leave, Prepared, Wish, decide, meant_size
+from kungfu.runtime.core.merge import merged
+from kungfu.runtime.core.setting import Moment, Setting, settled
+from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 from kungfu.testing.decision import Decision
 from kungfu.testing.job import Job

@@ -10,13 +10,13 @@ from typing import Any
 from kungfu.compiler import Plan, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.control import Budget
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
+from kungfu.record import Trace, parse_trace, read_trace, replay
 from kungfu.testing.arrays import steps_of
 from kungfu.testing.carrying_out import Course
 from kungfu.testing.cluster_model import ClusterModel
 from kungfu.testing.decision import Decision, decisions_of
 from kungfu.testing.job import Job, agreed_sources, local_sources, stepped
-from kungfu.trace import Trace, parse_trace, read_trace, replay
 
 __all__ = ["run_policy"]
 
@@ -31,7 +31,7 @@ def run_policy(
 
     `trace` is one of three: a `ClusterModel`, on which decisions are carried out, so that the policy sees what comes of
     them; a mapping from sources to arrays, with a value a step, or for local ones a row of one value a peer; or a
-    recorded run (its folder, the lines of its ``trace.jsonl``, or a `kungfu.trace.Trace`). What arrays and records hold
+    recorded run (its folder, the lines of its ``trace.jsonl``, a `kungfu.record.Trace`). What arrays and records hold
     stays as it is, whatever is decided. Of arrays, ``step``, ``size``, the limits of the size and ``pending`` may be
     left out; what a plan makes of gradients is given under its name, as in ``norm_squared(grads)``. `budget`: the job's
     budget of rescales.

@@ -17,8 +17,8 @@ from kungfu.compiler.plan import is_whole
 from kungfu.control import Budget, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.errors import UsageError
-from kungfu.policy import Policy
-from kungfu.policy_path import load_policy
+from kungfu.policy_definition import Policy
+from kungfu.policy_definition.policy_path import load_policy
 from kungfu.runtime.attachment.choose import make_attachment
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.peer.alone import Alone

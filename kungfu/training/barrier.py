@@ -20,10 +20,10 @@ from kungfu.control.hook import Control
 from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.checkpoints import Manifest
-from kungfu.runtime.deciding.decide import Decision, Terms, meant_size
-from kungfu.runtime.deciding.setting import Moment, Setting, settled
-from kungfu.runtime.deciding.shadow import REMEMBERED, ShadowAsk
-from kungfu.runtime.deciding.view import View
+from kungfu.runtime.core.decide import Decision, Terms, meant_size
+from kungfu.runtime.core.setting import Moment, Setting, settled
+from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
+from kungfu.runtime.core.view import View
 from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.loss import Loss
 from kungfu.runtime.peer.membership import Membership

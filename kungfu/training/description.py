@@ -1,4 +1,4 @@
-"""What this peer's program is, for the other peers to compare with theirs: see `kungfu.runtime.deciding.identity`."""
+"""What this peer's program is, for the other peers to compare with theirs: see `kungfu.runtime.core.identity`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kungfu.compiler import Plan
 from kungfu.compiler.outline import outline
-from kungfu.runtime.deciding.identity import Description, Part, installed_version
+from kungfu.runtime.core.identity import Description, Part, installed_version
 from kungfu.training.keeping.registry import Registry
 
 __all__ = ["describe", "machine_in_words"]

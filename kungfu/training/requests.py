@@ -12,11 +12,11 @@ from kungfu.compiler.plan import seen_by_rules
 from kungfu.control import Action, Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.control.rule import Standing, verdict
-from kungfu.runtime.deciding.decide import Contest, Leave, Wish
-from kungfu.runtime.deciding.demand import Demand
-from kungfu.runtime.deciding.merge import Superseded, merged
-from kungfu.runtime.deciding.setting import Setting
-from kungfu.runtime.deciding.view import View
+from kungfu.runtime.core.decide import Contest, Leave, Wish
+from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.merge import Superseded, merged
+from kungfu.runtime.core.setting import Setting
+from kungfu.runtime.core.view import View
 from kungfu.training.graph.host import fetch
 from kungfu.training.graph.ledger import Outcomes
 
@@ -57,7 +57,7 @@ class Requests:
     superseded: tuple[Superseded, ...] = ()
 
     def with_outside(self) -> Requests:
-        """The leader's: ``outside`` becomes what is asked for altogether; see ``kungfu.runtime.deciding.merge``."""
+        """The leader's: ``outside`` becomes what is asked for altogether; see ``kungfu.runtime.core.merge``."""
         if self.outside is None:
             return self
         outside, superseded = merged([] if self.wish is None else [self.wish], self.outside)

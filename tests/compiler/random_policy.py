@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kungfu import control, ops
 from kungfu.control import Rule
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 from kungfu.signal import VECTOR, Signal, TrainingSignals
 
 Instruction = tuple[str, int, int, int]

@@ -10,7 +10,7 @@ from kungfu import control, monitor, ops
 from kungfu.compiler import compile_policies
 from kungfu.errors import PolicyError
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 
 
 def ignore(control: Any, *values: float) -> None:

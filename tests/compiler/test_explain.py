@@ -15,7 +15,7 @@ from kungfu.compiler import compile_policies, explain_json
 from kungfu.compiler.explain.units import units_of
 from kungfu.control import Budget
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy import Policy, at_most, policy, shadow
+from kungfu.policy_definition import Policy, at_most, policy, shadow
 from kungfu.signal import Signal, TrainingSignals, fold, topological
 
 

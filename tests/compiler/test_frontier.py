@@ -16,7 +16,7 @@ from kungfu.compiler.lower import lower
 from kungfu.compiler.replay import Replay
 from kungfu.errors import UsageError
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 from kungfu.signal import TrainingSignals
 from tests.compiler.cluster import as_tensors, invented
 

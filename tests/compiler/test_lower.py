@@ -14,7 +14,7 @@ from kungfu.compiler.lower import lower
 from kungfu.compiler.replay import Replay
 from kungfu.errors import InternalError
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy import Policy, at_most
+from kungfu.policy_definition import Policy, at_most
 from tests.compiler.cluster import (
     as_tensors,
     assert_same,

@@ -9,7 +9,7 @@ from kungfu import control, ops
 from kungfu.compiler import compile_policies
 from kungfu.compiler.outline import outline
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy import Policy, policy
+from kungfu.policy_definition import Policy, policy
 
 
 def note(control: Any, *values: float) -> None:

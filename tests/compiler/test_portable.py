@@ -16,7 +16,7 @@ from kungfu.compiler.replay import Replay
 from kungfu.control import Call
 from kungfu.errors import InternalError, UsageError
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy import Policy, at_most
+from kungfu.policy_definition import Policy, at_most
 from kungfu.signal import Map, Operation
 from kungfu.signal.operation import arithmetic
 from tests.compiler.cluster import invented

@@ -13,7 +13,7 @@ from kungfu.compiler import Outcome, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.control import Rule
 from kungfu.errors import PolicyError
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 from kungfu.signal import TrainingSignals
 
 training = TrainingSignals()

@@ -13,7 +13,7 @@ from kungfu import control, ops
 from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.errors import PolicyError
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 
 CALM = {"step": 1, "pending": False, "refused_size": 0}
 NAN = math.nan

@@ -11,7 +11,7 @@ from kungfu import control, ops
 from kungfu.compiler import compile_policies, settle
 from kungfu.control import SetGlobalBatchSize, SetLearningRate
 from kungfu.errors import InternalError, PolicyError
-from kungfu.policy import Policy, at_most, compose, first, shadow
+from kungfu.policy_definition import Policy, at_most, compose, first, shadow
 
 BARRIER = {
     "size": 4,

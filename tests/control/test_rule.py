@@ -14,7 +14,7 @@ from kungfu.compiler.replay import Replay
 from kungfu.control.ask import call_rule
 from kungfu.control.rule import distinct_name, seen_under
 from kungfu.errors import PolicyError
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 from kungfu.signal import TrainingSignals
 
 training = TrainingSignals()

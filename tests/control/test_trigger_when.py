@@ -11,7 +11,7 @@ from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.control import Trigger
 from kungfu.errors import PolicyError
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 from kungfu.signal import TrainingSignals, is_gate
 
 training = TrainingSignals()

@@ -11,7 +11,7 @@ import pytest
 
 import kungfu
 from kungfu.compiler import compile_policies
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 
 PAGE = Path(kungfu.__file__).parent.parent / "docs" / "policies.md"
 BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kungfu.runtime.deciding.data import Position
+from kungfu.runtime.core.data import Position
 from kungfu.training.data.order import SerialOrder, Turn
 from tests.jobs.harness import Ended
 from tests.jobs.programs.convex import FEATURES, MOMENTUM, SHIFT, data

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kungfu.cli.main import main
-from kungfu.runtime.steering.job_file import NAME, read_job_file
+from kungfu.runtime.job_api.job_file import NAME, read_job_file
 from tests.jobs.harness import Job, started
 
 pytestmark = pytest.mark.slow

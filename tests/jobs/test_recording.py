@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from kungfu.trace import read_trace, replay
+from kungfu.record import read_trace, replay
 from tests.jobs.harness import ROOT, lines_of, ran, started
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from kungfu.compiler import Outcome, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.errors import PolicyError
 from kungfu.monitor import gradient_noise_scale
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 from kungfu.signal import Fold, Map, Signal, TrainingSignals, topological
 
 CALM = {"step": 1, "pending": False}

@@ -13,7 +13,7 @@ from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.errors import PolicyError
 from kungfu.monitor import relative_speed, stragglers
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 from kungfu.signal import TrainingSignals
 
 PLAN = compile_policies([Policy("watching", lambda t: control.always().replace(stragglers(t)))])

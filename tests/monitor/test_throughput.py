@@ -11,7 +11,7 @@ from kungfu import control
 from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.monitor import throughput
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 
 
 def ignore(control: Any, *values: float) -> None:

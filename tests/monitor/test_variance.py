@@ -12,7 +12,7 @@ from kungfu import control
 from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.monitor import gradient_noise_scale, gradient_variance
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 
 
 def ignore(control: Any, *values: float) -> None:

@@ -22,7 +22,7 @@ from kungfu.policies import (
     straggler_replacement,
     worth_the_cost,
 )
-from kungfu.policy import Policy, at_least, at_most, compose, first, policy, shadow
+from kungfu.policy_definition import Policy, at_least, at_most, compose, first, policy, shadow
 from tests.compiler.cluster import (
     Cluster,
     assert_same,

@@ -17,7 +17,7 @@ from kungfu import control, monitor, ops
 from kungfu.control import Budget, Checkpoint, Evict, Rescale
 from kungfu.errors import PolicyError, UsageError
 from kungfu.policies import gns_batch, linear_scaling, schedule
-from kungfu.policy import Policy, policy, shadow
+from kungfu.policy_definition import Policy, policy, shadow
 from kungfu.testing import ClusterModel, Rescaling, Start, run_policy
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.errors import PolicyError, UsageError
 from kungfu.policies import schedule
-from kungfu.runtime.agent.processes import fit_guard
+from kungfu.runtime.agent.supervisor import fit_guard
 from tests.training.linear import linear_model
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from kungfu.compiler import compile_policies
 from kungfu.policies import gns_batch
-from kungfu.runtime.deciding.identity import Description, difference
+from kungfu.runtime.core.identity import Description, difference
 from kungfu.training.description import describe, machine_in_words
 from kungfu.training.keeping.registry import Registry
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kungfu.control import Call, Evict, Replace, Rescale
-from kungfu.runtime.deciding.decide import Leave, Wish
-from kungfu.runtime.deciding.demand import Demand, DemandKind
-from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.core.decide import Leave, Wish
+from kungfu.runtime.core.demand import Demand, DemandKind
+from kungfu.runtime.core.view import Peer, View
 from kungfu.signal import Constant
 from kungfu.training.requests import Fired, Requests, demanded, gathered
 

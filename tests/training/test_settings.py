@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kungfu import control, policy
-from kungfu.policy import shadow
+from kungfu.policy_definition import shadow
 from tests.training.linear import linear_run, points
 
 

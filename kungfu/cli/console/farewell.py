@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kungfu.cli.console.noise import is_noise
-from kungfu.runtime.deciding.failure import EXIT_CODES, Failure
+from kungfu.runtime.core.failure import EXIT_CODES, Failure
 
 __all__ = ["farewell"]
 
@@ -29,7 +29,7 @@ def farewell(
     goes on, without this host. The last line says of a job that lost peers to exceptions of their own what was
     ``raised``, by peer, however it ended.
 
-    >>> from kungfu.runtime.deciding.failure import Failure
+    >>> from kungfu.runtime.core.failure import Failure
     >>> print("\\n".join(farewell(1, Failure(1, "rank 1 (peer 1): killed by SIGKILL", 1), folder=Path("runs/a"))))
     kungfu-run: failed: rank 1 (peer 1): killed by SIGKILL
       it printed nothing

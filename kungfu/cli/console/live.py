@@ -12,7 +12,7 @@ from rich.text import Text
 
 from kungfu.cli.console.board import KUNGFU, News
 from kungfu.cli.console.status import Status, decision_words, status_words
-from kungfu.cli.story.values import duration
+from kungfu.cli.report.values import duration
 
 __all__ = ["LiveScreen"]
 

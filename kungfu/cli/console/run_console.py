@@ -21,7 +21,7 @@ from kungfu.cli.console.live import LiveScreen
 from kungfu.cli.console.noise import is_noise
 from kungfu.cli.console.plain import PlainScreen
 from kungfu.cli.reader_gone import let_go
-from kungfu.cli.story import paces, read_events, sentence
+from kungfu.cli.report import paces, read_events, sentence
 from kungfu.errors import UsageError
 from kungfu.runtime.agent.agent import Ending
 

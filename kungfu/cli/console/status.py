@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kungfu.cli.story.rescaling import stood_still_s
-from kungfu.cli.story.values import count, duration, figure, label, mapping_of, not_finite, text_of
+from kungfu.cli.report.rescaling import stood_still_s
+from kungfu.cli.report.values import count, duration, figure, label, mapping_of, not_finite, text_of
 
 __all__ = ["Status", "after_event", "after_step", "decision_words", "status_words"]
 

@@ -12,10 +12,10 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from kungfu.cli.story.values import count, duration
-from kungfu.runtime.deciding.requests import Request, Stop
-from kungfu.runtime.steering.client import JobClient, JobOver, connected
-from kungfu.runtime.steering.status import JobStatus, Progress
+from kungfu.cli.report.values import count, duration
+from kungfu.runtime.core.requests import Request, Stop
+from kungfu.runtime.job_api.client import JobClient, JobOver, connected
+from kungfu.runtime.job_api.status import JobStatus, Progress
 
 __all__ = ["carried_out", "exit_code", "pursued"]
 

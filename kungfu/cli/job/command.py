@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import get_args
 
 from kungfu.errors import UsageError
-from kungfu.runtime.deciding.decide import Keep
-from kungfu.runtime.deciding.requests import (
+from kungfu.runtime.core.decide import Keep
+from kungfu.runtime.core.requests import (
     Action,
     Checkpoint,
     Migrate,
@@ -61,7 +61,7 @@ def run(given: argparse.Namespace) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
     from kungfu.cli.job.carry_out import carried_out
     from kungfu.cli.job.status import told_status
-    from kungfu.runtime.steering.job_file import newest_folder
+    from kungfu.runtime.job_api.job_file import newest_folder
 
     if given.name == "scale-in":
         given.peers, given.place = _peers_and_folder(given.words)

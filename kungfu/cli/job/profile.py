@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from kungfu.cli.job.carry_out import exit_code, pursued
-from kungfu.cli.story.values import figure
+from kungfu.cli.report.values import figure
 from kungfu.errors import UsageError
-from kungfu.runtime.deciding.requests import Point, Request
-from kungfu.runtime.steering.status import Progress
+from kungfu.runtime.core.requests import Point, Request
+from kungfu.runtime.job_api.status import Progress
 
 __all__ = ["Measure", "efficiencies", "profiled"]
 

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.story.values import UNKNOWN, count, duration, figure
-from kungfu.runtime.steering.client import connected
-from kungfu.runtime.steering.status import JobStatus, PeerStatus
-from kungfu.runtime.wire.numbers import as_json
+from kungfu.cli.report.values import UNKNOWN, count, duration, figure
+from kungfu.runtime.ipc.numbers import as_json
+from kungfu.runtime.job_api.client import connected
+from kungfu.runtime.job_api.status import JobStatus, PeerStatus
 
 __all__ = ["told_status"]
 

@@ -15,12 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kungfu.cli.replay.timeline import OF_RULES, Row, action_of, timeline
-from kungfu.cli.story import read_events
-from kungfu.cli.story.values import count
+from kungfu.cli.report import read_events
+from kungfu.cli.report.values import count
 from kungfu.compiler import Plan, compile_policies
 from kungfu.errors import UsageError
-from kungfu.policy_path import load_policy
-from kungfu.trace import Decision, Replayed, Trace, read_trace, replay
+from kungfu.policy_definition.policy_path import load_policy
+from kungfu.record import Decision, Replayed, Trace, read_trace, replay
 
 __all__ = ["add_arguments", "run"]
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from kungfu.cli.replay.timeline import Row
 from kungfu.control import Rescale
 from kungfu.errors import UsageError
-from kungfu.trace import Decision, Trace
+from kungfu.record import Decision, Trace
 
 __all__ = ["draw"]
 

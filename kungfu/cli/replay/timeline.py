@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kungfu.cli.story.sentence import reasons, sentence
-from kungfu.cli.story.values import count, figure, mapping_of, number, text_of
+from kungfu.cli.report.sentence import reasons, sentence
+from kungfu.cli.report.values import count, figure, mapping_of, number, text_of
 from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate, Stop
 from kungfu.control.action import Action
-from kungfu.trace import Decision
+from kungfu.record import Decision
 
 __all__ = ["OF_RULES", "Row", "action_of", "timeline", "told"]
 

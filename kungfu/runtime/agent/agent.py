@@ -19,35 +19,35 @@ from functools import partial
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, KungfuError
+from kungfu.runtime.agent.consensus.allegiance import Allegiance
+from kungfu.runtime.agent.consensus.entering import enter
+from kungfu.runtime.agent.consensus.front import Away, Front
+from kungfu.runtime.agent.consensus.orders import lost_after_s
+from kungfu.runtime.agent.consensus.service import HeadLost, HostService, is_heard
+from kungfu.runtime.agent.consensus.succession import CutOff, succeed
+from kungfu.runtime.agent.context import CUT_OFF, Ending, Job, Signalled, Station, name_of
 from kungfu.runtime.agent.follower import Follower
-from kungfu.runtime.agent.head import Fence, Head
-from kungfu.runtime.agent.hosts.allegiance import Allegiance
-from kungfu.runtime.agent.hosts.entering import enter
-from kungfu.runtime.agent.hosts.front import Away, Front
-from kungfu.runtime.agent.hosts.orders import lost_after_s
-from kungfu.runtime.agent.hosts.service import HeadLost, HostService, is_heard
-from kungfu.runtime.agent.hosts.succession import CutOff, succeed
-from kungfu.runtime.agent.processes.household import Household
+from kungfu.runtime.agent.leader import Fence, Head
 from kungfu.runtime.agent.record.console import Console
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import Recorder
 from kungfu.runtime.agent.service import AgentService
-from kungfu.runtime.agent.station import CUT_OFF, Ending, Job, Signalled, Station, name_of
-from kungfu.runtime.deciding import cluster as decided
-from kungfu.runtime.deciding.failure import Failure
+from kungfu.runtime.agent.supervisor.household import Household
+from kungfu.runtime.core import cluster as decided
+from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.hosts import Host
-from kungfu.runtime.steering.job_file import NAME as JOB_FILE
-from kungfu.runtime.steering.job_file import JobFile, end_job_file, identify_process, write_job_file
-from kungfu.runtime.steering.service import JobService
-from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.messages_pb2_grpc import (
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.messages_pb2_grpc import (
     AgentServiceStub,
     JobServiceStub,
     add_AgentServiceServicer_to_server,
     add_HostServiceServicer_to_server,
     add_JobServiceServicer_to_server,
 )
+from kungfu.runtime.job_api.job_file import NAME as JOB_FILE
+from kungfu.runtime.job_api.job_file import JobFile, end_job_file, identify_process, write_job_file
+from kungfu.runtime.job_api.service import JobService
 
 __all__ = ["Agent", "Ending", "Job"]
 

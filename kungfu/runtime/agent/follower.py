@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kungfu.runtime.agent.hosts.service import HeadLost, Ordered
-from kungfu.runtime.agent.station import Ending, Signalled, Station
-from kungfu.runtime.deciding.cluster import Cluster, Rules
-from kungfu.runtime.deciding.failure import Failure
-from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.agent.consensus.service import HeadLost, Ordered
+from kungfu.runtime.agent.context import Ending, Signalled, Station
+from kungfu.runtime.core.cluster import Cluster, Rules
+from kungfu.runtime.core.failure import Failure
+from kungfu.runtime.ipc import messages_pb2 as pb
 
 __all__ = ["Follower"]
 

@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 
 from kungfu.runtime.agent.record.recorder import Recorder
-from kungfu.runtime.deciding import cluster as decided
-from kungfu.runtime.deciding.identity import Identity
-from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire.convert import to_exit, to_peer, to_report, to_view
-from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceServicer
+from kungfu.runtime.core import cluster as decided
+from kungfu.runtime.core.identity import Identity
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.convert import to_exit, to_peer, to_report, to_view
+from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer
 
 __all__ = ["AgentService"]
 

@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from kungfu import native
 from kungfu.errors import InternalError, UsageError
-from kungfu.runtime.attachment import memory
-from kungfu.runtime.attachment.handshake import Membership
 from kungfu.runtime.attachment.mesh import Mesh, meet
 from kungfu.runtime.attachment.protocol import Abandoned, Late, Silence, never
+from kungfu.runtime.ipc import memfd
+from kungfu.runtime.ipc.handshake import Membership
 
 __all__ = ["LocalAttachment"]
 
@@ -172,12 +172,12 @@ class LocalAttachment:
 def _shared(me: Membership, mesh: Mesh, memory_bytes: int, deadline: float) -> int:
     if me.rank != 0:
         left_s = max(deadline - time.monotonic(), 0.001)
-        return memory.receive(mesh[0], bytes_=memory_bytes, deadline_s=left_s, rank=0)
+        return memfd.receive(mesh[0], bytes_=memory_bytes, deadline_s=left_s, rank=0)
     with ExitStack() as undo:
-        descriptor = memory.make(memory_bytes)
+        descriptor = memfd.make(memory_bytes)
         undo.callback(os.close, descriptor)
         for rank, connection in mesh.items():
-            memory.send(connection, descriptor=descriptor, rank=rank)
+            memfd.send(connection, descriptor=descriptor, rank=rank)
         undo.pop_all()
     return descriptor
 

@@ -12,9 +12,9 @@ import time
 from contextlib import ExitStack
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
-from kungfu.runtime.attachment.abstract import connect, listen, refuse_other_users
-from kungfu.runtime.attachment.handshake import Membership, answer, call
 from kungfu.runtime.attachment.protocol import Abandoned, never
+from kungfu.runtime.ipc.handshake import Membership, answer, call
+from kungfu.runtime.ipc.unix_socket import connect, listen, refuse_other_users
 
 __all__ = ["Mesh", "meet"]
 

@@ -10,16 +10,16 @@ from contextlib import suppress
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
-from kungfu.runtime.deciding.cluster import Report
-from kungfu.runtime.deciding.identity import Identity
-from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.core.cluster import Report
+from kungfu.runtime.core.identity import Identity
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.convert import from_peer, from_report, from_view
+from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
+from kungfu.runtime.ipc.numbers import as_json
 from kungfu.runtime.peer.passage import Told, ToldLater
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_peer, from_report, from_view
-from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceStub
-from kungfu.runtime.wire.numbers import as_json
 
 __all__ = ["Agency"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kungfu.runtime.deciding.decide import Decision, Terms, Wish
-from kungfu.runtime.deciding.demand import Demand
-from kungfu.runtime.deciding.identity import NOTHING_SAID, Description
-from kungfu.runtime.deciding.shadow import ShadowAsk
-from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.core.decide import Decision, Terms, Wish
+from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.identity import NOTHING_SAID, Description
+from kungfu.runtime.core.shadow import ShadowAsk
+from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Told, as_decided
-from kungfu.runtime.peer.replicate import ReplicatedState
+from kungfu.runtime.state import ReplicatedState
 
 __all__ = ["Alone"]
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from kungfu.runtime.deciding.view import View
+from kungfu.runtime.core.view import View
 
 __all__ = ["Breaches"]
 
@@ -39,7 +39,7 @@ class Breaches:
     def of(self, view: View) -> str | None:
         """Why a wait for the members of ``view`` is in vain; ``None`` if nothing speaks against it.
 
-        >>> from kungfu.runtime.deciding.view import Peer
+        >>> from kungfu.runtime.core.view import Peer
         >>> breaches, view = Breaches(), View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
         >>> breaches.of(view)
         >>> breaches.announce(peer=4, version=0, how="killed by SIGKILL")

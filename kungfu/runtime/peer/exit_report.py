@@ -20,11 +20,11 @@ from pathlib import Path
 from types import TracebackType
 
 from kungfu.errors import KungfuError
-from kungfu.runtime.deciding.exit import Exit, kind_of
+from kungfu.runtime.core.exit import Exit, kind_of
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.convert import from_exit
+from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_exit
-from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceStub
 
 __all__ = ["ExitReport", "exit_of"]
 

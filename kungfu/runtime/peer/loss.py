@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from kungfu.errors import KungfuError
-from kungfu.runtime.deciding.decide import Terms
-from kungfu.runtime.deciding.view import View
+from kungfu.runtime.core.decide import Terms
+from kungfu.runtime.core.view import View
 
 __all__ = ["Loss", "named_in"]
 
@@ -27,7 +27,7 @@ class Loss:
 def named_in(error: str, view: View) -> set[int]:
     """The ids of the ranks of ``view``, and of other peers, that an error names.
 
-    >>> from kungfu.runtime.deciding.view import Peer
+    >>> from kungfu.runtime.core.view import Peer
     >>> view = View(3, (Peer(0, "a:1"), Peer(4, "a:2"), Peer(5, "a:3")))
     >>> sorted(named_in("waited 5.0 s in gradients for rank=1,2", view))
     [4, 5]

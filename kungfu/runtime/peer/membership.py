@@ -17,26 +17,26 @@ from typing import Any
 
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
-from kungfu.runtime.deciding.cluster import Report
-from kungfu.runtime.deciding.decide import Decision, Prepared, Terms, Wish, decide
-from kungfu.runtime.deciding.demand import Demand
-from kungfu.runtime.deciding.identity import NOTHING_SAID, Description, Identity
-from kungfu.runtime.deciding.shadow import ShadowAsk
-from kungfu.runtime.deciding.view import Peer, View
-from kungfu.runtime.notice import heed_notices
+from kungfu.runtime.core.cluster import Report
+from kungfu.runtime.core.decide import Decision, Prepared, Terms, Wish, decide
+from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.identity import NOTHING_SAID, Description, Identity
+from kungfu.runtime.core.shadow import ShadowAsk
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.convert import from_demand, from_shadow, to_terms, to_view, to_wish
+from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.peer.loss import Loss, named_in
-from kungfu.runtime.peer.meetings.assembly import Assembly
-from kungfu.runtime.peer.meetings.install import Entry, Installer
-from kungfu.runtime.peer.meetings.likeness import turn_of
 from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Survived, Told, as_decided
-from kungfu.runtime.peer.replicate import ReplicatedState
+from kungfu.runtime.peer.rendezvous.assembly import Assembly
+from kungfu.runtime.peer.rendezvous.install import Entry, Installer
+from kungfu.runtime.peer.rendezvous.likeness import turn_of
 from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.preemption import heed_notices
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_demand, from_shadow, to_terms, to_view, to_wish
-from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
+from kungfu.runtime.state import ReplicatedState
 
 __all__ = ["Membership"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kungfu.runtime.deciding.decide import Decision, Prepared, Terms, Wish
-from kungfu.runtime.deciding.view import View
+from kungfu.runtime.core.decide import Decision, Prepared, Terms, Wish
+from kungfu.runtime.core.view import View
 
 __all__ = ["Adjust", "Passage", "Standing", "Survived", "Told", "ToldLater", "as_decided"]
 

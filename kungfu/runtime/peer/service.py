@@ -10,15 +10,15 @@ from typing import Any
 import grpc
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
-from kungfu.runtime.deciding.decide import Prepared
-from kungfu.runtime.deciding.demand import Demand
-from kungfu.runtime.deciding.identity import Description
+from kungfu.runtime.core.decide import Prepared
+from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.identity import Description
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.convert import to_demand, to_prepared
+from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer
 from kungfu.runtime.peer.breach import Breaches
-from kungfu.runtime.peer.meetings.meeting import Meetings
-from kungfu.runtime.peer.replicate import Desk
-from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire.convert import to_demand, to_prepared
-from kungfu.runtime.wire.messages_pb2_grpc import PeerServiceServicer
+from kungfu.runtime.peer.rendezvous.meeting import Meetings
+from kungfu.runtime.state import Desk
 
 __all__ = ["PeerService", "barrier_key", "installation_key"]
 

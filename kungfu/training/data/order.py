@@ -13,8 +13,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kungfu.runtime.deciding.data import Position, advanced, cut
-from kungfu.runtime.deciding.view import spread
+from kungfu.runtime.core.data import Position, advanced, cut
+from kungfu.runtime.core.view import spread
 
 __all__ = ["Order", "Remainder", "SerialOrder", "Turn"]
 

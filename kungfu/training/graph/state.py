@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.runtime.attachment.variables import memory_of, overwritten
-from kungfu.runtime.peer.replicate import Buffers, digests, sampled
+from kungfu.runtime.state import Buffers, digests, sampled
 from kungfu.training.graph.host import fetch, put
 
 __all__ = ["StateClasses", "TrainingState", "classify", "plant_seeds"]

@@ -214,7 +214,7 @@ def _advance(ledger: Ledger) -> None:
     taken = tf.cast(tf.round(ledger.figures.total_samples.read_value()), tf.int64)
     progress.trained.assign_add(taken)
     offset = progress.offset + taken
-    # As in kungfu.runtime.deciding.data.advanced.
+    # As in kungfu.runtime.core.data.advanced.
     least = tf.where(progress.drops > 0, tf.minimum(ledger.place.global_batch_size, samples), tf.ones_like(samples))
     over = tf.logical_and(samples > 0, offset + least > samples)
     progress.epoch.assign_add(tf.cast(over, tf.int64))

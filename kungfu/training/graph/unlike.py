@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.runtime.attachment.variables import memory_of
-from kungfu.runtime.peer.replicate import digests
+from kungfu.runtime.state import digests
 
 __all__ = ["unlike"]
 

@@ -15,11 +15,11 @@ import tensorflow as tf
 from kungfu.compiler import Plan
 from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints import Folder, Manifest, find, has_step
-from kungfu.runtime.deciding.decide import Terms
-from kungfu.runtime.deciding.identity import Description
+from kungfu.runtime.core.decide import Terms
+from kungfu.runtime.core.identity import Description
 from kungfu.runtime.peer.passage import Passage
-from kungfu.runtime.peer.replicate import Gap
 from kungfu.runtime.settings import Keeping
+from kungfu.runtime.state import Gap
 from kungfu.training.description import describe
 from kungfu.training.graph.state import StateClasses, TrainingState, plant_seeds
 from kungfu.training.graph.streams import Owned, Streams

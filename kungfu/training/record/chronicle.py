@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from kungfu.runtime.deciding.decide import Wish
-from kungfu.runtime.deciding.merge import Superseded
-from kungfu.runtime.deciding.setting import Setting
+from kungfu.runtime.core.decide import Wish
+from kungfu.runtime.core.merge import Superseded
+from kungfu.runtime.core.setting import Setting
 from kungfu.runtime.peer.passage import Passage, Told
 from kungfu.training.record.done import done_of
 from kungfu.training.record.pace import Stop

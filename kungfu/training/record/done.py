@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kungfu.runtime.deciding.decide import Leave, Wish
+from kungfu.runtime.core.decide import Leave, Wish
 from kungfu.runtime.peer.passage import Passage
 
 __all__ = ["done_of"]

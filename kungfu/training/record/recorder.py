@@ -15,8 +15,8 @@ from kungfu.compiler import Plan
 from kungfu.compiler.lower import Program
 from kungfu.compiler.portable import plan_to_json
 from kungfu.errors import InternalError
+from kungfu.record.lines import CONVERSIONS, exactly, header_line, snapshot_line, step_form
 from kungfu.runtime.peer.passage import ToldLater
-from kungfu.trace.lines import CONVERSIONS, exactly, header_line, snapshot_line, step_form
 from kungfu.training.graph.tape import Column, Tape
 
 __all__ = ["SNAPSHOT_EVERY", "Recorder"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kungfu.cli.console.farewell import farewell
-from kungfu.runtime.deciding.failure import Failure
+from kungfu.runtime.core.failure import Failure
 from tests.cli.console.test_noise import NOISE
 
 FOLDER = Path("runs/a")

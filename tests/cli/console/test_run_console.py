@@ -20,7 +20,7 @@ import pytest
 from kungfu.cli.console import PlainScreen, RunConsole, make_console
 from kungfu.cli.console.board import News
 from kungfu.runtime.agent.agent import Ending
-from kungfu.runtime.deciding.failure import Failure
+from kungfu.runtime.core.failure import Failure
 from tests.cli.console.test_noise import NOISE
 from tests.cli.recorded import GROWN, measured
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from kungfu.cli.main import main
-from kungfu.runtime.deciding.cluster import Finishing, InForce
-from kungfu.runtime.deciding.demand import Demand
-from kungfu.runtime.steering.desk import Reported
-from kungfu.runtime.steering.job_file import end_job_file
-from tests.runtime.steering.office import Office, office, view
+from kungfu.runtime.core.cluster import Finishing, InForce
+from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.job_api.desk import Reported
+from kungfu.runtime.job_api.job_file import end_job_file
+from tests.runtime.job_api.office import Office, office, view
 
 ROW = {"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0}
 

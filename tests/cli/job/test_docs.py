@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kungfu.cli.main import main
-from kungfu.runtime.steering.status import Figures, JobStatus, Membership, PeerStatus, Progress, Trouble
-from tests.runtime.steering.office import office
+from kungfu.runtime.job_api.status import Figures, JobStatus, Membership, PeerStatus, Progress, Trouble
+from tests.runtime.job_api.office import office
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
 

@@ -12,7 +12,7 @@ from kungfu.cli.main import main
 from kungfu.compiler import compile_policies
 from kungfu.policies import gns_batch
 from tests.cli.recorded import written as with_events
-from tests.trace.recorded import recorded, written
+from tests.record.recorded import recorded, written
 
 PLAN = compile_policies([gns_batch(max_peers=8, every=4, decay=0.5)])
 EVENTS: list[dict[str, Any]] = [

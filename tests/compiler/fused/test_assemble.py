@@ -10,7 +10,7 @@ from kungfu import control, ops
 from kungfu.compiler import Plan, compile_policies
 from kungfu.compiler.fused.assemble import after_sync, before_sync
 from kungfu.errors import InternalError
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 
 
 def ignore(control: Any, *values: float) -> None:

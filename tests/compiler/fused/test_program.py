@@ -18,8 +18,9 @@ from kungfu.compiler.fused import fused
 from kungfu.compiler.lower import Program, lower
 from kungfu.compiler.replay import Replay
 from kungfu.errors import InternalError
+from kungfu.native import builder
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 from tests.compiler.cluster import as_tensors, invented, replayed_states, states
 
 
@@ -109,7 +110,7 @@ def test_a_plan_without_rules_or_with_messages_of_its_own_stays_op_by_op() -> No
 def test_without_a_library_it_stays_op_by_op(monkeypatch: pytest.MonkeyPatch) -> None:
     program = lower(compile_policies([schedule({1: 2})]))
     assert fused(program) is not program
-    monkeypatch.setattr(native, "_loaded", [])
+    monkeypatch.setattr(builder, "_loaded", [])
     monkeypatch.setenv("KUNGFU_NATIVE_LIBRARY", "/nowhere/none.so")
     assert fused(program) is program
 

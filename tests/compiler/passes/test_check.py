@@ -14,7 +14,7 @@ from kungfu.compiler import compile_policies
 from kungfu.control import Rule
 from kungfu.errors import PolicyError
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy import Policy, policy
+from kungfu.policy_definition import Policy, policy
 
 
 def compiled(make: Callable[[Any], Any]) -> None:

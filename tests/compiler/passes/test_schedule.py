@@ -11,7 +11,7 @@ from kungfu import control, monitor, ops
 from kungfu.compiler import Plan, Segment, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy import Policy, at_most
+from kungfu.policy_definition import Policy, at_most
 from kungfu.signal import Collective, Constant, Fold, Map, Signal, Source
 from tests.compiler.cluster import invented
 

@@ -14,7 +14,7 @@ from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.control import Budget
 from kungfu.errors import PolicyError
-from kungfu.policy import Policy, compose, shadow
+from kungfu.policy_definition import Policy, compose, shadow
 
 CALM = {"min_size": 1, "max_size": 9, "refused_size": 0, "pending": False}
 FLAPPING = Policy("flapping", lambda training: control.always().rescale(3 - training.size))

@@ -13,7 +13,7 @@ from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.control import Trigger
 from kungfu.errors import PolicyError
-from kungfu.policy import Policy, at_least
+from kungfu.policy_definition import Policy, at_least
 from kungfu.signal import TrainingSignals
 
 training = TrainingSignals()

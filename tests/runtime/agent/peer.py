@@ -20,13 +20,13 @@ import numpy as np
 
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.protocol import Silence
-from kungfu.runtime.deciding.decide import Terms, Wish
-from kungfu.runtime.deciding.identity import Description, Part
+from kungfu.runtime.core.decide import Terms, Wish
+from kungfu.runtime.core.identity import Description, Part
 from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.peer.passage import Passage
-from kungfu.runtime.peer.replicate import Buffers
 from kungfu.runtime.settings import Settings, read_settings
+from kungfu.runtime.state import Buffers
 
 
 class State:

@@ -17,11 +17,11 @@ import pytest
 
 from kungfu.runtime.agent.agent import Agent, Ending, Job
 from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.deciding.requests import Request, Resize
-from kungfu.runtime.deciding.requests.situation import Scaling
+from kungfu.runtime.core.requests import Request, Resize
+from kungfu.runtime.core.requests.situation import Scaling
+from kungfu.runtime.job_api.client import connected
+from kungfu.runtime.job_api.job_file import read_job_file
 from kungfu.runtime.settings import Deadlines, Limits, Settings
-from kungfu.runtime.steering.client import connected
-from kungfu.runtime.steering.job_file import read_job_file
 
 pytestmark = pytest.mark.slow  # each starts two or three Python processes that load gRPC
 PEER = str(Path(__file__).with_name("peer.py"))

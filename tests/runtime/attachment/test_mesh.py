@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from kungfu.errors import DeadlineExceeded, UsageError
-from kungfu.runtime.attachment.abstract import addresses
-from kungfu.runtime.attachment.handshake import Membership
 from kungfu.runtime.attachment.mesh import Mesh, meet
+from kungfu.runtime.ipc.handshake import Membership
+from kungfu.runtime.ipc.unix_socket import addresses
 
 JOB = f"test-mesh-{os.getpid()}"
 

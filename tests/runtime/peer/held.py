@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kungfu.runtime.peer.replicate import Buffers, digests, sampled
+from kungfu.runtime.state import Buffers, digests, sampled
 
 
 class Held:

@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kungfu.runtime.attachment.protocol import Silence
-from kungfu.runtime.deciding.decide import Terms, Wish
-from kungfu.runtime.deciding.view import Peer, View
-from kungfu.runtime.peer.membership import Membership
-from kungfu.runtime.peer.passage import Passage
-from kungfu.runtime.peer.service import PeerService
-from kungfu.runtime.settings import Deadlines, Limits, Settings
-from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_terms, from_view, to_peer, to_view
-from kungfu.runtime.wire.messages_pb2_grpc import (
+from kungfu.runtime.core.decide import Terms, Wish
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.convert import from_terms, from_view, to_peer, to_view
+from kungfu.runtime.ipc.messages_pb2_grpc import (
     AgentServiceServicer,
     PeerServiceStub,
     add_AgentServiceServicer_to_server,
     add_PeerServiceServicer_to_server,
 )
+from kungfu.runtime.peer.membership import Membership
+from kungfu.runtime.peer.passage import Passage
+from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.settings import Deadlines, Limits, Settings
 from tests.runtime.peer.held import Held, Numbers
 
 SECRET = "ab" * 32

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from kungfu.errors import PeerFailure
-from kungfu.runtime.deciding.identity import Identity
-from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.core.identity import Identity
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.convert import to_view
+from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer, add_AgentServiceServicer_to_server
 from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.settings import Deadlines, Limits, Settings
-from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import to_view
-from kungfu.runtime.wire.messages_pb2_grpc import AgentServiceServicer, add_AgentServiceServicer_to_server
 
 ME = Peer(3, "127.0.0.1:9")
 

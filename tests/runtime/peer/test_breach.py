@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.breach import Breaches
 
 VIEW = View(3, (Peer(0, "a:1"), Peer(4, "b:1")))

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 import pytest
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
-from kungfu.runtime.deciding.decide import Prepared, Terms, Wish
-from kungfu.runtime.deciding.shadow import ShadowAsk
-from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.core.decide import Prepared, Terms, Wish
+from kungfu.runtime.core.shadow import ShadowAsk
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.convert import from_prepared, from_view
 from kungfu.runtime.peer.loss import Loss
 from kungfu.runtime.peer.passage import Passage
-from kungfu.runtime.peer.replicate import Buffers
-from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire import rpc
-from kungfu.runtime.wire.convert import from_prepared, from_view
+from kungfu.runtime.state import Buffers
 from tests.runtime.peer.held import Held
 from tests.runtime.peer.running import SECRET, SHORT_S, TERMS, Job, barrier, errors_of, job, tell
 

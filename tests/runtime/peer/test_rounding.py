@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from kungfu.errors import PeerFailure
-from kungfu.runtime.deciding.decide import Prepared
-from kungfu.runtime.wire.convert import from_prepared
+from kungfu.runtime.core.decide import Prepared
+from kungfu.runtime.ipc.convert import from_prepared
 from tests.runtime.peer.held import Numbers
 from tests.runtime.peer.running import Job, Member, barrier, errors_of, job, tell
 

@@ -9,12 +9,12 @@ import grpc
 import pytest
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.deciding.decide import Prepared
-from kungfu.runtime.deciding.demand import Demand
-from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.core.decide import Prepared
+from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.convert import from_demand, from_prepared, from_view
 from kungfu.runtime.peer.service import PeerService
-from kungfu.runtime.wire import messages_pb2 as pb
-from kungfu.runtime.wire.convert import from_demand, from_prepared, from_view
 
 
 def service(*, deadline_s: float = 10.0, offered: threading.Event | None = None) -> PeerService:

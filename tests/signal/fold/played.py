@@ -8,7 +8,7 @@ from typing import Any
 from kungfu import control
 from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
-from kungfu.policy import policy
+from kungfu.policy_definition import policy
 from kungfu.signal import Signal
 
 LIMITS = {"min_size": 1, "max_size": 8, "refused_size": 0, "pending": False}

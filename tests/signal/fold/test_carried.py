@@ -9,7 +9,7 @@ import pytest
 from kungfu import control, ops
 from kungfu.compiler import compile_policies
 from kungfu.errors import PolicyError
-from kungfu.policy import Policy
+from kungfu.policy_definition import Policy
 from kungfu.signal import Signal, TrainingSignals, carried
 from tests.signal.fold.played import played
 

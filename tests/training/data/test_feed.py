@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.runtime.deciding.data import Position, Stamp, advanced
+from kungfu.runtime.core.data import Position, Stamp, advanced
 from kungfu.training.data.feed import Feed, Piece, checked_feed
 from kungfu.training.data.order import Turn
 

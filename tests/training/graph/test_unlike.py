@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.attachment.variables import memory_of
-from kungfu.runtime.peer.replicate import digests
+from kungfu.runtime.state import digests
 from kungfu.training.graph.unlike import unlike
 
 

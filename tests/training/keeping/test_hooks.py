@@ -6,8 +6,8 @@ import pytest
 
 from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints import Manifest
-from kungfu.runtime.deciding.decide import Terms
-from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.core.decide import Terms
+from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.passage import Passage, Standing, Survived
 from kungfu.runtime.settings import Keeping
 from kungfu.training.graph.state import StateClasses, TrainingState

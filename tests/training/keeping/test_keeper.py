@@ -13,8 +13,8 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.errors import PeerFailure, UsageError
 from kungfu.runtime.checkpoints import Folder, Manifest, find, published, read_manifest, stable_names
-from kungfu.runtime.deciding.decide import Terms
-from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.core.decide import Terms
+from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.passage import Passage, Standing, Survived
 from kungfu.training.keeping.exchange import Due, Together
 from kungfu.training.keeping.keeper import Request

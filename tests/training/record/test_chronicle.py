@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kungfu.runtime.deciding.decide import Leave, Prepared, Terms, Wish
-from kungfu.runtime.deciding.merge import Superseded
-from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.core.decide import Leave, Prepared, Terms, Wish
+from kungfu.runtime.core.merge import Superseded
+from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.passage import Passage, Standing, Survived
 from kungfu.training.record.chronicle import Chronicle
 from kungfu.training.record.pace import Stop

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kungfu.runtime.deciding.decide import Keep, Leave, Terms, When, Wish, decide
-from kungfu.runtime.deciding.view import Peer, View
+from kungfu.runtime.core.decide import Keep, Leave, Terms, When, Wish, decide
+from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.passage import Passage, Standing
 from kungfu.runtime.settings import Limits
 from kungfu.training.record.done import done_of

@@ -14,9 +14,9 @@ import kungfu as kf
 from kungfu.compiler import compile_policies
 from kungfu.compiler.lower import lower
 from kungfu.policies import gns_batch
-from kungfu.policy import Policy
-from kungfu.trace import parse_trace
-from kungfu.trace.lines import number
+from kungfu.policy_definition import Policy
+from kungfu.record import parse_trace
+from kungfu.record.lines import number
 from kungfu.training.graph.tape import make_tape
 from kungfu.training.record.recorder import SNAPSHOT_EVERY, Recorder, _Layout
 

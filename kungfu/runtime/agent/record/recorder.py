@@ -10,8 +10,8 @@ from typing import Any
 
 from kungfu.runtime.agent.record.console import Console
 from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.steering.desk import Reported
-from kungfu.runtime.wire import messages_pb2 as pb
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.job_api.desk import Reported
 
 __all__ = ["Recorder", "nowhere"]
 

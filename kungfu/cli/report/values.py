@@ -1,0 +1,133 @@
+"""Values of a record in a person's words. Nothing here trusts the record: what is unknown is shown as ``-``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kungfu.runtime.ipc.numbers import as_float, as_json
+
+__all__ = [
+    "UNKNOWN",
+    "count",
+    "duration",
+    "figure",
+    "items_of",
+    "label",
+    "mapping_of",
+    "not_finite",
+    "number",
+    "peers_named",
+    "text_of",
+]
+
+UNKNOWN = "-"
+Fields = Mapping[str, Any]
+
+
+def number(value: object) -> float | None:
+    """A finite number, or ``None`` for anything else.
+
+    >>> number(3), number(float("nan")), number("3"), number(True)
+    (3.0, None, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        given = float(value)
+    except OverflowError:
+        return None
+    return given if math.isfinite(given) else None
+
+
+def not_finite(value: object) -> str:
+    """The name of a number that is none, NaN or an infinity; empty for whatever else."""
+    name = as_json(as_float(value))
+    return name if isinstance(name, str) else ""
+
+
+def figure(value: object) -> str:
+    """A number with three or four digits that matter; whole numbers whole.
+
+    >>> figure(50.65517), figure(12345), figure(16.0), figure(0.012345), figure(None), figure(1234567.8)
+    ('50.7', '12,345', '16', '0.0123', '-', '1,234,568')
+    >>> figure("NaN"), figure(float("-inf"))
+    ('NaN', '-Infinity')
+    """
+    given = number(value)
+    if given is None:
+        return not_finite(value) or UNKNOWN
+    if abs(given) >= 1e15:
+        return f"{given:.3g}"
+    if given == int(given) or abs(given) >= 99.95:
+        return f"{given:,.0f}"
+    return f"{given:#.3g}" if abs(given) >= 1e-3 else f"{given:.2e}"
+
+
+def duration(value: object) -> str:
+    """Seconds in the unit that a person would use.
+
+    >>> duration(0.0346), duration(0.00057), duration(4.64), duration(75.2), duration(4000), duration(None)
+    ('35 ms', '0.57 ms', '4.6 s', '1 min 15 s', '1 h 6 min', '-')
+    """
+    seconds = number(value)
+    if seconds is None:
+        return UNKNOWN
+    if abs(seconds) < 0.9995:
+        thousandths = seconds * 1000
+        return f"{thousandths:.0f} ms" if abs(thousandths) >= 9.95 else f"{thousandths:.2g} ms"
+    if abs(seconds) < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def count(value: object, noun: str) -> str:
+    """A number of things.
+
+    >>> count(1, "peer"), count(3, "peer"), count(None, "peer")
+    ('1 peer', '3 peers', '- peers')
+    """
+    return f"{figure(value)} {noun}" + ("" if number(value) == 1 else "s")
+
+
+def label(name: str) -> str:
+    """A field's name as words.
+
+    >>> label("local_batch_size")
+    'local batch size'
+    """
+    return name.replace("_", " ")
+
+
+def text_of(fields: Fields, name: str) -> str:
+    """A field as text."""
+    value = fields.get(name)
+    return value if isinstance(value, str) and value else UNKNOWN
+
+
+def mapping_of(fields: Fields, name: str) -> Mapping[str, Any]:
+    """A field that should be a mapping; empty where it is none."""
+    value = fields.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def items_of(fields: Fields, name: str) -> Sequence[Any]:
+    """A field that should be a list; empty where it is none."""
+    value = fields.get(name)
+    return value if isinstance(value, list | tuple) else ()
+
+
+def peers_named(peers: Sequence[object]) -> str:
+    """Ids of peers.
+
+    >>> peers_named([2]), peers_named([2, 3]), peers_named([])
+    ('peer 2', 'peers 2 and 3', 'nobody')
+    """
+    names = [figure(peer) for peer in peers]
+    if not names:
+        return "nobody"
+    if len(names) == 1:
+        return f"peer {names[0]}"
+    return f"peers {', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,23 @@
+"""The compiled part of kungfu, all of its C++ and what builds and loads it."""
+
+from kungfu.native.builder import (
+    NativeLibrary,
+    build,
+    build_state,
+    handle_of,
+    is_available,
+    load,
+    load_from,
+    load_state,
+)
+
+__all__ = [
+    "NativeLibrary",
+    "build",
+    "build_state",
+    "handle_of",
+    "is_available",
+    "load",
+    "load_from",
+    "load_state",
+]

@@ -1,0 +1,277 @@
+"""The compiled part of kungfu: built once for each TensorFlow and each state of the sources, then loaded.
+
+``python -m kungfu.native`` builds it and prints where it is; without that, the first use builds it in some ten seconds.
+The library lies in a cache of the user's, not in the package: its name holds TensorFlow's version and a hash of the
+compiler's flags and of the sources, so that a library that fits is found and one that does not is never loaded. What
+moves and compares states needs no TensorFlow and is a small library of its own, which loads without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kungfu.errors import InternalError, KungfuError, UsageError
+
+__all__ = [
+    "NativeLibrary",
+    "build",
+    "build_state",
+    "handle_of",
+    "is_available",
+    "load",
+    "load_from",
+    "load_state",
+    "main",
+]
+
+_HERE = Path(__file__).parent
+_OPS = (_HERE / "policy", _HERE / "all_reduce", _HERE / "step_numbers")
+_STATE = _HERE / "state"
+_MARK = re.compile(rb"kungfu-native tensorflow=([0-9A-Za-z.+_-]+)\0")
+# No flag may change a result: no -march=native, no fast-math, no fused multiply-add.
+_FLAGS = ("-O3", "-fPIC", "-shared", "-fno-trapping-math", "-ffp-contract=off", "-Wall", "-Wextra")
+_ERROR_TAIL_LINES = 30
+
+_loading = threading.Lock()
+_loaded: list[NativeLibrary] = []
+_loaded_state: list[ctypes.CDLL] = []
+
+
+@dataclass(frozen=True)
+class NativeLibrary:
+    """The loaded library: the module of its TensorFlow ops, and its C functions through ctypes."""
+
+    ops: Any
+    functions: ctypes.CDLL
+    path: Path
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the environment says that the library is, or is to be."""
+
+    cache: Path
+    forced: Path | None
+
+
+def _places() -> _Places:
+    read = os.environ.get
+    home = Path(read("XDG_CACHE_HOME") or Path.home() / ".cache") / "kungfu"
+    forced = read("KUNGFU_NATIVE_LIBRARY")
+    return _Places(cache=Path(read("KUNGFU_CACHE") or home), forced=Path(forced) if forced else None)
+
+
+def load() -> NativeLibrary:
+    """The library of this process, built if no cached one fits; later calls give the same.
+
+    ``KUNGFU_NATIVE_LIBRARY`` names a library to load instead of the cached one, ``KUNGFU_CACHE`` the cache's folder
+    (else ``$XDG_CACHE_HOME/kungfu`` or ``~/.cache/kungfu``).
+
+    Cost: some ten seconds where it must be built, else that of importing TensorFlow.
+    Raises: ``UsageError`` without a compiler, or for a library of another TensorFlow than the running one, naming both
+    versions; ``InternalError`` with the compiler's last lines when the sources do not compile.
+    """
+    with _loading:
+        if not _loaded:
+            _loaded.append(load_from(_places().forced or build()))
+        return _loaded[0]
+
+
+def is_available() -> bool:
+    """Whether ``load`` gives a library: there may be no compiler. It is built where that was not done before."""
+    try:
+        load()
+    except UsageError:
+        return False
+    return True
+
+
+def handle_of(variable: Any) -> Any:
+    """The handle of a variable, for an op of the library that reads or writes it.
+
+    The graph under construction takes the variable for one that it touches: by itself it sees reads, and no handles.
+    """
+    import tensorflow as tf
+
+    graph = tf.compat.v1.get_default_graph()
+    if graph.building_function:
+        graph.watch_variable(variable)
+    return variable.handle
+
+
+def load_state() -> ctypes.CDLL:
+    """The functions that move and compare states (``native/state``), built if no cached library fits.
+
+    Raises ``UsageError`` without a compiler.
+    """
+    with _loading:
+        if not _loaded_state:
+            _loaded_state.append(_typed_state(ctypes.CDLL(str(build_state()))))
+        return _loaded_state[0]
+
+
+def build(*folders: Path) -> Path:
+    """The cached library that fits the ops' sources, or those in ``folders``, and the installed TensorFlow; compiled
+    if it is not there.
+
+    Of several processes that ask at once one compiles, under a lock, and the others wait for it. Raises as ``load``.
+    """
+    import tensorflow as tf
+
+    flags = [*_FLAGS, f'-DKUNGFU_TENSORFLOW_VERSION="{tf.__version__}"']
+    flags += [_as_system_header(flag) for flag in tf.sysconfig.get_compile_flags()]
+    return _built(f"kungfu-tensorflow-{tf.__version__}", folders or _OPS, flags, link=tf.sysconfig.get_link_flags())
+
+
+def build_state(folder: Path = _STATE) -> Path:
+    """The cached library that fits the sources in ``folder``, compiled if it is not there; as ``build``."""
+    return _built("kungfu-state", [folder], list(_FLAGS), link=[])
+
+
+def _built(name: str, folders: Sequence[Path], flags: list[str], *, link: list[str]) -> Path:
+    sources = sorted(path for one in folders for path in one.iterdir() if path.suffix in (".cc", ".h"))
+    library = _places().cache / f"{name}-{_digest(sources, flags)}.so"
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(library.with_suffix(".lock")):
+            if not library.exists():
+                _compile(sources, [*flags, *link], library)
+    return library
+
+
+def _as_system_header(flag: str) -> str:
+    return "-isystem" + flag.removeprefix("-I") if flag.startswith("-I") else flag
+
+
+def _digest(sources: list[Path], flags: list[str]) -> str:
+    digest = hashlib.sha256("\0".join(flags).encode())
+    for source in sources:
+        digest.update(b"\0" + source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _compile(sources: list[Path], flags: list[str], library: Path) -> None:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise UsageError(
+            "kungfu's native op must be compiled and no g++ is on PATH; "
+            "install it (Debian, Ubuntu: apt-get install g++) and run `python -m kungfu.native`"
+        )
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        unfinished = Path(folder) / library.name
+        units = [str(source) for source in sources if source.suffix == ".cc"]
+        command = [compiler, *units, "-o", str(unfinished), *flags]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            tail = "\n".join(done.stderr.splitlines()[-_ERROR_TAIL_LINES:])
+            raise InternalError(f"kungfu's native op did not compile ({compiler} gave {done.returncode}):\n{tail}")
+        unfinished.rename(library)
+
+
+def load_from(path: Path) -> NativeLibrary:
+    """The library at ``path``; ``UsageError``, with both versions, if it does not fit the running TensorFlow."""
+    import tensorflow as tf
+
+    _refuse_another_tensorflow(path, running=tf.__version__)
+    try:
+        ops = tf.load_op_library(str(path))
+    except (tf.errors.NotFoundError, OSError) as error:
+        raise UsageError(_mismatch(path, _compiled_for(path), tf.__version__)) from error
+    return NativeLibrary(ops=ops, functions=_typed(ctypes.CDLL(str(path))), path=path)
+
+
+def _refuse_another_tensorflow(path: Path, *, running: str) -> None:
+    compiled = _compiled_for(path)
+    if compiled != running:
+        raise UsageError(_mismatch(path, compiled, running))
+
+
+def _compiled_for(path: Path) -> str:
+    """Read out of the file's bytes: loading a library for another TensorFlow could already crash."""
+    try:
+        found = _MARK.search(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"kungfu's native library {path} cannot be read: {error.strerror}") from error
+    return found.group(1).decode() if found else "no version that it names"
+
+
+def _mismatch(path: Path, compiled: str, running: str) -> str:
+    return (
+        f"kungfu's native library {path} was compiled for TensorFlow {compiled}, and TensorFlow {running} is running; "
+        "unset KUNGFU_NATIVE_LIBRARY if it is set, and run `python -m kungfu.native` to compile it for this one"
+    )
+
+
+def _typed(functions: ctypes.CDLL) -> ctypes.CDLL:
+    functions.kungfu_tensorflow_version.restype = ctypes.c_char_p
+    functions.kungfu_memory_bytes.restype = ctypes.c_int64
+    functions.kungfu_memory_bytes.argtypes = [ctypes.c_int]
+    functions.kungfu_group_open.argtypes = [
+        ctypes.c_int64,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int64,
+        ctypes.POINTER(ctypes.c_int),
+        ctypes.c_double,
+        ctypes.c_double,
+        ctypes.c_char_p,
+        ctypes.c_int,
+    ]
+    functions.kungfu_group_wait_at_most.argtypes = [ctypes.c_int64, ctypes.c_double]
+    functions.kungfu_group_late.argtypes = [
+        ctypes.c_int64,
+        ctypes.POINTER(ctypes.c_int),
+        ctypes.c_int,
+        ctypes.POINTER(ctypes.c_double),
+        ctypes.c_char_p,
+        ctypes.c_int,
+    ]
+    functions.kungfu_group_silent.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_int), ctypes.c_int]
+    functions.kungfu_group_leave.argtypes = [ctypes.c_int64]
+    functions.kungfu_group_close.argtypes = [ctypes.c_int64]
+    return functions
+
+
+def _typed_state(functions: ctypes.CDLL) -> ctypes.CDLL:
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    functions.kungfu_digest.restype = None
+    functions.kungfu_digest.argtypes = [pointer, number, pointer]
+    functions.kungfu_carry_bytes.restype = number
+    functions.kungfu_carry_bytes.argtypes = []
+    for carry in (functions.kungfu_give, functions.kungfu_take):
+        carry.argtypes = [pointer, number, number, number, ctypes.c_int, ctypes.c_int, ctypes.c_double, pointer]
+    return functions
+
+
+def main() -> None:
+    """Builds and loads the libraries, and prints where the larger one is and how long that took."""
+    started = time.monotonic()
+    try:
+        load_state()
+        path = load().path
+    except KungfuError as error:
+        sys.exit(str(error))
+    print(f"{path} ({time.monotonic() - started:.1f} s)")

@@ -1,0 +1,20 @@
+"""Policies: pure functions from the signals of a step to rules, and how several share one job."""
+
+from kungfu.control import Action, Budget, Call, Rescale, Rule
+from kungfu.policy_definition.combine import at_least, at_most, compose, first, shadow
+from kungfu.policy_definition.policy import Policy, policy
+
+__all__ = [
+    "Action",
+    "Budget",
+    "Call",
+    "Policy",
+    "Rescale",
+    "Rule",
+    "at_least",
+    "at_most",
+    "compose",
+    "first",
+    "policy",
+    "shadow",
+]

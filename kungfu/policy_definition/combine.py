@@ -1,0 +1,130 @@
+"""How several policies share one job: side by side, in the shadow, or under a rule that says whose wish counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from kungfu.control import Rule
+from kungfu.control.action import Setting, setting_of
+from kungfu.errors import PolicyError
+from kungfu.ops import is_finite, maximum, minimum, where
+from kungfu.policy_definition.merge import Choice, merged
+from kungfu.policy_definition.policy import Policy
+from kungfu.signal import Signal, TrainingSignals
+from kungfu.signal.origin import made_at, origin_of_caller
+
+__all__ = ["at_least", "at_most", "compose", "first", "shadow"]
+
+
+def compose(*policies: Policy) -> Policy:
+    """All rules of these policies, as if they were one.
+
+    It settles no conflict: where two of them set the same thing (the size, the global batch size, the learning rate),
+    `attach` raises `PolicyError`, and `first`, `at_most` or `at_least` is what to write. Equal parts are computed once.
+
+    >>> from kungfu.policies import gns_batch, linear_scaling
+    >>> compose(gns_batch(max_peers=8), linear_scaling()).name
+    'compose(gns_batch, linear_scaling)'
+    """
+    _check(policies, of="compose")
+    name = _called("compose", policies)
+    return Policy(name, lambda training: tuple(_rules(policies, training)), origin_of_caller())
+
+
+def shadow(policy: Policy) -> Policy:
+    """This policy, evaluated and logged but never acted on: to see what it would do before it may.
+
+    Its rules conflict with none and count against no budget. A rule that asks for a number is logged when it asks for
+    another one than before, since what it asks for does not come about. Cost: as the policy's own, and a number and a
+    truth value of state for each such rule.
+
+    >>> from kungfu.policies import gns_batch
+    >>> shadow(gns_batch(max_peers=8)).name
+    'shadow(gns_batch)'
+    """
+    _check((policy,), of="shadow")
+
+    def body(training: TrainingSignals) -> tuple[Rule, ...]:
+        return tuple(replace(one, name=f"shadow({one.name})", standing="shadow") for one in policy.build(training))
+
+    return Policy(f"shadow({policy.name})", body, origin_of_caller())
+
+
+def at_most(*policies: Policy) -> Policy:
+    """For everything that several of these policies set: the smallest number that any of them wants.
+
+    What each policy last asked for stands as its wish until it asks again, and in every step the smallest wish is what
+    is asked for; so a policy that asked while a change was pending is served later. A policy that has not asked yet
+    stands for what is: it holds the cluster where it is, and a cap alone never makes it grow. Rules whose setting no
+    other policy has a rule for pass through. Raises `PolicyError` at `attach` where none of them sets anything, or two
+    set the same thing on other terms (another batch size to keep, another ramp). Cost: one float of state a wish, no
+    message.
+    """
+    return _combined("at_most", policies, choose=lambda one, other, now: minimum(_or(one, now), _or(other, now)))
+
+
+def at_least(*policies: Policy) -> Policy:
+    """For everything that several of these policies set: the largest number that any of them wants; see `at_most`."""
+    return _combined("at_least", policies, choose=lambda one, other, now: maximum(_or(one, now), _or(other, now)))
+
+
+def first(*policies: Policy) -> Policy:
+    """For everything that several of these policies set: the wish of the first one that has any; see `at_most`.
+
+    The earlier one has priority from its first wish on, since wishes stand.
+    """
+    return _combined("first", policies, choose=lambda one, other, now: _or(one, other))
+
+
+def _or(wish: Signal, otherwise: Signal) -> Signal:
+    return where(is_finite(wish), wish, otherwise)
+
+
+def _combined(rule: str, policies: tuple[Policy, ...], *, choose: Choice) -> Policy:
+    _check(policies, of=rule)
+    if len(policies) < 2:
+        raise PolicyError(f"{rule}: takes at least two policies, got {len(policies)}")
+    name, origin = _called(rule, policies), origin_of_caller()
+
+    def body(training: TrainingSignals) -> tuple[Rule, ...]:
+        rules = tuple(_rules(policies, training))
+        with made_at(origin):
+            return _resolved(name, rules, choose=choose)
+
+    return Policy(name, body, origin)
+
+
+def _resolved(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> tuple[Rule, ...]:
+    """One rule for each thing that several set, and the other rules as they are, in the order of the policies."""
+    contested: dict[tuple[Setting, str], list[Rule]] = {}
+    for one in rules:
+        setting = setting_of(one.action)
+        if setting is not None and one.standing == "acting":
+            contested.setdefault((setting, one.trigger.occasion), []).append(one)
+    if not contested:
+        raise PolicyError(
+            f"{name}: none of these policies rescales or sets a batch size or a learning rate, so there is nothing to "
+            "choose from; list them, or write kf.compose(...)"
+        )
+    groups = [tuple(group) for group in contested.values() if len(group) > 1]
+    chosen = {id(group[0]): merged(name, group, choose=choose) for group in groups}
+    gone = {id(one) for group in groups for one in group[1:]}
+    return tuple(chosen.get(id(one), one) for one in rules if id(one) not in gone)
+
+
+def _rules(policies: tuple[Policy, ...], training: TrainingSignals) -> Iterator[Rule]:
+    for one in policies:
+        yield from one.build(training)
+
+
+def _called(rule: str, policies: tuple[Policy, ...]) -> str:
+    return f"{rule}({', '.join(one.name for one in policies)})"
+
+
+def _check(policies: tuple[Policy, ...], *, of: str) -> None:
+    for one in policies:
+        if not isinstance(one, Policy):
+            raise PolicyError(f"{of}({one!r}): takes policies, as in {of}(gns_batch(max_peers=8), schedule(...))")
+    if not policies:
+        raise PolicyError(f"{of}(): takes policies, got none")

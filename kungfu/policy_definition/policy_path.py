@@ -1,0 +1,108 @@
+"""From a command line's ``PATH.py:NAME(ARGS)`` or ``MODULE:NAME(ARGS)`` to a policy."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+from kungfu.errors import KungfuError, PolicyError
+from kungfu.policy_definition import Policy
+
+__all__ = ["load_policy"]
+
+_FORM = "write PATH.py:NAME(ARGS) or MODULE:NAME(ARGS), e.g. 'kungfu.policies:gns_batch(max_peers=8)'"
+
+
+def load_policy(spec: str) -> Policy:
+    """The policy that `spec` names.
+
+    What stands before the last colon outside of brackets is a module's name or a path that ends in ``.py``; what
+    follows is the name of a policy in it, or of a function that makes one, with literal arguments in brackets. Raises
+    `PolicyError` that says which part does not resolve.
+
+    >>> load_policy("kungfu.policies:schedule({100: 4})").name
+    'schedule'
+    """
+    where, name, arguments = _parsed(spec)
+    module = _module(where, spec=spec)
+    if not hasattr(module, name):
+        found = ", ".join(sorted(one for one in vars(module) if not one.startswith("_"))) or "nothing"
+        raise PolicyError(f"{spec!r}: {where} has no {name!r}; it has {found}")
+    policy = _made(getattr(module, name), arguments=arguments, spec=spec)
+    return replace(policy, origin=spec) if where.startswith("kungfu.policies") else policy
+
+
+def _parsed(spec: str) -> tuple[str, str, ast.Call | None]:
+    where, colon, expression = spec.partition("(")[0].rpartition(":")
+    expression += spec[len(where) + len(colon) + len(expression) :]
+    if not where or not expression:
+        raise PolicyError(f"{spec!r} names no policy; {_FORM}")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise PolicyError(f"{spec!r}: {expression!r} is no Python expression ({error.msg}); {_FORM}") from error
+    if isinstance(tree, ast.Name):
+        return where, tree.id, None
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
+        return where, tree.func.id, tree
+    raise PolicyError(f"{spec!r}: {expression!r} is neither a name nor one call of a name; {_FORM}")
+
+
+def _module(where: str, *, spec: str) -> ModuleType:
+    try:
+        return _from_file(where) if where.endswith(".py") else importlib.import_module(where)
+    except KungfuError:
+        raise
+    except Exception as error:
+        what = "no such file" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
+        raise PolicyError(f"{spec!r}: cannot load {where} ({what}); {_FORM}") from error
+
+
+def _from_file(path: str) -> ModuleType:
+    if not os.path.exists(path):
+        raise FileNotFoundError(path)
+    name = "kungfu_policy_" + os.path.splitext(os.path.basename(path))[0]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses in the file look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def _made(found: Any, *, arguments: ast.Call | None, spec: str) -> Policy:
+    policy = found
+    if arguments is not None or not isinstance(found, Policy):
+        if not callable(found):
+            raise PolicyError(f"{spec!r} is {found!r}, and neither a policy nor a function that makes one")
+        policy = _called(found, arguments=arguments, spec=spec)
+    if not isinstance(policy, Policy):
+        raise PolicyError(f"{spec!r} gives {policy!r}, not a policy; decorate its function with @kf.policy")
+    return policy
+
+
+def _called(function: Callable[..., Any], *, arguments: ast.Call | None, spec: str) -> Any:
+    values = [_literal(one, spec=spec) for one in arguments.args] if arguments else []
+    settings = {str(one.arg): _literal(one.value, spec=spec) for one in arguments.keywords} if arguments else {}
+    try:
+        return function(*values, **settings)
+    except TypeError as error:
+        raise PolicyError(f"{spec!r} cannot be called so: {error}") from error
+
+
+def _literal(node: ast.expr, *, spec: str) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError as error:
+        text = ast.unparse(node)
+        raise PolicyError(
+            f"{spec!r}: the argument {text} is no literal; make that policy in a file and name it"
+        ) from error

@@ -1,0 +1,186 @@
+"""Reads a recorded trace: the steps that all peers of their view told of, and the snapshots between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kungfu.compiler import Plan
+from kungfu.compiler.portable import plan_from_json
+from kungfu.errors import UsageError
+from kungfu.record.lines import SCHEMA, kind_of, number
+
+__all__ = ["RecordedStep", "Snapshot", "Trace", "parse_trace", "read_trace"]
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """One step: each peer's local sources in rank order, the agreed ones, and the rules that fired with their target.
+
+    What a plan makes of the gradients stands among them under its name, as in ``norm_squared(grads)``.
+    """
+
+    step: int
+    view: int
+    local: tuple[Fields, ...]
+    agreed: Fields
+    fired: Mapping[str, float]
+
+    @property
+    def size(self) -> int:
+        """Peers in the view."""
+        return len(self.local)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What the folds held after a step, by name: of each rank its local ones, and of rank 0 the agreed ones too."""
+
+    after: int
+    view: int
+    peers: tuple[int, ...]
+    folds: tuple[Fields, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A recorded run. ``plan`` is what it ran, ``None`` where that is not in the record; ``remarks`` say what of the
+    record could not be used."""
+
+    steps: tuple[RecordedStep, ...]
+    snapshots: tuple[Snapshot, ...] = ()
+    plan: Plan | None = None
+    policy: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass
+class _Gathered:
+    """Lines by what they are of, while they are read."""
+
+    header: Fields | None = None
+    steps: dict[tuple[int, int], dict[int, Fields]] = field(default_factory=dict)
+    snapshots: dict[tuple[int, int], dict[int, Fields]] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+def read_trace(folder: Path) -> Trace:
+    """The trace of the run in `folder` (or the file itself); takes about five times the file's size of memory.
+
+    Raises ``UsageError`` where there is none, or no whole step in it.
+    """
+    path = folder if folder.suffix == ".jsonl" else folder / "trace.jsonl"
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            return parse_trace(lines, name=str(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(
+            f"{path}: there is no such file; give the folder of a run (its --logdir) that was recorded: kungfu-run "
+            "writes a trace unless it is given --trace-limit 0"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; give a file that can be read") from error
+
+
+def parse_trace(lines: Iterable[str], *, name: str = "trace.jsonl") -> Trace:
+    """The trace that these lines are; see `read_trace`. ``name`` is what errors call it."""
+    gathered = _Gathered()
+    for place, text in enumerate(lines, start=1):
+        if text.strip():
+            _take(text, gathered, where=f"{name}:{place}")
+    steps = tuple(_whole_steps(gathered))
+    if not steps:
+        raise UsageError(f"{name}: no step of it is whole, so there is nothing to replay{_because(gathered.remarks)}")
+    header = gathered.header or {}
+    content = header.get("plan")
+    plan = plan_from_json(content) if content is not None else None
+    return Trace(
+        steps, tuple(_whole_snapshots(gathered, steps)), plan, str(header.get("policy", "")), tuple(gathered.remarks)
+    )
+
+
+def _because(remarks: list[str]) -> str:
+    return f" ({remarks[0]})" if remarks else ""
+
+
+def _take(text: str, gathered: _Gathered, *, where: str) -> None:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        line = None
+    kind = kind_of(line) if isinstance(line, dict) else "unknown"
+    if kind == "unknown":
+        gathered.remarks.append(f"{where}: this line is none of a trace, or half-written; it was left out")
+    elif kind == "step":
+        gathered.steps.setdefault((line["step"], line["view"]), {})[line["rank"]] = line
+    elif kind == "snapshot":
+        gathered.snapshots.setdefault((line["after"], line["view"]), {})[line["rank"]] = line
+    elif kind == "cut":
+        gathered.remarks.append(f"{where}: the record ends here, at its limit of {line.get('limit_bytes')} bytes")
+    else:
+        _check_header(line, where=where)
+        gathered.header = gathered.header or line
+
+
+def _check_header(line: Fields, *, where: str) -> None:
+    if line["trace"] != SCHEMA:
+        raise UsageError(f"{where}: a trace of schema {line['trace']!r}; this version of kungfu reads schema {SCHEMA}")
+
+
+def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
+    """Of a step that was done in two views, since a failure undid the first, the later one counts."""
+    latest = dict(sorted(gathered.steps))
+    before: int | None = None
+    lacking: list[tuple[int, str]] = []
+    for step, view in latest.items():
+        if before is not None and step > before + 1:
+            gathered.remarks.append(f"steps {before + 1} to {step - 1} are not in the record")
+        before, shares = step, gathered.steps[step, view]
+        if missing := _missing(shares):
+            lacking.append((step, missing))
+            continue
+        local = tuple({"rank": rank, **_read(shares[rank]["local"])} for rank in sorted(shares))
+        fired = _read(shares[0].get("fired", {}))
+        yield RecordedStep(step, view, local, {"step": step, **_read(shares[0]["agreed"])}, fired)
+    gathered.remarks += _left_out(lacking)
+
+
+def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """A remark on each row of steps that lack the same: a peer that is killed takes some with it."""
+    rows: list[tuple[int, int, str]] = []
+    for step, missing in lacking:
+        goes_on = bool(rows) and rows[-1][1:] == (step - 1, missing)
+        rows = [*rows[:-1], (rows[-1][0], step, missing)] if goes_on else [*rows, (step, step, missing)]
+    for first, last, missing in rows:
+        if first == last:
+            yield f"step {first} lacks {missing} tells of it; it was left out"
+        else:
+            yield f"steps {first} to {last} lack {missing} tells of them; they were left out"
+
+
+def _missing(shares: Mapping[int, Fields]) -> str:
+    agreed = shares[0].get("agreed") if 0 in shares else None
+    if not isinstance(agreed, dict) or type(agreed.get("size")) is not int:
+        return "what rank 0"
+    ranks = [str(rank) for rank in range(agreed["size"]) if rank not in shares]
+    return f"what rank {' and '.join(ranks)}" if ranks else ""
+
+
+def _whole_snapshots(gathered: _Gathered, steps: Iterable[RecordedStep]) -> Iterator[Snapshot]:
+    """Those that all peers of their view have taken."""
+    sizes = {one.view: one.size for one in steps}
+    for (after, view), shares in sorted(gathered.snapshots.items()):
+        if sorted(shares) == list(range(sizes.get(view, 0))):
+            ranks = [shares[rank] for rank in sorted(shares)]
+            yield Snapshot(
+                after, view, tuple(one["peer"] for one in ranks), tuple(_read(one["folds"]) for one in ranks)
+            )
+
+
+def _read(fields: Fields) -> dict[str, Any]:
+    return {name: number(value) for name, value in fields.items()}

@@ -1,0 +1,263 @@
+"""A plan over a recorded trace: what it decides in each step, and where that differs from what the run did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from kungfu.compiler import Outcome, Plan
+from kungfu.compiler.plan import seen_by_rules
+from kungfu.compiler.replay import Replay
+from kungfu.control import Rule
+from kungfu.control.action import mask_of
+from kungfu.errors import UsageError
+from kungfu.record.reader import RecordedStep, Snapshot, Trace
+from kungfu.signal import NEST, SOURCES
+
+__all__ = ["Decision", "Replayed", "replay"]
+
+# Between TensorFlow and NumPy, over a few hundred steps of averages.
+_CLOSE = 1e-3
+_MOST_DIFFERENCES = 20
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A rule that fired in the replay: the number it asks for (NaN where it asks for none), the ranks it is about,
+    and the values that it saw."""
+
+    step: int
+    rule: Rule
+    value: float
+    ranks: tuple[int, ...]
+    saw: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a plan decided over a trace, and where the run that was recorded differs (of its own plan only).
+
+    ``remarks`` say which steps of the record were not replayed.
+    """
+
+    decisions: tuple[Decision, ...]
+    differences: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass
+class _Playing:
+    """A replay under way."""
+
+    replay: Replay
+    against: Mapping[tuple[int, int], Snapshot]
+    previous: RecordedStep | None = None
+    differences: list[str] = field(default_factory=list)
+    is_lost: bool = False  # what the folds held in the run is not known, until there is a snapshot
+    skipped: list[int] = field(default_factory=list)
+
+
+def replay(plan: Plan, trace: Trace, *, whose: Literal["the run's", "another"], start: int = 0) -> Replayed:
+    """What `plan` decides over the steps of `trace`, from the first step that is at least `start`.
+
+    The run's own plan starts from the snapshot before that step, and its folds and decisions are held against those
+    of the run. Another plan starts with fresh folds; what it decides does not change what it sees. Raises
+    ``UsageError`` for a source that the run did not record, by name, and for a start that no snapshot leads to.
+    """
+    _check_recorded(plan, trace)
+    own = whose == "the run's"
+    snapshots = {(one.after, one.view): one for one in trace.snapshots} if own else {}
+    steps, restored = _beginning(trace, start=start, snapshots=snapshots) if own else (_from(trace, start), None)
+    playing = _Playing(Replay(plan, size=steps[0].size), snapshots)
+    if restored is not None:
+        _restore(playing.replay, restored)
+    decisions: list[Decision] = []
+    for step in steps:
+        _enter(playing, step)
+        if own and _is_lost(playing, step):
+            continue
+        outcome = _stepped(playing.replay, step)
+        found = list(_decisions(plan, outcome, step=step.step))
+        if own:
+            _compare(playing, step, found)
+        decisions += [one for one in found if one.step >= start]
+        playing.previous = step
+    return Replayed(tuple(decisions), tuple(playing.differences), tuple(_unreplayed(playing.skipped)))
+
+
+def _stepped(replaying: Replay, step: RecordedStep) -> Outcome:
+    try:
+        return replaying.step(step.local, {**step.agreed, "view": step.view})
+    except UsageError as error:
+        raise UsageError(
+            f"step {step.step}: {error}; the run computed it in other steps only, and a record holds no gradients"
+        ) from error
+
+
+def _check_recorded(plan: Plan, trace: Trace) -> None:
+    held = {name for step in trace.steps for part in (step.agreed, *step.local) for name in part}
+    reductions = sorted(set(plan.frontier) - held)
+    if reductions:
+        raise UsageError(
+            f"the policy needs {' and '.join(reductions)}, which this run did not record: a record holds of the "
+            "gradients only what the run's own policies made of them; record a run whose policies need it too"
+        )
+    numbers = {name for name in plan.sources if SOURCES[name].type.shape != NEST}
+    missing = sorted(numbers - held - {"size", "view"})
+    if missing:
+        raise UsageError(
+            f"the policy needs the source {' and '.join(missing)}, which is not in this record: "
+            "it was made by another version of kungfu; record the run again"
+        )
+
+
+# ---- where a replay begins, and from view to view ------------------------------------------------------------------
+
+
+def _from(trace: Trace, start: int) -> tuple[RecordedStep, ...]:
+    steps = tuple(one for one in trace.steps if one.step >= start)
+    if not steps:
+        raise UsageError(f"step {start} lies behind the last step of the record, which is {trace.steps[-1].step}")
+    return steps
+
+
+def _beginning(
+    trace: Trace, *, start: int, snapshots: Mapping[tuple[int, int], Snapshot]
+) -> tuple[tuple[RecordedStep, ...], Snapshot | None]:
+    """The steps of the run's own plan, and the snapshot that they begin with: ``None`` at the run's first step."""
+    best: tuple[tuple[RecordedStep, ...], Snapshot | None] | None = None
+    for place, step in enumerate(trace.steps):
+        found = snapshots.get((step.step - 1, step.view))
+        if place == 0 and step.step == 1:
+            best = trace.steps, found
+        elif found is not None and (best is None or step.step <= max(start, 1)):
+            best = trace.steps[place:], found
+    if best is None or (start and best[0][0].step > start):
+        raise UsageError(f"no snapshot of the record lies before step {max(start, 1)}, so nobody knows its folds there")
+    _from(trace, start)
+    return best
+
+
+def _enter(playing: _Playing, step: RecordedStep) -> None:
+    """A new view: local folds go with their peers, who are known by the snapshots around the change."""
+    before, replaying = playing.previous, playing.replay
+    if before is None or before.view == step.view:
+        return
+    stayed = _survivors(playing, before, step)
+    replaying.states = {
+        fold: tuple(tuple(values[rank] for rank in stayed) for values in fields)
+        for fold, fields in replaying.states.items()
+    }
+    replaying.rescale(step.size)
+    snapshot = playing.against.get((step.step - 1, step.view))
+    if snapshot is not None and not playing.is_lost and step.step == before.step + 1:
+        _compare_states(playing, snapshot)
+
+
+def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
+    """Whether what the folds hold before `step` is not known: of steps before it nobody lived to tell, or what was told
+    could not be written. The next snapshot says what they hold."""
+    before = playing.previous
+    snapshot = playing.against.get((step.step - 1, step.view))
+    if before is not None and step.step > before.step + 1:
+        playing.is_lost = True
+    if playing.is_lost and snapshot is not None:
+        _restore(playing.replay, snapshot)
+        playing.is_lost = False
+    if playing.is_lost:
+        playing.previous = step
+        playing.skipped.append(step.step)
+    return playing.is_lost
+
+
+def _unreplayed(steps: Sequence[int]) -> Iterator[str]:
+    """A remark on each row of steps without a gap."""
+    known = set(steps)
+    starts = [step for step in steps if step - 1 not in known]
+    for first, last in zip(starts, [step for step in steps if step + 1 not in known], strict=True):
+        which = f"step {first} was" if first == last else f"steps {first} to {last} were"
+        yield (
+            f"{which} not replayed: steps before are not in the record, and what the folds held then is known from the "
+            "next snapshot on"
+        )
+
+
+def _survivors(playing: _Playing, before: RecordedStep, step: RecordedStep) -> list[int]:
+    """The ranks of the old view that are in the new one, in its order; who stays comes before who joins."""
+    views = {one.view: one.peers for one in playing.against.values()}
+    old, new = views.get(before.view), views.get(step.view)
+    if old is None or new is None:
+        return list(range(min(before.size, step.size)))
+    return [old.index(peer) for peer in new if peer in old]
+
+
+def _restore(replaying: Replay, snapshot: Snapshot) -> None:
+    states = {}
+    for fold, names in replaying.plan.state_names.items():
+        kinds = [one.type.dtype for one in fold.recurrence.updates]
+        states[fold] = tuple(
+            tuple(np.asarray(value, kind) for value in _held(snapshot, name))
+            for name, kind in zip(names, kinds, strict=True)
+        )
+    replaying.states = states
+
+
+def _held(snapshot: Snapshot, name: str) -> list[Any]:
+    """A field of a fold's state on every peer: an agreed one is written down by rank 0 alone."""
+    leader = snapshot.folds[0].get(name, math.nan)
+    return [one.get(name, leader) for one in snapshot.folds]
+
+
+# ---- what it decided, and what the run did -------------------------------------------------------------------------
+
+
+def _decisions(plan: Plan, outcome: Outcome, *, step: int) -> Iterator[Decision]:
+    row, seen = 0, seen_by_rules(plan, outcome.saw, outcome.saw_whole)
+    for index, (rule, saw) in enumerate(zip(plan.rules, seen, strict=True)):
+        ranks: tuple[int, ...] = ()
+        if mask_of(rule.action) is not None:
+            ranks, row = tuple(int(rank) for rank in np.flatnonzero(outcome.masks[row])), row + 1
+        if outcome.fired[index]:
+            yield Decision(step, rule, float(outcome.targets[index]), ranks, saw)
+
+
+def _compare(playing: _Playing, step: RecordedStep, found: Sequence[Decision]) -> None:
+    decided = {one.rule.name: one.value for one in found}
+    for name in sorted(decided.keys() | step.fired.keys()):
+        if name not in step.fired:
+            _differ(playing, f"step {step.step}: {name} fires in the replay, and did not in the run")
+        elif name not in decided:
+            _differ(playing, f"step {step.step}: {name} fired in the run, and does not in the replay")
+        elif not _close(decided[name], step.fired[name]):
+            said = f"asks for {decided[name]:g} in the replay, and asked for {step.fired[name]:g} in the run"
+            _differ(playing, f"step {step.step}: {name} {said}")
+    snapshot = playing.against.get((step.step, step.view))
+    if snapshot is not None:
+        _compare_states(playing, snapshot)
+
+
+def _compare_states(playing: _Playing, snapshot: Snapshot) -> None:
+    replaying = playing.replay
+    for fold, names in replaying.plan.state_names.items():
+        for name, values in zip(names, replaying.states[fold], strict=True):
+            recorded = _held(snapshot, name)
+            if not all(_close(one, other) for one, other in zip(values, recorded, strict=True)):
+                here, there = [np.asarray(one).tolist() for one in values], recorded
+                _differ(playing, f"after step {snapshot.after}: {name} is {here} in the replay, and was {there}")
+
+
+def _close(one: Any, other: Any) -> bool:
+    given, wanted = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    return given.shape == wanted.shape and bool(np.allclose(given, wanted, rtol=_CLOSE, atol=_CLOSE, equal_nan=True))
+
+
+def _differ(playing: _Playing, text: str) -> None:
+    count = len(playing.differences)
+    if count < _MOST_DIFFERENCES:
+        playing.differences.append(text)
+    elif count == _MOST_DIFFERENCES:
+        playing.differences.append("and more; these are the first")

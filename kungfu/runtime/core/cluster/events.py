@@ -1,0 +1,307 @@
+"""What the agent hears, and what it may be told to do: values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kungfu.runtime.core.decide import Prepared
+from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.exit import Exit, ExitKind
+from kungfu.runtime.core.identity import Identity
+from kungfu.runtime.core.view import Peer, View
+
+__all__ = [
+    "Announce",
+    "Command",
+    "Compare",
+    "Differs",
+    "Done",
+    "Ended",
+    "Event",
+    "Exiting",
+    "Fail",
+    "Finishing",
+    "Form",
+    "HostIn",
+    "HostLost",
+    "HostNoticed",
+    "InForce",
+    "Kill",
+    "Lead",
+    "Lost",
+    "Noticed",
+    "Offer",
+    "Release",
+    "Remark",
+    "Report",
+    "Seen",
+    "Spawn",
+    "TakenOver",
+    "Tell",
+    "Tick",
+    "Unled",
+    "Wanted",
+]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A starting peer reached a stage: it attached, or (with ``ready``) waits to be admitted, and says what it runs."""
+
+    peer: Peer
+    ready: bool
+    identity: Identity = field(default_factory=Identity)
+
+
+@dataclass(frozen=True)
+class Differs:
+    """A starting peer does not run the program of the job: ``how`` says in what."""
+
+    peer: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The leader wants the job to have ``size`` peers, those included that leave when others have come.
+
+    ``host`` is the number of the host on which new ones shall run, ``None`` for any; ``leaving`` are those who leave.
+    """
+
+    size: int
+    host: int | None = None
+    leaving: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class InForce:
+    """A view has begun to train."""
+
+    view: View
+
+
+@dataclass(frozen=True)
+class Finishing:
+    """A peer's training is over: by itself, or because a view let it go."""
+
+    peer: int
+    leaving: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a peer says that lost others: the newest view it has heard of, its steps done, and why it thinks so.
+
+    ``holds`` says whether it holds the state, registered values included: a joiner does not before its first step.
+    ``suspects`` are the ids that its error names; ``late`` means that a deadline expired, not that a connection ended.
+    """
+
+    version: int
+    step: int
+    holds: bool
+    error: str
+    suspects: tuple[int, ...] = ()
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A peer lost others, has unplugged itself and waits for a new view."""
+
+    peer: int
+    report: Report
+
+
+@dataclass(frozen=True)
+class Unled:
+    """Nobody could be admitted to this view of survivors: the one who was to lead it has ended, or did not answer in
+    the time that it was given."""
+
+    view: View
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """A peer was told by its platform that it will be taken away soon."""
+
+    peer: int
+
+
+@dataclass(frozen=True)
+class Exiting:
+    """A peer says that its program is ending by itself, or has left its training loop; its process still runs."""
+
+    peer: int
+    exit: Exit
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process ended, with its exit code (negative: the signal)."""
+
+    peer: int
+    code: int
+
+
+@dataclass(frozen=True)
+class HostIn:
+    """A host takes peers, so many at a time."""
+
+    host: int
+    slots: int
+
+
+@dataclass(frozen=True)
+class HostNoticed:
+    """A host will be taken away soon, with all its peers; another one stays."""
+
+    host: int
+
+
+@dataclass(frozen=True)
+class HostLost:
+    """A host is gone, and with it all its peers."""
+
+    host: int
+    how: str
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """Another agent decides from now on; what the one before told others last may not have reached them."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time went by."""
+
+
+Event = (
+    Seen
+    | Differs
+    | Wanted
+    | InForce
+    | Finishing
+    | Lost
+    | Unled
+    | Noticed
+    | Exiting
+    | Ended
+    | HostIn
+    | HostNoticed
+    | HostLost
+    | TakenOver
+    | Tick
+)
+
+
+@dataclass(frozen=True)
+class Spawn:
+    """Start a peer on the host of this number; there it may take the seats of those in ``over``, who leave."""
+
+    peer: int
+    host: int = 0
+    over: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Kill:
+    peer: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Form:
+    """Admit these peers to the first view."""
+
+    view: View
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Find out in what ``other`` differs from the job, whose program the ``references`` run: ask the first who
+    answers."""
+
+    references: tuple[Peer, ...]
+    other: Peer
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Tell that peers run on ``others`` (by id), machines that may round in another way than the one that is usual."""
+
+    usual: str
+    others: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Admit the survivors to ``view``; who is not of its ranks ``sources`` takes their state.
+
+    ``target`` is the size that the job will have with the replacements, 0 if none come. ``lost`` says how the others
+    were lost, by id.
+    """
+
+    view: View
+    sources: tuple[int, ...]
+    target: int
+    lost: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Announce:
+    """Tell every peer: ``peer`` is gone (-1: none is), and views up to ``version`` are broken, as ``how`` says."""
+
+    peer: int
+    version: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Let the leader of ``view`` hold a barrier and carry this out."""
+
+    view: View
+    demand: Demand
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Tell the leader of ``view`` who is ready and who is missing."""
+
+    view: View
+    prepared: Prepared
+
+
+@dataclass(frozen=True)
+class Fail:
+    """End the job: ``peer`` is at the root of it, ``reason`` says how; ``late`` means that a deadline expired.
+
+    ``others`` were lost with it, by id and how. ``code`` is the exit code of the job where that is known, and then no
+    other cause is looked for; ``chosen``: the program chose it, by ``sys.exit``. ``kind`` says what is wrong with a
+    peer whose process has not ended: it lost others, say, whose end is the root then.
+    """
+
+    peer: int
+    reason: str
+    late: bool = False
+    others: Mapping[int, str] = field(default_factory=dict)
+    code: int | None = None
+    chosen: bool = False
+    kind: ExitKind | None = None
+
+
+@dataclass(frozen=True)
+class Release:
+    """Let a host go that was given notice: nobody runs on it any more."""
+
+    host: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """Every process has ended well."""
+
+
+Command = Spawn | Kill | Form | Compare | Remark | Lead | Announce | Tell | Offer | Fail | Release | Done

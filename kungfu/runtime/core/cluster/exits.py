@@ -1,0 +1,149 @@
+"""Peers whose programs end by themselves while the others train: they say so first, and their processes end later.
+
+| what the program did              | what follows                                                                     |
+| --------------------------------- | -------------------------------------------------------------------------------- |
+| ``UsageError``, ``PolicyError``   | the job ends with 2: no other peer could do better                               |
+| ``sys.exit(n)``, n above 0        | the job ends with n, as the program wants it                                     |
+| an exception of its own           | the peer is lost and replaced; the same one at the same line again ends the job  |
+| the end of the script, or a       | the others hear that it is gone; if they train on, it is lost and replaced;      |
+| ``sys.exit(0)``                   | if all end so, the job is done                                                   |
+| ``break`` out of the loop         | nothing yet; if the others then wait for it, it is lost and replaced             |
+| any of these, of a ready joiner   | it is let go, and offered to nobody                                              |
+
+Who is gone in this way is waited for by nobody, and has ``grace_s`` to end; then it is killed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kungfu.runtime.core.cluster.events import Announce, Command, Exiting, Fail, Kill
+from kungfu.runtime.core.cluster.regroup import member_died, with_failures
+from kungfu.runtime.core.cluster.starting import given_up
+from kungfu.runtime.core.cluster.state import Cluster, Departure, Outcome, ending
+from kungfu.runtime.core.exit import Exit, described
+
+__all__ = [
+    "PREEMPTED",
+    "chosen_end",
+    "ended",
+    "exiting",
+    "how_ended",
+    "kept",
+    "late_to_end",
+    "left_early",
+    "taken_away",
+]
+
+PREEMPTED = (-15, 143)  # SIGTERM, with no handler and with ours
+_USAGE = 2
+
+
+def exiting(cluster: Cluster, event: Exiting, now: float) -> Outcome:
+    """A peer says how its program ends; what that means if it still trains."""
+    peer, exit = event.peer, event.exit
+    before = cluster.losses.exiting.get(peer)
+    if peer not in cluster.alive or (before is not None and before.is_gone):
+        return cluster, []  # told twice
+    trains = peer in cluster.members
+    departure = Departure(exit, now, trained=trains)
+    departed = {**cluster.losses.exiting, peer: departure}
+    cluster = replace(cluster, losses=replace(cluster.losses, exiting=departed))
+    if not departure.is_gone:
+        return cluster, []  # it may come back for the last barrier; if the others miss it, they say so
+    first = _raised_before(cluster, peer, exit)
+    if first is not None and (trains or peer in cluster.starting):
+        reason = f"{described(exit)}, as peer {first} did before: it would happen to every peer"
+        return cluster, [Fail(peer, reason, code=1)]
+    if not trains:
+        return _over_on_the_way(cluster, peer, exit, now)
+    if exit.kind == "usage":
+        return cluster, [Fail(peer, described(exit), code=_USAGE)]
+    if exit.kind == "exit" and cluster.regrouping is None:
+        return cluster, [Announce(peer, 0, described(exit))]  # the last ones to train do not miss each other
+    return member_died(_counted(cluster, peer, exit), peer, described(exit), now)
+
+
+def _over_on_the_way(cluster: Cluster, peer: int, exit: Exit, now: float) -> Outcome:
+    """Not in the job yet, let go, or through with training: the end of its process says what that means. But a joiner
+    that is ready must not be offered any more, and whoever waits for it in a view that is beginning hears of it."""
+    entry = cluster.starting.get(peer)
+    if cluster.view is None or entry is None or entry.ready is None:
+        return cluster, []
+    cluster, commands = given_up(cluster, peer, described(exit), now)
+    return cluster, [Announce(peer, 0, described(exit)), *commands]
+
+
+def _raised_before(cluster: Cluster, peer: int, exit: Exit) -> int | None:
+    """Another peer that was lost to the same exception at the same line."""
+    return next((one for one, other in cluster.losses.raised.items() if one != peer and exit.repeats(other)), None)
+
+
+def _counted(cluster: Cluster, peer: int, exit: Exit) -> Cluster:
+    losses = with_failures(cluster.losses, [peer])
+    if exit.kind == "exception":
+        losses = replace(losses, raised={**losses.raised, peer: exit})
+    return replace(cluster, losses=losses)
+
+
+def taken_away(cluster: Cluster, peer: int) -> Cluster:
+    """Of a peer that was lost when it said that it ends, its exit code says only now that it was preempted."""
+    losses = cluster.losses
+    if peer in losses.noticed:
+        return cluster
+    failures, preemptions = max(0, losses.failures - 1), losses.preemptions + 1
+    losses = replace(losses, failures=failures, preemptions=preemptions, noticed=losses.noticed | {peer})
+    return replace(cluster, losses=losses)
+
+
+def ended(cluster: Cluster, peer: int, code: int) -> Cluster:
+    """Keeps the exit code of a peer that said how its program ends."""
+    departure = cluster.losses.exiting.get(peer)
+    if departure is None:
+        return cluster
+    departed = {**cluster.losses.exiting, peer: replace(departure, code=code)}
+    return replace(cluster, losses=replace(cluster.losses, exiting=departed))
+
+
+def chosen_end(cluster: Cluster, peer: int, how: str, *, others: dict[int, str] | None = None) -> Fail | None:
+    """The end of the job where a peer's program chose it, by ``sys.exit(n)`` or a usage error; ``None`` if not."""
+    departure = cluster.losses.exiting.get(peer)
+    if departure is None or departure.code is None or departure.killed:
+        return None
+    exit, code = departure.exit, departure.code
+    if exit.kind == "usage":
+        return Fail(peer, how, others=others or {}, code=_USAGE)
+    if exit.kind != "exit" or code <= 0 or code in PREEMPTED:
+        return None
+    return Fail(peer, how, others=others or {}, code=code, chosen=True)
+
+
+def left_early(cluster: Cluster, peer: int) -> Departure | None:
+    """How a peer's program ended that trained when it said so; ``None`` for any other one."""
+    departure = cluster.losses.exiting.get(peer)
+    return departure if departure is not None and departure.trained and departure.is_gone else None
+
+
+def how_ended(departure: Departure) -> str:
+    """How a program that trained ended by itself, with its exit code."""
+    exit, code = departure.exit, departure.code
+    return described(exit) if exit.kind != "exit" or code is None else f"{ending(code)}: {described(exit)}"
+
+
+def late_to_end(cluster: Cluster, now: float) -> Outcome:
+    """Kills those whose programs ended by themselves while others train, and whose processes take too long for it."""
+    departed, grace_s = dict(cluster.losses.exiting), cluster.rules.deadlines.grace_s
+    kills: list[Command] = []
+    for peer, one in cluster.losses.exiting.items():
+        if one.killed or not one.trained or not one.is_gone or peer not in cluster.alive or now - one.since <= grace_s:
+            continue
+        departed[peer] = replace(one, killed=True)
+        kills.append(Kill(peer, f"{described(one.exit)}, and its process had not ended {grace_s:g} s later (--grace)"))
+    return (replace(cluster, losses=replace(cluster.losses, exiting=departed)), kills) if kills else (cluster, [])
+
+
+def kept(cluster: Cluster) -> Cluster:
+    """Without what was said by those who neither run nor are in the view."""
+    known = cluster.alive | set(cluster.view.ids if cluster.view else ())
+    departed = {peer: one for peer, one in cluster.losses.exiting.items() if peer in known}
+    return replace(cluster, losses=replace(cluster.losses, exiting=departed))

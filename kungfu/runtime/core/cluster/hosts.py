@@ -1,0 +1,112 @@
+"""Where peers run: a slot for each one that starts, and what becomes of them when a host comes, leaves or is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from kungfu.runtime.core.cluster.events import Release
+from kungfu.runtime.core.cluster.state import Cluster, Hosts, Outcome
+from kungfu.runtime.core.view import View
+
+__all__ = [
+    "AVOIDED_S",
+    "NO_SLOT",
+    "after_letting_go",
+    "avoided_slots",
+    "carries_on",
+    "closed",
+    "forgotten",
+    "free_slots",
+    "opened",
+    "people_on",
+    "place_for",
+    "released",
+]
+
+NO_SLOT = "no host has a free slot"
+# For so long a slot from which a peer was let go is the last one to be given out again.
+AVOIDED_S = 600.0
+
+
+def free_slots(cluster: Cluster) -> dict[int, int]:
+    """How many more peers each host takes; whoever was let go, or is through with training, does not count."""
+    hosts, people = cluster.hosts, {*cluster.members, *cluster.starting}
+    there = Counter(hosts.of[peer] for peer in people if peer in hosts.of)
+    return {host: slots - there[host] for host, slots in sorted(hosts.slots.items()) if slots > there[host]}
+
+
+def place_for(room: Mapping[int, int], avoided: Mapping[int, int]) -> int | None:
+    """The first host that has a free slot, of those first that have one which is not ``avoided``.
+
+    >>> place_for({0: 1, 1: 2}, {0: 1}), place_for({0: 1}, {0: 1}), place_for({0: 0}, {})
+    (1, 0, None)
+    """
+    free = [host for host, count in room.items() if count > 0]
+    return next((host for host in free if room[host] > avoided.get(host, 0)), next(iter(free), None))
+
+
+def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:
+    """How many slots of each host peers were let go from not long ago."""
+    return {host: sum(now - at < AVOIDED_S for at in times) for host, times in hosts.let_go.items()}
+
+
+def after_letting_go(hosts: Hosts, peer: int, now: float) -> Hosts:
+    """The hosts once a peer was let go by a decision."""
+    host = hosts.of.get(peer, 0)
+    times = tuple(at for at in hosts.let_go.get(host, ()) if now - at < AVOIDED_S)
+    return replace(hosts, let_go={**hosts.let_go, host: (*times, now)})
+
+
+def people_on(cluster: Cluster, host: int) -> tuple[int, ...]:
+    """The ids of the processes that run on a host."""
+    return tuple(sorted(peer for peer in cluster.alive if cluster.hosts.of.get(peer, 0) == host))
+
+
+def opened(cluster: Cluster, host: int, slots: int) -> Cluster:
+    """The host takes peers."""
+    hosts = cluster.hosts
+    opened = replace(hosts, slots={**hosts.slots, host: slots}, leaving=hosts.leaving - {host})
+    return replace(cluster, hosts=opened)
+
+
+def closed(cluster: Cluster, host: int, *, leaving: bool) -> Cluster:
+    """The host takes no more peers."""
+    hosts = cluster.hosts
+    slots = {other: count for other, count in hosts.slots.items() if other != host}
+    going = hosts.leaving | {host} if leaving else hosts.leaving - {host}
+    return replace(cluster, hosts=replace(hosts, slots=slots, leaving=going))
+
+
+def released(cluster: Cluster) -> Outcome:
+    """Lets those hosts go that are leaving and run nobody any more."""
+    empty = sorted(host for host in cluster.hosts.leaving if not people_on(cluster, host))
+    if not empty:
+        return cluster, []
+    hosts: Hosts = replace(cluster.hosts, leaving=cluster.hosts.leaving - set(empty))
+    return replace(cluster, hosts=hosts), [Release(host) for host in empty]
+
+
+def forgotten(cluster: Cluster) -> Cluster:
+    """Without the places of those who neither run nor are in the view."""
+    known = cluster.alive | set(cluster.view.ids if cluster.view else ())
+    of = {peer: host for peer, host in cluster.hosts.of.items() if peer in known}
+    return replace(cluster, hosts=replace(cluster.hosts, of=of))
+
+
+def carries_on(view: View, of: Mapping[int, int], present: Collection[int]) -> bool:
+    """Whether those who are together may go on without the others: they run a strict majority of the view's peers; of
+    two halves, the one with rank 0.
+
+    ``of`` gives the host of a peer by id, ``present`` are the hosts whose agents hear each other. Two groups that
+    cannot hear each other never both carry on.
+
+    >>> from kungfu.runtime.core.view import Peer
+    >>> view = View(1, (Peer(0, "a:1"), Peer(1, "b:1"), Peer(2, "b:2"), Peer(3, "c:1")))
+    >>> of = {0: 0, 1: 1, 2: 1, 3: 2}
+    >>> carries_on(view, of, {1, 2}), carries_on(view, of, {0, 2}), carries_on(view, of, {1})
+    (True, True, False)
+    """
+    here = [peer for peer in view.ids if of.get(peer, 0) in present]
+    return 2 * len(here) > view.size or (2 * len(here) == view.size and view.ids[0] in here)

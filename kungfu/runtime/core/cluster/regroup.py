@@ -1,0 +1,272 @@
+"""Survivors of a broken view: who lives, who leads them on, whose state counts, and who is replaced.
+
+A member that loses another unplugs itself, reports, and waits. When all living members have reported, the next view is
+formed of them in their old order. Those that have done most steps hold the state that counts, so that what one of them
+has seen happen never un-happens. Who does not report in time is killed: late becomes dead, and cannot wake up into a
+view that has gone on without it. All of it may happen again before the new view trains: a report of a later view begins
+anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from kungfu.runtime.core.cluster.events import Announce, Command, Fail, InForce, Kill, Lead, Lost, Report
+from kungfu.runtime.core.cluster.starting import dismissed, gathered, given_up, spawned
+from kungfu.runtime.core.cluster.state import Cluster, Losses, Outcome, Regrouping
+from kungfu.runtime.core.exit import described
+from kungfu.runtime.core.view import View
+
+__all__ = ["QUIT", "again", "begun", "late_to_regroup", "member_died", "reported", "resumed", "unled", "with_failures"]
+
+# Of a peer without which the others could not go on.
+QUIT = "its script ended (exit code 0) while the others trained"
+# A peer that the survivors' errors name gets so long to report itself: its connection may have ended with the others'.
+SUSPECT_S = 2.0
+_NO_HOLDER = (
+    "no survivor holds the state of the job: who takes it from others holds it once their registered values have come "
+    "too, before its next step; go on from a checkpoint (kungfu-run --resume)"
+)
+# Views in a row that members entered and that broke before they trained: something ends each of them. One that nobody
+# could be admitted to, since the first of it stands still or is gone, does not count.
+STUCK = 6
+
+
+def member_died(cluster: Cluster, peer: int, how: str, now: float) -> Outcome:
+    """A peer of the view is gone; the others are told, and what they report decides."""
+    assert cluster.view is not None
+    version = max(cluster.view.version, cluster.regrouping.version if cluster.regrouping else 0)
+    regrouping = cluster.regrouping or Regrouping(now, version)
+    reports = {other: report for other, report in regrouping.reports.items() if other != peer}
+    regrouping = replace(regrouping, lost={**regrouping.lost, peer: how}, reports=reports)
+    cluster = replace(cluster, regrouping=regrouping)
+    if (failed := _nobody_left(cluster)) is not None:
+        return cluster, [failed]
+    cluster, commands = _formed(cluster, now)
+    return cluster, [Announce(peer, version, how), *commands]
+
+
+def with_failures(losses: Losses, peers: Iterable[int]) -> Losses:
+    """The losses with these peers, who failed; who was noticed was counted then."""
+    return replace(losses, failures=losses.failures + len({*peers} - losses.noticed))
+
+
+def _nobody_left(cluster: Cluster) -> Fail | None:
+    """What is left to say when the last member was lost while it trained."""
+    lost = cluster.regrouping.lost if cluster.regrouping else {}
+    if not lost or cluster.members or _trained(cluster):
+        return None
+    (root, why), *rest = lost.items()
+    return Fail(root, why, others=dict(rest))
+
+
+def reported(cluster: Cluster, event: Lost, now: float) -> Outcome:
+    """A peer says that it lost others."""
+    peer, report = event.peer, event.report
+    if peer not in cluster.alive:
+        return cluster, []
+    if cluster.view is None:
+        return cluster, [Fail(peer, report.error, late=report.late, kind="loss")]
+    if peer not in cluster.members:
+        return cluster, []  # a joiner: it waits, and is offered again when a view has begun
+    version = max(report.version, cluster.view.version)
+    regrouping = cluster.regrouping or Regrouping(now, version)
+    if regrouping.formed is not None and report.version >= regrouping.formed.version:
+        stuck = regrouping.stuck + 1  # that view broke before it trained
+        regrouping = replace(regrouping, since=now, formed=None, reports={}, stuck=stuck)
+    elif regrouping.formed is not None:
+        return cluster, []  # sent before it was admitted to that view
+    quitters = {id_: _how_quit(cluster, id_) for id_ in _quitters(cluster) if id_ not in regrouping.lost}
+    cluster = replace(cluster, losses=with_failures(cluster.losses, quitters))
+    regrouping = replace(regrouping, lost={**regrouping.lost, **quitters})
+    announced = [Announce(-1, version, report.error)] if not regrouping.reports else []
+    reports = {**regrouping.reports, peer: report}
+    regrouping = replace(regrouping, version=max(version, regrouping.version), reports=reports)
+    cluster, kills = _stalled(replace(cluster, regrouping=regrouping), report, now)
+    cluster, commands = _formed(cluster, now)
+    return cluster, [*announced, *kills, *commands]
+
+
+def _stalled(cluster: Cluster, report: Report, now: float) -> Outcome:
+    """Lets joiners go that held a view up until its deadline; those that died are heard of by their ends."""
+    commands: list[Command] = []
+    for peer in sorted(set(report.suspects) & set(cluster.starting)) if report.late else ():
+        cluster, more = given_up(cluster, peer, report.error, now)
+        commands += more
+    return cluster, commands
+
+
+def _quitters(cluster: Cluster) -> list[int]:
+    """Members whose program has ended by itself while nobody missed them."""
+    assert cluster.view is not None
+    people, exits = cluster.processes, cluster.losses.exiting
+    gone = {peer for peer, one in exits.items() if one.is_gone} | set(cluster.view.ids) - people.alive
+    return [peer for peer in cluster.view.ids if peer in gone - people.parting - people.finished]
+
+
+def _how_quit(cluster: Cluster, peer: int) -> str:
+    departure = cluster.losses.exiting.get(peer)
+    return QUIT if departure is None else described(departure.exit)
+
+
+def _formed(cluster: Cluster, now: float) -> Outcome:
+    """The next view, once everybody who lives has reported."""
+    regrouping, members = cluster.regrouping, cluster.members
+    assert regrouping is not None
+    assert cluster.view is not None
+    if regrouping.formed is not None or not members or not regrouping.reports or set(members) - set(regrouping.reports):
+        return cluster, []
+    if (defect := _defect(cluster)) is not None:
+        return cluster, [defect]
+    peers = tuple(peer for peer in cluster.view.peers if peer.id in members)
+    # The lost leader may have announced the number after the last one to some: this view is neither.
+    view = View(regrouping.version + 2, peers)
+    formed = replace(regrouping, formed=view, version=view.version, since=now)
+    cluster = replace(cluster, regrouping=formed)
+    return cluster, [_lead(cluster, view)]
+
+
+def _lead(cluster: Cluster, view: View) -> Lead:
+    regrouping, coming = cluster.regrouping, len(cluster.starting) + len(_replaced(cluster))
+    assert regrouping is not None
+    sources = tuple(view.ids.index(peer) for peer in _furthest(regrouping.reports, view.ids))
+    return Lead(view, sources, view.size + coming if coming else 0, regrouping.lost)
+
+
+def resumed(cluster: Cluster, now: float) -> Outcome:
+    """The same regrouping, decided upon by another agent: what was announced, and who was admitted, is said again."""
+    regrouping = cluster.regrouping
+    assert regrouping is not None
+    if (failed := _nobody_left(cluster)) is not None:
+        return cluster, [failed]
+    gone = [Announce(peer, regrouping.version, how) for peer, how in regrouping.lost.items()]
+    if not gone and regrouping.reports:
+        gone = [Announce(-1, regrouping.version, next(iter(regrouping.reports.values())).error)]
+    if regrouping.formed is not None:
+        return cluster, [_lead(cluster, regrouping.formed)]
+    cluster, commands = _formed(cluster, now)
+    return cluster, [*gone, *commands]
+
+
+def unled(cluster: Cluster, view: View) -> Outcome:
+    """The view has no leader: its members still wait, and another one is formed when it is clear who lives."""
+    regrouping, leader = cluster.regrouping, view.ids[0]
+    if regrouping is None or regrouping.formed != view:
+        return cluster, []
+    regrouping = replace(regrouping, formed=None)
+    if leader not in cluster.members:  # its end is known
+        return replace(cluster, regrouping=regrouping), []
+    # It was given its time, and the others wait for it: late becomes dead. Its end forms the next view.
+    reports = {peer: report for peer, report in regrouping.reports.items() if peer != leader}
+    regrouping = replace(regrouping, reports=reports, killed=regrouping.killed | {leader})
+    why = f"it did not answer when it was to lead view {view.version}"
+    return replace(cluster, regrouping=regrouping), [Kill(leader, why)]
+
+
+def again(cluster: Cluster, now: float) -> Outcome:
+    """Forms a view if all who live have reported, and none is formed yet."""
+    return (cluster, []) if cluster.regrouping is None else _formed(cluster, now)
+
+
+def _defect(cluster: Cluster) -> Fail | None:
+    """Why no view can be formed of the survivors."""
+    regrouping, members = cluster.regrouping, cluster.members
+    assert regrouping is not None
+    root, how = next(iter(regrouping.lost.items()), (members[0], regrouping.reports[members[0]].error))
+    others = {peer: why for peer, why in regrouping.lost.items() if peer != root}
+    late = all(report.late for report in regrouping.reports.values()) and not regrouping.lost
+    if not any(report.holds for report in regrouping.reports.values()):
+        return Fail(root, f"{how}, and {_NO_HOLDER}", others=others)
+    if regrouping.stuck >= STUCK:
+        return Fail(root, f"{how}; {STUCK} views in a row broke before they trained", late=late, others=others)
+    expected = len(members) + len(cluster.starting) + len(_replaced(cluster))
+    if expected < cluster.rules.minimum and not _trained(cluster):
+        left = f"{expected} peer{'' if expected == 1 else 's'} would be left, fewer than --min {cluster.rules.minimum}"
+        return Fail(root, f"{how}; {left}, and the budget for replacements is spent", others=others)
+    return None
+
+
+def _trained(cluster: Cluster) -> bool:
+    """Whether the last barrier was held: some of the view are through, and for the others nothing is left to train."""
+    return cluster.view is not None and bool(cluster.processes.finished & set(cluster.view.ids))
+
+
+def _furthest(reports: Mapping[int, Report], members: tuple[int, ...]) -> list[int]:
+    """Of those who hold the state, the ones furthest on: they need nothing from each other."""
+    holders = [peer for peer in members if peer in reports and reports[peer].holds]
+    done = max(reports[peer].step for peer in holders)
+    return [peer for peer in holders if reports[peer].step == done]
+
+
+def _replaced(cluster: Cluster) -> tuple[int, ...]:
+    """The lost peers that are replaced once the survivors train again: as many as the budgets allow."""
+    regrouping, losses, budgets = cluster.regrouping, cluster.losses, cluster.rules.budgets
+    assert regrouping is not None
+    if _trained(cluster):
+        return ()
+    failed = tuple(peer for peer in regrouping.lost if peer not in losses.noticed)
+    taken = tuple(peer for peer in regrouping.lost if peer in losses.noticed)
+    over_failures = max(0, losses.failures - budgets.failures)
+    over_preemptions = max(0, losses.preemptions - budgets.preemptions)
+    return failed[over_failures:] + taken[over_preemptions:]
+
+
+def begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
+    """A view trains. If it is that of survivors, the lost are replaced now, beside the training."""
+    fresh = {peer for peer in event.view.ids if peer in cluster.starting}
+    starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in fresh}
+    losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
+    regrouping, replaced = cluster.regrouping, () if cluster.regrouping is None else _replaced(cluster)
+    led_anew = cluster.view is not None and cluster.view.peers[0] != event.view.peers[0]
+    cluster = replace(cluster, view=event.view, starting=starting, losses=losses)
+    over = replace(cluster, regrouping=None)
+    if regrouping is None or _untouched(regrouping, event.view):
+        if fresh:  # what was under way has come to its end; more were started than could be used
+            return dismissed(over, starting, "the job has as many peers as it wanted")
+        # Who is ready was offered to a leader that may have left with the offer.
+        return gathered(over) if regrouping or led_anew else (over, [])
+    if regrouping.formed is None or event.view.version < regrouping.formed.version:
+        return cluster, []  # the leader's last word before it lost somebody: its members have yet to report
+    cluster, spawns = spawned(over, replaced, now)
+    cluster, offers = gathered(cluster)
+    return cluster, [*spawns, *offers]
+
+
+def _untouched(regrouping: Regrouping, view: View) -> bool:
+    """Whether the lost had been let go by the time: the view after them never had them, and nobody will miss them."""
+    return not regrouping.reports and view.version > regrouping.version and regrouping.lost.keys().isdisjoint(view.ids)
+
+
+def late_to_regroup(cluster: Cluster, now: float) -> Outcome:
+    """Ends members that ought to have reported by now. Those whom an error names are given less time."""
+    regrouping = cluster.regrouping
+    if regrouping is None or regrouping.formed is not None or not regrouping.reports:
+        return cluster, []
+    silent = [peer for peer in cluster.members if peer not in regrouping.reports]
+    suspects = {peer for report in regrouping.reports.values() for peer in report.suspects}
+    strayed = [peer for peer in silent if peer in cluster.losses.exiting]
+    waited = now - regrouping.since
+    limit = SUSPECT_S if set(silent) <= suspects | set(strayed) else cluster.rules.deadlines.wait_s
+    if waited <= limit:
+        return cluster, []
+    if strayed:
+        return _without(cluster, strayed, now)
+    why = next(iter(regrouping.reports.values())).error
+    why = f"it did not regroup with the others within {waited:.1f} s; {why}"
+    kills: list[Command] = [Kill(peer, why) for peer in silent if peer not in regrouping.killed]
+    regrouping = replace(regrouping, killed=regrouping.killed | set(silent))
+    return replace(cluster, regrouping=regrouping), kills
+
+
+def _without(cluster: Cluster, strayed: list[int], now: float) -> Outcome:
+    """The others missed those who left their training loops, and go on: what they still do is their own affair."""
+    commands: list[Command] = []
+    for peer in strayed:
+        losses = cluster.losses
+        departure = losses.exiting[peer]
+        gone = replace(departure, exit=replace(departure.exit, kind="exit"), since=now)
+        losses = replace(with_failures(losses, [peer]), exiting={**losses.exiting, peer: gone})
+        cluster, more = member_died(replace(cluster, losses=losses), peer, described(departure.exit), now)
+        commands += more
+    return cluster, commands

@@ -1,0 +1,355 @@
+"""What the agent decides: a pure function of the peers it started and what it hears of them.
+
+``step(cluster, event, now)`` gives the next cluster and the commands to perform. A peer is *starting* from its spawn
+until it trains in a view; then it is a member, until it ends or a later view lacks it.
+
+| event                             | what follows                                                           |
+| --------------------------------- | ---------------------------------------------------------------------- |
+| a starting peer is ready          | no other one on its way: form the first view, or offer them            |
+| a starting peer runs another      | of the first view: the job fails; else: it is dismissed, and nobody    |
+| program                           | comes in its place                                                     |
+| a starting peer ends or is late   | of the first view: the job fails; a replacement: another one, thrice;  |
+|                                   | else: offer those who are ready                                        |
+| the leader wants another size     | spawn what is missing, kill what is too much, offer those who are left |
+| a member ends in the middle       | announce it; the survivors report                                      |
+| a member says that it lost others | when all living ones have: form their view (``regroup``)               |
+| a view with joiners trains        | kill those who still start: the job has as many as it wanted           |
+| the view of survivors trains      | spawn replacements, within the budgets                                 |
+| a member's program ends by itself | see ``exits``                                                          |
+| a member is given notice          | let the leader let it go, and have another one in its place            |
+| a host is given notice            | the same for all its members; who starts there starts elsewhere; when  |
+|                                   | nobody runs there any more it is released                              |
+| a host is lost                    | all its peers have ended                                               |
+| a host comes                      | its slots are free; losses that found none are made good               |
+| a script fails after its training | remembered: the job fails when the others are through                  |
+| no member is alive                | kill those who start: nobody could take them in                        |
+| all processes have ended          | the job is done                                                        |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kungfu.runtime.core.cluster.alike import compared_again
+from kungfu.runtime.core.cluster.events import (
+    Announce,
+    Command,
+    Differs,
+    Done,
+    Ended,
+    Event,
+    Exiting,
+    Fail,
+    Finishing,
+    HostIn,
+    HostLost,
+    HostNoticed,
+    InForce,
+    Kill,
+    Lost,
+    Noticed,
+    Seen,
+    TakenOver,
+    Tell,
+    Tick,
+    Unled,
+    Wanted,
+)
+from kungfu.runtime.core.cluster.exits import (
+    PREEMPTED,
+    chosen_end,
+    ended,
+    exiting,
+    how_ended,
+    kept,
+    late_to_end,
+    left_early,
+    taken_away,
+)
+from kungfu.runtime.core.cluster.hosts import after_letting_go, closed, forgotten, opened, people_on, released
+from kungfu.runtime.core.cluster.regroup import (
+    QUIT,
+    again,
+    begun,
+    late_to_regroup,
+    member_died,
+    reported,
+    resumed,
+    unled,
+)
+from kungfu.runtime.core.cluster.starting import (
+    differs,
+    dismissed,
+    gathered,
+    given_up,
+    late_to_start,
+    lost_on_the_way,
+    seen,
+    spawned,
+    wanted,
+)
+from kungfu.runtime.core.cluster.state import Cluster, Hosts, Outcome, Rules, Starting, ending
+from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.view import View
+
+__all__ = ["first", "step"]
+
+_KILLED = -9
+_NOBODY_ENDED = (
+    "training ended without a peer that came to the end of its program: all had been let go, and nobody was left to "
+    "whom the state had been given; go on from a checkpoint (kungfu-run --resume)"
+)
+_KILL_AGAIN = "the head before was lost when it had decided so"
+
+
+def first(size: int, *, rules: Rules, now: float, hosts: Hosts | None = None) -> Outcome:
+    """The start of a job of ``size`` peers, for whom the hosts have slots; of a job on one host if none are given."""
+    return spawned(Cluster(rules, hosts=hosts or Hosts()), [None] * size, now)
+
+
+def step(cluster: Cluster, event: Event, now: float) -> Outcome:
+    """The next cluster, and what to do."""
+    cluster, commands = _stepped(cluster, event, now)
+    cluster, releases = released(cluster)
+    return cluster, [*commands, *releases]
+
+
+def _stepped(cluster: Cluster, event: Event, now: float) -> Outcome:
+    match event:
+        case Seen():
+            return seen(cluster, event, now)
+        case Differs(peer, how):
+            return differs(cluster, peer, how)
+        case Wanted(size, host, leaving):
+            return wanted(cluster, size, now, host=host, leaving=leaving)
+        case InForce():
+            return _begun(cluster, event, now)
+        case Finishing(peer, leaving):
+            return _finishing(cluster, peer, now, leaving=leaving)
+        case Lost():
+            return reported(cluster, event, now)
+        case Unled(view):
+            return unled(cluster, view)
+        case Noticed(peer):
+            return _noticed(cluster, peer)
+        case Ended(peer, _) if peer not in cluster.alive:
+            return cluster, []  # it was on a host that was given up, or it is told twice
+        case Ended(peer, code):
+            people = replace(cluster.processes, alive=cluster.alive - {peer})
+            return _ended(ended(replace(cluster, processes=people), peer, code), peer, code, now)
+        case Exiting():
+            return exiting(cluster, event, now)
+        case HostIn(host, slots):
+            return _host_in(opened(cluster, host, slots))
+        case HostNoticed(host):
+            return _host_noticed(cluster, host, now)
+        case HostLost(host, how):
+            return _host_lost(cluster, host, how, now)
+        case TakenOver():
+            return _taken_over(cluster, now)
+        case Tick():
+            return _ticked(cluster, now)
+
+
+def _begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
+    goal = _goal(cluster, event.view)
+    cluster, commands = begun(cluster, event, now)
+    cluster = kept(forgotten(replace(cluster, hosts=replace(cluster.hosts, goal=goal))))
+    missed = sorted(cluster.losses.noticed & set(cluster.members)) if cluster.regrouping is None else []
+    return cluster, [*commands, *_let_go(cluster, missed)]
+
+
+def _finishing(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Outcome:
+    people = cluster.processes
+    if leaving:
+        noticed = peer in cluster.losses.noticed  # it was taken away, by no fault of the place where it ran
+        hosts = cluster.hosts if noticed else after_letting_go(cluster.hosts, peer, now)
+        return replace(cluster, hosts=hosts, processes=replace(people, parting=people.parting | {peer})), []
+    cluster = replace(cluster, processes=replace(people, finished=people.finished | {peer}))
+    return dismissed(cluster, cluster.starting, "training is over")
+
+
+def _noticed(cluster: Cluster, *peers: int) -> Outcome:
+    """Members leave at the next barrier; of the others, those who have no view yet cannot, and end as they do."""
+    losses = cluster.losses
+    news = [peer for peer in peers if peer in cluster.members and peer not in losses.noticed]
+    losses = replace(losses, noticed=losses.noticed | {*news}, preemptions=losses.preemptions + len(news))
+    cluster = replace(cluster, losses=losses)
+    return cluster, [] if cluster.regrouping else _let_go(cluster, news)
+
+
+def _let_go(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
+    """As many replacements come as the budget allows."""
+    if not peers:
+        return []
+    assert cluster.view is not None
+    people = len(cluster.members) + len(cluster.starting)
+    over = max(0, cluster.losses.preemptions - cluster.rules.budgets.preemptions)
+    size = people - min(len(peers), over)
+    return [Tell(cluster.view, Demand("notice", "preemption notice", size, tuple(peers)))]
+
+
+def _taken_over(cluster: Cluster, now: float) -> Outcome:
+    """Says everything again that others may be waiting for; who has heard it knows it by its version or its id."""
+    late = cluster.regrouping.killed if cluster.regrouping else frozenset[int]()
+    late |= {peer for peer, one in cluster.losses.exiting.items() if one.killed}
+    kills = [Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.doomed | late) & cluster.alive)]
+    if cluster.regrouping is not None:
+        cluster, commands = resumed(cluster, now)
+        return cluster, [*kills, *commands] if cluster.alive or commands else [_over(cluster)]
+    if not cluster.alive:
+        return cluster, [_over(cluster)]
+    noticed = sorted(cluster.losses.noticed & set(cluster.members))
+    cluster, offers = gathered(cluster)
+    return cluster, [*kills, *_let_go(cluster, noticed), *compared_again(cluster), *offers]
+
+
+# ---- hosts -----------------------------------------------------------------------------------------------------------
+
+
+def _host_in(cluster: Cluster) -> Outcome:
+    """Losses that found no free slot when they happened are made good: the leader is asked for the size of before."""
+    have, goal = len(cluster.members) + len(cluster.starting), cluster.hosts.goal
+    if have >= goal or cluster.view is None or cluster.regrouping is not None:
+        return cluster, []
+    return cluster, [Tell(cluster.view, Demand("resize", "a host with free slots has come", goal))]
+
+
+def _goal(cluster: Cluster, view: View) -> int:
+    """The size that the job would have had it lost nobody: a view that lets others go is meant to be as small."""
+    gone = set(cluster.view.ids if cluster.view else ()) - set(view.ids)
+    lost = cluster.losses.noticed | set(cluster.regrouping.lost if cluster.regrouping else ())
+    return view.size if gone - lost else max(cluster.hosts.goal, view.size)
+
+
+def _host_noticed(cluster: Cluster, host: int, now: float) -> Outcome:
+    if host in cluster.hosts.leaving or host not in cluster.hosts.slots:
+        return cluster, []
+    cluster = closed(cluster, host, leaving=True)
+    there = people_on(cluster, host)
+    if cluster.view is None:
+        return cluster, [Fail(-1, "a host was told to leave before the first view was formed")]
+    coming = {peer: cluster.starting[peer].replaces for peer in there if peer in cluster.starting}
+    cluster, kills = dismissed(cluster, coming, "its host will be taken away")
+    cluster, spawns = spawned(cluster, coming.values(), now)
+    cluster, tells = _noticed(cluster, *there)
+    cluster, offers = gathered(cluster)
+    return cluster, [*kills, *spawns, *tells, *offers]
+
+
+def _host_lost(cluster: Cluster, host: int, how: str, now: float) -> Outcome:
+    there = people_on(cluster, host)
+    cluster = closed(cluster, host, leaving=False)
+    if cluster.view is None:
+        return cluster, [Fail(-1, how)]
+    cluster = replace(cluster, processes=replace(cluster.processes, alive=cluster.alive - {*there}))
+    commands: list[Command] = []
+    for peer in there:
+        cluster, more = _ended(cluster, peer, _KILLED, now, how=how)
+        commands += more
+    return cluster, commands
+
+
+# ---- ends ------------------------------------------------------------------------------------------------------------
+
+
+def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "") -> Outcome:
+    people, how = cluster.processes, how or ending(code)
+    if peer in cluster.starting:
+        return _ended_on_the_way(cluster, peer, code, now, how=how)
+    over = bool(people.finished) and not cluster.alive
+    departure = left_early(cluster, peer)
+    if departure is not None and (failed := chosen_end(cluster, peer, how_ended(departure))) is not None:
+        return cluster, [failed]  # though the others may be through with training by now
+    if not over and departure is not None:
+        exited = departure.exit.kind == "exit"
+        if code == 0 and exited:
+            cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
+        if code not in PREEMPTED or not exited:
+            return _concluded(cluster, [])  # it was lost when it said so, or is when the others miss it
+        if _is_lost(cluster, peer):
+            return _concluded(taken_away(cluster, peer), [])
+    if cluster.view is None or peer not in cluster.view.ids or peer in people.parting:
+        return _concluded(cluster, [])
+    if peer in people.finished or (over and code > 0):
+        if code != 0:
+            broken = {**cluster.losses.broken_after, peer: how}
+            cluster = replace(cluster, losses=replace(cluster.losses, broken_after=broken))
+        return _concluded(cluster, [])
+    if code == 0 and cluster.regrouping is None:
+        cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
+        return _concluded(cluster, [Announce(peer, 0, QUIT)])  # the last ones to train do not miss each other
+    cluster, commands = member_died(_taken(cluster, peer, code), peer, how, now)
+    return cluster, [*commands, *([_over(cluster)] if over else [])]
+
+
+def _is_lost(cluster: Cluster, peer: int) -> bool:
+    """Whether those who live go on without a peer that was in the view, or are about to."""
+    gone = cluster.view is not None and peer not in cluster.view.ids
+    return gone or (cluster.regrouping is not None and peer in cluster.regrouping.lost)
+
+
+def _taken(cluster: Cluster, peer: int, code: int) -> Cluster:
+    """Counts the loss: a peer that ends by SIGTERM was preempted, with or without time to leave."""
+    losses = cluster.losses
+    if peer in losses.noticed:
+        return cluster  # counted when it was noticed
+    if code in PREEMPTED:
+        losses = replace(losses, preemptions=losses.preemptions + 1, noticed=losses.noticed | {peer})
+    else:
+        losses = replace(losses, failures=losses.failures + 1)
+    return replace(cluster, losses=losses)
+
+
+def _ended_on_the_way(cluster: Cluster, peer: int, code: int, now: float, *, how: str) -> Outcome:
+    entry, version = cluster.starting[peer], cluster.view.version if cluster.view else 0
+    if cluster.view is None and code == 0:
+        return cluster, [Fail(peer, _no_training(entry), code=2)]
+    if cluster.view is None:
+        return cluster, [chosen_end(cluster, peer, how) or Fail(peer, how)]
+    why = f"ended ({how}) {now - entry.since:.1f} s after its start"
+    cluster, commands = lost_on_the_way(cluster, peer, why, now)
+    # It may have been on its way into a view: whoever waits for it there hears it.
+    return _concluded(cluster, [*([Announce(peer, 0, how)] if version else []), *commands])
+
+
+def _concluded(cluster: Cluster, commands: list[Command]) -> Outcome:
+    """What an end means for the others: without a living member nothing else can happen."""
+    if not cluster.alive:
+        return cluster, [_over(cluster)]
+    if cluster.view is None or cluster.alive & set(cluster.view.ids):
+        return cluster, commands
+    return dismissed(cluster, cluster.starting, "no peer that trains is left")
+
+
+def _over(cluster: Cluster) -> Command:
+    broken, people = dict(cluster.losses.broken_after), cluster.processes
+    if not broken and people.finished | people.well:
+        return Done()
+    if not broken:
+        return Fail(-1, _NOBODY_ENDED)
+    root = min(broken)
+    how = f"{broken.pop(root)}, after its training was over"
+    return chosen_end(cluster, root, how, others=broken) or Fail(root, how, others=broken)
+
+
+def _no_training(entry: Starting) -> str:
+    if entry.attached is None:
+        return "the script ended without calling kf.attach(): nothing was trained under kungfu-run"
+    return "the script called kf.attach() but never called a function marked @training.step"
+
+
+def _ticked(cluster: Cluster, now: float) -> Outcome:
+    cluster, commands = again(cluster, now)
+    cluster, kills = late_to_regroup(cluster, now)
+    cluster, overdue = late_to_end(cluster, now)
+    kills = [*commands, *kills, *overdue]
+    late = late_to_start(cluster, now)
+    if late is None:
+        return cluster, kills
+    peer, why = late
+    if cluster.view is None:
+        return cluster, [Fail(peer, why, late=True)]
+    cluster, commands = given_up(cluster, peer, why, now)
+    return cluster, [*kills, *commands]

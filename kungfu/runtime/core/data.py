@@ -1,0 +1,76 @@
+"""Which samples a step takes, and which of them each peer: pure arithmetic on one agreed position.
+
+All peers hold the same epoch and position in a permutation that seed and epoch determine. A step takes the next
+``global_batch_size`` samples from there (fewer at the end of an epoch), and every peer its slice of them. So whatever
+happens to the membership between two steps, an epoch sees each sample exactly once (paper 003, section V-C).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kungfu.runtime.core.view import spread
+
+__all__ = ["Position", "Stamp", "advanced", "cut", "shuffled"]
+
+
+@dataclass(frozen=True)
+class Position:
+    """The agreed position: ``offset`` samples of epoch ``epoch`` (from 0) are done."""
+
+    epoch: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a batch was cut for; a step refuses it anywhere else.
+
+    It is number ``micro`` (from 0) of the ``micros`` micro-batches that this peer's share of the step was cut into.
+    Where that one is ``empty``, the batch is a sample of another peer's, which does not count.
+    """
+
+    epoch: int
+    offset: int
+    version: int
+    micro: int = 0
+    micros: int = 1
+    empty: bool = False
+
+
+@lru_cache(maxsize=2)
+def shuffled(samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The order in which an epoch sees its samples: a permutation of 0..samples-1 by seed and epoch."""
+    order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(samples)
+    order.setflags(write=False)  # it is shared by every caller
+    return order
+
+
+def cut(
+    position: Position, *, samples: int, seed: int, global_batch_size: int, size: int, rank: int
+) -> NDArray[np.int64]:
+    """The indices of this peer's slice of the next step; empty where there are fewer samples than peers.
+
+    >>> [len(cut(Position(0, 90), samples=100, seed=1, global_batch_size=64, size=4, rank=r)) for r in range(4)]
+    [3, 3, 2, 2]
+    """
+    taken = min(global_batch_size, samples - position.offset)
+    counts = spread(taken, size)
+    start = position.offset + sum(counts[:rank])
+    return shuffled(samples, seed=seed, epoch=position.epoch)[start : start + counts[rank]]
+
+
+def advanced(position: Position, taken: int, *, samples: int, least: int = 1) -> Position:
+    """The position after a step that took so many samples. An epoch ends where fewer than ``least`` samples remain.
+
+    >>> advanced(Position(0, 64), 32, samples=100), advanced(Position(0, 64), 32, samples=100, least=32)
+    (Position(epoch=0, offset=96), Position(epoch=1, offset=0))
+    """
+    offset = position.offset + taken
+    return (
+        Position(position.epoch + 1, 0) if offset + min(least, samples) > samples else Position(position.epoch, offset)
+    )

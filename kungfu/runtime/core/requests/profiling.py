@@ -1,0 +1,90 @@
+"""The survey of a profile: which size is next, what was measured there, when there is enough of it.
+
+It goes to the largest size first and then down: a peer leaves at once and a new one takes seconds to get ready, so
+there are two waves of joiners (up to the largest size, back to the size the job had) and not one for each size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kungfu.runtime.core.requests.request import Profile
+
+__all__ = ["WARM_UP_STEPS", "Point", "Step", "Survey", "began", "measured"]
+
+# Of a new view: its caches are cold, and those who left may still hold the processors.
+WARM_UP_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step as it was measured: the size, its samples and its seconds."""
+
+    size: int
+    samples: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """The throughput of a size: ``samples`` over ``seconds``, of ``steps`` steps."""
+
+    size: int
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.samples / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Survey:
+    """``ahead`` are the sizes that are still to be measured, the present one first; ``home`` is where it began."""
+
+    ahead: tuple[int, ...]
+    home: int
+    steps: int
+    skip: int = WARM_UP_STEPS
+    now: Point | None = None
+    found: tuple[Point, ...] = ()
+
+    @property
+    def goal(self) -> int:
+        """The size that the job shall have now."""
+        return self.ahead[0] if self.ahead else self.home
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether nothing is left to measure."""
+        return not self.ahead
+
+
+def began(profile: Profile, *, home: int) -> Survey:
+    """The survey of a job of ``home`` peers.
+
+    >>> began(Profile(1, 3, 50), home=2).ahead
+    (3, 2, 1)
+    """
+    return Survey(tuple(range(profile.maximum, profile.minimum - 1, -1)), home, profile.steps)
+
+
+def measured(survey: Survey, steps: Sequence[Step]) -> Survey:
+    """The survey after more steps were measured; those of another size than the one that is measured do not count."""
+    for one in steps:
+        survey = _counted(survey, one)
+    return survey
+
+
+def _counted(survey: Survey, one: Step) -> Survey:
+    if survey.is_measured or one.size != survey.goal or not one.seconds > 0:
+        return survey
+    if survey.skip:
+        return replace(survey, skip=survey.skip - 1)
+    before = survey.now or Point(survey.goal)
+    point = Point(before.size, before.steps + 1, before.samples + one.samples, before.seconds + one.seconds)
+    if point.steps < survey.steps:
+        return replace(survey, now=point)
+    return replace(survey, ahead=survey.ahead[1:], skip=WARM_UP_STEPS, now=None, found=(*survey.found, point))

@@ -1,0 +1,145 @@
+"""Why a request cannot be taken in the situation that the job is in; ``None`` where it can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kungfu.runtime.core.decide import Keep
+from kungfu.runtime.core.requests.request import (
+    Action,
+    Checkpoint,
+    Migrate,
+    Profile,
+    Request,
+    Resize,
+    ScaleIn,
+    ScaleOut,
+    Stop,
+)
+from kungfu.runtime.core.view import View
+from kungfu.runtime.settings import Limits
+
+__all__ = ["Scaling", "Situation", "objection"]
+
+Scaling = Literal["elastic", "inelastic"]
+MOST_STEPS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the agent knows of its job. ``hosts`` are those that have an agent, by their names; ``free`` are their free
+    slots, by their numbers. ``over`` says how the job ended or is ending, and is empty before; ``batch`` is the job's,
+    in samples, once steps were measured."""
+
+    view: View | None
+    limits: Limits
+    scaling: Scaling
+    hosts: Mapping[str, int]
+    patience_s: float
+    over: str = ""
+    batch: int | None = None
+    free: Mapping[int, int] = field(default_factory=dict)
+
+
+def objection(request: Request, situation: Situation) -> str | None:
+    """Why this request is refused, whatever else may be under way.
+
+    >>> from kungfu.runtime.core.view import Peer
+    >>> two = View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
+    >>> objection(Request("r", ScaleIn((1,))), Situation(two, Limits(1, 4), "elastic", {"a": 0}, 60.0))
+    'peer 1 is not in view 3, whose peers are 0 and 4'
+    """
+    if situation.over:
+        return situation.over
+    if situation.view is None:
+        return "the job does not train yet: its first peers are getting ready; ask again in a moment"
+    version = situation.view.version
+    if request.if_view is not None and request.if_view != version:
+        return f"the job is in view {version}, not in view {request.if_view} as the request presumes; look again"
+    if situation.scaling == "inelastic" and not isinstance(request.action, Checkpoint | Stop):
+        return "the job was declared inelastic (kungfu-run --inelastic): its peers may not be changed from outside"
+    return _misfit(request.action, situation.view, situation)
+
+
+def _misfit(action: Action, view: View, situation: Situation) -> str | None:
+    match action:
+        case Resize(size, keep):
+            return _out_of_reach(size, keep, situation)
+        case ScaleOut(count) if count < 1:
+            return f"scale-out by {count}: give how many peers shall come, 1 or more"
+        case ScaleOut(count, keep):
+            return _out_of_reach(view.size + count, keep, situation)
+        case ScaleIn(peers):
+            return _cannot_leave(peers, view, situation.limits)
+        case Migrate(peer, host):
+            return _not_in_view((peer,), view) or _no_such_host(host, situation)
+        case Profile():
+            return _cannot_profile(action, situation)
+        case _:
+            return None
+
+
+def _out_of_limits(size: int, limits: Limits) -> str | None:
+    if limits.clip(size) == size:
+        return None
+    return f"a size of {size}: this job takes {limits.minimum} to {limits.maximum} (kungfu-run --min, --max)"
+
+
+def _out_of_reach(size: int, keep: Keep, situation: Situation) -> str | None:
+    """A batch that stays has a sample for each peer, or it is no batch for so many."""
+    batch = situation.batch
+    if keep == "global_batch_size" and batch is not None and size > batch:
+        return (
+            f"a batch of {batch} samples cannot be shared by {size} peers, and it is to stay; "
+            "--keep local_batch_size lets it grow with them"
+        )
+    return _out_of_limits(size, situation.limits)
+
+
+def _cannot_leave(peers: tuple[int, ...], view: View, limits: Limits) -> str | None:
+    going = set(peers)
+    if not going:
+        return "no peer was named that shall leave"
+    left = view.size - len(going)
+    if strange := _not_in_view(peers, view):
+        return strange
+    if left < limits.minimum:
+        many = f"{len(going)} of {view.size} peers" if view.size > 1 else "the only peer"
+        return f"without {many} the job would have {left}; it takes no fewer than {limits.minimum} (kungfu-run --min)"
+    return None
+
+
+def _not_in_view(peers: tuple[int, ...], view: View) -> str | None:
+    strange = [str(peer) for peer in peers if view.rank_of(peer) is None]
+    if not strange:
+        return None
+    members = " and ".join(filter(None, [", ".join(str(peer) for peer in view.ids[:-1]), str(view.ids[-1])]))
+    verb = "is" if len(strange) == 1 else "are"
+    noun = "peer" if len(strange) == 1 else "peers"
+    whose = f"whose peers are {members}" if view.size > 1 else f"whose only peer is {members}"
+    return f"{noun} {', '.join(strange)} {verb} not in view {view.version}, {whose}"
+
+
+def _no_such_host(host: str, situation: Situation) -> str | None:
+    number = situation.hosts.get(host)
+    if number is None:
+        names = [" alias ".join(_names_of(one, situation)) for one in sorted(set(situation.hosts.values()))]
+        where = f"all its peers are on one host, {names[0]}" if len(names) == 1 else f"they run on {', '.join(names)}"
+        return f"no agent of this job runs on {host!r}: {where}"
+    if situation.free.get(number, 0) < 1:
+        return f"{host} has no free slot for a peer to join before the other leaves; name a host that has one"
+    return None
+
+
+def _names_of(number: int, situation: Situation) -> list[str]:
+    return sorted(name for name, one in situation.hosts.items() if one == number)
+
+
+def _cannot_profile(action: Profile, situation: Situation) -> str | None:
+    if not 1 <= action.minimum <= action.maximum:
+        return f"sizes from {action.minimum} to {action.maximum}: give 1 <= MIN <= MAX"
+    if not 1 <= action.steps <= MOST_STEPS:
+        return f"{action.steps} steps of each size: give 1 to {MOST_STEPS}"
+    return _out_of_limits(action.minimum, situation.limits) or _out_of_reach(action.maximum, action.keep, situation)

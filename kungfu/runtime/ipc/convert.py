@@ -1,0 +1,182 @@
+"""Values of this package to messages, and back: the one place that knows both."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import cast
+
+from kungfu.runtime.core.cluster import Report
+from kungfu.runtime.core.decide import Contest, Keep, Leave, Prepared, Terms, When, Wish
+from kungfu.runtime.core.demand import Demand, DemandKind
+from kungfu.runtime.core.exit import Exit, ExitKind
+from kungfu.runtime.core.ramp import Ramp, RampUnit
+from kungfu.runtime.core.shadow import ShadowAsk
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc import messages_pb2 as pb
+
+__all__ = [
+    "from_demand",
+    "from_exit",
+    "from_peer",
+    "from_prepared",
+    "from_report",
+    "from_shadow",
+    "from_terms",
+    "from_view",
+    "from_wish",
+    "to_demand",
+    "to_exit",
+    "to_peer",
+    "to_prepared",
+    "to_report",
+    "to_shadow",
+    "to_terms",
+    "to_view",
+    "to_wish",
+]
+
+
+def from_peer(peer: Peer) -> pb.PeerInfo:
+    return pb.PeerInfo(id=peer.id, address=peer.address)
+
+
+def to_peer(message: pb.PeerInfo) -> Peer:
+    return Peer(message.id, message.address)
+
+
+def from_view(view: View) -> pb.ViewInfo:
+    return pb.ViewInfo(version=view.version, peers=[from_peer(peer) for peer in view.peers])
+
+
+def to_view(message: pb.ViewInfo) -> View:
+    return View(message.version, tuple(to_peer(peer) for peer in message.peers))
+
+
+def from_terms(terms: Terms) -> pb.Terms:
+    return pb.Terms(
+        global_batch_size=terms.global_batch_size,
+        batch_per_peer=terms.batch_per_peer,
+        target_size=terms.target_size,
+        refused_size=terms.refused_size,
+        keep=terms.keep,
+        ramp=None if terms.ramp is None else pb.Ramp(**asdict(terms.ramp)),
+        stopped=terms.stopped,
+        leaving=terms.leaving,
+        departing=terms.departing,
+    )
+
+
+def to_terms(message: pb.Terms) -> Terms:
+    return Terms(
+        message.global_batch_size,
+        message.batch_per_peer,
+        message.target_size,
+        message.refused_size,
+        cast(Keep, message.keep or "local_batch_size"),
+        _to_ramp(message.ramp) if message.HasField("ramp") else None,
+        message.stopped,
+        tuple(message.leaving),
+        tuple(message.departing),
+    )
+
+
+def _to_ramp(message: pb.Ramp) -> Ramp:
+    return Ramp(message.start, message.target, message.since, message.over, cast(RampUnit, message.unit))
+
+
+def from_shadow(one: ShadowAsk) -> pb.Shadow:
+    return pb.Shadow(rule=one.rule, step=one.step, value=one.value)
+
+
+def to_shadow(message: pb.Shadow) -> ShadowAsk:
+    return ShadowAsk(message.rule, message.step, message.value)
+
+
+def from_wish(wish: Wish) -> pb.Wish:
+    return pb.Wish(
+        size=wish.size,
+        keep=wish.keep,
+        rule=wish.rule,
+        step=wish.step,
+        saw=wish.saw,
+        won=wish.contest.won,
+        lost=wish.contest.lost,
+        leave=None if wish.leave is None else _from_leave(wish.leave),
+        others=[from_wish(one) for one in wish.others],
+    )
+
+
+def to_wish(message: pb.Wish) -> Wish:
+    leave = _to_leave(message.leave) if message.HasField("leave") else None
+    contest = Contest(tuple(message.won), tuple(message.lost))
+    keep = cast(Keep, message.keep)
+    others = tuple(to_wish(one) for one in message.others)
+    return Wish(message.size, keep, message.rule, message.step, dict(message.saw), contest, leave, others)
+
+
+def _from_leave(leave: Leave) -> pb.Leave:
+    return pb.Leave(peers=leave.peers, when=leave.when, host=leave.host)
+
+
+def _to_leave(message: pb.Leave) -> Leave:
+    host = message.host if message.HasField("host") else None
+    return Leave(tuple(message.peers), cast(When, message.when), host)
+
+
+def from_prepared(prepared: Prepared) -> pb.Prepared:
+    return pb.Prepared(
+        ready=[from_peer(peer) for peer in prepared.ready],
+        missing=prepared.missing,
+        reason=prepared.reason,
+        parts=prepared.parts,
+    )
+
+
+def to_prepared(message: pb.Prepared) -> Prepared:
+    return Prepared(
+        tuple(to_peer(peer) for peer in message.ready), tuple(message.missing), message.reason, dict(message.parts)
+    )
+
+
+def from_demand(demand: Demand) -> pb.Demand:
+    return pb.Demand(
+        id=demand.id,
+        kind=demand.kind,
+        why=demand.why,
+        size=demand.size,
+        peers=demand.peers,
+        keep=demand.keep,
+        host=demand.host,
+    )
+
+
+def to_demand(message: pb.Demand) -> Demand:
+    kind, keep = cast(DemandKind, message.kind), cast(Keep, message.keep)
+    host = message.host if message.HasField("host") else None
+    return Demand(kind, message.why, message.size, tuple(message.peers), message.id, keep, host)
+
+
+def from_exit(exit: Exit, peer: int) -> pb.ProgramExit:
+    return pb.ProgramExit(
+        peer=peer, kind=exit.kind, step=exit.step, name=exit.name, error=exit.error, where=exit.where
+    )  # fmt: skip
+
+
+def to_exit(message: pb.ProgramExit) -> Exit:
+    return Exit(cast("ExitKind", message.kind), message.step, message.name, message.error, message.where)
+
+
+def from_report(report: Report, peer: int) -> pb.Loss:
+    return pb.Loss(
+        peer=peer,
+        version=report.version,
+        step=report.step,
+        holds=report.holds,
+        error=report.error,
+        suspects=report.suspects,
+        late=report.late,
+    )
+
+
+def to_report(message: pb.Loss) -> Report:
+    return Report(message.version, message.step, message.holds, message.error, tuple(message.suspects), message.late)

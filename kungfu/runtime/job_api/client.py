@@ -1,0 +1,95 @@
+"""The other end of a job's service: for the commands, and for a scheduler that speaks Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure, UsageError
+from kungfu.runtime.core.requests import Request
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
+from kungfu.runtime.job_api.convert import from_request, to_progress, to_status
+from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
+from kungfu.runtime.job_api.status import JobStatus, Progress
+
+__all__ = ["DEADLINE_S", "JobClient", "JobOver", "connected"]
+
+DEADLINE_S = 5.0
+
+
+class JobOver(UsageError):  # noqa: N818 - an end, not a mistake
+    """The job has ended; ``code`` is the exit code of its kungfu-run, ``None`` where it left none."""
+
+    def __init__(self, text: str, code: int | None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class JobClient:
+    """Asks one job; every call is answered within `DEADLINE_S` seconds, or raises.
+
+    ``JobOver`` for a job that has ended, ``UsageError`` for a secret or a request that it does not take,
+    ``PeerFailure`` and ``DeadlineExceeded`` where its agent is gone or does not answer.
+    """
+
+    def __init__(self, folder: Path, channel: Any) -> None:
+        self._folder, self._stub = folder, JobServiceStub(channel)
+
+    def status(self) -> JobStatus:
+        """How the job is."""
+        return to_status(self._call(self._stub.Status, pb.Inquiry()))
+
+    def ask(self, request: Request) -> Progress:
+        """Hands a request in; gives the first answer to a request of this id."""
+        return to_progress(self._call(self._stub.Ask, from_request(request)))
+
+    def look(self, name: str) -> Progress:
+        """How far the request of this id is."""
+        return to_progress(self._call(self._stub.Look, pb.RequestId(id=name)))
+
+    def _call(self, method: Any, message: Any) -> Any:
+        try:
+            return rpc.call(method, message, deadline_s=DEADLINE_S, what="the agent")
+        except KungfuError as error:
+            raise _explained(error.__cause__, self._folder) from error
+
+
+@contextmanager
+def connected(folder: Path) -> Iterator[JobClient]:
+    """A line to the job whose record is in ``folder``."""
+    content = read_job_file(folder)
+    _check_running(folder, content)
+    with rpc.connect(content.agent, secret=content.secret) as channel:
+        yield JobClient(folder, channel)
+
+
+def _check_running(folder: Path, content: JobFile) -> None:
+    if content.ended is not None:
+        raise JobOver(f"{folder}: the job is over; it ended with exit code {content.code}", content.code)
+    if not is_running(content):
+        raise JobOver(f"{folder}: the job is over; its kungfu-run (process {content.pid}) ended without a word", None)
+
+
+def _explained(error: Any, folder: Path) -> KungfuError:
+    """Our error for a call that failed: what the job's file says now comes first, it may have ended meanwhile."""
+    content = read_job_file(folder)
+    match error.code().name:
+        case "UNAUTHENTICATED":
+            return UsageError(
+                f"the agent at {content.agent} does not take the secret in {folder}: it is that of another job, "
+                "or the file was changed"
+            )
+        case "INVALID_ARGUMENT" | "NOT_FOUND":
+            return UsageError(error.details())
+    try:
+        _check_running(folder, content)
+    except JobOver as over:
+        return over
+    who = f"the agent of {folder} at {content.agent} (process {content.pid})"
+    if error.code().name == "DEADLINE_EXCEEDED":
+        return DeadlineExceeded(f"waited {DEADLINE_S:g} s for {who} and had no answer; is it stopped?")
+    return PeerFailure(f"lost {who}: {error.details() or error.code().name}")

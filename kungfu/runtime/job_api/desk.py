@@ -1,0 +1,227 @@
+"""The desk of an agent: takes requests in, keeps their ledger, tells of the job. Only the agent's thread calls it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kungfu.runtime.core import requests
+from kungfu.runtime.core.cluster import Cluster, Finishing, InForce, Tick, free_slots
+from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.requests import Answer, Entry, Ledger, Request, Situation, current, first_answer
+from kungfu.runtime.core.requests.ledger import refusal_of_id
+from kungfu.runtime.core.requests.situation import Scaling
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.job_api.recent import Recent
+from kungfu.runtime.job_api.service import AboutRequest, Question
+from kungfu.runtime.job_api.status import JobStatus, PeerStatus, Progress, membership, peer_states, progress
+from kungfu.runtime.settings import Settings
+
+__all__ = ["Desk", "Reported"]
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Lines of the leader's events and metrics."""
+
+    events: tuple[Fields, ...] = ()
+    metrics: tuple[Fields, ...] = ()
+
+
+class Desk:
+    """Steers one job. ``tell`` writes events into the journal; ``process_of`` gives a peer's process id.
+
+    ``hosts`` are those of the job, in the order of their numbers; without any the peers run on the agent's.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        scaling: Scaling,
+        tell: Callable[[dict[str, Any]], Any],
+        process_of: Callable[[int], int],
+        hosts: Sequence[Host] = (),
+        ledger: Ledger | None = None,
+    ) -> None:
+        self._settings, self._scaling, self._tell, self._process_of = settings, scaling, tell, process_of
+        self._hosts = [host.name for host in hosts] or [settings.agent.partition(":")[0]]
+        self._ledger, self._recent = ledger or Ledger(), Recent()
+        self._states: dict[int, tuple[str, float]] = {}
+        self._looked_at: Cluster | None = None
+        self._measured: tuple[requests.Step, ...] = ()
+        self._over = self._unreached = ""
+
+    def hears(self, event: Any, cluster: Cluster, now: float) -> list[Demand]:
+        """What the leader is to be told after ``event``, which ``cluster`` knows of already."""
+        self._since(cluster, now)
+        demands: list[Demand] = []
+        if isinstance(event, Question):
+            demands += self._answer(event, cluster, now)
+        elif isinstance(event, Reported):
+            self._remember(event, cluster)
+        if isinstance(event, Finishing) and not event.leaving:
+            self._over = self._over or "training is over: the peers' programs run on to their ends"
+        for news in self._news(event):
+            demands += self._step(news, cluster, now)
+        return demands
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was asked and what came of it."""
+        return self._ledger
+
+    def noted(self, fields: Fields) -> None:
+        """Something stands in the journal now."""
+        self._recent.happened(fields)
+        if fields["event"] == "missing":
+            self._unreached = str(fields["reason"])
+
+    def _remember(self, reported: Reported, cluster: Cluster) -> None:
+        """Steps beside which somebody got ready, on the same host, are no measure of a size."""
+        steps = [self._recent.stepped(line) for line in reported.metrics]
+        self._measured = () if cluster.starting else tuple(one for one in steps if one is not None)
+        for fields in reported.events:
+            self._recent.happened(fields)
+
+    def _news(self, event: Any) -> Iterator[requests.Event]:
+        """What an event says of the request that is under way."""
+        entry = current(self._ledger)
+        demand = entry.demand if entry else None
+        match event:
+            case Reported(events, _):
+                yield requests.Measured(self._measured)
+                if demand is not None:
+                    yield from (_heard(fields, demand) for fields in events if _speaks_of(fields, demand))
+            case InForce():
+                yield requests.Viewed()
+            case Finishing(_, leaving) if not leaving:
+                yield requests.Over()
+            case Tick():
+                yield requests.Tick()
+        unreached, self._unreached = self._unreached, ""
+        if unreached and demand is not None and demand.kind in ("resize", "replace"):
+            yield requests.Heard(demand.id, refusal=unreached)
+
+    def _answer(self, question: Question, cluster: Cluster, now: float) -> list[Demand]:
+        matter, demands = question.matter, list[Demand]()
+        if isinstance(matter, Request):
+            demands = self._step(requests.Asked(matter), cluster, now)
+            entry, answer = self._answered(matter, now)
+            question.reply.set_result(progress(entry, answer=answer, now=now))
+        elif isinstance(matter, AboutRequest):
+            question.reply.set_result(self._progress(self._ledger.entries.get(matter.id), now))
+        else:
+            question.reply.set_result(self._status(cluster, now))
+        return demands
+
+    def _answered(self, request: Request, now: float) -> tuple[Entry, Answer]:
+        """The entry of a request that was just asked, and its answer; one whose id was given before has none."""
+        if (why := refusal_of_id(self._ledger, request)) is not None:
+            refused = Answer("refused", why)
+            return Entry(request, refused, refused, now, now), refused
+        answer = first_answer(self._ledger, request)
+        assert answer is not None
+        return self._ledger.entries[request.id], answer
+
+    def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[Demand]:
+        before = self._ledger
+        if current(before) is None and not isinstance(event, requests.Asked):
+            return []  # it means nothing to anybody, and to describe the situation takes a while
+        self._ledger, demands = requests.step(before, event, self._situation(cluster), now)
+        changed = self._ledger is not before
+        for name, entry in self._ledger.entries.items() if changed else ():
+            known = before.entries.get(name)
+            if known is None or known.newest.state != entry.newest.state:
+                self._tell(_told(entry, now))
+        return demands
+
+    def _situation(self, cluster: Cluster) -> Situation:
+        deadlines = self._settings.deadlines
+        return Situation(
+            cluster.view,
+            self._settings.limits,
+            self._scaling,
+            self._names(cluster),
+            deadlines.ready_s + deadlines.longest_wait_s,
+            self._over,
+            self._recent.figures().global_batch_size,
+            free_slots(cluster),
+        )
+
+    def _names(self, cluster: Cluster) -> dict[str, int]:
+        """The hosts that take peers; the only one goes by more names than its own."""
+        own = {"localhost": 0, socket.gethostname(): 0} if len(self._hosts) == 1 else {}
+        return own | {self._hosts[number]: number for number in cluster.hosts.slots}
+
+    # ---- telling of the job ----------------------------------------------------------------------------------------
+
+    def _status(self, cluster: Cluster, now: float) -> JobStatus:
+        under_way = current(self._ledger)
+        return JobStatus(
+            self._settings.job,
+            self._scaling,
+            membership(cluster, self._settings.limits, under_way=under_way),
+            self._peers(cluster, now),
+            self._recent.figures(),
+            self._progress(under_way, now),
+            self._recent.troubles,
+        )
+
+    def _progress(self, entry: Entry | None, now: float) -> Progress | None:
+        return None if entry is None else progress(entry, answer=entry.newest, now=now)
+
+    def _peers(self, cluster: Cluster, now: float) -> tuple[PeerStatus, ...]:
+        return tuple(
+            PeerStatus(
+                peer,
+                cluster.view.rank_of(peer) if cluster.view else None,
+                self._hosts[cluster.hosts.of.get(peer, 0)],
+                self._process_of(peer),
+                state,
+                now - self._states[peer][1],
+            )
+            for peer, state in peer_states(cluster).items()
+        )
+
+    def _since(self, cluster: Cluster, now: float) -> None:
+        """Remembers since when each peer is as it is."""
+        if cluster is self._looked_at:
+            return
+        self._looked_at = cluster
+        states = peer_states(cluster)
+        before = self._states
+        self._states = {
+            peer: before[peer] if peer in before and before[peer][0] == state else (state, now)
+            for peer, state in states.items()
+        }
+
+
+def _speaks_of(fields: Fields, demand: Demand) -> bool:
+    """Whether an event of the leader's is the outcome of a demand."""
+    return fields.get("event") == demand.kind == "checkpoint" and fields.get("rule") == demand.why
+
+
+def _heard(fields: Fields, demand: Demand) -> requests.Heard:
+    where = str(fields.get("path", ""))
+    failure = fields.get("error")
+    return requests.Heard(demand.id, f"{where}: {failure}" if failure else "", where)
+
+
+def _told(entry: Entry, now: float) -> dict[str, Any]:
+    """An event of the journal."""
+    answer = entry.newest
+    words = progress(entry, answer=answer, now=now)
+    return {
+        "event": "request",
+        "id": words.id,
+        "request": words.words,
+        "state": answer.state,
+        "reason": answer.reason,
+        "view": answer.view,
+        "seconds": round(words.seconds, 6),
+    }

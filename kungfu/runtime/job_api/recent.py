@@ -1,0 +1,94 @@
+"""What happened lately in a job: the figures of its newest steps, and its last troubles."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kungfu.runtime.core.requests import Step
+from kungfu.runtime.ipc.numbers import as_float
+from kungfu.runtime.job_api.status import Figures, Trouble
+
+__all__ = ["Recent"]
+
+_STEPS, _TROUBLES = 20, 8
+# The last batch of an epoch is smaller: the largest of so many is the job's.
+_BATCHES = 5
+
+Fields = Mapping[str, Any]
+
+
+class Recent:
+    """Remembers the newest lines of the job's journal; one thread at a time calls it."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._steps: deque[Fields] = deque(maxlen=_STEPS)
+        self._troubles: deque[Trouble] = deque(maxlen=_TROUBLES)
+        self._dismissed: set[int] = set()
+
+    def stepped(self, fields: Fields) -> Step | None:
+        """A step was measured; gives its share of a profile, ``None`` where its seconds are not known."""
+        if self._steps and self._steps[-1].get("size") != fields.get("size"):
+            self._steps.clear()
+        self._steps.append(fields)
+        seconds = _seconds(fields)
+        return None if seconds is None else Step(fields["size"], fields["batch"], seconds)
+
+    def happened(self, fields: Fields) -> None:
+        """Something was decided or done; what went wrong is remembered."""
+        if fields.get("event") == "dismissed":
+            self._dismissed.add(fields["peer"])  # that it is killed then is no trouble
+        text = _trouble(fields)
+        if text and fields.get("peer") not in self._dismissed:
+            self._troubles.append(Trouble(self._clock(), text))
+
+    @property
+    def troubles(self) -> tuple[Trouble, ...]:
+        """The last ones, oldest first."""
+        return tuple(self._troubles)
+
+    def figures(self) -> Figures:
+        """Of the newest steps of one size: throughput as all their samples over all their seconds."""
+        if not self._steps:
+            return Figures()
+        newest = self._steps[-1]
+        timed = [(step["batch"], seconds) for step in self._steps if (seconds := _seconds(step)) is not None]
+        total_s = sum(seconds for _, seconds in timed)
+        return Figures(
+            newest.get("step"),
+            newest.get("epoch"),
+            max(step["batch"] for step in [*self._steps][-_BATCHES:]),
+            as_float(newest.get("loss")),
+            sum(samples for samples, _ in timed) / total_s if total_s > 0 else None,
+        )
+
+
+def _seconds(fields: Fields) -> float | None:
+    """The seconds that a step took, where its throughput was measured."""
+    speed = as_float(fields.get("samples_per_s"))
+    return fields["batch"] / speed if speed is not None and 0 < speed < math.inf else None
+
+
+def _trouble(fields: Fields) -> str:
+    match fields.get("event"):
+        case "missing":
+            return f"peers {_named(fields['peers'])} never got ready: {fields['reason']}"
+        case "refused":
+            return f"{fields['asked']} peers cannot be had: {fields['reason']}"
+        case "peer ended" if fields["how"] != "exit code 0":
+            return f"peer {fields['peer']}: {fields['how']}"
+        case "not finite":
+            return f"step {fields['step']}: the {fields['what']} is {fields['value']}"
+        case "host lost":
+            return f"host {fields['name']} is lost: {fields['why']}"
+        case "failed":
+            return str(fields["error"])
+    return ""
+
+
+def _named(peers: list[int]) -> str:
+    return ", ".join(str(peer) for peer in peers)

@@ -1,0 +1,72 @@
+"""The gRPC face of a job for those who steer it: calls become events of the agent's queue, which answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from kungfu.errors import UsageError
+from kungfu.runtime.core.requests import Request
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceServicer
+from kungfu.runtime.job_api.convert import from_progress, from_status, to_request
+
+__all__ = ["AboutJob", "AboutRequest", "JobService", "Question"]
+
+# The agent answers between two events, none of which takes long; only one that is ending its job does not.
+_ANSWER_S = 4.0
+
+
+@dataclass(frozen=True)
+class AboutJob:
+    """How is the job?"""
+
+
+@dataclass(frozen=True)
+class AboutRequest:
+    """How far is the request of this id?"""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """What somebody wants to know, or a request to take in; ``reply`` takes the answer, ``None`` if there is none."""
+
+    matter: AboutJob | AboutRequest | Request
+    reply: Future[Any] = field(default_factory=Future)
+
+
+class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without types
+    """What a scheduler or a person may ask; ``put`` takes the questions."""
+
+    def __init__(self, put: Callable[[Question], None]) -> None:
+        self._put = put
+
+    def Status(self, request: pb.Inquiry, context: Any) -> pb.JobStatus:  # noqa: N802 - gRPC's name
+        return from_status(self._answered(AboutJob(), context))
+
+    def Ask(self, request: pb.Request, context: Any) -> pb.Answer:  # noqa: N802 - gRPC's name
+        try:
+            wanted = to_request(request)
+        except UsageError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return from_progress(self._answered(wanted, context))
+
+    def Look(self, request: pb.RequestId, context: Any) -> pb.Answer:  # noqa: N802 - gRPC's name
+        found = self._answered(AboutRequest(request.id), context)
+        if found is None:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"this job has taken no request {request.id!r}")
+        return from_progress(found)
+
+    def _answered(self, matter: AboutJob | AboutRequest | Request, context: Any) -> Any:
+        question = Question(matter)
+        self._put(question)
+        try:
+            return question.reply.result(timeout=_ANSWER_S)
+        except TimeoutError:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the job is about to end and takes no more requests")

@@ -1,0 +1,133 @@
+"""What a job tells of itself: values, and how they follow from what its agent knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kungfu.runtime.core.cluster import Cluster
+from kungfu.runtime.core.requests import Answer, Entry, Point, in_words
+from kungfu.runtime.core.requests.situation import Scaling
+from kungfu.runtime.settings import Limits
+
+__all__ = [
+    "Figures",
+    "JobStatus",
+    "Membership",
+    "PeerState",
+    "PeerStatus",
+    "Progress",
+    "Trouble",
+    "membership",
+    "peer_states",
+    "progress",
+]
+
+PeerState = Literal["starting", "ready", "training", "leaving"]
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The view in force (version 0 before the first), the size that the job is on its way to, and its limits."""
+
+    version: int
+    size: int
+    target: int
+    minimum: int
+    maximum: int
+
+
+@dataclass(frozen=True)
+class PeerStatus:
+    """A process of the job; ``rank`` is ``None`` for one that is in no view, ``for_s`` is how long it is as it is."""
+
+    id: int
+    rank: int | None
+    host: str
+    pid: int
+    state: PeerState
+    for_s: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of the newest steps of the view: ``None`` for what is not known. The batch is the job's, in samples."""
+
+    step: int | None = None
+    epoch: int | None = None
+    global_batch_size: int | None = None
+    loss: float | None = None
+    samples_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Something that went wrong, at ``time`` in seconds since 1970."""
+
+    time: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a request is, ``seconds`` after it was asked; ``points`` are those of a profile."""
+
+    id: str
+    words: str
+    state: str
+    reason: str
+    view: int
+    seconds: float
+    points: tuple[Point, ...] = ()
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job as a scheduler sees it; ``troubles`` are the last ones, oldest first."""
+
+    job: str
+    scaling: Scaling
+    membership: Membership
+    peers: tuple[PeerStatus, ...]
+    figures: Figures
+    request: Progress | None = None
+    troubles: tuple[Trouble, ...] = ()
+
+
+def membership(cluster: Cluster, limits: Limits, *, under_way: Entry | None) -> Membership:
+    """Where the job stands and where it is going: a request under way says so, else those who are getting ready."""
+    version, size = (cluster.view.version, cluster.view.size) if cluster.view else (0, 0)
+    target = size + len(cluster.starting)
+    demand = under_way.demand if under_way else None
+    if demand is not None and demand.kind == "resize":
+        target = demand.size
+    elif demand is not None and cluster.view is not None:
+        going = len(set(demand.peers) & set(cluster.view.ids)) if demand.kind == "leave" else 0
+        target = target if demand.kind in ("checkpoint", "stop") else size - going
+    return Membership(version, size, target, limits.minimum, limits.maximum)
+
+
+def peer_states(cluster: Cluster) -> dict[int, PeerState]:
+    """The state of each process that runs, by id: one whose training is over is leaving, too."""
+    members = set(cluster.view.ids) - cluster.processes.finished if cluster.view else set()
+    return {peer: _state(cluster, peer, member=peer in members) for peer in sorted(cluster.alive)}
+
+
+def _state(cluster: Cluster, peer: int, *, member: bool) -> PeerState:
+    entry = cluster.starting.get(peer)
+    if entry is not None:
+        return "starting" if entry.ready is None else "ready"
+    return "training" if member else "leaving"
+
+
+def progress(entry: Entry, *, answer: Answer, now: float) -> Progress:
+    """An answer to a request, as the one who asked hears it."""
+    return Progress(
+        entry.request.id,
+        in_words(entry.request.action),
+        answer.state,
+        answer.reason,
+        answer.view,
+        now - entry.asked_at,
+        answer.points,
+    )

@@ -1,0 +1,159 @@
+"""The first meeting: all peers of a view bring what they hold, the leader decides, and all leave with its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from kungfu.errors import KungfuError
+from kungfu.runtime.attachment.protocol import Attachment
+from kungfu.runtime.core.decide import Decision
+from kungfu.runtime.core.shadow import differing
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.convert import from_terms, from_view, from_wish, to_shadow
+from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
+from kungfu.runtime.peer.agency import Agency
+from kungfu.runtime.peer.rendezvous.install import from_leader
+from kungfu.runtime.peer.rendezvous.likeness import from_gaps, place_of, rounded, turn_of, unlike
+from kungfu.runtime.peer.service import PeerService, barrier_key
+from kungfu.runtime.settings import Settings
+from kungfu.runtime.state import ReplicatedState, reconciled
+
+__all__ = ["Assembly"]
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What this peer meets the others with; ``in_vain`` says why it is in vain to wait for the peers of a view."""
+
+    settings: Settings
+    attachment: Attachment
+    service: PeerService
+    agency: Agency
+    lines: rpc.Lines
+    in_vain: Callable[[View], str | None]
+    named: set[str] = field(default_factory=set)  # of variables that were told to differ by rounding
+
+    def hold(
+        self,
+        view: View,
+        arrival: pb.Arrival,
+        decision: Callable[[], Decision],
+        *,
+        names: Sequence[str],
+        state: ReplicatedState,
+    ) -> pb.Verdict:
+        """Meets the peers of ``view``; rank 0 leads, and calls ``decision`` when all are there and hold the same state.
+
+        ``names`` are those of the variables of which the arrival has the checksums. Where some of them differ by
+        rounding only, they are rank 0's on all peers before ``decision`` is called.
+        Raises ``DeadlineExceeded`` naming who did not come, ``PeerFailure`` for a peer that is gone, ``InternalError``
+        when the states differ; what the leader raises is raised by all.
+        """
+        verdict = self._held(view, arrival, decision, names)
+        if not verdict.unlike:
+            return verdict
+        place = place_of(self.settings, view, arrival.rank, f"values of barrier {arrival.number}")
+        abandoned = partial(self.in_vain, view)
+        with reconciled(state, place, verdict.unlike, desk=self.service.desk, abandoned=abandoned) as gaps:
+            again = pb.Arrival(
+                version=arrival.version, number=arrival.number, rank=arrival.rank, wish=arrival.wish, round=1,
+                digests=state.sampled_digest(turn_of(arrival.version, arrival.number)).values(), gaps=from_gaps(gaps),
+                shadows=arrival.shadows,
+            )  # fmt: skip
+            return self._held(view, again, decision, names)
+
+    def _held(
+        self, view: View, arrival: pb.Arrival, decision: Callable[[], Decision], names: Sequence[str]
+    ) -> pb.Verdict:
+        return self._lead(view, arrival, decision, names) if arrival.rank == 0 else self._follow(view, arrival)
+
+    def _follow(self, view: View, arrival: pb.Arrival) -> pb.Verdict:
+        leader = view.peers[0]
+        what = f"rank 0 (peer {leader.id}), leading barrier {arrival.number} of view {arrival.version}"
+        arrive, in_vain = PeerServiceStub(self.lines.to(leader.address)).Arrive, partial(self.in_vain, view)
+        deadline_s = 2.5 * self.settings.deadlines.wait_s
+        verdict: pb.Verdict = rpc.call_unless(in_vain, arrive, arrival, deadline_s=deadline_s, what=what)
+        if verdict.error:
+            raise from_leader(verdict.kind, verdict.error)
+        return verdict
+
+    def _lead(
+        self, view: View, arrival: pb.Arrival, decision: Callable[[], Decision], names: Sequence[str]
+    ) -> pb.Verdict:
+        meeting = self.service.barriers.at(barrier_key(arrival))
+        meeting.arrive(0, arrival)
+        try:
+            arrivals = meeting.everyone(
+                view.size,
+                deadline_s=self.settings.deadlines.wait_s,
+                what=f"barrier {arrival.number} of view {arrival.version}",
+                abandoned=partial(self.in_vain, view),
+            )
+            if looked_at := unlike(names, arrivals, view):
+                verdict = pb.Verdict(unlike=looked_at)
+            else:
+                self._log_rounding(names, arrivals, view)
+                self._log_dissent({rank: message.wish for rank, message in arrivals.items()}, view)
+                self._log_other_shadows(arrivals, view)
+                verdict = self._announce(view, decision())
+        except KungfuError as error:
+            meeting.conclude(pb.Verdict(error=str(error), kind=type(error).__name__))
+            raise
+        meeting.conclude(verdict)
+        return verdict
+
+    def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.Arrival], view: View) -> None:
+        """Who rounds in another way does so at every barrier: people are told once of each variable."""
+        if (event := rounded(names, arrivals, view)) is not None:
+            news = {one["name"] for one in event["widest"]}
+            self.agency.record("events", {**event, "again": news <= self.named})
+            self.named.update(news)
+
+    def _log_dissent(self, wishes: Mapping[int, str], view: View) -> None:
+        """Rank 0's decision is the decision: arithmetic may differ in the last bit between machines. But say so."""
+        if len(set(wishes.values())) > 1:
+            fields = {"event": "dissent", "view": view.version, "wishes": {str(r): w for r, w in wishes.items()}}
+            self.agency.record("events", fields)
+
+    def _log_other_shadows(self, arrivals: Mapping[int, pb.Arrival], view: View) -> None:
+        """What only some peers would have asked for: nobody acts on it yet, and rank 0 tells of its own only."""
+        asked = {rank: [*map(to_shadow, message.shadows)] for rank, message in sorted(arrivals.items())}
+        if found := differing(asked):
+            shadows = {str(rank): what for rank, what in found.items()}
+            self.agency.record("events", {"event": "shadow dissent", "view": view.version, "shadows": shadows})
+
+    def _announce(self, view: View, decision: Decision) -> pb.Verdict:
+        """Tells the agent and the joiners; the peers of the view hear it as the answer to their arrival."""
+        if decision.prepare is not None:
+            self.agency.prepare(decision.prepare, host=decision.host, leaving=decision.terms.leaving)
+        wish = None if decision.wish is None else from_wish(decision.wish)
+        verdict = pb.Verdict(view=from_view(decision.view), terms=from_terms(decision.terms), wish=wish)
+        if decision.view.version != view.version:
+            verdict.rendezvous = self._rendezvous(decision.view)
+            stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]
+            admission = pb.Admission(
+                view=verdict.view, terms=verdict.terms, rendezvous=verdict.rendezvous, sources=stayers
+            )
+            for peer in decision.view.peers[len(stayers) :]:
+                self._admit(peer, admission)
+        return verdict
+
+    def _rendezvous(self, view: View) -> str:
+        first = view.peers[0]
+        if first.id == self.settings.peer:
+            return self.attachment.prepare(view.size)
+        with rpc.connect(first.address, secret=self.settings.secret) as channel:
+            prepare, deadline_s = PeerServiceStub(channel).PrepareAttachment, self.settings.deadlines.wait_s
+            what = f"peer {first.id}, first of view {view.version}"
+            answer: pb.Rendezvous = rpc.call(prepare, from_view(view), deadline_s=deadline_s, what=what)
+        return answer.address
+
+    def _admit(self, peer: Peer, admission: pb.Admission) -> None:
+        stub = PeerServiceStub(self.lines.to(peer.address))
+        deadlines = self.settings.deadlines  # it does nothing but wait for this, and all others wait for it
+        patience_s = min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
+        rpc.call(stub.Admit, admission, deadline_s=patience_s, what=f"peer {peer.id}, about to join")

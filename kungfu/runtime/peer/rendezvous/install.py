@@ -1,0 +1,185 @@
+"""The second meeting: a view's peers plug together, fetch the state, and compare it before any step runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, StaleView, UsageError
+from kungfu.runtime.attachment.protocol import Attachment
+from kungfu.runtime.core.decide import Terms
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.convert import from_terms, to_terms
+from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
+from kungfu.runtime.peer.agency import Agency
+from kungfu.runtime.peer.passage import Standing
+from kungfu.runtime.peer.rendezvous.likeness import from_gaps, place_of, rounded, unlike
+from kungfu.runtime.peer.service import PeerService, installation_key
+from kungfu.runtime.settings import Settings
+from kungfu.runtime.state import Place, ReplicatedState, reconciled, settled
+
+__all__ = ["Entry", "Installer", "from_leader"]
+
+_KINDS: Mapping[str, type[KungfuError]] = {
+    kind.__name__: kind for kind in (DeadlineExceeded, InternalError, PolicyError, StaleView, UsageError)
+}
+
+
+class Unlike(list[int]):
+    """The places of variables that have to be looked at before a view can begin."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How a peer comes into a view: where it will stand, and the ranks that hold the state.
+
+    In a view of survivors ``leads`` gives the leader's terms, once it has the state; the others take them over.
+    """
+
+    standing: Standing
+    rendezvous: str = ""
+    sources: tuple[int, ...] = ()
+    leads: Callable[[], Terms] | None = None
+
+    @property
+    def view(self) -> View:
+        return self.standing.view
+
+    @property
+    def holds(self) -> bool:
+        """Whether this peer holds the state from the start."""
+        return self.standing.rank in self.sources
+
+
+@dataclass(frozen=True)
+class Installer:
+    """What this peer enters a view with."""
+
+    settings: Settings
+    attachment: Attachment
+    service: PeerService
+    agency: Agency
+    lines: rpc.Lines
+    clock: Callable[[], float] = field(default=time.monotonic)
+
+    def install(self, entry: Entry, state: ReplicatedState, parts: dict[str, float]) -> Standing:
+        """Enters the view: where this peer stands in it. ``parts`` gets the seconds of attaching and of the state.
+
+        Raises ``PeerFailure`` for a member that is gone, ``DeadlineExceeded`` naming who did not come,
+        ``InternalError`` when the states differ.
+        """
+        rank, started = entry.standing.rank, self.clock()
+        assert rank is not None
+        place = self._place(entry, rank)
+
+        def attach() -> None:
+            self._plug(entry, rank)
+            parts["attach"] = self.clock() - started
+
+        abandoned = partial(self.in_vain, entry.view)
+        with settled(state, place, desk=self.service.desk, attach=attach, abandoned=abandoned) as digest:
+            parts["state/take and compare"] = self.clock() - started
+            message = pb.Installed(version=entry.view.version, rank=rank, digests=digest.values())
+            terms = self._compared(entry, message, tuple(digest))
+        if isinstance(terms, Unlike):
+            terms = self._compared_again(entry, message, terms, state)
+        self.lines.keep(peer.address for peer in entry.view.peers)
+        parts["state/agree"] = self.clock() - started - parts["state/take and compare"]
+        parts["state"] = self.clock() - started - parts["attach"]
+        return replace(entry.standing, terms=terms)
+
+    def _compared(self, entry: Entry, message: pb.Installed, names: Sequence[str]) -> Terms | Unlike:
+        return self._confirm(entry, message, names) if message.rank == 0 else self._installed(entry, message)
+
+    def _compared_again(self, entry: Entry, message: pb.Installed, places: Unlike, state: ReplicatedState) -> Terms:
+        """Some variables differed: they become rank 0's where that is rounding, and all compare once more."""
+        place = place_of(self.settings, entry.view, message.rank, "values")
+        abandoned = partial(self.in_vain, entry.view)
+        with reconciled(state, place, places, desk=self.service.desk, abandoned=abandoned) as gaps:
+            digest = state.digest()
+            again = pb.Installed(version=message.version, rank=message.rank, round=1, gaps=from_gaps(gaps))
+            again.digests.extend(digest.values())
+            terms = self._compared(entry, again, tuple(digest))
+        assert not isinstance(terms, Unlike)
+        return terms
+
+    def in_vain(self, view: View) -> str | None:
+        """Why it is in vain to wait for the peers of ``view``: one is gone, or stands still; ``None`` if none is."""
+        return self.service.breaches.of(view) or self.shows_no_life(view)[0] or None
+
+    def shows_no_life(self, view: View) -> tuple[str, set[int]]:
+        """Who of the peers of ``view`` stands still as far as this one can see: in words ('' for nobody), and by id."""
+        silence = self.attachment.silent()
+        if not silence.ranks or silence.view != view.version:  # ranks of another view are others
+            return "", set()
+        named = f"rank {', rank '.join(map(str, silence.ranks))} shows no life"
+        return named, {view.ids[rank] for rank in silence.ranks}
+
+    def _place(self, entry: Entry, rank: int) -> Place:
+        job, secret, deadline_s = self.settings.job, self.settings.secret, self.settings.deadlines.wait_s
+        return Place(entry.view, rank, entry.sources, job, secret, deadline_s)
+
+    def _plug(self, entry: Entry, rank: int) -> None:
+        self.attachment.open(
+            rank=rank,
+            size=entry.view.size,
+            job=self.settings.job,
+            view=entry.view.version,
+            deadline_s=self.settings.deadlines.wait_s,
+            secret=bytes.fromhex(self.settings.secret),
+            addresses=[peer.address for peer in entry.view.peers],
+            rendezvous=entry.rendezvous,
+            abandoned=partial(self.in_vain, entry.view),
+        )
+
+    def _confirm(self, entry: Entry, message: pb.Installed, names: Sequence[str]) -> Terms | Unlike:
+        view = entry.view
+        meeting = self.service.installations.at(installation_key(message))
+        meeting.arrive(0, message)
+        try:
+            arrivals = meeting.everyone(
+                view.size,
+                deadline_s=self.settings.deadlines.wait_s,
+                what=f"the start of view {view.version}",
+                abandoned=partial(self.in_vain, view),
+            )
+            if looked_at := unlike(names, arrivals, view):
+                meeting.conclude(pb.Confirmation(unlike=looked_at))
+                return Unlike(looked_at)
+            if (event := rounded(names, arrivals, view)) is not None:
+                self.agency.record("events", event)
+            terms = entry.standing.terms if entry.leads is None else entry.leads()
+            # First the agent: whoever hears that the view is in force must not know more than it does.
+            self.agency.in_force(view)
+        except KungfuError as error:
+            meeting.conclude(pb.Confirmation(error=str(error), kind=type(error).__name__))
+            raise
+        meeting.conclude(pb.Confirmation(terms=None if entry.leads is None else from_terms(terms)))
+        return terms
+
+    def _installed(self, entry: Entry, message: pb.Installed) -> Terms | Unlike:
+        leader: Peer = entry.view.peers[0]
+        what = f"rank 0 (peer {leader.id}), confirming view {message.version}"
+        stub = PeerServiceStub(self.lines.to(leader.address))
+        deadline_s = 2.5 * self.settings.deadlines.wait_s
+        confirmation: pb.Confirmation = rpc.call_unless(
+            partial(self.in_vain, entry.view), stub.Install, message, deadline_s=deadline_s, what=what
+        )
+        if confirmation.error:
+            raise from_leader(confirmation.kind, confirmation.error)
+        if confirmation.unlike:
+            return Unlike(confirmation.unlike)
+        return to_terms(confirmation.terms) if confirmation.HasField("terms") else entry.standing.terms
+
+
+def from_leader(kind: str, said: str) -> KungfuError:
+    """The leader's error, raised by all: what ends it must not look to the others like the loss of a peer.
+
+    >>> from_leader("InternalError", "the states differ")
+    InternalError('the states differ')
+    """
+    return _KINDS.get(kind, PeerFailure)(said)

@@ -1,0 +1,92 @@
+"""Whether the peers that meet hold the same state, and what becomes of what differs by rounding only.
+
+All bring the checksums of their variables. Where some differ, the meeting has no result yet: everybody takes rank 0's
+values of those variables, keeps them where that moves its own by rounding only, and all meet once more. What differs
+still is no rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kungfu.errors import InternalError
+from kungfu.runtime.core.view import View
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.settings import Settings
+from kungfu.runtime.state import ROUNDING, Gap, Place, differing, first_difference
+
+__all__ = ["Brought", "from_gaps", "place_of", "rounded", "turn_of", "unlike"]
+
+_MOST_NAMED = 3
+
+
+# What a message to a meeting says of the sender's state: its digests, the round, and the gaps.
+Brought = pb.Arrival | pb.Installed
+
+
+def unlike(names: Sequence[str], brought: Mapping[int, Brought], view: View) -> list[int]:
+    """The places of the variables that have to be looked at before the meeting can have a result.
+
+    ``names`` are the leader's. Raises ``InternalError`` that names a variable that differs although it was looked at.
+    """
+    digests = {rank: one.digests for rank, one in brought.items()}
+    found = differing(digests)
+    if not found:
+        return []
+    countable = max(found) < min(len(one) for one in digests.values())
+    if countable and not any(one.round for one in brought.values()):
+        return list(found)
+    said = first_difference(names, digests)
+    place, rank = min(found), found[min(found)][0]
+    gap = next((one for one in brought[rank].gaps if one.place == place), None)
+    detail = _apart(gap) if gap is not None and gap.difference else ""
+    raise InternalError(f"the peers of view {view.version} do not hold the same state: {said}{detail}")
+
+
+def rounded(names: Sequence[str], brought: Mapping[int, Brought], view: View) -> dict[str, Any] | None:
+    """The event that tells of variables that differed by rounding, and are rank 0's now; ``None`` without any."""
+    widest: dict[int, pb.Gap] = {}
+    for one in brought.values():
+        for gap in one.gaps:
+            if gap.place not in widest or _width(gap) > _width(widest[gap.place]):
+                widest[gap.place] = gap
+    if not widest:
+        return None
+    order = sorted(widest.values(), key=_width, reverse=True)
+    shown = [
+        {"name": names[gap.place], "difference": gap.difference, "largest": gap.largest} for gap in order[:_MOST_NAMED]
+    ]
+    ranks = sorted(rank for rank, one in brought.items() if one.gaps)
+    return {"event": "rounded", "view": view.version, "ranks": ranks, "variables": len(widest), "widest": shown}
+
+
+def from_gaps(gaps: Sequence[Gap]) -> list[pb.Gap]:
+    """Of what was looked at only what differed, as a message has it."""
+    return [
+        pb.Gap(place=gap.place, difference=gap.difference, largest=gap.largest, is_rounding=gap.is_rounding)
+        for gap in gaps
+        if gap.difference or not gap.is_rounding
+    ]
+
+
+def turn_of(version: int, number: int) -> int:
+    """Which part of the state is compared at a barrier of a view."""
+    return version + number
+
+
+def place_of(settings: Settings, view: View, rank: int, what: str) -> Place:
+    """Where this peer stands when all take values of rank 0."""
+    return Place(view, rank, (0,), settings.job, settings.secret, settings.deadlines.wait_s, what)
+
+
+def _width(gap: pb.Gap) -> float:
+    """Relative to the largest value."""
+    return float(gap.difference / gap.largest) if gap.largest else float(gap.difference > 0)
+
+
+def _apart(gap: pb.Gap) -> str:
+    return (
+        f", by up to {gap.difference:.3g}, where the largest value is {gap.largest:.3g}: rounding is up to "
+        f"{ROUNDING:g} of that"
+    )

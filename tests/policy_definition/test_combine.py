@@ -1,0 +1,178 @@
+"""Policies: how they are made, and how several share one cluster."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kungfu import control
+from kungfu.compiler import Outcome, compile_policies
+from kungfu.compiler.replay import Replay
+from kungfu.errors import PolicyError
+from kungfu.policies import gns_batch, schedule
+from kungfu.policy_definition import Policy, at_most, first, policy
+from kungfu.signal import TrainingSignals
+
+CALM = {"min_size": 1, "max_size": 8, "refused_size": 0, "pending": False, "mean_loss": 0.0, "total_samples": 0.0}
+
+
+@policy
+def by_loss(training: Any, *, every: int = 1, keep: str = "local_batch_size") -> Any:
+    return control.every(every).rescale(training.mean_loss, keep=keep)
+
+
+@policy
+def by_samples(training: Any, *, every: int = 1) -> Any:
+    return control.every(every).rescale(training.total_samples)
+
+
+def played(made: Policy, steps: list[dict[str, Any]], *, size: int = 2) -> list[Outcome]:
+    """Consecutive steps of a cluster whose size does not change."""
+    replay = Replay(compile_policies([made]), size=size)
+    return [replay.step([{}] * size, {**CALM, "step": number, **one}) for number, one in enumerate(steps, start=1)]
+
+
+def targets(made: Policy, steps: list[dict[str, Any]]) -> list[float]:
+    return [float(one.targets[0]) for one in played(made, steps)]
+
+
+def test_calling_a_policy_with_its_settings_gives_a_named_value() -> None:
+    made = by_loss(every=3)
+    assert isinstance(made, Policy)
+    assert made.name == "by_loss"
+    assert by_loss.__name__ == "by_loss"
+
+
+def test_rules_carry_the_name_of_their_policy() -> None:
+    @policy
+    def two(training: Any) -> Any:
+        return control.always().rescale(3), control.always().call(lambda control: None)
+
+    assert [one.name for one in two().build(TrainingSignals())] == ["two", "two"]
+
+
+@pytest.mark.parametrize("settings", [{"evry": 3}, {"every": 3, "peers": 2}])
+def test_an_unknown_setting_is_refused_at_once_with_the_known_ones(settings: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError, match=r"by_loss: got an unexpected keyword argument .*takes \(.*every: .* = 1"):
+        by_loss(**settings)
+
+
+def test_a_missing_setting_is_refused_at_once() -> None:
+    with pytest.raises(PolicyError, match=r"gns_batch: missing a required .*'max_peers'"):
+        gns_batch()
+
+
+def test_a_policy_is_a_function_of_training() -> None:
+    with pytest.raises(PolicyError, match=r"@policy wrong\(\*, every: .*\).*the first parameter must be `training`"):
+
+        @policy
+        def wrong(*, every: int) -> Any: ...
+
+
+def test_a_policy_that_gives_no_rules_is_refused() -> None:
+    @policy
+    def silent(training: Any) -> Any:
+        return training.mean_loss
+
+    with pytest.raises(PolicyError, match=r"policy 'silent' gave <agreed float32 signal .*; it must return a rule"):
+        compile_policies([silent()])
+
+
+def test_at_most_follows_the_smallest_wish() -> None:
+    steps = [{"mean_loss": 5.0, "total_samples": 7.0}, {"mean_loss": 5.0, "total_samples": 3.0}]
+    assert targets(at_most(by_loss(), by_samples()), steps) == [5, 3]
+
+
+def test_under_at_most_a_policy_that_has_not_asked_yet_holds_the_size_that_is() -> None:
+    steps = [
+        {"mean_loss": math.nan, "total_samples": 7.0},
+        {"mean_loss": math.nan, "total_samples": 1.0},
+        {"mean_loss": 6.0, "total_samples": 7.0},
+    ]
+    np.testing.assert_array_equal(targets(at_most(by_loss(), by_samples()), steps), [math.nan, 1, 6])
+
+
+def test_under_at_most_a_wish_stands_where_its_policy_has_nothing_to_say() -> None:
+    steps = [{"mean_loss": 6.0, "total_samples": 7.0}, {"mean_loss": math.nan, "total_samples": math.nan}]
+    assert targets(at_most(by_loss(), by_samples()), steps) == [6, 6]
+
+
+def test_first_follows_the_earlier_policy_as_soon_as_it_wants_something() -> None:
+    steps = [
+        {"mean_loss": math.nan, "total_samples": 3.0},
+        {"mean_loss": 6.0, "total_samples": 3.0},
+        {"mean_loss": math.nan, "total_samples": 4.0},
+    ]
+    assert targets(first(by_loss(), by_samples()), steps) == [3, 6, 6]
+
+
+def test_nothing_is_wanted_where_no_policy_wants_anything() -> None:
+    silence = {"mean_loss": math.nan, "total_samples": math.nan}
+    for rule in (at_most, first):
+        assert math.isnan(targets(rule(by_loss(), by_samples()), [silence])[0])
+
+
+def test_a_wish_stands_between_the_steps_of_its_trigger() -> None:
+    steps = [{"mean_loss": float(loss), "total_samples": 8.0} for loss in (5, 6, 3, 7)]
+    np.testing.assert_array_equal(targets(at_most(by_loss(every=2), by_samples()), steps), [math.nan, 6, 6, 7])
+
+
+def test_a_wish_made_while_a_change_was_pending_is_served_later() -> None:
+    steps = [{"mean_loss": 5.0, "pending": True}, {"mean_loss": math.nan}]
+    outcomes = played(at_most(by_loss(), schedule({1: 6})), steps)
+    assert [bool(one.fired[0]) for one in outcomes] == [False, True]
+    assert outcomes[1].targets[0] == 5
+
+
+def test_the_log_shows_each_wish_under_the_name_of_its_policy() -> None:
+    plan = compile_policies([at_most(gns_batch(max_peers=8), schedule({1: 3}))])
+    assert plan.saw == (("noise_scale", "local_batch_size", "step", "gns_batch", "schedule", "size", "target"),)
+    assert [one.name for one in plan.rules] == ["at_most(gns_batch, schedule)"]
+
+
+def test_two_wishes_of_one_policy_are_told_apart() -> None:
+    made = first(schedule({3: 4}), schedule({1: 3}))
+    outcomes = played(made, [{}, {}, {}])
+    shown = [dict(zip(compile_policies([made]).saw[0], one.saw.tolist(), strict=True)) for one in outcomes]
+    assert [(math.isnan(one["schedule"]), one["schedule_2"]) for one in shown] == [(True, 3), (True, 3), (False, 3)]
+    assert [one["target"] for one in shown] == [3, 3, 4]
+
+
+def test_other_actions_of_combined_policies_pass_through() -> None:
+    @policy
+    def hooked(training: Any) -> Any:
+        return control.always().rescale(3), control.every(2).call(lambda control, loss: None, training.mean_loss)
+
+    fired = [one.fired.tolist() for one in played(at_most(hooked(), by_samples()), [{}, {}])]
+    assert fired == [[True, False], [True, True]]
+
+
+def test_combinations_can_be_combined() -> None:
+    made = first(at_most(by_loss(), by_samples()), schedule({1: 2}))
+    assert made.name == "first(at_most(by_loss, by_samples), schedule)"
+    assert targets(made, [{"mean_loss": 4.0, "total_samples": 5.0}]) == [4]
+
+
+def test_policies_that_keep_different_batch_sizes_cannot_share() -> None:
+    made = at_most(by_loss(keep="global_batch_size"), by_samples())
+    with pytest.raises(PolicyError, match="by_loss keeps global_batch_size, by_samples keeps local_batch_size"):
+        compile_policies([made])
+
+
+def test_combining_takes_at_least_two_policies_and_nothing_else() -> None:
+    with pytest.raises(PolicyError, match="at_most: takes at least two policies, got 1"):
+        at_most(by_loss())
+    with pytest.raises(PolicyError, match=r"first\(<function by_loss .*takes policies, as in first\(gns_batch"):
+        first(by_loss, by_samples())  # type: ignore[arg-type]  # what a user might write
+
+
+def test_combining_policies_that_do_not_rescale_is_refused() -> None:
+    @policy
+    def hooked(training: Any) -> Any:
+        return control.always().call(lambda control: None)
+
+    with pytest.raises(PolicyError, match=r"at_most\(hooked, hooked\): none of these policies rescales"):
+        compile_policies([at_most(hooked(), hooked())])

@@ -1,0 +1,341 @@
+"""Wrong policies, as people write them: each is refused with its name, the line to mend, and what to write instead."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kungfu as kf
+from kungfu import control, monitor, ops
+from kungfu.compiler import compile_policies
+from kungfu.errors import PolicyError
+from kungfu.policies import gns_batch, schedule
+from kungfu.policy_definition import Policy, at_most, compose, policy, shadow
+
+Body = Callable[[Any], Any]
+WRONG: dict[str, tuple[Body, str]] = {}
+
+
+def wrong(expected: str) -> Callable[[Body], Body]:
+    """One more wrong policy; the line to mend ends in ``# here``, and the message says what is expected."""
+
+    def kept(body: Body) -> Body:
+        WRONG[body.__name__] = (body, expected)
+        return body
+
+    return kept
+
+
+# ---- Python's own errors ---------------------------------------------------------------------------------------------
+
+
+@wrong(r"TypeError: can only concatenate str .*; a policy computes with signals, Python numbers and kf.ops")
+def adds_text(training: Any) -> Any:
+    wanted = "one" + 1  # type: ignore[operator]  # here
+    return control.always().rescale(wanted)
+
+
+@wrong(r"AttributeError: .* has no attribute 'smoothed'")
+def has_no_such_method(training: Any) -> Any:
+    return control.always().rescale(training.mean_loss.smoothed(0.1))  # here
+
+
+@wrong(r"ZeroDivisionError: division by zero")
+def divides_by_zero(training: Any) -> Any:
+    share = 1 / 0  # here
+    return control.always().rescale(training.size * share)
+
+
+@wrong(r"NameError: name 'peers_wanted' is not defined")
+def forgets_a_name(training: Any) -> Any:
+    return control.always().rescale(peers_wanted)  # type: ignore[name-defined]  # noqa: F821 - on purpose  # here
+
+
+@wrong(r"KeyError: 3")
+def misses_a_key(training: Any) -> Any:
+    table = {1: 2}
+    return control.always().rescale(table[3])  # here
+
+
+@wrong(r"TypeError: .*rescale\(\) got an unexpected keyword argument 'peer'")
+def misspells_an_argument(training: Any) -> Any:
+    return control.always().rescale(peer=3)  # type: ignore[call-arg]  # here
+
+
+@wrong(r"TypeError: .* does not support ufuncs")
+def uses_numpy(training: Any) -> Any:
+    return control.always().rescale(np.log(training.mean_loss))  # here
+
+
+def _helper(training: Any) -> Any:
+    return training.size + [][0]  # here
+
+
+@wrong(r"IndexError: list index out of range")
+def fails_in_a_helper(training: Any) -> Any:
+    return control.always().rescale(_helper(training))
+
+
+# ---- signals taken for numbers ---------------------------------------------------------------------------------------
+
+
+@wrong(r"a Python `if`, .* write kf.where")
+def branches(training: Any) -> Any:
+    if training.mean_loss > 1:  # here
+        return control.always().rescale(2)
+    return control.always().rescale(3)
+
+
+@wrong(r"a Python number was asked of")
+def asks_for_a_float(training: Any) -> Any:
+    return control.always().rescale(math.sqrt(training.mean_loss))  # here
+
+
+@wrong(r"a Python `for` over .* the gradients are known as a whole only")
+def walks_the_gradients(training: Any) -> Any:
+    total = sum(ops.norm_squared(one) for one in training.grads)  # here
+    return control.always().rescale(total)
+
+
+@wrong(r"take\(float32\[nest\], int64\): the gradients are a nest of tensors, .* ops.norm_squared\(training.grads\)")
+def takes_a_gradient(training: Any) -> Any:
+    return control.always().rescale(ops.norm_squared(training.grads[0]))  # here
+
+
+# ---- names that no step offers ---------------------------------------------------------------------------------------
+
+
+@wrong(r"write monitor.gradient_noise_scale\(training\): a step offers no 'noise_scale'")
+def asks_for_the_noise_scale(training: Any) -> Any:
+    return control.every(50).rescale(training.noise_scale / training.local_batch_size)  # here
+
+
+@wrong(r"write training.learning_rate: a step offers no 'lr'")
+def asks_for_the_lr(training: Any) -> Any:
+    return control.always().set_learning_rate(training.lr / 2)  # here
+
+
+@wrong(r"write training.mean_loss: a step offers no 'meanloss'")
+def misspells_a_source(training: Any) -> Any:
+    return control.always().when(training.meanloss < 1).stop()  # here
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+@wrong(r"100000000000000000000 does not fit: whole numbers of a policy are int64")
+def counts_too_far(training: Any) -> Any:
+    return control.always().when(training.samples_done > 10**20).stop()  # here
+
+
+@wrong(r"modulo\(float32, int64\): .* write a - b \* kf.floor\(a / b\)")
+def takes_a_rest_of_a_float(training: Any) -> Any:
+    return control.always().when(training.mean_loss % 2 > 1).rescale(2)  # here
+
+
+@wrong(r"floor_divide\(float32, int64\): .* write kf.floor\(a / b\)")
+def divides_a_float_whole(training: Any) -> Any:
+    return control.always().rescale(training.mean_loss // 2)  # here
+
+
+@wrong(r"every 0 steps: the period must be a whole number of at least 1")
+def never_looks(training: Any) -> Any:
+    return control.every(0).rescale(2)  # here
+
+
+@wrong(r"\.after\(-1\): takes the number of a step")
+def looks_before_the_first(training: Any) -> Any:
+    return control.always().after(-1).rescale(2)  # here
+
+
+@wrong(r"decay")
+def smooths_with_nothing(training: Any) -> Any:
+    return control.always().rescale(training.mean_loss.ema(2.0))  # here
+
+
+@wrong(r"takes bool signals only; compare first")
+def mistakes_the_order(training: Any) -> Any:
+    return control.always().when(training.mean_loss > 1 & training.size).stop()  # here
+
+
+# ---- rules that can never fire ---------------------------------------------------------------------------------------
+
+
+@wrong(r"\.when\(False\): takes a bool signal; .* this would be False in every step")
+def compares_constants(training: Any) -> Any:
+    most, least = 2, 1
+    return control.always().when(least > most).rescale(2)  # here
+
+
+@wrong(r"can never fire: its trigger holds in no step")
+def waits_for_step_zero(training: Any) -> Any:
+    return control.always().when(training.step == 0).checkpoint()  # here
+
+
+@wrong(r"can never fire: its trigger holds in no step")
+def waits_for_a_negative_step(training: Any) -> Any:
+    return control.always().when(training.step < -5).checkpoint()  # here
+
+
+@wrong(r"can never fire: its trigger holds in no step")
+def waits_for_a_step_that_is_past(training: Any) -> Any:
+    return control.always().after(100).when(training.step <= 50).rescale(2)  # here
+
+
+@wrong(r"can never fire: its trigger holds in no step")
+def waits_for_a_rest_that_is_none(training: Any) -> Any:
+    return control.always().when(training.step % 10 == 10).checkpoint()  # here
+
+
+@wrong(r"can never fire: its trigger holds in no step")
+def compares_with_nan(training: Any) -> Any:
+    return control.always().when(training.mean_loss > math.nan).stop()  # here
+
+
+@wrong(r"can never fire: the size that it asks for never is a finite number other than what is")
+def asks_for_nan_peers(training: Any) -> Any:
+    return control.every(5).rescale(math.nan)  # here
+
+
+@wrong(r"can never fire: the learning rate that it asks for never is a finite number above 0")
+def asks_for_a_negative_rate(training: Any) -> Any:
+    return control.every(5).set_learning_rate(-0.1)  # here
+
+
+# ---- what it gives back, and what all peers have to agree on ---------------------------------------------------------
+
+
+@wrong(r"gave None; it must return a rule or a tuple of rules")  # here
+def forgets_to_return(training: Any) -> Any:
+    control.always().rescale(2)
+
+
+@wrong(r"gave <agreed float32 signal .*; it must return a rule")  # here
+def returns_a_signal(training: Any) -> Any:
+    return training.mean_loss
+
+
+@wrong(r"the size that policy 'asks_each_peer' asks for is made of the local signal 'loss'")
+def asks_each_peer(training: Any) -> Any:
+    return control.always().rescale(training.loss)  # here
+
+
+@wrong(r"uses training.previous_size .*, which only a barrier that changes the size knows")
+def looks_back_in_a_step(training: Any) -> Any:
+    return control.always().rescale(training.previous_size)  # here
+
+
+@wrong(r"takes a truth value for each peer")
+def evicts_by_a_number(training: Any) -> Any:
+    return control.always().evict(monitor.relative_speed(training))  # here
+
+
+def _line_of(body: Body) -> int:
+    """The first line from the body on that is marked."""
+    with open(__file__, encoding="utf-8") as source:
+        lines = source.read().splitlines()
+    first = body.__code__.co_firstlineno
+    if body.__name__ == "fails_in_a_helper":
+        first = _helper.__code__.co_firstlineno
+    return next(number for number in range(first, len(lines) + 1) if lines[number - 1].endswith("# here"))
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_a_wrong_policy_is_refused_with_its_name_its_line_and_what_to_write(name: str) -> None:
+    body, expected = WRONG[name]
+    with pytest.raises(PolicyError, match=expected) as caught:
+        compile_policies([policy(body)()])
+    line, message = _line_of(body), str(caught.value)
+    assert name in message
+    assert f"{__file__}:{line}" in message
+    assert (caught.value.policy, caught.value.origin) == (name, f"{__file__}:{line}")
+
+
+def test_there_are_thirty_of_them() -> None:
+    assert len(WRONG) >= 30
+
+
+# ---- policies inside others, and prebuilt ones -----------------------------------------------------------------------
+
+
+def here(offset: int = 0) -> str:
+    """The line that calls this, with the file."""
+    import sys
+
+    return f"{__file__}:{sys._getframe(1).f_lineno + offset}"
+
+
+def test_an_error_inside_others_names_the_policy_that_is_wrong_once() -> None:
+    body, expected = WRONG["divides_by_zero"]
+    around = at_most(compose(schedule({1: 2}), shadow(policy(body)())), schedule({5: 4}))
+    with pytest.raises(PolicyError, match=expected) as caught:
+        compile_policies([around])
+    assert str(caught.value).count("policy '") == 1
+    assert caught.value.policy == "divides_by_zero"
+
+
+def test_a_prebuilt_policy_that_is_given_something_wrong_names_the_line_that_made_it() -> None:
+    made, line = schedule({-5: 2}), here()
+    with pytest.raises(PolicyError, match=r"policy 'schedule' \(.*\): schedule: -5: 2 is no step and size") as caught:
+        compile_policies([made])
+    assert caught.value.origin == line
+
+
+def test_two_that_set_the_same_thing_are_both_named_with_their_lines() -> None:
+    def one(training: Any) -> Any:
+        return control.always().rescale(2)
+
+    def other(training: Any) -> Any:
+        return control.always().rescale(3)
+
+    with pytest.raises(PolicyError, match=r"'one', 'other' all rescale .* kf.at_most\(one, other\)") as caught:
+        compile_policies([policy(one)(), policy(other)()])
+    lines = [function.__code__.co_firstlineno + 1 for function in (one, other)]
+    assert re.findall(re.escape(__file__) + r":(\d+)", str(caught.value)) == [str(line) for line in lines]
+
+
+def test_what_is_combined_on_other_terms_names_the_line_that_combines() -> None:
+    one = policy(lambda_of(keep="local_batch_size"))()
+    other = policy(lambda_of(keep="global_batch_size"))()
+    combined, line = at_most(one, other), here()
+    with pytest.raises(PolicyError, match=r"policies that share a setting must set it on the same terms") as caught:
+        compile_policies([combined])
+    assert caught.value.origin == line
+
+
+def lambda_of(*, keep: str) -> Any:
+    def asking(training: Any) -> Any:
+        return control.always().rescale(2, keep=keep)  # type: ignore[arg-type]  # one of both
+
+    return asking
+
+
+# ---- what can fire is let through ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        gns_batch(max_peers=8),
+        schedule({0: 2, 100: 4}),
+        Policy("size", lambda t: control.always().when(t.size == t.max_size).stop()),
+        Policy("rest", lambda t: control.always().when(t.step % 10 == 9).stop()),
+        Policy("one", lambda t: control.always().when(t.step == 1).checkpoint()),
+        Policy("window", lambda t: control.always().after(99).when(t.step <= 100).checkpoint()),
+        Policy("either", lambda t: control.always().when((t.step < 1) | (t.mean_loss > 3)).stop()),
+        Policy("not", lambda t: control.always().when(~(t.size < 1)).stop()),
+        Policy("nan", lambda t: control.always().when(t.mean_loss != t.mean_loss).stop()),
+        Policy("choice", lambda t: control.always().rescale(kf.where(t.step > 5, 2, math.nan))),
+        Policy("halved", lambda t: control.always().set_learning_rate(t.learning_rate / 2)),
+        Policy("clip", lambda t: control.always().when(kf.clip(t.mean_loss, 0, 1) >= 1).stop()),
+        Policy("sum", lambda t: control.always().when(-t.step + 10 > 0).stop()),
+        Policy("tenths", lambda t: control.always().when(t.size * 0.1 + 0.2 <= 0.3).stop()),  # float32: size 1
+    ],
+)
+def test_a_rule_that_may_fire_is_let_through(made: Policy) -> None:
+    assert compile_policies([made]).rules

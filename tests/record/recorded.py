@@ -1,0 +1,118 @@
+"""The trace of an invented run: lines as its peers would write them, with what its own plan decided."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kungfu.compiler import Plan
+from kungfu.compiler.portable import plan_to_json
+from kungfu.compiler.replay import Replay
+from kungfu.record.lines import exactly, header_line, snapshot_line, step_form
+
+# Sizes of the views of a run, by the first step of each: (step, the peers in rank order).
+Views = Sequence[tuple[int, Sequence[int]]]
+GROWN: Views = ((1, (0, 1)), (7, (0, 1, 2)), (13, (0, 2)))
+
+
+def recorded(plan: Plan, *, steps: int = 18, views: Views = GROWN, every: int = 5) -> list[dict[str, Any]]:
+    """The lines of a run of so many steps, whose norms are made up so that its noise scale is about 25 samples."""
+    rng, lines = np.random.default_rng(4), [header_line(plan_to_json(plan), policy="", every=every)]
+    replay, peers, version = Replay(plan, size=len(views[0][1])), tuple(views[0][1]), 1
+    lines += snapshots(replay, peers, after=0, view=1)
+    for step in range(1, steps + 1):
+        for first, entering in views[1:]:
+            if first == step:
+                stay = [peers.index(one) for one in entering if one in peers]
+                replay.states = {
+                    fold: tuple(tuple(field[rank] for rank in stay) for field in fields)
+                    for fold, fields in replay.states.items()
+                }
+                replay.rescale(len(entering))
+                peers, version = tuple(entering), version + 1
+                lines += snapshots(replay, peers, after=step - 1, view=version)
+        local, agreed = offered(rng, step=step, size=len(peers))
+        outcome = replay.step(local, {**agreed, "step": step})
+        fired = {
+            rule.name: float(target)
+            for rule, fires, target in zip(plan.rules, outcome.fired, outcome.targets, strict=True)
+            if fires
+        }
+        for rank, own in enumerate(local):
+            place = {"step": step, "view": version, "rank": rank}
+            line = step_form(
+                exact(place),
+                local=exact(own),
+                agreed=None if rank else exact(agreed),
+                fired={} if rank else exact(fired),
+            )
+            lines.append(json.loads(line % ()))
+        if step % every == 0:
+            lines += snapshots(replay, peers, after=step, view=version)
+    return lines
+
+
+def offered(rng: np.random.Generator, *, step: int, size: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What a step offers; its gradients are known by their norms only."""
+    local = [
+        {
+            "loss": 1.0 / step,
+            "samples": 8.0,
+            "busy_seconds": 0.01 * (rank + 1),
+            "step_seconds": np.nan if step < 3 else 0.02,
+            "clock_seconds": 0.02 * step,
+            "rescale_seconds": np.nan,
+            "norm_squared(grads)": 4.0 + rng.random(),
+        }
+        for rank in range(size)
+    ]
+    agreed = {
+        "size": size,
+        "pending": False,
+        "min_size": 1,
+        "max_size": 8,
+        "refused_size": 0,
+        "epoch_samples": 0,
+        "global_batch_size": 8 * size,
+        "local_batch_size": 8.0,
+        "learning_rate": 0.1,
+        "samples_done": 16 * (step - 1),
+        "mean_loss": 1.0 / step,
+        "total_samples": 8.0 * size,
+        "norm_squared(mean_grads)": 1.0 + 3.0 / size,
+    }
+    return local, agreed
+
+
+def exact(fields: Mapping[str, Any]) -> dict[str, str]:
+    """What a line holds of them."""
+    return {name: exactly(value) for name, value in fields.items()}
+
+
+def snapshots(replay: Replay, peers: Sequence[int], *, after: int, view: int) -> list[dict[str, Any]]:
+    """What each peer's folds hold; what is agreed by rank 0 alone."""
+    lines = []
+    for rank, peer in enumerate(peers):
+        folds = {
+            name: field[rank].tolist()
+            for fold, names in replay.plan.state_names.items()
+            for name, field in zip(names, replay.states[fold], strict=True)
+            if rank == 0 or fold.placement == "local"
+        }
+        lines.append(snapshot_line({"after": after, "view": view, "rank": rank, "peer": peer}, folds=folds))
+    return lines
+
+
+def texts(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines as they stand in a file."""
+    return [json.dumps(one, allow_nan=False) + "\n" for one in lines]
+
+
+def written(folder: Path, lines: Sequence[Mapping[str, Any]]) -> Path:
+    """A run's folder with this trace."""
+    (folder / "trace.jsonl").write_text("".join(texts(lines)))
+    return folder

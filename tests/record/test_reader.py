@@ -1,0 +1,107 @@
+"""A trace read back: whole steps, in order, and a remark for everything else."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kungfu.compiler import compile_policies
+from kungfu.errors import UsageError
+from kungfu.policies import gns_batch
+from kungfu.record import parse_trace, read_trace
+from tests.record.recorded import recorded, texts, written
+
+PLAN = compile_policies([gns_batch(max_peers=4, every=4, decay=0.5)])
+
+
+def lines() -> list[dict[str, Any]]:
+    return recorded(PLAN)
+
+
+def test_a_record_gives_every_step_with_all_its_peers_in_rank_order(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, lines()))
+    assert [one.step for one in trace.steps] == list(range(1, 19))
+    assert [one.size for one in trace.steps] == [2] * 6 + [3] * 6 + [2] * 6
+    assert [one.view for one in trace.steps] == [1] * 6 + [2] * 6 + [3] * 6
+    assert [own["busy_seconds"] for own in trace.steps[8].local] == [0.01, 0.02, 0.03]
+    assert [own["rank"] for own in trace.steps[8].local] == [0, 1, 2]
+    assert trace.steps[8].agreed["global_batch_size"] == 24
+    assert math.isnan(trace.steps[0].local[0]["step_seconds"])
+    assert trace.remarks == ()
+
+
+def test_it_holds_the_plan_and_the_snapshots_with_their_peers() -> None:
+    trace = parse_trace(texts(lines()))
+    assert trace.plan is not None
+    assert trace.plan.explain() == PLAN.explain()
+    assert [(one.after, one.view, one.peers) for one in trace.snapshots] == [
+        (0, 1, (0, 1)), (5, 1, (0, 1)), (6, 2, (0, 1, 2)), (10, 2, (0, 1, 2)), (12, 3, (0, 2)), (15, 3, (0, 2)),
+    ]  # fmt: skip
+    assert all(len(one.folds) == len(one.peers) for one in trace.snapshots)
+
+
+def test_the_order_in_which_peers_write_does_not_matter() -> None:
+    header, *rest = texts(lines())
+    assert parse_trace([*reversed(rest), header]).steps == parse_trace([header, *rest]).steps
+
+
+def test_a_step_that_a_peer_did_not_tell_of_is_left_out_with_a_remark() -> None:
+    given = [one for one in lines() if not (one.get("step") == 9 and one["rank"] == 2)]
+    trace = parse_trace(texts(given))
+    assert 9 not in [one.step for one in trace.steps]
+    assert trace.remarks == ("step 9 lacks what rank 2 tells of it; it was left out",)
+
+
+def test_steps_of_which_a_killed_rank_0_did_not_live_to_tell_are_left_out_in_one_remark() -> None:
+    given = [one for one in lines() if not (one.get("step") in (9, 10, 11) and one["rank"] == 0)]
+    trace = parse_trace(texts(given))
+    assert {9, 10, 11}.isdisjoint(one.step for one in trace.steps)
+    assert trace.remarks == ("steps 9 to 11 lack what rank 0 tells of them; they were left out",)
+    nobody = [one for one in given if one.get("step") not in (9, 10, 11)]
+    assert parse_trace(texts(nobody)).remarks == ("steps 9 to 11 are not in the record",)
+
+
+def test_a_step_that_was_done_again_in_a_later_view_counts_once() -> None:
+    again = [
+        {**one, "view": 9, "agreed": {**one["agreed"], "size": 1}}
+        for one in lines()
+        if one.get("step") == 18 and one["rank"] == 0
+    ]
+    trace = parse_trace(texts([*lines(), *again]))
+    assert [(one.step, one.view, one.size) for one in trace.steps][-2:] == [(17, 3, 2), (18, 9, 1)]
+
+
+@pytest.mark.parametrize("bad", ['{"step":3,"vi', "[]", '{"step":"3","view":1,"rank":0,"local":{}}', '{"step":4}'])
+def test_a_line_that_is_none_of_a_trace_is_told_by_file_and_line(bad: str) -> None:
+    trace = parse_trace([*texts(lines()), bad], name="run/trace.jsonl")
+    assert trace.remarks == (
+        f"run/trace.jsonl:{len(lines()) + 1}: this line is none of a trace, or half-written; it was left out",
+    )
+
+
+def test_a_record_that_was_cut_at_its_limit_says_so() -> None:
+    trace = parse_trace([*texts(lines()), '{"cut": true, "limit_bytes": 5000}'])
+    assert trace.remarks == (f"trace.jsonl:{len(lines()) + 1}: the record ends here, at its limit of 5000 bytes",)
+
+
+def test_a_folder_without_a_trace_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"trace\.jsonl: there is no such file.*--trace-limit 0"):
+        read_trace(tmp_path)
+
+
+def test_a_trace_without_a_whole_step_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"no step of it is whole.*\(step 1 lacks what rank 1 tells"):
+        parse_trace(texts([one for one in lines() if one.get("step") == 1 and one["rank"] == 0]))
+
+
+def test_another_schema_is_refused_by_line() -> None:
+    with pytest.raises(UsageError, match=r"trace\.jsonl:1: a trace of schema 7; .* reads schema 1"):
+        parse_trace(texts([{"trace": 7}]))
+
+
+def test_a_snapshot_that_a_peer_did_not_take_is_none() -> None:
+    given = [one for one in lines() if not (one.get("after") == 5 and one["rank"] == 1)]
+    assert [one.after for one in parse_trace(texts(given)).snapshots] == [0, 6, 10, 12, 15]

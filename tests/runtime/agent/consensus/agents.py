@@ -1,0 +1,94 @@
+"""Agents that only talk to each other: an allegiance and its service on a loopback address each, in this process."""
+
+from __future__ import annotations
+
+import queue
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from kungfu.runtime.agent.consensus.allegiance import Allegiance
+from kungfu.runtime.agent.consensus.service import HostService
+from kungfu.runtime.agent.consensus.standby import Standby, from_standby
+from kungfu.runtime.core.cluster import Cluster, Hosts, Rules
+from kungfu.runtime.core.cluster.state import Processes
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.messages_pb2_grpc import add_HostServiceServicer_to_server
+from kungfu.runtime.settings import Deadlines, Limits, Settings
+
+SETTINGS = Settings(
+    "job", -1, "127.0.0.1", "ab" * 32, "local", Limits(1, 8), Deadlines(ready_s=10.0, wait_s=5.0, heartbeat_s=1.5)
+)
+
+
+@dataclass
+class Agent:
+    """One agent: whom it follows, and what its main thread would see to."""
+
+    allegiance: Allegiance
+    server: rpc.Server
+    heard: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+    started: list[int] = field(default_factory=list)
+
+    def stop(self) -> None:
+        """From now on nothing of it answers."""
+        self.server.stop()
+
+
+def state(
+    *hosts_of_peers: int, hosts: int, version: int = 1, gone: frozenset[int] = frozenset(), first: int = 0
+) -> bytes:
+    """A job whose rank N is peer N + ``first``, on the host that is entry N; all ``hosts`` but those ``gone`` take
+    peers."""
+    of = dict(enumerate(hosts_of_peers, start=first))
+    view = View(version, tuple(Peer(id_, f"127.0.0.{host + 1}:1") for id_, host in of.items()))
+    places = Hosts({host: 4 for host in range(hosts) if host not in gone}, of=of)
+    people = Processes(alive=frozenset(of), next_id=first + len(of))
+    return from_standby(Standby(Cluster(Rules(SETTINGS.deadlines), view, processes=people, hosts=places)))
+
+
+@contextmanager
+def agents(
+    count: int, serving: Mapping[int, type[HostService]] = MappingProxyType({})
+) -> Iterator[tuple[dict[int, Host], list[Agent]]]:
+    """So many agents, none of which follows anybody yet, and where they listen; ``serving`` are those whose service is
+    of another kind."""
+    hosts: dict[int, Host] = {}
+    with ExitStack() as stack:
+        made: list[Agent] = []
+        for place in range(count):
+            allegiance, heard, started = Allegiance(place), queue.SimpleQueue[Any](), list[int]()
+            service = serving.get(place, HostService)(
+                allegiance, hosts, SETTINGS, put=heard.put, started=lambda of=started: of, noted=lambda: True
+            )
+            server = rpc.serve(
+                lambda grpc_server, of=service: add_HostServiceServicer_to_server(of, grpc_server),
+                host=f"127.0.0.{place + 1}", secret=SETTINGS.secret, threads=4,
+            )  # fmt: skip
+            stack.callback(server.stop)
+            name, _, port = server.address.rpartition(":")
+            hosts[place] = Host(name, 4, int(port))
+            made.append(Agent(allegiance, server, heard, started))
+        yield hosts, made
+
+
+def follow(agent: Agent, head: int, *, text: bytes, term: int = 1, version: int = 1, settled: int = 1) -> None:
+    """The agent has orders of this head, with this state."""
+    orders = pb.Orders(
+        job="job", term=term, head=head, number=version, state=text, version=version, settled=settled, now=100.0
+    )
+    if head != agent.allegiance.place:
+        agent.allegiance.enter("job", head)
+    assert agent.allegiance.hear(orders) == ""
+
+
+def free_port(host: str) -> int:
+    """One on which nothing listens."""
+    with socket.create_server((host, 0)) as once:
+        return int(once.getsockname()[1])

@@ -1,0 +1,39 @@
+"""Calls to an agent that has no head to pass them on to."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import grpc
+import pytest
+
+from kungfu.runtime.agent.consensus.allegiance import Allegiance
+from kungfu.runtime.agent.consensus.front import Away, Front
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
+from tests.runtime.agent.consensus.agents import SETTINGS
+
+
+class Context:
+    """What gRPC gives to a handler."""
+
+    def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise RuntimeError(f"{code.name}: {details}")
+
+
+def test_a_call_waits_for_a_head_no_longer_than_the_agent_runs() -> None:
+    allegiance = Allegiance(1)
+    front = Front(object(), AgentServiceStub, Away(allegiance, {}, SETTINGS), allegiance, deadline_s=300.0)
+    answers: list[BaseException] = []
+
+    def call() -> None:
+        with pytest.raises(RuntimeError) as raised:
+            front.Ready(pb.Hello(), Context())
+        answers.append(raised.value)
+
+    waits: Any = threading.Thread(target=call)
+    waits.start()
+    allegiance.close()
+    waits.join(timeout=10.0)
+    assert [str(answer) for answer in answers] == ["UNAVAILABLE: no host leads the job at the moment"]

@@ -1,0 +1,194 @@
+"""What the agent tells peers that do not hear it at once."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+
+from kungfu.runtime.agent.controller.relay import Relay, Unheard
+from kungfu.runtime.core.cluster import Announce, Cluster, Lead, Offer, Rules, Tell, Unled
+from kungfu.runtime.core.cluster.state import Processes, Regrouping
+from kungfu.runtime.core.decide import Prepared
+from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.messages_pb2_grpc import add_PeerServiceServicer_to_server
+from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.settings import Deadlines, Limits, Settings
+
+SECRET = "ab" * 32
+SHORT_S = 0.3  # of a wait that is to expire, before a message is told again
+SOON_S = 10.0
+RESIZE = Demand("resize", "kungfu resize 3", size=3, id="r")
+
+
+class Listener(PeerService):
+    """A peer that does as it is told with each message: "hears" it, hears it and its "answer is lost", or "is deaf"."""
+
+    def __init__(self) -> None:
+        super().__init__(deadline_s=SOON_S, on_offer=lambda: None, rendezvous=lambda size: f"store for {size}")
+        self.moods: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.came: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.let_go = threading.Event()
+
+    def _heard(self, method: Callable[[Any, Any], Any], request: Any, context: Any) -> Any:
+        mood = "hears" if self.moods.empty() else self.moods.get()
+        if mood == "is deaf":
+            self.let_go.wait(SOON_S)
+            context.abort(grpc.StatusCode.CANCELLED, "it never heard that")
+        answer = method(request, context)
+        if mood == "answer is lost":
+            context.abort(grpc.StatusCode.INTERNAL, "the answer is lost")
+        self.came.put(request)
+        return answer
+
+    def Offer(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._heard(super().Offer, request, context)
+
+    def Carry(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._heard(super().Carry, request, context)
+
+    def Announce(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._heard(super().Announce, request, context)
+
+    def Admit(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._heard(super().Admit, request, context)
+
+    def PrepareAttachment(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._heard(super().PrepareAttachment, request, context)
+
+
+class Agent:
+    """What is known of a job of two peers, of which the first one listens here; the other one's place refuses."""
+
+    def __init__(self, address: str, refuses: str, *, deadlines: Deadlines) -> None:
+        self.others = [*threading.enumerate()]  # an agent of another test may have a relay that goes on
+        self.view = View(1, (Peer(0, address), Peer(1, refuses)))
+        self.cluster = Cluster(Rules(deadlines), self.view, processes=Processes(alive=frozenset({0, 1}), next_id=2))
+        self.heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        settings = Settings("relay", -1, "127.0.0.1", SECRET, "local", Limits(1, 4), deadlines)
+        self.relay = Relay(settings, self.heard.put, known=lambda: self.cluster, term=1)
+
+    def ended(self, *peers: int) -> None:
+        people = replace(self.cluster.processes, alive=self.cluster.alive - {*peers})
+        self.cluster = replace(self.cluster, processes=people)
+
+    def silent(self) -> None:
+        """Waits until nothing is told to anybody any more."""
+        for thread in [one for one in threading.enumerate() if one.name == "kungfu-relay" and one not in self.others]:
+            thread.join(SOON_S)
+            assert not thread.is_alive()
+
+    def regroups(self) -> Lead:
+        """The first peer is to go on alone."""
+        alone = View(3, self.view.peers[:1])
+        self.cluster = replace(self.cluster, regrouping=Regrouping(0.0, 3, {1: "killed"}, formed=alone))
+        return Lead(alone, (0,), 0, {1: "killed"})
+
+
+@contextmanager
+def job(*moods: str, wait_s: float = SOON_S, heartbeat_s: float = SHORT_S) -> Iterator[tuple[Agent, Listener]]:
+    listener = Listener()
+    for mood in moods:
+        listener.moods.put(mood)
+    server = rpc.serve(
+        lambda grpc_server: add_PeerServiceServicer_to_server(listener, grpc_server),
+        host="127.0.0.1",
+        secret=SECRET,
+        threads=8,
+    )
+    gone = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret=SECRET, threads=1)
+    gone.stop()
+    agent = Agent(server.address, gone.address, deadlines=Deadlines(wait_s=wait_s, heartbeat_s=heartbeat_s))
+    try:
+        yield agent, listener
+    finally:
+        agent.ended(0, 1)
+        listener.let_go.set()
+        server.stop()
+
+
+@pytest.mark.parametrize("mishap", ["is deaf", "answer is lost"])
+def test_a_demand_that_was_not_heard_is_told_again_until_it_is_and_carried_out_once(mishap: str) -> None:
+    with job(mishap, mishap) as (agent, listener):
+        agent.relay.to_leader(Tell(agent.view, RESIZE))
+        listener.came.get(timeout=SOON_S)
+        assert listener.take_demand() == RESIZE
+        assert listener.take_demand() is None
+        unheard = agent.heard.get(timeout=SOON_S)
+        assert (type(unheard), unheard.peer) == (Unheard, 0)
+        assert agent.heard.empty(), "once, however often it is told"
+
+
+def test_the_newer_one_of_two_offers_counts_whichever_is_heard_first() -> None:
+    with job("is deaf") as (agent, listener):
+        older, newer = Prepared((Peer(2, "a:2"),)), Prepared((Peer(2, "a:2"), Peer(3, "a:3")))
+        agent.relay.to_leader(Offer(agent.view, older))
+        assert agent.heard.get(timeout=SOON_S).peer == 0
+        agent.relay.to_leader(Offer(agent.view, newer))
+        listener.came.get(timeout=SOON_S)
+        assert listener.take_offer() == newer
+        agent.ended(0)
+        assert listener.came.empty()
+
+
+def test_nothing_is_told_to_a_leader_any_more_when_another_one_leads_or_it_has_ended() -> None:
+    def is_over(agent: Agent) -> None:
+        agent.cluster = replace(agent.cluster, view=View(2, agent.view.peers[1:]))
+
+    for over in (is_over, lambda agent: agent.ended(0)):
+        with job(*["answer is lost"] * 2) as (agent, listener):
+            agent.relay.to_leader(Tell(agent.view, RESIZE))
+            agent.heard.get(timeout=SOON_S)
+            over(agent)
+            agent.silent()
+            assert listener.came.empty()
+
+
+def test_an_announcement_is_told_until_it_is_heard_or_a_later_view_trains() -> None:
+    with job("answer is lost") as (agent, listener):
+        agent.relay.announce(Announce(1, 1, "killed by SIGKILL"), agent.view.peers)
+        listener.came.get(timeout=SOON_S)
+        assert listener.breaches.of(agent.view) == "rank 1 (peer 1) is gone: killed by SIGKILL"
+        agent.cluster = replace(agent.cluster, view=View(3, agent.view.peers[:1]))
+        agent.silent()
+        assert {agent.heard.get(timeout=SOON_S).peer for _ in range(2)} == {0, 1}
+
+
+def test_a_survivor_that_stood_still_is_admitted_when_it_goes_on() -> None:
+    with job("is deaf", "hears", "is deaf") as (agent, listener):  # when asked to prepare, and when admitted
+        agent.relay.lead(agent.regroups(), unled=Unled)
+        admission = listener.admission(after=1, deadline_s=SOON_S, what="a view")
+        assert (admission.view.version, list(admission.sources)) == (3, [0])
+        assert admission.rendezvous == "store for 1"
+
+
+@pytest.mark.parametrize("how", ["it has ended", "it does not answer"])
+def test_a_view_is_unled_when_its_first_peer_has_ended_or_did_not_answer_in_its_time(how: str) -> None:
+    with job(*["is deaf"] * 9, wait_s=SOON_S if how == "it has ended" else SHORT_S) as (agent, _):
+        lead = agent.regroups()
+        agent.relay.lead(lead, unled=Unled)
+        if how == "it has ended":
+            agent.ended(0)
+        events = [agent.heard.get(timeout=SOON_S)]
+        while not isinstance(events[-1], Unled):
+            events.append(agent.heard.get(timeout=SOON_S))
+        assert events[-1] == Unled(lead.view)
+
+
+def test_who_survived_and_is_to_be_admitted_to_a_view_that_is_over_by_now_is_not_disturbed() -> None:
+    with job("hears", "answer is lost") as (agent, listener):
+        agent.relay.lead(agent.regroups(), unled=Unled)
+        assert isinstance(agent.heard.get(timeout=SOON_S), Unheard)
+        agent.cluster = replace(agent.cluster, regrouping=None)
+        agent.silent()
+        assert isinstance(listener.came.get(timeout=SOON_S), pb.ViewInfo)
+        assert listener.came.empty()

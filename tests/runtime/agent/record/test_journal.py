@@ -1,0 +1,219 @@
+"""The job's folder."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kungfu.errors import UsageError
+from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.job_api.job_file import JobFile, read_job_file, write_job_file
+from tests.runtime.agent.record.full_disk import full_disk
+
+TOO_LARGE, NO_ROOM = os.strerror(errno.EFBIG), os.strerror(errno.ENOSPC)
+
+
+def test_every_line_is_an_object_with_its_time_and_there_at_once(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "deep" / "run", clock=lambda: 12.3456789)
+    journal.write("events", {"event": "view", "peers": [0, 1]})
+    journal.write("events", {"event": "failed", "error": 'two\nlines, a "quote" and ü'})
+    journal.write("metrics", {"step": 1, "loss": None})
+    events = (journal.folder / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in events] == [
+        {"time": 12.345679, "event": "view", "peers": [0, 1]},
+        {"time": 12.345679, "event": "failed", "error": 'two\nlines, a "quote" and ü'},
+    ]
+    assert json.loads((journal.folder / "metrics.jsonl").read_text()) == {"time": 12.345679, "step": 1, "loss": None}
+    journal.close()
+    journal.close()
+
+
+def test_lines_of_several_threads_stay_whole(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    together = threading.Barrier(4)
+
+    def write(who: int) -> None:
+        together.wait(10.0)
+        for number in range(200):
+            journal.write("events", {"who": who, "number": number, "text": "x" * 500})
+
+    threads = [threading.Thread(target=write, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10.0)
+    journal.close()
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    for who in range(4):
+        assert [line["number"] for line in lines if line["who"] == who] == list(range(200))
+
+
+def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text("the story of another run\n")
+    with pytest.raises(UsageError, match=r"holds the record of a run already; delete it or give another folder"):
+        Journal(tmp_path)
+    assert (tmp_path / "events.jsonl").read_text() == "the story of another run\n"
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"--logdir .*file/run: .*; give a folder that can be written"):
+        Journal(tmp_path / "file" / "run")
+
+
+def test_each_peer_has_a_log_of_its_own(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    assert journal.log_of(3) == tmp_path / "peers" / "peer-3.log"
+    assert journal.log_of(3).parent.is_dir()
+    journal.close()
+
+
+def test_a_trace_ends_before_it_grows_beyond_its_limit_and_says_so(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, trace_limit_bytes=25)
+    journal.append("trace", ['{"step":1}', '{"step":2}', '{"step":3}'])
+    journal.append("trace", ["{}"])
+    journal.close()
+    assert (tmp_path / "trace.jsonl").read_text().splitlines() == [
+        '{"step":1}',
+        '{"step":2}',
+        '{"cut": true, "limit_bytes": 25}',
+    ]
+
+
+def test_without_a_limit_to_fill_there_is_no_trace(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, trace_limit_bytes=0)
+    journal.append("trace", ['{"step":1}'])
+    journal.close()
+    assert not (tmp_path / "trace.jsonl").exists()
+
+
+# ---- a disk without room --------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    now = 10.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def opened(folder: Path, **options: Any) -> tuple[Journal, Clock, list[Mapping[str, Any]]]:
+    """A journal, its clock, and what it tells a person."""
+    clock, told = Clock(), list[Mapping[str, Any]]()
+    journal = Journal(folder, clock=clock, **options)
+    journal.tell = told.append
+    return journal, clock, told
+
+
+def events_in(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def test_a_full_disk_is_told_once_and_the_record_says_what_it_lacks_when_there_is_room(tmp_path: Path) -> None:
+    journal, clock, told = opened(tmp_path)
+    journal.write("events", {"event": "view"})
+    with full_disk():
+        line = journal.write("events", {"event": "rescale"})
+        clock.now = 12.0
+        journal.append("metrics", ['{"step":1}', '{"step":2}'])
+        journal.append("trace", ['{"step":1}'])
+        clock.now = 14.0
+        journal.write("events", {"event": "recovered"})
+    assert json.loads(line)["event"] == "rescale", "the other hosts get it"
+    assert told == [{"event": "unrecorded", "file": "events.jsonl", "error": TOO_LARGE}]
+    clock.now = 16.0
+    journal.write("events", {"event": "decision"})
+    journal.append("metrics", ['{"step":3}'])
+    journal.append("trace", ['{"step":3}'])
+    lacks = [
+        {"event": "gap", "file": "events.jsonl", "from": 10.0, "to": 14.0, "lines": 2, "error": TOO_LARGE},
+        {"event": "gap", "file": "metrics.jsonl", "from": 12.0, "to": 12.0, "lines": 2, "error": TOO_LARGE},
+        {"event": "gap", "file": "trace.jsonl", "from": 12.0, "to": 12.0, "lines": 1, "error": TOO_LARGE},
+    ]
+    assert [{**event, "time": 16.0} for event in lacks] == [
+        event for event in events_in(tmp_path) if event["event"] == "gap"
+    ]
+    assert [event["event"] for event in events_in(tmp_path) if event["event"] != "gap"] == ["view", "decision"]
+    assert told[1:] == lacks
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step":3}\n'
+
+
+def test_a_file_that_never_has_room_again_is_told_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    journal, clock, told = opened(tmp_path)
+    journal.append("metrics", ['{"step":1}'])
+    clock.now = 25.0
+    journal.append("metrics", ['{"step":2}'])
+    journal.close()
+    journal.close()
+    lacks = {"event": "gap", "file": "metrics.jsonl", "from": 10.0, "to": 25.0, "lines": 2, "error": NO_ROOM}
+    assert told == [{"event": "unrecorded", "file": "metrics.jsonl", "error": NO_ROOM}, lacks]
+    assert events_in(tmp_path) == [{"time": 25.0, **lacks}]
+
+
+def test_a_record_that_ends_on_a_full_disk_is_told_to_the_person(tmp_path: Path) -> None:
+    journal, clock, told = opened(tmp_path)
+    journal.write("events", {"event": "view"})
+    with full_disk():
+        journal.write("events", {"event": "ended"})
+        clock.now = 11.0
+        journal.close()
+    assert [event["event"] for event in events_in(tmp_path)] == ["view"]
+    assert [(one["event"], one["file"]) for one in told] == [
+        ("unrecorded", "events.jsonl"),
+        ("gap", "events.jsonl"),
+    ]
+
+
+def test_a_disk_that_fails_and_works_by_turns_is_told_once_a_minute(tmp_path: Path) -> None:
+    journal, clock, told = opened(tmp_path)
+    for _ in range(100):
+        clock.now += 2.0
+        with full_disk():
+            journal.write("events", {"event": "lost"})
+        clock.now += 2.0
+        journal.write("events", {"event": "kept"})
+    kinds = [event["event"] for event in events_in(tmp_path)]
+    assert (kinds.count("kept"), kinds.count("gap")) == (100, 100)
+    assert len([one for one in told if one["event"] == "unrecorded"]) == 7
+    assert len([one for one in told if one["event"] == "gap"]) == 7
+
+
+def test_what_a_peer_prints_meanwhile_is_missing_in_its_log_which_says_so(tmp_path: Path) -> None:
+    journal, clock, told = opened(tmp_path)
+    output = journal.output_of(3)
+    output.write(b"one\n")
+    with full_disk():
+        output.write(b"two\n")
+        output.write(b"three\n")
+    clock.now = 12.0
+    output.write(b"four\n")
+    output.close()
+    missing = f"[kungfu: 2 lines are missing here, which could not be written: {TOO_LARGE}]"
+    assert (tmp_path / "peers" / "peer-3.log").read_text().splitlines() == ["one", missing, "four"]
+    assert [(event["event"], event["file"], event["lines"]) for event in events_in(tmp_path)] == [
+        ("gap", "peers/peer-3.log", 2)
+    ]
+    assert [one["event"] for one in told] == ["unrecorded", "gap"]
+
+
+def test_a_small_file_is_written_as_soon_as_there_is_room(tmp_path: Path) -> None:
+    journal, _, told = opened(tmp_path)
+    content = JobFile("job", "127.0.0.1:1", "ab", 1, 2.0)
+    with full_disk():
+        journal.keep("job.json", partial(write_job_file, tmp_path, content))
+        journal.append("metrics", ['{"step":1}'])
+    assert {path.name for path in tmp_path.iterdir()} == {"events.jsonl", "metrics.jsonl", "trace.jsonl", "peers"}
+    assert told == [{"event": "unrecorded", "file": "job.json", "error": TOO_LARGE}]
+    journal.append("trace", ['{"step":1}'])
+    assert read_job_file(tmp_path) == content

@@ -1,0 +1,92 @@
+"""One file of the record, on disks with and without room."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from kungfu.runtime.agent.record.log_file import Gap, LogFile, merged
+from tests.runtime.agent.record.full_disk import full_disk
+
+TOO_LARGE = os.strerror(errno.EFBIG)
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_lines_that_find_no_room_are_counted_and_the_file_goes_on_behind_a_whole_line(tmp_path: Path) -> None:
+    clock = Clock()
+    file = LogFile(tmp_path / "log", clock=clock)
+    assert file.write(b"one\ntwo\n") is None
+    with full_disk(room_bytes=11):
+        assert file.write(b"three is cut in its middle\n") is None
+        clock.now = 103.0
+        assert file.write(b"four\nfive") is None
+    assert file.gap == Gap(100.0, 103.0, 3, TOO_LARGE)
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+    clock.now = 104.5
+    assert file.write(b"six\n") == Gap(100.0, 103.0, 3, TOO_LARGE)
+    assert file.gap is None
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\nsix\n"
+
+
+def test_a_disk_that_failed_is_tried_again_once_a_second_and_also_when_the_clock_was_put_back(tmp_path: Path) -> None:
+    clock = Clock()
+    file = LogFile(tmp_path / "log", clock=clock)
+    with full_disk():
+        file.write(b"lost\n")
+    clock.now += 0.9
+    assert file.write(b"lost as well, though there is room\n") is None
+    assert file.write(b"asked for\n", at_once=True) is not None
+    with full_disk():
+        file.write(b"lost\n")
+    clock.now -= 3600.0
+    assert file.write(b"after\n") is not None
+    assert (tmp_path / "log").read_text() == "asked for\nafter\n"
+
+
+def test_a_file_can_say_itself_where_lines_are_missing(tmp_path: Path) -> None:
+    clock = Clock()
+    file = LogFile(tmp_path / "log", clock=clock, mark=lambda gap: f"{gap.lines} lost\n".encode())
+    file.write(b"one\n")
+    with full_disk():
+        file.write(b"two\n")
+    clock.now += 1.0
+    file.write(b"three\n")
+    assert (tmp_path / "log").read_text() == "one\n1 lost\nthree\n"
+
+
+def test_a_folder_that_has_become_a_file_costs_the_lines_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "peers").write_text("")
+    file = LogFile(tmp_path / "peers" / "peer-0.log", clock=Clock())
+    file.write(b"one\n")
+    assert file.gap == Gap(100.0, 100.0, 1, os.strerror(errno.EEXIST))
+
+
+def test_a_device_without_room_costs_the_lines_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "log").symlink_to("/dev/full")
+    file = LogFile(tmp_path / "log", clock=Clock())
+    file.write(b"one\n")
+    assert file.gap == Gap(100.0, 100.0, 1, os.strerror(errno.ENOSPC))
+    file.close()
+    file.close()
+    assert file.write(b"after the end\n") is None
+
+
+def test_two_gaps_between_which_nothing_could_be_told_are_one() -> None:
+    def gaps() -> Iterator[Gap]:
+        yield Gap(1.0, 2.0, 3, "first")
+        yield Gap(5.0, 6.0, 4, "second")
+
+    whole = None
+    for gap in gaps():
+        whole = merged(whole, gap)
+    assert whole == Gap(1.0, 6.0, 7, "first")

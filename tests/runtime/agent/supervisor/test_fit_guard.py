@@ -1,0 +1,89 @@
+"""A script that ``kungfu-run`` starts is what it is under ``python``; what it says of ``fit`` is in ``tests/jobs``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kungfu.runtime.agent.supervisor import fit_guard
+from kungfu.runtime.agent.supervisor.fit_guard import guarded
+
+LOOKS = """
+import multiprocessing, os, pickle, sys
+import beside
+
+class Own:
+    pass
+
+def main():
+    print(sys.argv, __name__, __file__, __spec__, __package__, __doc__, sys.path[0], beside.__file__)
+    print(sys.modules["__main__"].Own is Own, type(pickle.loads(pickle.dumps(Own()))) is Own, __builtins__ is not None)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(doubled, [3]))
+
+def doubled(x):
+    return 2 * x
+
+if __name__ == "__main__":
+    main()
+"""
+ENDS = {
+    "exit": "import sys, atexit\natexit.register(lambda: print('at the end', flush=True))\nsys.exit(7)",
+    "text": "raise SystemExit('no such thing')",
+    "error": "def outer():\n    inner()\ndef inner():\n    raise ValueError('wrong')\nouter()",
+    "syntax": "def (:",
+    "chain": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError('k') from error",
+}
+
+
+def ran(folder: Path, *before: str) -> tuple[int, str, str]:
+    line = [sys.executable, *before, "scripts/train.py", "--epochs", "3"]
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def script(folder: Path, text: str) -> None:
+    (folder / "scripts").mkdir()
+    (folder / "scripts" / "train.py").write_text(text)
+    (folder / "scripts" / "beside.py").write_text("")
+
+
+def test_a_script_sees_what_it_sees_under_python(tmp_path: Path) -> None:
+    script(tmp_path, LOOKS)
+    plain = ran(tmp_path)
+    assert plain[0] == 0, plain[2]
+    assert ran(tmp_path, fit_guard.__file__) == plain
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_script_ends_as_under_python_with_the_same_words(how: str, tmp_path: Path) -> None:
+    script(tmp_path, ENDS[how])
+    plain = ran(tmp_path)
+    assert plain[0] != 0
+    assert ran(tmp_path, fit_guard.__file__) == plain
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["bash", "run.sh"],
+        ["python", "-c", "print(1)"],
+        ["python", "-W", "error", "train.py"],
+        ["python3", "-m", "pkg.train", "a.py"],
+        ["python", "folder"],
+        ["python"],
+        ["./train.py"],
+        [],
+    ],
+)
+def test_what_is_no_python_with_a_script_is_started_as_it_is(command: list[str]) -> None:
+    assert guarded(command) == command
+
+
+@pytest.mark.parametrize("command", [["/opt/bin/python3.12", "-u", "-B", "train.py", "-x"], ["python", "train.py"]])
+def test_a_script_is_started_behind_the_guard_and_keeps_its_words(command: list[str]) -> None:
+    place = next(i for i, word in enumerate(command) if word == "train.py")
+    assert guarded(command) == [*command[:place], fit_guard.__file__, *command[place:]]

@@ -1,0 +1,356 @@
+"""Processes of a host: their share of it, their output, their end. Each test ends what it started, by its id."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kungfu.runtime.agent.record.log_file import LogFile
+from kungfu.runtime.agent.supervisor.launch import (
+    TAIL_LINES,
+    Process,
+    bury,
+    end,
+    end_all,
+    share_of_host,
+    start,
+    threads_each,
+)
+
+DEADLINE_S = 20.0
+PYTHON = (sys.executable, "-c")
+
+
+@contextmanager
+def started(log: Path, *command: str, environment: Mapping[str, str] = os.environ) -> Iterator[Process]:
+    """A peer; whatever happens it is gone afterwards, with all that it started."""
+    process = start(list(command), environment=environment, log=LogFile(log, clock=time.time))
+    try:
+        yield process
+    finally:
+        end(process, signal.SIGKILL)
+        process.child.wait(DEADLINE_S)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process ends within the deadline, ours or not."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    readable, _, _ = select.select([descriptor], [], [], DEADLINE_S)
+    os.close(descriptor)
+    return bool(readable)
+
+
+# ---- share of the host ----------------------------------------------------------------------------------------------
+
+
+def test_peers_share_the_cores_and_always_have_two_threads_between_ops() -> None:
+    cores = len(psutil.Process().cpu_affinity())
+    alone = share_of_host({}, place=0, peers=1, gpus=0)
+    crowded = share_of_host({}, place=0, peers=1000, gpus=0)
+    assert alone["OMP_NUM_THREADS"] == alone["TF_NUM_INTRAOP_THREADS"] == str(cores)
+    assert (crowded["OMP_NUM_THREADS"], crowded["TF_NUM_INTEROP_THREADS"]) == ("1", "2")
+
+
+def test_a_job_has_one_number_of_threads_unless_the_user_says_otherwise() -> None:
+    share = share_of_host({}, place=0, peers=1000, gpus=0, threads=3)
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+    assert [share[name] for name in names] == ["3", "3", "3"]
+    own = share_of_host({"TF_NUM_INTRAOP_THREADS": "7"}, place=0, peers=1, gpus=0, threads=3)
+    assert [own[name] for name in names] == ["3", "7", "3"]
+    assert threads_each(1000) == 1
+
+
+def test_gpus_go_round_and_are_not_mentioned_where_there_are_none() -> None:
+    given = [share_of_host({}, place=place, peers=5, gpus=2)["CUDA_VISIBLE_DEVICES"] for place in range(5)]
+    assert given == ["0", "1", "0", "1", "0"]
+    assert "CUDA_VISIBLE_DEVICES" not in share_of_host({}, place=0, peers=1, gpus=0)
+
+
+def test_what_the_user_set_stays() -> None:
+    own = {"OMP_NUM_THREADS": "9", "TF_NUM_INTEROP_THREADS": "3", "CUDA_VISIBLE_DEVICES": "", "HOME": "/tmp"}
+    share = share_of_host(own, place=1, peers=2, gpus=4)
+    assert own.items() <= share.items()
+    assert share["TF_NUM_INTRAOP_THREADS"] == share_of_host({}, place=1, peers=2, gpus=4)["TF_NUM_INTRAOP_THREADS"]
+
+
+# ---- output and ends ------------------------------------------------------------------------------------------------
+
+
+def test_output_goes_to_the_log_the_listener_and_the_tail_and_the_end_comes_after_it(tmp_path: Path) -> None:
+    program = "import sys; print('one'); print('two', file=sys.stderr, flush=True); print('\\xff-ü'); sys.exit(7)"
+    lines, ends = list[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "peers" / "peer-0.log", *PYTHON, program) as process:
+        process.listen(lines.append, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 7
+    assert sorted(lines) == ["one", "two", "ÿ-ü"]
+    assert list(process.tail) == lines
+    assert (tmp_path / "peers" / "peer-0.log").read_text().splitlines() == lines
+
+
+def test_bytes_that_are_no_text_do_not_stop_the_listener(tmp_path: Path) -> None:
+    program = "import sys; sys.stdout.buffer.write(b'\\xff\\xfe\\nafter\\n')"
+    lines, ends = list[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, program) as process:
+        process.listen(lines.append, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 0
+    assert lines == ["\N{REPLACEMENT CHARACTER}" * 2, "after"]
+    assert (tmp_path / "log").read_bytes() == b"\xff\xfe\nafter\n"
+
+
+def test_the_tail_holds_the_last_lines_and_the_log_all_of_them(tmp_path: Path) -> None:
+    ends = queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, "for number in range(500): print(number)") as process:
+        process.listen(lambda line: None, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 0
+    assert list(process.tail) == [str(number) for number in range(500 - TAIL_LINES, 500)]
+    assert len((tmp_path / "log").read_text().splitlines()) == 500
+
+
+def test_the_environment_is_the_one_that_was_given_and_there_is_no_input(tmp_path: Path) -> None:
+    program = "import os, sys; print(sorted(set(os.environ) - {'LC_CTYPE'}), repr(sys.stdin.read()))"
+    lines, ends = list[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, program, environment={"KEY": "value"}) as process:
+        process.listen(lines.append, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 0
+    assert lines == ["['KEY'] ''"]
+
+
+def test_a_peer_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    program = """if True:
+        import subprocess, sys
+        child = subprocess.Popen([sys.executable, "-c", "print('up', flush=True); input()"], stdin=subprocess.PIPE)
+        print(child.pid, flush=True)
+        child.wait()
+    """
+    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, program) as process:
+        process.listen(lines.put, ends.put)
+        said = {lines.get(timeout=DEADLINE_S), lines.get(timeout=DEADLINE_S)}
+        (grandchild,) = said - {"up"}
+        end(process, signal.SIGKILL)
+        assert ends.get(timeout=DEADLINE_S) == -signal.SIGKILL
+        assert ended(int(grandchild))
+
+
+@pytest.mark.slow  # the agent gives the output a second to end by itself
+def test_the_end_of_a_peer_is_seen_though_a_child_of_it_holds_the_output_open(tmp_path: Path) -> None:
+    program = """if True:
+        import subprocess, sys
+        child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        print(child.pid, flush=True)
+    """
+    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, program) as process:
+        process.listen(lines.put, ends.put)
+        left_behind = int(lines.get(timeout=DEADLINE_S))
+        try:
+            assert ends.get(timeout=DEADLINE_S) == 0
+            assert psutil.pid_exists(left_behind)
+        finally:
+            os.kill(left_behind, signal.SIGKILL)
+        assert ended(left_behind)
+
+
+def test_to_end_what_has_ended_already_does_nothing(tmp_path: Path) -> None:
+    ends = queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, "pass") as process:
+        process.listen(lambda line: None, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 0
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            end(process, how)
+        assert process.child.wait(DEADLINE_S) == 0
+        end(process, signal.SIGKILL)
+
+
+NOTICED = "import kungfu.runtime.preemption as n; n.heed_notices(lambda: None); "
+IGNORING = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+WAITING = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
+
+
+@pytest.mark.parametrize(
+    ("programs", "grace_s", "codes", "seconds"),
+    [
+        ([WAITING, WAITING], 20.0, [-15, -15], (0.0, 5.0)),
+        ([NOTICED + WAITING, WAITING], 20.0, [143, -15], (0.2, 5.0)),
+        ([IGNORING + WAITING, WAITING], 1.2, [-9, -15], (1.2, 6.0)),
+    ],
+    ids=["at-once", "noticed", "forced"],
+)
+def test_all_are_ended_some_at_the_second_request_and_some_by_force(
+    tmp_path: Path, programs: list[str], grace_s: float, codes: list[int], seconds: tuple[float, float]
+) -> None:
+    with ExitStack() as stack:
+        logs = [tmp_path / str(place) for place in range(len(programs))]
+        peers = [
+            stack.enter_context(started(log, *PYTHON, program)) for log, program in zip(logs, programs, strict=True)
+        ]
+        up = queue.SimpleQueue[object]()
+        for peer in peers:
+            peer.listen(up.put, lambda code: None)
+            assert up.get(timeout=DEADLINE_S) == "up"
+        began = time.monotonic()
+        end_all(peers, grace_s=grace_s)
+        assert seconds[0] <= time.monotonic() - began < seconds[1]
+        assert [peer.child.returncode for peer in peers] == codes
+
+
+def test_peers_die_with_their_agent(tmp_path: Path) -> None:
+    agent = """if True:
+        import os, sys, time
+        from pathlib import Path
+        from kungfu.runtime.agent.supervisor.launch import start
+        from kungfu.runtime.agent.record.log_file import LogFile
+
+        peer = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
+        process = start(peer, environment=dict(os.environ), log=LogFile(Path(sys.argv[1]), clock=time.time))
+        assert process.child.stdout.readline() == b"up\\n"
+        print(process.pid, flush=True)
+        process.child.wait()
+    """
+    with subprocess.Popen([sys.executable, "-c", agent, str(tmp_path / "log")], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        peer = int(parent.stdout.readline())
+        assert psutil.pid_exists(peer)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(DEADLINE_S)
+    assert ended(peer)
+
+
+# Starts a child that leaves its session, and says its number.
+LEAVING_SESSION = """if True:
+    import os, signal, subprocess, sys
+    waiting = "import os, signal; os.setsid(); signal.signal(15, signal.SIG_IGN); print(os.getpid(), flush=True)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", waiting + "; signal.pause()"])
+"""
+
+
+def test_all_that_a_peer_started_ends_with_a_killed_agent_in_whatever_session_it_is_and_so_do_its_files(
+    tmp_path: Path,
+) -> None:
+    agent = """if True:
+        import os, sys
+        from kungfu.runtime.agent.supervisor.launch import start
+
+        class Log:
+            def write(self, data): pass
+            def close(self): pass
+
+        peer = [sys.executable, "-S", "-c", sys.argv[1] + "    signal.pause()"]
+        process = start(peer, environment=dict(os.environ), log=Log(), folder=sys.argv[2])
+        child = int(process.child.stdout.readline())
+        print(process.pid, process.child.pid, child, flush=True)
+        process.child.wait()
+    """
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    (folder / "__autograph_generated_file.py").touch()
+    line = [sys.executable, "-c", agent, LEAVING_SESSION, str(folder)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        numbers = [int(word) for word in parent.stdout.readline().split()]
+        assert len(numbers) == 3
+        assert all(psutil.pid_exists(number) for number in numbers)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(DEADLINE_S)
+    assert all(ended(number) for number in numbers)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("how", ["killed", "fails"])
+def test_what_has_left_the_session_of_a_peer_ends_with_it_where_it_is_killed_or_buried(
+    tmp_path: Path, how: str
+) -> None:
+    last = "    signal.pause()" if how == "killed" else "    sys.exit(3)"
+    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, LEAVING_SESSION + last) as process:
+        process.listen(lines.put, ends.put)
+        child = int(lines.get(timeout=DEADLINE_S))
+        if how == "killed":
+            end(process, signal.SIGKILL)
+        assert ends.get(timeout=DEADLINE_S) == (-9 if how == "killed" else 3)
+        if how == "fails":
+            assert psutil.pid_exists(child)
+            bury(process)
+        assert ended(child)
+
+
+def test_a_peer_that_has_ended_leaves_no_zombie_though_nobody_asks_for_it(tmp_path: Path) -> None:
+    ends = queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, "pass") as process:
+        process.listen(lambda line: None, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 0
+        assert ended(process.child.pid)
+        until = time.monotonic() + DEADLINE_S
+        while psutil.pid_exists(process.child.pid):  # until it is reaped by the thread that waits for it
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert not psutil.pid_exists(process.pid)
+
+
+def test_a_peer_does_not_outlive_its_parent(tmp_path: Path) -> None:
+    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, WAITING) as process:
+        process.listen(lines.put, ends.put)
+        assert lines.get(timeout=DEADLINE_S) == "up"
+        process.child.kill()
+        assert ends.get(timeout=DEADLINE_S) == -signal.SIGKILL
+        assert ended(process.pid)
+
+
+def test_sigterm_to_every_process_of_a_host_is_the_peers_own_affair(tmp_path: Path) -> None:
+    program = """if True:
+        import signal
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, lambda number, frame: print(signal.Signals(number).name, flush=True))
+        print("up", flush=True)
+        while True:
+            signal.pause()
+    """
+    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
+    with started(tmp_path / "log", *PYTHON, program) as process:
+        process.listen(lines.put, ends.put)
+        assert lines.get(timeout=DEADLINE_S) == "up"
+        process.child.send_signal(signal.SIGTERM)  # as Slurm and systemd do it, with all of a job's processes
+        os.kill(process.pid, signal.SIGTERM)
+        assert lines.get(timeout=DEADLINE_S) == "SIGTERM"
+        end(process, signal.SIGUSR1)
+        assert lines.get(timeout=DEADLINE_S) == "SIGUSR1"
+        assert ends.empty()
+
+
+def test_a_peer_whose_agent_died_before_it_came_up_gives_up(tmp_path: Path) -> None:
+    from kungfu.runtime.agent.supervisor import shim
+
+    ours, theirs = socket.socketpair()
+    ours.close()  # as the agent's end is when the agent has died
+    line = str(theirs.fileno())
+    command = [sys.executable, "-S", "-E", shim.__file__, line, "", sys.executable, "-c", "print('ran')"]
+    with theirs:
+        finished = subprocess.run(
+            command, capture_output=True, timeout=DEADLINE_S, check=False, pass_fds=[theirs.fileno()]
+        )
+    assert (finished.returncode, finished.stdout) == (1, b"")
+
+
+@pytest.mark.parametrize("command", ["no-such-program", "/no/such/program"])
+def test_a_command_that_cannot_be_run_is_an_end_with_an_error(command: str, tmp_path: Path) -> None:
+    ends = queue.SimpleQueue[int]()
+    with started(tmp_path / "log", command) as process:
+        process.listen(lambda line: None, ends.put)
+        assert ends.get(timeout=DEADLINE_S) == 1
+    assert process.tail[-1].startswith("FileNotFoundError")

@@ -1,0 +1,164 @@
+"""Which seat of its host a peer gets, and which device with it; the devices are names, no machine has them."""
+
+from __future__ import annotations
+
+import queue
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.agent.supervisor.household import Household
+from kungfu.runtime.agent.supervisor.launch import share_of_host
+from kungfu.runtime.agent.supervisor.seats import AVOIDED_S, devices_of, seat_for
+from kungfu.runtime.settings import Deadlines, Limits, Settings
+
+DEADLINE_S = 20.0
+MIG = "MIG-GPU-8f2a/1/0"
+
+
+@pytest.mark.parametrize(
+    ("environment", "gpus", "devices"),
+    [
+        ({}, 0, ()),
+        ({}, 2, ("0", "1")),
+        ({"CUDA_VISIBLE_DEVICES": "4,5"}, 8, ("4", "5")),
+        ({"CUDA_VISIBLE_DEVICES": " 1 , 0 "}, 2, ("1", "0")),
+        ({"CUDA_VISIBLE_DEVICES": f"GPU-8f2a,{MIG}"}, 2, ("GPU-8f2a", MIG)),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 2, ()),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, 2, ()),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 2, ()),
+        ({"CUDA_VISIBLE_DEVICES": "1,-1,0"}, 2, ("1",)),
+        ({"CUDA_VISIBLE_DEVICES": "3", "SLURM_JOB_GPUS": "2,3", "NVIDIA_VISIBLE_DEVICES": "all"}, 8, ("3",)),
+        ({"SLURM_STEP_GPUS": "2", "SLURM_JOB_GPUS": "2,3"}, 8, ("2",)),
+        ({"SLURM_JOB_GPUS": "2,3", "NVIDIA_VISIBLE_DEVICES": "all"}, 8, ("2", "3")),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, 2, ("0", "1")),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, 2, ()),
+        ({"NVIDIA_VISIBLE_DEVICES": "none"}, 2, ()),
+        ({"NVIDIA_VISIBLE_DEVICES": "5,6"}, 2, ("0", "1")),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, 2, ("GPU-a", "GPU-b")),
+    ],
+)
+def test_the_devices_are_those_that_the_user_slurm_or_the_container_names(
+    environment: dict[str, str], gpus: int, devices: tuple[str, ...]
+) -> None:
+    assert devices_of(environment, gpus=gpus) == devices
+
+
+def given(environment: dict[str, str], *, peers: int, gpus: int = 0) -> list[str | None]:
+    shares = [share_of_host(environment, place=place, peers=peers, gpus=gpus) for place in range(peers)]
+    return [share.get("CUDA_VISIBLE_DEVICES") for share in shares]
+
+
+def test_what_the_user_names_is_divided_and_does_not_go_whole_to_every_peer() -> None:
+    assert given({"CUDA_VISIBLE_DEVICES": "4,GPU-b,6"}, peers=3) == ["4", "GPU-b", "6"]
+    assert given({"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, peers=2) == ["4", "5"]
+    assert given({"CUDA_VISIBLE_DEVICES": ""}, peers=2, gpus=2) == ["", ""]
+
+
+def test_where_there_are_fewer_devices_than_slots_they_go_round_and_no_peer_takes_all_the_memory() -> None:
+    assert given({"CUDA_VISIBLE_DEVICES": "4,5"}, peers=5) == ["4", "5", "4", "5", "4"]
+    shared = share_of_host({"CUDA_VISIBLE_DEVICES": "4"}, place=0, peers=2, gpus=0)
+    alone = share_of_host({"CUDA_VISIBLE_DEVICES": "4,5"}, place=0, peers=2, gpus=0)
+    own = {"CUDA_VISIBLE_DEVICES": "4", "TF_FORCE_GPU_ALLOW_GROWTH": "false"}
+    assert shared["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    assert "TF_FORCE_GPU_ALLOW_GROWTH" not in alone
+    assert share_of_host(own, place=0, peers=2, gpus=0)["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"
+
+
+def test_a_seat_that_was_left_not_long_ago_comes_last_and_is_taken_where_there_is_no_other() -> None:
+    def seat(taken: dict[int, int], now: float) -> int:
+        return seat_for(taken, slots=3, over=(), vacated={0: 100.0, 1: 50.0}, now=now)
+
+    assert seat({}, now=110.0) == 2
+    assert seat({7: 2}, now=110.0) == 1
+    assert seat({7: 2, 8: 1}, now=110.0) == 0
+    assert seat({}, now=50.0 + AVOIDED_S) == 1, "a while is over"
+    assert seat({}, now=100.0 + AVOIDED_S) == 0
+
+
+class Heard:
+    """Hears what peers print and that they end."""
+
+    def __init__(self) -> None:
+        self.lines, self.ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
+
+    def printed(self, peer: int, text: str) -> None:
+        self.lines.put(text)
+
+    def ended(self, peer: int, code: int, tail: Sequence[str]) -> None:
+        self.ends.put(peer)
+
+
+def settings_of(peer: int) -> Settings:
+    return Settings("job", peer, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 3), Deadlines())
+
+
+@contextmanager
+def household(
+    tmp_path: Path,
+    program: str,
+    *,
+    slots: int,
+    environment: Mapping[str, str],
+    clock: Callable[[], float] = lambda: 0.0,
+) -> Iterator[tuple[Household, Heard]]:
+    """The peers of a host that run this program; all of them have ended afterwards."""
+    heard, journal = Heard(), Journal(tmp_path / "record")
+    peers = Household(
+        [sys.executable, "-S", "-c", program], environment=environment, slots=slots, journal=journal, listener=heard,
+        clock=clock,
+    )  # fmt: skip
+    try:
+        yield peers, heard
+    finally:
+        peers.close()
+        journal.close()
+
+
+@contextmanager
+def seated(tmp_path: Path, *, slots: int, clock: Callable[[], float]) -> Iterator[Callable[..., str]]:
+    """Gives what starts a peer and says which device it got; of a host with as many devices as slots."""
+    program = "import os, signal; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); signal.pause()"
+    devices = {"CUDA_VISIBLE_DEVICES": ",".join(f"GPU-{number}" for number in range(slots))}
+    with household(tmp_path, program, slots=slots, environment=devices, clock=clock) as (peers, heard):
+
+        def start(peer: int, *, over: Sequence[int] = (), ended: int | None = None) -> str:
+            if ended is not None:
+                peers.kill(ended)
+                assert heard.ends.get(timeout=DEADLINE_S) == ended
+            peers.start(settings_of(peer), joins=True, over=over)
+            return heard.lines.get(timeout=DEADLINE_S)
+
+        yield start
+
+
+def test_the_newcomer_of_an_exchange_gets_the_device_of_the_peer_that_leaves_for_it(tmp_path: Path) -> None:
+    with seated(tmp_path, slots=3, clock=lambda: 0.0) as start:
+        assert [start(peer) for peer in range(3)] == ["GPU-0", "GPU-1", "GPU-2"]
+        assert start(3, over=(2,)) == "GPU-2"
+        assert start(4, over=(1,), ended=2) == "GPU-1"
+
+
+def test_temporary_files_of_the_peers_go_with_the_job(tmp_path: Path) -> None:
+    program = "import tempfile; print(tempfile.mkstemp(prefix='__autograph_generated_file')[1], flush=True)"
+    with household(tmp_path, program, slots=1, environment={"TMPDIR": str(tmp_path)}) as (peers, heard):
+        peers.start(settings_of(0), joins=True)
+        peers.start(settings_of(1), joins=True)
+        files = [Path(heard.lines.get(timeout=DEADLINE_S)) for _ in range(2)]
+        assert [file.parent.parent for file in files] == [tmp_path] * 2
+        assert files[0].parent == files[1].parent
+    assert not files[0].parent.exists()
+
+
+def test_the_device_of_a_peer_that_ended_is_avoided_for_a_while_when_there_is_another(tmp_path: Path) -> None:
+    now = [0.0]
+    with seated(tmp_path, slots=3, clock=lambda: now[0]) as start:
+        assert [start(peer) for peer in range(2)] == ["GPU-0", "GPU-1"]
+        assert start(2, ended=1) == "GPU-2"
+        assert start(3) == "GPU-1", "there is no other"
+        now[0] = 2 * AVOIDED_S
+        assert start(4, ended=3) == "GPU-1"

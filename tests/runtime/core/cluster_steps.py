@@ -1,0 +1,26 @@
+"""Peers, views and runs of events that the tests of the cluster share."""
+
+from __future__ import annotations
+
+from kungfu.runtime.core.cluster import Cluster, Command, Event, Rules, step
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.settings import Deadlines
+
+RULES = Rules(Deadlines(ready_s=100.0, wait_s=10.0))
+
+
+def peer(id_: int) -> Peer:
+    return Peer(id_, f"host:{id_}")
+
+
+def view_of(*ids: int, version: int = 1) -> View:
+    return View(version, tuple(peer(id_) for id_ in ids))
+
+
+def after(cluster: Cluster, *events: Event, now: float = 1.0) -> tuple[Cluster, list[Command]]:
+    """The cluster after the events, and all their commands."""
+    commands: list[Command] = []
+    for event in events:
+        cluster, more = step(cluster, event, now)
+        commands.extend(more)
+    return cluster, commands

@@ -1,0 +1,101 @@
+"""Of several bad ends, which is the root. The outputs are what Python's interpreter prints last."""
+
+from __future__ import annotations
+
+import pytest
+
+from kungfu.runtime.core.failure import EXIT_CODES, Failure, find_root_cause
+
+LOST = ["Traceback (most recent call last):", "kungfu.errors.PeerFailure: lost rank 1 (peer 1)"]
+WAITED = ["kungfu.errors.DeadlineExceeded: waited 60.0 s at barrier 3 for rank 1"]
+RAISED = ["Traceback (most recent call last):", "ValueError: no such layer"]
+USAGE = ["kungfu.errors.PolicyError: rescale takes an agreed signal; write ops.all_reduce(x)"]
+NAMES = {0: "rank 0", 1: "rank 1", 2: "peer 2"}
+
+
+def root(tails: dict[int, list[str]], *, first: int = 0, late: bool = False, **ended: str) -> Failure:
+    ends = dict.fromkeys(tails, "exit code 1") | {int(peer[1:]): how for peer, how in ended.items()}
+    return find_root_cause(ends, tails, names=NAMES, first=first, late=late)
+
+
+@pytest.mark.parametrize(
+    ("tails", "first", "peer"),
+    [
+        ({0: LOST, 1: RAISED}, 0, 1),
+        ({0: LOST, 1: []}, 0, 1),
+        ({0: WAITED, 1: LOST}, 0, 1),
+        ({0: WAITED, 1: RAISED, 2: LOST}, 2, 1),
+        ({0: RAISED, 1: RAISED}, 1, 1),
+        ({0: LOST, 1: LOST}, 1, 1),
+        ({0: WAITED, 1: WAITED}, 0, 0),
+    ],
+    ids=[
+        "an own error before a loss",
+        "a silent death before a loss",
+        "a loss before a wait",
+        "an own error before loss and wait, though it was not the first to be seen",
+        "of two own errors the first",
+        "of two losses the first",
+        "of two waits the first",
+    ],
+)
+def test_the_root_is_the_end_that_no_other_explains(tails: dict[int, list[str]], first: int, peer: int) -> None:
+    assert root(tails, first=first).peer == peer
+
+
+def test_what_is_printed_after_the_error_does_not_hide_it() -> None:
+    noise = [*LOST, "INFO: closing the log", "loss: 0.3", "Epoch: 4"]
+    found = root({0: noise, 1: []}, p1="killed by SIGKILL")
+    assert found.text == "rank 1 (peer 1): killed by SIGKILL"
+
+
+def test_an_error_raised_while_another_was_handled_is_the_peers_own() -> None:
+    both = [*LOST, "During handling of the above exception, another exception occurred:", *RAISED]
+    assert root({0: LOST, 1: both}).peer == 1
+
+
+def test_errors_of_libraries_are_the_peers_own() -> None:
+    graph = ["tensorflow.python.framework.errors_impl.InvalidArgumentError: Graph execution error:"]
+    found = root({0: LOST, 1: graph})
+    assert (found.peer, found.text) == (1, f"rank 1 (peer 1): exit code 1: {graph[0]}")
+
+
+def test_the_headline_and_the_whole_output_come_along() -> None:
+    found = root({2: RAISED}, first=2)
+    assert found == Failure(2, "peer 2: exit code 1: ValueError: no such layer", 1, tuple(RAISED))
+
+
+def test_what_the_agent_lost_yields_to_the_end_that_explains_it() -> None:
+    lost = {-1: "lost rank 1 (peer 1) to take Admit: connection refused"}
+    found = find_root_cause(lost | {1: "killed by SIGKILL"}, {1: []}, names=NAMES, first=-1, late=False)
+    assert (found.peer, found.text, found.code) == (1, "rank 1 (peer 1): killed by SIGKILL", 1)
+    alone = find_root_cause(lost, {}, names=NAMES, first=-1, late=False)
+    assert (alone.peer, alone.text, alone.code) == (-1, lost[-1], 1)
+
+
+def test_who_lost_others_while_the_first_view_was_formed_yields_to_the_one_that_ended() -> None:
+    ended = {0: "lost rank 1, about to install view 1", 1: "exit code 0"}
+    found = find_root_cause(ended, {}, names=NAMES, first=0, late=False, told={0: "loss"})
+    assert (found.peer, found.text) == (1, "rank 1 (peer 1): exit code 0")
+
+
+def test_what_a_peer_said_itself_counts_and_not_what_it_printed() -> None:
+    ended = {0: "exit code 1", 1: "exit code 1"}
+    found = find_root_cause(ended, {0: RAISED, 1: LOST}, names=NAMES, first=0, late=False, told={0: "loss", 1: "usage"})
+    assert (found.peer, found.code) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("tail", "how", "late", "code"),
+    [
+        (RAISED, "exit code 1", False, 1),
+        ([], "killed by SIGKILL", False, 1),
+        (LOST, "exit code 1", False, 1),
+        (USAGE, "exit code 1", False, 2),
+        (WAITED, "exit code 1", False, 3),
+        ([], "waited 300 s for peer 0; it has called kf.attach()", True, 3),
+    ],
+)
+def test_the_exit_code_says_who_has_to_act(tail: list[str], how: str, late: bool, code: int) -> None:
+    assert root({0: tail}, late=late, p0=how).code == code
+    assert code in EXIT_CODES

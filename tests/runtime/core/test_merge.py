@@ -1,0 +1,97 @@
+"""What several rules and somebody outside ask of one barrier: the table of the module, and what always holds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.runtime.core.decide import Leave, Prepared, Terms, When, Wish, decide, meant_size
+from kungfu.runtime.core.merge import merged
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.settings import Limits
+
+
+def size(number: int, *, rule: str = "grow") -> Wish:
+    return Wish(number, "local_batch_size", rule, 7)
+
+
+def peers(*ids: int, when: When = "now", rule: str = "slow", host: int | None = None, of: int = 4) -> Wish:
+    left = of - (len(ids) if when == "now" else 0)
+    return Wish(left, "local_batch_size", rule, 7, leave=Leave(ids, when, host))
+
+
+def asked(wish: Wish | None) -> list[str]:
+    return [] if wish is None else [one.rule for one in wish.parts]
+
+
+@pytest.mark.parametrize(
+    ("rules", "outside", "taken", "superseded"),
+    [
+        ([], None, [], []),
+        ([size(3)], None, ["grow"], []),
+        ([peers(1), size(3)], None, ["grow", "slow"], []),
+        ([peers(1), peers(2, when="replaced", rule="worn")], None, ["slow", "worn"], []),
+        ([size(3), size(5, rule="hook")], None, ["grow"], [("hook", "grow")]),
+        ([size(3), peers(1)], size(2, rule="resize"), ["resize", "slow"], [("grow", "resize")]),
+        ([size(3), peers(1)], peers(2, rule="scale-in"), ["scale-in", "slow"], [("grow", "scale-in")]),
+        (
+            [size(3), peers(1, when="replaced"), peers(3, rule="worn")],
+            peers(2, when="replaced", rule="migrate", host=1),
+            ["migrate", "worn"],
+            [("grow", "migrate"), ("slow", "migrate")],
+        ),
+        ([size(3), peers(1)], peers(2, when="replaced", rule="migrate"), ["grow", "migrate", "slow"], []),
+        ([size(3)], peers(2, when="noticed", rule="notice"), ["grow", "notice"], []),
+        ([], peers(2, when="noticed", rule="notice"), ["notice"], []),
+    ],
+)
+def test_what_is_asked_beside_each_other_is_one_request_or_one_of_both_is_superseded(
+    rules: list[Wish], outside: Wish | None, taken: list[str], superseded: list[tuple[str, str]]
+) -> None:
+    wish, passed_over = merged(rules, outside)
+    assert asked(wish) == taken
+    assert [(one.wish.rule, one.by) for one in passed_over] == superseded
+
+
+def test_what_was_merged_can_be_merged_again() -> None:
+    rules, _ = merged([peers(1), size(3)])
+    assert rules is not None
+    wish, superseded = merged([rules], size(5, rule="resize"))
+    assert (asked(wish), [one.wish for one in superseded]) == (["resize", "slow"], [size(3)])
+
+
+LIMITS = Limits(1, 6)
+masks = st.sets(st.integers(0, 6)).map(sorted)
+rules_called = st.sampled_from("abc")
+naming = st.builds(
+    lambda ids, when, rule: peers(*ids, when=when, rule=rule), masks, st.sampled_from(When.__args__), rules_called
+)
+anything = st.lists(st.builds(size, st.integers(-2, 9), rule=rules_called) | naming, max_size=4)
+
+
+@given(st.integers(1, 6), anything, st.none() | st.builds(size, st.integers(1, 6), rule=st.just("resize")))
+def test_whatever_is_asked_together_is_taken_or_superseded_and_leaves_a_job_with_work(
+    peers_now: int, rules: list[Wish], outside: Wish | None
+) -> None:
+    wish, superseded = merged(rules, outside)
+    parts = [] if wish is None else [*wish.parts]
+    given_ones = [*rules, *([outside] if outside else [])]
+    assert sorted(map(repr, [*parts, *(one.wish for one in superseded)])) == sorted(map(repr, given_ones))
+    assert sum(one.leave is None for one in parts) <= 1
+    view = View(5, tuple(Peer(number, "") for number in range(peers_now)))
+    decision = decide(view, Terms(8 * peers_now, 8.0), LIMITS, wish=wish)
+    now, terms = decision.view, decision.terms
+    assert now.size >= 1
+    assert terms.global_batch_size >= now.size
+    assert {*terms.leaving} <= {*now.ids}
+    assert not terms.target_size or terms.target_size > now.size or terms.leaving
+    if terms.target_size:
+        coming = terms.target_size - now.size + len(terms.leaving)
+        gone = peers_now - now.size
+        assert decision.prepare == peers_now + coming, "the agent counts those who leave, and those who come"
+        assert decision.prepare == terms.target_size + len(terms.leaving) + gone
+        offer = Prepared(tuple(Peer(90 + number, "") for number in range(coming)))
+        reached = decide(now, terms, LIMITS, prepared=offer)
+        assert meant_size(reached.view, reached.terms) == terms.target_size
+        assert {*terms.leaving} & {*reached.view.ids} == {*reached.terms.departing}

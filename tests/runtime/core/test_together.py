@@ -1,0 +1,147 @@
+"""The leader's decisions and the agent's, played against each other: whatever happens when, nobody is left behind.
+
+An offer is on its way until the next barrier, and anything may happen between a barrier's start and the moment at which
+the agent hears what it decided. That is all the delay there is between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.runtime.core.cluster import (
+    Cluster,
+    Command,
+    Ended,
+    Event,
+    Fail,
+    Finishing,
+    Form,
+    InForce,
+    Kill,
+    Offer,
+    Rules,
+    Seen,
+    Tick,
+    Wanted,
+    first,
+    step,
+)
+from kungfu.runtime.core.decide import Prepared, Terms, Wish, decide
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.settings import Deadlines, Limits
+
+LIMITS = Limits(1, 6)
+
+
+@dataclass
+class World:
+    """Two deciders, and what is on its way between them."""
+
+    cluster: Cluster
+    view: View
+    terms: Terms
+    offer: Prepared | None = None
+    now: float = 0.0
+    wanted: int = 0
+    killed: set[int] = field(default_factory=set)
+
+    def tell(self, event: Event) -> None:
+        self.cluster, commands = step(self.cluster, event, self.now)
+        for command in commands:
+            self.perform(command)
+
+    def perform(self, command: Command) -> None:
+        assert not isinstance(command, Fail | Form)
+        if isinstance(command, Offer):
+            assert command.view == self.view
+            self.offer = command.prepared
+        elif isinstance(command, Kill):
+            assert command.peer not in self.view.ids
+            self.killed.add(command.peer)
+
+    def on_the_way(self) -> list[int]:
+        return [peer for peer, entry in sorted(self.cluster.starting.items()) if entry.ready is None]
+
+
+def begun(size: int) -> World:
+    cluster, _ = first(size, rules=Rules(Deadlines(ready_s=100.0)), now=0.0)
+    view = View(1, tuple(Peer(id_, f"host:{id_}") for id_ in range(size)))
+    for peer in view.peers:
+        cluster, _ = step(cluster, Seen(peer, ready=True), 0.0)
+    cluster, _ = step(cluster, InForce(view), 0.0)
+    return World(cluster, view, Terms(8 * size, 8.0), wanted=size)
+
+
+def happen(world: World, what: str, which: int) -> None:
+    """Something between two barriers: a joiner gets ready or ends, time goes by, the killed are gone."""
+    on_the_way = world.on_the_way()
+    if what == "ready" and on_the_way:
+        joiner = on_the_way[which % len(on_the_way)]
+        world.tell(Seen(Peer(joiner, f"host:{joiner}"), ready=True))
+    elif what == "ends" and on_the_way:
+        world.tell(Ended(on_the_way[which % len(on_the_way)], 1))
+    elif what == "late":
+        world.now += 70.0
+        world.tell(Tick())
+    elif what == "gone":
+        for peer in sorted(world.killed & world.cluster.alive):
+            world.tell(Ended(peer, -9))
+
+
+def hold_barrier(world: World, *, wish: Wish | None, meanwhile: list[tuple[str, int]]) -> None:
+    """A barrier as ``Membership`` holds it: take the offer, decide, tell the agent, admit, begin the view."""
+    prepared, world.offer = world.offer, None
+    if wish is not None:
+        world.wanted = wish.size
+    decision = decide(world.view, world.terms, LIMITS, wish=wish, prepared=prepared)
+    for what, which in meanwhile:
+        happen(world, what, which)
+    if decision.prepare is not None:
+        world.tell(Wanted(decision.prepare))
+    leaving = set(world.view.ids) - set(decision.view.ids)
+    joining = set(decision.view.ids) - set(world.view.ids)
+    assert joining <= world.cluster.alive - world.killed
+    world.terms = decision.terms
+    if decision.view != world.view:
+        world.view = decision.view
+        world.tell(InForce(decision.view))
+        assert meanwhile or not (joining and world.offer), (
+            "who has joined is not offered again: that would be one barrier more"
+        )
+    for peer in sorted(leaving):
+        world.tell(Finishing(peer, leaving=True))
+        world.tell(Ended(peer, 0))
+
+
+happenings = st.lists(
+    st.tuples(st.sampled_from(["ready", "ready", "ready", "ends", "late", "gone"]), st.integers(0, 5)), max_size=4
+)
+rounds = st.tuples(happenings, st.none() | st.integers(0, 8), happenings)
+
+
+@given(st.integers(1, 4), st.lists(rounds, max_size=12))
+def test_nobody_is_left_waiting_and_no_wish_stays_pending(size: int, history: list[tuple]) -> None:
+    world = begun(size)
+    for before, target, meanwhile in history:
+        for what, which in before:
+            happen(world, what, which)
+        wish = None if target is None else Wish(target, "local_batch_size", "rule", 1)
+        if wish is not None or world.offer is not None:
+            hold_barrier(world, wish=wish, meanwhile=meanwhile)
+    settle(world)
+    assert world.terms.target_size == 0
+    assert world.cluster.alive - world.killed == set(world.view.ids)
+    assert world.terms.global_batch_size == 8 * world.view.size
+    reached = world.view.size == world.wanted
+    assert reached or world.terms.refused_size in {world.wanted, LIMITS.clip(world.wanted)}
+
+
+def settle(world: World) -> None:
+    """No more wishes: joiners get ready one after the other, and barriers are held where offers call for them."""
+    for _ in range(20):
+        if world.offer is not None:
+            hold_barrier(world, wish=None, meanwhile=[])
+        happen(world, "ready", 0)

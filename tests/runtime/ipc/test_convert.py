@@ -1,0 +1,88 @@
+"""Values of this package survive the wire."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.runtime.core.decide import Contest, Keep, Leave, Prepared, Terms, When, Wish
+from kungfu.runtime.core.demand import Demand, DemandKind
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc import convert
+from kungfu.runtime.ipc import messages_pb2 as pb
+
+counts = st.integers(0, 2**40)
+keeps = st.sampled_from(get_args(Keep))
+names = st.lists(st.text(max_size=5), max_size=2).map(tuple)
+peers = st.builds(Peer, counts, st.text(max_size=20))
+seconds = st.floats(0, 1e6)
+
+
+@given(st.builds(View, counts, st.lists(peers, max_size=5).map(tuple)))
+def test_a_view(view: View) -> None:
+    message = pb.ViewInfo.FromString(convert.from_view(view).SerializeToString())
+    assert convert.to_view(message) == view
+
+
+ids = st.lists(counts, max_size=3).map(tuple)
+
+
+@given(st.builds(Terms, counts, seconds, counts, counts, keeps, leaving=ids, departing=ids))
+def test_terms_to_the_last_bit(terms: Terms) -> None:
+    message = pb.Terms.FromString(convert.from_terms(terms).SerializeToString())
+    assert convert.to_terms(message) == terms
+
+
+@given(
+    st.builds(
+        Prepared,
+        st.lists(peers, max_size=4).map(tuple),
+        st.lists(counts, max_size=4).map(tuple),
+        st.text(max_size=20),
+        st.dictionaries(st.text(max_size=5), seconds, max_size=3),
+    )
+)
+def test_an_offer(prepared: Prepared) -> None:
+    message = pb.Prepared.FromString(convert.from_prepared(prepared).SerializeToString())
+    assert convert.to_prepared(message) == prepared
+
+
+wishes = st.builds(
+    Wish,
+    counts,
+    keeps,
+    st.text(max_size=9),
+    counts,
+    st.dictionaries(st.text(max_size=5), seconds, max_size=3),
+    st.builds(Contest, names, names),
+    st.none() | st.builds(Leave, st.lists(counts, max_size=3).map(tuple), st.sampled_from(get_args(When))),
+)
+
+
+@given(st.builds(lambda wish, others: replace(wish, others=others), wishes, st.lists(wishes, max_size=2).map(tuple)))
+def test_a_wish(wish: Wish) -> None:
+    message = pb.Wish.FromString(convert.from_wish(wish).SerializeToString())
+    assert convert.to_wish(message) == wish
+
+
+@given(
+    st.builds(
+        Demand,
+        st.sampled_from(get_args(DemandKind)),
+        st.text(max_size=9),
+        counts,
+        st.lists(counts, max_size=3).map(tuple),
+        st.text(max_size=9),
+        keeps,
+    )
+)
+def test_a_demand(demand: Demand) -> None:
+    message = pb.Demand.FromString(convert.from_demand(demand).SerializeToString())
+    assert convert.to_demand(message) == demand
+
+
+def test_an_empty_message_is_the_terms_of_a_job_that_has_none_yet() -> None:
+    assert convert.to_terms(pb.Terms()) == Terms()

@@ -1,0 +1,293 @@
+"""Calls with the job's secret: answered, refused, late, lost."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import grpc
+import pytest
+
+from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.messages_pb2_grpc import (
+    PeerServiceServicer,
+    PeerServiceStub,
+    add_PeerServiceServicer_to_server,
+)
+from tests.runtime.ipc.link import link
+
+SECRET = "c0ffee"
+
+
+@dataclass
+class Service(PeerServiceServicer):
+    """Adds up what it is told; a barrier of version 9 is held until it may end."""
+
+    admitted: list[int] = field(default_factory=list)
+    may_end: threading.Event = field(default_factory=threading.Event)
+
+    def Admit(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        self.admitted.append(request.view.version)
+        return pb.Ack()
+
+    def Arrive(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        self.may_end.wait(10.0)
+        return pb.Verdict()
+
+    def Fetch(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
+        yield pb.Chunk(data=b"secret state")
+
+
+@contextmanager
+def served(service: Service | None = None) -> Iterator[tuple[Service, str]]:
+    service = service or Service()
+    server = rpc.serve(
+        lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
+        host="127.0.0.1",
+        secret=SECRET,
+        threads=4,
+    )
+    try:
+        yield service, server.address
+    finally:
+        service.may_end.set()
+        server.stop()
+
+
+def admit(address: str, *, secret: str, version: int = 3) -> None:
+    with rpc.connect(address, secret=secret) as channel:
+        message = pb.Admission(view=pb.ViewInfo(version=version))
+        rpc.call(PeerServiceStub(channel).Admit, message, deadline_s=10.0, what="rank 1")
+
+
+def test_a_call_with_the_secret_is_answered() -> None:
+    with served() as (service, address):
+        admit(address, secret=SECRET)
+        assert service.admitted == [3]
+
+
+def test_every_server_has_an_address_of_its_own() -> None:
+    with served() as (_, one), served() as (_, other):
+        assert one != other
+        assert {address.rpartition(":")[0] for address in (one, other)} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("secret", ["", "c0ffe", "c0ffee0", "C0FFEE"])
+def test_a_call_with_another_secret_is_refused_and_does_nothing(secret: str) -> None:
+    with served() as (service, address):
+        with pytest.raises(PeerFailure, match="lost rank 1: this job's secret is missing or wrong"):
+            admit(address, secret=secret)
+        assert service.admitted == []
+
+
+def test_a_call_without_any_secret_is_refused() -> None:
+    with served() as (service, address), grpc.insecure_channel(address) as channel:
+        with pytest.raises(grpc.RpcError, match="secret is missing or wrong"):
+            PeerServiceStub(channel).Admit(pb.Admission(), timeout=10.0)
+        assert service.admitted == []
+
+
+def test_calls_without_the_secret_that_never_send_their_request_hold_up_nobody() -> None:
+    with served() as (service, address), stranger(address) as connection:
+        for stream in range(1, 2 * 60, 2):
+            connection.sendall(_headers(stream))
+        refused = b""
+        while refused.count(b"grpc-status") < 1:
+            refused += connection.recv(1 << 16)
+        began = time.monotonic()
+        admit(address, secret=SECRET)
+        assert time.monotonic() - began < 5.0, "and not only when they hang up"
+        assert service.admitted == [3]
+
+
+def test_strangers_take_no_more_connections_than_the_server_has_for_all() -> None:
+    server = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret=SECRET, threads=1, connections=8)
+    try:
+        with ExitStack() as stack:
+            several = [stack.enter_context(stranger(server.address)) for _ in range(40)]
+            ended = [connection for connection in several if _is_ended(connection)]
+            assert len(ended) >= 40 - 8 - 1
+    finally:
+        server.stop()
+
+
+@contextmanager
+def stranger(address: str) -> Iterator[socket.socket]:
+    """A connection that speaks HTTP/2 (RFC 9113) and has sent its preface and its settings."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10.0) as connection:
+        with suppress(ConnectionError):  # it may be ended by the time
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        yield connection
+
+
+def _headers(stream: int) -> bytes:
+    """The frame that begins a call of Admit, and says that more comes."""
+    fields = {":path": "/kungfu.PeerService/Admit", "te": "trailers", "content-type": "application/grpc"}
+    block = b"\x83\x86" + b"".join(
+        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in {":authority": "x", **fields}.items()
+    )
+    return len(block).to_bytes(3, "big") + b"\x01\x04" + stream.to_bytes(4, "big") + block
+
+
+def _is_ended(connection: socket.socket) -> bool:
+    """Whether the server has hung up, and did not even say its own settings."""
+    try:
+        return connection.recv(1 << 10) == b""
+    except ConnectionError:
+        return True
+
+
+def test_a_stream_is_refused_too() -> None:
+    with served() as (_, address), rpc.connect(address, secret="guess") as channel:
+        stream = PeerServiceStub(channel).Fetch(pb.Slice(), timeout=10.0)
+        with pytest.raises(rpc.RpcError, match="secret is missing or wrong"):
+            next(stream)
+
+
+def test_a_deadline_names_whom_we_waited_for_and_how_long() -> None:
+    waited = pytest.raises(DeadlineExceeded, match=r"^waited 0\.2 s for rank 0 at barrier 3 and had no answer$")
+    with served() as (_, address), rpc.connect(address, secret=SECRET) as channel, waited:
+        rpc.call(PeerServiceStub(channel).Arrive, pb.Arrival(), deadline_s=0.2, what="rank 0 at barrier 3")
+
+
+def test_a_server_that_is_gone_is_named() -> None:
+    with served() as (_, address):
+        pass
+    with pytest.raises(PeerFailure, match=r"^lost rank 1: "):
+        admit(address, secret=SECRET)
+
+
+def test_a_server_that_goes_while_it_is_asked_is_named() -> None:
+    lost: list[BaseException] = []
+
+    def ask(address: str) -> None:
+        with rpc.connect(address, secret=SECRET) as channel:
+            try:
+                rpc.call(PeerServiceStub(channel).Arrive, pb.Arrival(), deadline_s=10.0, what="rank 0")
+            except PeerFailure as error:
+                lost.append(error)
+
+    service = _Held()
+    server = rpc.serve(
+        lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
+        host="127.0.0.1",
+        secret=SECRET,
+        threads=2,
+    )
+    asking = threading.Thread(target=ask, args=(server.address,))
+    asking.start()
+    assert service.inside.wait(10.0)
+    server.stop()
+    asking.join(10.0)
+    service.may_end.set()
+    assert [str(error).startswith("lost rank 0: ") for error in lost] == [True]
+
+
+@dataclass
+class _Held(Service):
+    inside: threading.Event = field(default_factory=threading.Event)
+
+    def Arrive(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        self.inside.set()
+        return super().Arrive(request, context)
+
+
+def test_calls_are_answered_over_a_slow_network() -> None:
+    with served() as (service, address), link(address, delay_s=0.12) as slow:
+        for version in range(5):
+            admit(slow.address, secret=SECRET, version=version)
+        assert service.admitted == [0, 1, 2, 3, 4]
+
+
+def asking(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """The call, under way in a thread, and what came of it."""
+    came: list[object] = []
+
+    def ask() -> None:
+        try:
+            came.append(call())
+        except KungfuError as error:
+            came.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread, came
+
+
+def test_a_call_waits_for_its_connection_until_its_deadline() -> None:
+    with served() as (service, address), link(address) as broken:
+        broken.down()
+        thread, came = asking(partial(admit, broken.address, secret=SECRET))
+        assert broken.reached.wait(10.0)
+        broken.up()
+        thread.join(20.0)
+        assert (came, service.admitted) == ([None], [3])
+        broken.down()
+        with rpc.connect(broken.address, secret=SECRET) as channel:
+            waited = pytest.raises(DeadlineExceeded, match=r"^waited 0\.3 s for rank 1 and had no answer$")
+            with waited:
+                rpc.call(PeerServiceStub(channel).Admit, pb.Admission(), deadline_s=0.3, what="rank 1")
+
+
+def test_a_call_whose_connection_breaks_is_made_again() -> None:
+    held = _Held()
+    with served(held) as (_, address), link(address) as net, rpc.connect(net.address, secret=SECRET) as channel:
+        for call in (rpc.call, partial(rpc.call_unless, lambda: None)):
+            held.inside.clear()
+            held.may_end.clear()
+            arrive = PeerServiceStub(channel).Arrive
+            thread, came = asking(partial(call, arrive, pb.Arrival(), deadline_s=20.0, what="rank 0"))
+            assert held.inside.wait(10.0)
+            held.inside.clear()
+            net.cut()
+            assert held.inside.wait(10.0), "the barrier hears of it once more"
+            held.may_end.set()
+            thread.join(10.0)
+            assert came == [pb.Verdict()]
+
+
+def test_nobody_waits_for_a_port_that_refuses() -> None:
+    with served() as (_, address):
+        pass
+    began = time.monotonic()
+    with pytest.raises(PeerFailure, match=r"^lost rank 1: "):
+        admit(address, secret=SECRET)
+    with rpc.connect(address, secret=SECRET) as channel:
+        arrive = PeerServiceStub(channel).Arrive
+        with pytest.raises(PeerFailure, match=r"^lost rank 0: "):
+            rpc.call_unless(lambda: None, arrive, pb.Arrival(), deadline_s=60.0, what="rank 0")
+    assert time.monotonic() - began < 5.0, "of the 70 s that they had"
+
+
+def test_nobody_waits_for_a_connection_to_one_that_is_known_to_be_gone() -> None:
+    with served() as (_, address), link(address) as broken, rpc.connect(broken.address, secret=SECRET) as channel:
+        broken.down()
+        arrive = PeerServiceStub(channel).Arrive
+        with pytest.raises(PeerFailure, match=r"^lost rank 0: its process has ended$"):
+            rpc.call_unless(lambda: "its process has ended", arrive, pb.Arrival(), deadline_s=60.0, what="rank 0")
+
+
+def test_a_line_stays_open_until_it_is_not_kept() -> None:
+    lines = rpc.Lines(secret=SECRET)
+    with served() as (service, one), served() as (_, other):
+        line = lines.to(one)
+        for version in (1, 2):
+            message = pb.Admission(view=pb.ViewInfo(version=version))
+            rpc.call(PeerServiceStub(lines.to(one)).Admit, message, deadline_s=10.0, what="rank 1")
+        assert lines.to(one) is line
+        assert service.admitted == [1, 2]
+        lines.keep([other])
+        assert lines.to(one) is not line
+        with pytest.raises(ValueError, match="closed channel"):
+            PeerServiceStub(line).Admit(pb.Admission(), timeout=10.0)
+    lines.keep([])

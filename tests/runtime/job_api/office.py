@@ -1,0 +1,85 @@
+"""A desk behind a real gRPC server, in this process: an agent without peers, whose cluster the test moves."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kungfu.runtime.core.cluster import Cluster, InForce, Rules
+from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.requests.situation import Scaling
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.messages_pb2_grpc import add_JobServiceServicer_to_server
+from kungfu.runtime.job_api.desk import Desk
+from kungfu.runtime.job_api.job_file import JobFile, identify_process, write_job_file
+from kungfu.runtime.job_api.service import JobService
+from kungfu.runtime.settings import Deadlines, Limits, Settings
+
+SECRET = "5ec2e7"
+
+
+def view(version: int, *peers: int) -> View:
+    return View(version, tuple(Peer(peer, f"127.0.0.1:{9000 + peer}") for peer in peers))
+
+
+@dataclass
+class Office:
+    """``put`` is the agent's queue; ``told`` is what the leader heard, ``journal`` what was written down."""
+
+    folder: Path
+    cluster: Cluster
+    queue: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+    told: list[Demand] = field(default_factory=list)
+    journal: list[dict[str, Any]] = field(default_factory=list)
+
+    def moves(self, after: View) -> None:
+        """Another view is in force."""
+        self.put(InForce(after))
+
+    def put(self, event: Any) -> None:
+        self.queue.put(event)
+
+    def work(self, desk: Desk) -> None:
+        """The agent's thread; ``None`` ends it."""
+        while (event := self.queue.get()) is not None:
+            if isinstance(event, InForce):
+                self.cluster = with_view(self.cluster, event.view)
+            self.told += desk.hears(event, self.cluster, time.monotonic())
+
+
+def with_view(cluster: Cluster, after: View) -> Cluster:
+    """All peers of the view run, and nobody else does."""
+    return replace(cluster, view=after, processes=replace(cluster.processes, alive=frozenset(after.ids)))
+
+
+@contextmanager
+def office(folder: Path, *, scaling: Scaling = "elastic", secret: str = SECRET) -> Iterator[Office]:
+    """A job of peers 0 and 1 in view 3, which takes 1 to 4; its file in ``folder`` holds ``secret``."""
+    settings = Settings("job", -1, "127.0.0.1:0", SECRET, "local", Limits(1, 4), Deadlines(60.0, 20.0))
+    place = Office(folder, with_view(Cluster(Rules(settings.deadlines)), view(3, 0, 1)))
+    desk = Desk(settings, scaling=scaling, tell=place.journal.append, process_of=lambda peer: 100 + peer)
+    service = JobService(place.put)
+    server = rpc.serve(
+        lambda grpc_server: add_JobServiceServicer_to_server(service, grpc_server),
+        host="127.0.0.1",
+        secret=SECRET,
+        threads=4,
+    )
+    process = identify_process(os.getpid())
+    write_job_file(folder, JobFile("job", server.address, secret, os.getpid(), time.time(), process=process))
+    worker = threading.Thread(target=place.work, args=(desk,))
+    worker.start()
+    try:
+        yield place
+    finally:
+        place.put(None)
+        worker.join(timeout=10.0)
+        server.stop()

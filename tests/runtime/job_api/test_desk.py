@@ -1,0 +1,153 @@
+"""The desk of an agent: what it makes of the job's events for those who ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kungfu.runtime.core.cluster import Cluster, Finishing, InForce, Rules, Starting, Tick
+from kungfu.runtime.core.cluster.state import Processes
+from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.requests import Action, Checkpoint, Profile, Request, Resize, ScaleIn
+from kungfu.runtime.core.requests.ledger import REMEMBERED
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.job_api.desk import Desk, Reported
+from kungfu.runtime.job_api.service import AboutJob, AboutRequest, Question
+from kungfu.runtime.job_api.status import JobStatus, Progress
+from kungfu.runtime.settings import Deadlines, Limits, Settings
+
+SETTINGS = Settings("job", -1, "127.0.0.1:80", "", "local", Limits(1, 4), Deadlines(60.0, 20.0))
+ROW = {"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0}
+
+
+def view(version: int, *peers: int) -> View:
+    return View(version, tuple(Peer(peer, f"127.0.0.1:{peer}") for peer in peers))
+
+
+@dataclass
+class Agent:
+    """Asks a desk, and moves its job."""
+
+    journal: list[dict[str, Any]] = field(default_factory=list)
+    told: list[Demand] = field(default_factory=list)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.desk = Desk(SETTINGS, scaling="elastic", tell=self.journal.append, process_of=lambda peer: 100 + peer)
+        self.cluster = Cluster(Rules(SETTINGS.deadlines))
+        self.moves(view(3, 0, 1))
+
+    def hears(self, event: Any) -> None:
+        self.told += self.desk.hears(event, self.cluster, self.now)
+
+    def moves(self, after: View, *starting: int) -> None:
+        """A view is in force; those who are starting are beside it."""
+        people = Processes(alive=frozenset(after.ids) | set(starting))
+        on_the_way = {peer: Starting(self.now) for peer in starting}
+        self.cluster = replace(self.cluster, view=after, processes=people, starting=on_the_way)
+        self.hears(InForce(after))
+
+    def asked(self, action: Action, *, name: str = "r") -> Progress:
+        question = Question(Request(name, action))
+        self.hears(question)
+        return question.reply.result(timeout=0.0)
+
+    def look(self, name: str = "r") -> Progress:
+        question = Question(AboutRequest(name))
+        self.hears(question)
+        return question.reply.result(timeout=0.0)
+
+    def status(self) -> JobStatus:
+        question = Question(AboutJob())
+        self.hears(question)
+        return question.reply.result(timeout=0.0)
+
+
+def test_a_peer_is_told_with_how_long_it_has_been_as_it_is() -> None:
+    agent = Agent()
+    agent.now = 5.0
+    agent.moves(view(4, 1), 2)
+    agent.now = 7.0
+    agent.hears(Tick())
+    assert [(one.id, one.state, one.for_s) for one in agent.status().peers] == [
+        (1, "training", 7.0),
+        (2, "starting", 2.0),
+    ]
+
+
+def test_joiners_that_never_got_ready_refuse_what_waits_for_them_with_their_reason() -> None:
+    agent = Agent()
+    agent.asked(Resize(3))
+    agent.desk.noted({"event": "missing", "peers": [2], "reason": "peer 2: ended (exit code 5)"})
+    agent.hears(Tick())
+    assert (agent.look().state, agent.look().reason) == ("refused", "peer 2: ended (exit code 5)")
+    assert [one.text for one in agent.status().troubles] == ["peers 2 never got ready: peer 2: ended (exit code 5)"]
+
+
+def test_joiners_that_never_got_ready_are_nothing_to_peers_that_leave() -> None:
+    agent = Agent()
+    agent.desk.noted({"event": "missing", "peers": [2], "reason": "of a policy"})
+    agent.hears(Tick())
+    agent.asked(ScaleIn((0,)))
+    agent.hears(Tick())
+    assert agent.look().state == "accepted"
+    agent.moves(view(4, 1))
+    assert agent.look().state == "carried out"
+
+
+def test_a_checkpoint_that_could_not_be_written_is_refused_with_where_and_why() -> None:
+    agent = Agent()
+    agent.asked(Checkpoint())
+    failed = {"event": "checkpoint", "rule": "kungfu checkpoint", "path": "ckpt", "error": "No space left on device"}
+    agent.hears(Reported(events=({**failed, "rule": "a policy"},)))
+    assert agent.look().state == "accepted"
+    agent.hears(Reported(events=(failed,)))
+    assert (agent.look().state, agent.look().reason) == ("refused", "ckpt: No space left on device")
+
+
+def test_steps_beside_which_somebody_gets_ready_do_not_count_in_a_profile() -> None:
+    agent = Agent()
+    agent.asked(Profile(2, 2, 5))
+    agent.moves(view(3, 0, 1), 2)
+    agent.hears(Reported(metrics=(ROW,) * 20))
+    assert agent.look().state == "accepted"
+    agent.moves(view(3, 0, 1))
+    agent.hears(Reported(metrics=(ROW,) * 20))
+    (point,) = agent.look().points
+    assert (agent.look().state, point.size, point.steps, point.samples_per_s) == ("carried out", 2, 5, 128.0)
+
+
+def test_a_request_whose_id_was_given_long_ago_is_refused_and_stands_nowhere() -> None:
+    agent = Agent()
+    for name in range(REMEMBERED + 1):
+        agent.asked(Resize(9), name=str(name))
+    before = len(agent.journal)
+    answer = agent.asked(Resize(3), name="0")
+    assert (answer.state, "was given to a request of this job that ended long ago" in answer.reason) == (
+        "refused",
+        True,
+    )
+    assert (agent.told, len(agent.journal)) == ([], before)
+
+
+def test_once_training_is_over_nothing_is_taken_any_more() -> None:
+    agent = Agent()
+    agent.asked(Resize(3))
+    agent.hears(Finishing(0, leaving=True))
+    assert agent.look().state == "accepted", "that one has only left"
+    agent.hears(Finishing(1, leaving=False))
+    assert "training is over" in agent.look().reason
+    assert "training is over" in agent.asked(Resize(2), name="s").reason
+
+
+def test_every_change_of_a_request_is_in_the_journal_once() -> None:
+    agent = Agent()
+    agent.asked(Resize(3))
+    agent.asked(Resize(3))
+    agent.now = 4.0
+    agent.moves(view(4, 0, 1, 2))
+    agent.hears(Tick())
+    assert [(one["event"], one["id"], one["request"], one["state"], one["seconds"]) for one in agent.journal] == [
+        ("request", "r", "resize 3", "accepted", 0.0),
+        ("request", "r", "resize 3", "carried out", 4.0),
+    ]

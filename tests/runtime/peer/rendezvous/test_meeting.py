@@ -1,0 +1,97 @@
+"""Meetings: who came, who is missing, and one result for all."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from kungfu.errors import DeadlineExceeded
+from kungfu.runtime.peer.rendezvous.meeting import Meeting, Meetings
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_everyone_gets_the_result_that_the_leader_concludes_with() -> None:
+    meeting: Meeting[str, str] = Meeting()
+
+    def follow(rank: int) -> str | None:
+        meeting.arrive(rank, f"arrival {rank}")
+        return meeting.result(deadline_s=10.0)
+
+    with ThreadPoolExecutor(2) as threads:
+        followers = [threads.submit(follow, rank) for rank in (1, 2)]
+        meeting.arrive(0, "arrival 0")
+        assert meeting.everyone(3, deadline_s=10.0, what="x") == {rank: f"arrival {rank}" for rank in range(3)}
+        meeting.conclude("go on")
+        assert [follower.result(10.0) for follower in followers] == ["go on", "go on"]
+
+
+def test_who_comes_late_gets_the_result_at_once() -> None:
+    meeting: Meeting[str, str] = Meeting()
+    meeting.conclude("rank 1 did not come")
+    meeting.arrive(1, "sorry")
+    assert meeting.result(deadline_s=0.0) == "rank 1 did not come"
+
+
+def test_without_a_leader_there_is_no_result() -> None:
+    assert Meeting[str, str]().result(deadline_s=0.01) is None
+
+
+def test_a_second_arrival_of_one_rank_replaces_the_first_and_stands_for_no_other() -> None:
+    meeting: Meeting[str, str] = Meeting()
+    meeting.arrive(0, "old")
+    meeting.arrive(0, "new")
+    with pytest.raises(DeadlineExceeded, match=r"for rank 1$"):
+        meeting.everyone(2, deadline_s=0.01, what="barrier 4")
+    meeting.arrive(1, "there")
+    assert meeting.everyone(2, deadline_s=0.0, what="barrier 4") == {0: "new", 1: "there"}
+
+
+def test_a_stranger_stands_for_nobody() -> None:
+    meeting: Meeting[str, str] = Meeting()
+    meeting.arrive(0, "leader")
+    meeting.arrive(7, "stranger")
+    with pytest.raises(DeadlineExceeded, match=r"for rank 1$"):
+        meeting.everyone(2, deadline_s=0.01, what="barrier 4")
+
+
+def test_the_deadline_names_the_wait_its_seconds_and_exactly_who_is_missing() -> None:
+    meeting: Meeting[str, str] = Meeting()
+    meeting.arrive(2, "here")
+    with pytest.raises(DeadlineExceeded, match=r"^waited 0\.1 s at barrier 4 of view 2 for rank 0, rank 1, rank 3$"):
+        meeting.everyone(4, deadline_s=0.1, what="barrier 4 of view 2")
+
+
+def test_a_key_is_one_meeting_for_all_who_speak_of_it() -> None:
+    meetings: Meetings[str, str] = Meetings(Clock())
+    meetings.at((1, 0)).arrive(1, "early")
+    assert meetings.at((1, 0)) is meetings.at((1, 0))
+    assert meetings.at((1, 1)) is not meetings.at((1, 0))
+
+
+def test_old_meetings_are_dropped_but_never_the_one_that_is_asked_for() -> None:
+    clock = Clock()
+    meetings: Meetings[str, str] = Meetings(clock)
+    old, other = meetings.at("old"), meetings.at("other")
+    clock.now = 601.0
+    assert meetings.at("old") is old
+    assert meetings.at("other") is not other
+
+
+def test_a_barrier_in_every_step_keeps_only_the_last_meetings() -> None:
+    meetings: Meetings[str, str] = Meetings(Clock())
+    first, last = meetings.at(0), None
+    for number in range(1, 1000):
+        last = meetings.at(number)
+    assert meetings.at(999) is last
+    assert meetings.at(990) is meetings.at(990), "who is late still finds the others"
+    assert len(meetings._open) <= 16
+    assert meetings.at(0) is not first

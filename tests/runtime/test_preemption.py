@@ -1,0 +1,204 @@
+"""SIGTERM as a notice, in real processes. This file is also the program that each of them runs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kungfu.runtime.preemption import TAKEN_AWAY, heed_notices
+
+DEADLINE_S = 30.0
+
+
+@contextmanager
+def program(how: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs this file, which has said that it is ready; whatever still runs afterwards is killed."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        [sys.executable, __file__, how], env=environment, text=True, stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    )
+    try:
+        assert said(process) == "ready"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+def test_the_first_is_heard_while_the_main_thread_is_in_a_long_call_and_the_second_ends_the_process() -> None:
+    with program("long-call") as process:
+        process.terminate()
+        sent = time.monotonic()
+        assert said(process) == "noticed"
+        assert time.monotonic() - sent < 5.0
+        process.terminate()
+        assert process.wait(DEADLINE_S) == TAKEN_AWAY
+
+
+@pytest.mark.parametrize("how", ["own-handler", "later-handler", "ignored"])
+def test_a_program_that_handles_the_signal_itself_is_left_in_peace(how: str) -> None:
+    with program(how) as process:
+        for _ in range(3):
+            process.terminate()
+        output, _ = process.communicate("", DEADLINE_S)
+        assert process.returncode == 0
+        assert "noticed" not in output
+
+
+def test_a_wake_up_descriptor_of_the_program_stays_and_notices_still_come() -> None:
+    with program("own-descriptor") as process:
+        process.terminate()
+        assert said(process) == "noticed"
+        output, _ = process.communicate("", DEADLINE_S)
+        assert output == "kept\n"
+
+
+def test_a_forked_child_is_ended_by_the_signal_and_its_parent_hears_nothing() -> None:
+    with program("fork") as process:
+        assert said(process) == f"child {signal.SIGTERM}"
+        process.terminate()
+        assert said(process) == "noticed"
+
+
+@pytest.mark.parametrize(("how", "code"), [("closed", -signal.SIGTERM), ("closed-in-thread", TAKEN_AWAY)])
+def test_after_its_end_the_signal_ends_the_process(how: str, code: int) -> None:
+    with program(how) as process:
+        process.terminate()
+        assert process.wait(DEADLINE_S) == code
+
+
+def test_a_notice_that_reaches_nobody_is_told() -> None:
+    with program("failing") as process:
+        process.terminate()
+        assert said(process) == "kungfu: SIGTERM is a notice, but it reached nobody: the agent is gone"
+
+
+def test_outside_the_main_thread_nothing_happens() -> None:
+    before, ends = signal.getsignal(signal.SIGTERM), []
+    thread = threading.Thread(target=lambda: ends.append(heed_notices(lambda: None)))
+    thread.start()
+    thread.join()
+    ends[0]()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def noticed() -> None:
+    print("noticed", flush=True)
+
+
+def ready() -> None:
+    print("ready", flush=True)
+
+
+def long_call() -> None:
+    """In C for ever, in a lock that it holds itself: no signal ends that call, and no handler of Python's can run."""
+    heed_notices(noticed)
+    lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
+    lock(mutex)
+    ready()
+    lock(mutex)
+
+
+def own_handler() -> None:
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    heed_notices(noticed)
+    ready()
+    sys.stdin.read()
+
+
+def later_handler() -> None:
+    heed_notices(noticed)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    ready()
+    sys.stdin.read()
+
+
+def ignored() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    heed_notices(noticed)
+    ready()
+    sys.stdin.read()
+
+
+def own_descriptor() -> None:
+    _, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    heed_notices(noticed)
+    ready()
+    sys.stdin.read()
+    print("kept" if signal.set_wakeup_fd(-1) == write else "lost")
+
+
+def fork() -> None:
+    heed_notices(noticed)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, b"x")
+        while True:
+            signal.pause()
+    os.read(read, 1)
+    os.kill(child, signal.SIGTERM)
+    ready()
+    print(f"child {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) * -1}", flush=True)
+    sys.stdin.read()
+
+
+def closed() -> None:
+    end = heed_notices(noticed)
+    end()
+    end()
+    ready()
+    sys.stdin.read()
+
+
+def closed_in_thread() -> None:
+    thread = threading.Thread(target=heed_notices(noticed))
+    thread.start()
+    thread.join()
+    ready()
+    sys.stdin.read()
+
+
+def failing() -> None:
+    from kungfu.errors import PeerFailure
+
+    def reach() -> None:
+        raise PeerFailure("the agent is gone")
+
+    os.dup2(1, 2)
+    heed_notices(reach)
+    ready()
+    sys.stdin.read()
+
+
+PROGRAMS = {
+    "long-call": long_call,
+    "own-handler": own_handler,
+    "later-handler": later_handler,
+    "ignored": ignored,
+    "own-descriptor": own_descriptor,
+    "fork": fork,
+    "closed": closed,
+    "closed-in-thread": closed_in_thread,
+    "failing": failing,
+}
+
+if __name__ == "__main__":
+    PROGRAMS[sys.argv[1]]()
