@@ -1,14 +1,16 @@
 """What policies cost a step: `gns_batch` (measuring every fifth step), throughput and stragglers over none.
 
-One job of two peers holds three compiled steps on the same model of about a million weights: *bare* (no policy, no
-record), *watched* (the policies, no record) and *recorded* (the policies, and every step in ``trace.jsonl``, as a run
-does unless it is told not to). They are run in blocks of five steps that alternate, so that each block of the watched
-ones holds one step in which the noise scale is measured. A block counts by the mean of its steps, and is divided by its
+One job of two peers holds four compiled steps on the same model of about a million weights: *bare* (no policy, no
+record), *watched* (the policies, no record), *unfused* (as watched, with the policies' arithmetic op by op instead of
+in the two ops of `kungfu.compiler.fused`) and *recorded* (the policies, and every step in ``trace.jsonl``, as a run
+does unless it is told not to). They are run in blocks of five steps that alternate, so that each block with policies
+holds one step in which the noise scale is measured. A block counts by the mean of its steps, and is divided by its
 neighbour of another kind, so that what else the machine does falls on all alike. On a machine that is busy with other
 things the processor's time tells more than the clock: it is printed beside.
 
-Prints a table, and as last line a JSON object: ``overhead`` is watched over bare, ``recording`` recorded over watched,
-``together`` recorded over bare, each minus 1; ``messages_per_step`` what the policies send beside the gradients.
+Prints a table, and as last line a JSON object: ``overhead`` is watched over bare, ``unfused`` unfused over bare,
+``recording`` recorded over watched, ``together`` recorded over bare, each minus 1; ``messages_per_step`` what the
+policies send beside the gradients.
 
 Run: ``python -m benchmarks.policy_overhead [--rounds 150] [--samples 576]``
 """
@@ -123,7 +125,7 @@ class Beside:
 
 
 def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
-    """Another run over the same model, in the same job, that is not recorded."""
+    """Another run over the same model, in the same job, that is not recorded; "unfused" computes op by op."""
     import tensorflow as tf
 
     from kungfu.compiler import compile_policies
@@ -142,7 +144,7 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     saw = sum(len(names) for names in plan.saw)
     whole = sum(is_whole(one) for rule in plan.rules for one in rule.saw.values())
     with tf.device("/CPU:0"):
-        program = fused(lower(plan))
+        program = lower(plan) if name == "unfused" else fused(lower(plan))
         ledger = Ledger.create(rules=len(plan.rules), masks=0, saw=saw, whole=whole, tape=make_tape(plan))
     membership = Beside(first, attachment, name)
     equipment = replace(
@@ -175,7 +177,7 @@ def measure(given: argparse.Namespace) -> None:
     y = tf.constant(rng.integers(0, 10, given.samples))
     steps = {"recorded": marked(recorded, model, optimizer)}
     steps["recorded"](x, y)
-    for name, chosen in (("watched", policies()), ("bare", [])):
+    for name, chosen in (("watched", policies()), ("unfused", policies()), ("bare", [])):
         steps[name] = marked(beside(recorded, chosen, name=name), model, optimizer)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     processor: dict[str, list[float]] = {name: [] for name in steps}
@@ -242,12 +244,13 @@ def tell(measured: dict[str, Any]) -> None:
         {name: blocks[1:] for name, blocks in measured[clock].items()} for clock in ("seconds", "processor")
     )
     print(f"{measured['weights']:,} weights, 2 peers, {len(seconds['bare'])} blocks of {BLOCK} steps of each kind")
-    for name in ("bare", "watched", "recorded"):
+    for name in ("bare", "watched", "unfused", "recorded"):
         wall, busy = (1e3 * statistics.median(clock[name]) for clock in (seconds, processor))
         print(f"{name:>9}: {wall:7.2f} ms a step, {busy:7.2f} ms of processor time on rank 0")
     figures, of_processor = {}, {}
     for name, over, under in (
-        ("overhead", "watched", "bare"), ("recording", "recorded", "watched"), ("together", "recorded", "bare"),
+        ("overhead", "watched", "bare"), ("unfused", "unfused", "bare"),
+        ("recording", "recorded", "watched"), ("together", "recorded", "bare"),
     ):  # fmt: skip
         (wall, spread), (busy, scatter) = (ratio(clock[over], clock[under]) for clock in (seconds, processor))
         figures[name], of_processor[name] = round(wall, 5), round(busy, 5)
