@@ -15,10 +15,10 @@ from kungfu.compiler import Plan, Settled, settle
 from kungfu.compiler.replay import Replay
 from kungfu.control import Call, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate, Stop
 from kungfu.control.hook import Control
-from kungfu.runtime.core.decide import Decision as Decided
-from kungfu.runtime.core.decide import Leave, Prepared, Wish, decide, meant_size
-from kungfu.runtime.core.merge import merged
-from kungfu.runtime.core.setting import Moment, Setting, settled
+from kungfu.runtime.core.barrier import Decision as Decided
+from kungfu.runtime.core.barrier import Prepared, decide, meant_size
+from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest, merged
+from kungfu.runtime.core.terms import RunPosition, SettingChange, apply_settings
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 from kungfu.testing.decision import Decision
@@ -73,11 +73,11 @@ class Course:
 
     # ---- what is asked for -----------------------------------------------------------------------------------------
 
-    def _wish(self, one: Decision) -> Wish | None:
+    def _wish(self, one: Decision) -> RescaleRequest | None:
         """What a rule that fired asks of the membership; a mask names ranks, and a wish peers."""
         action = one.action
         if isinstance(action, Rescale):
-            return Wish(round(one.value), action.keep, one.rule, one.step, one.saw)
+            return RescaleRequest(round(one.value), action.keep, one.rule, one.step, one.saw)
         if isinstance(action, Call):
             return self._asked_by_hook(one, action)
         if isinstance(action, Evict | Replace):
@@ -85,10 +85,10 @@ class Course:
             when: Literal["now", "replaced"] = "now" if isinstance(action, Evict) else "replaced"
             size = self.job.size - (len(peers) if when == "now" else 0)
             leave = Leave(peers, when)
-            return Wish(size, "local_batch_size", one.rule, one.step, one.saw, leave=leave) if peers else None
+            return RescaleRequest(size, "local_batch_size", one.rule, one.step, one.saw, leave=leave) if peers else None
         return None
 
-    def _asked_by_hook(self, one: Decision, action: Call) -> Wish | None:
+    def _asked_by_hook(self, one: Decision, action: Call) -> RescaleRequest | None:
         control = Control(size=self.job.size, step=one.step)
         action.fn(control, *list(one.saw.values())[: len(action.signals)])
         if control.wanted is None:
@@ -98,12 +98,12 @@ class Course:
         if one.over_budget:
             self.unmet[one.rule, one.step] = "the job's budget of rescales is used up"
             return None
-        return Wish(control.wanted, "local_batch_size", one.rule, one.step, one.saw)
+        return RescaleRequest(control.wanted, "local_batch_size", one.rule, one.step, one.saw)
 
     # ---- what becomes of it ----------------------------------------------------------------------------------------
 
     def _carried_out(
-        self, wish: Wish | None, prepared: Prepared | None, settings: Sequence[Setting]
+        self, wish: RescaleRequest | None, prepared: Prepared | None, settings: Sequence[SettingChange]
     ) -> Iterator[Decision]:
         """The membership first, then what rules on a rescale and other rules set: in the order of a real barrier."""
         job, start = self.job, self.job.model.start
@@ -114,8 +114,8 @@ class Course:
         size = meant_size(decided.view, decided.terms)
         brought = settle(self.plan, self._at_rescale(size, *before)) if size != before[0] else ()
         chosen = [_as_decision(one, step=job.step - 1) for one in brought]
-        now = Moment(job.step - 1, job.samples_done, size, 0, job.learning_rate)
-        job.terms = settled(job.terms, [*(_setting(one) for one in chosen), *settings], now)
+        now = RunPosition(job.step - 1, job.samples_done, size, 0, job.learning_rate)
+        job.terms = apply_settings(job.terms, [*(_setting(one) for one in chosen), *settings], now)
         yield from chosen
 
     def _enter(self, before: View, decided: Decided) -> None:
@@ -172,11 +172,11 @@ def _as_decision(one: Settled, *, step: int) -> Decision:
     return Decision(step, one.rule, one.action, one.value, one.saw)
 
 
-def _setting(one: Decision) -> Setting:
+def _setting(one: Decision) -> SettingChange:
     action = one.action
     if isinstance(action, SetLearningRate):
         over, unit = action.over, action.unit
-        return Setting("learning_rate", one.value, one.rule, one.step, over=over, unit=unit)
+        return SettingChange("learning_rate", one.value, one.rule, one.step, over=over, unit=unit)
     if isinstance(action, SetGlobalBatchSize):
-        return Setting("global_batch_size", one.value, one.rule, one.step)
-    return Setting("stop", math.nan, one.rule, one.step)
+        return SettingChange("global_batch_size", one.value, one.rule, one.step)
+    return SettingChange("stop", math.nan, one.rule, one.step)

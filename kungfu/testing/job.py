@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kungfu.runtime.core.decide import Terms
+from kungfu.runtime.core.terms import Terms
 from kungfu.testing.cluster_model import ClusterModel
 
 __all__ = ["Job", "agreed_sources", "local_sources", "stepped"]

@@ -20,14 +20,14 @@ from kungfu.control.hook import Control
 from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.checkpoints import Manifest
-from kungfu.runtime.core.decide import Decision, Terms, meant_size
-from kungfu.runtime.core.setting import Moment, Setting, settled
+from kungfu.runtime.core.barrier import Decision, meant_size
 from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
+from kungfu.runtime.core.terms import RunPosition, SettingChange, Terms, apply_settings
 from kungfu.runtime.core.view import View
 from kungfu.runtime.peer.alone import Alone
+from kungfu.runtime.peer.barrier_result import BarrierResult
 from kungfu.runtime.peer.loss import Loss
 from kungfu.runtime.peer.membership import Membership
-from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.settings import Limits
 from kungfu.training.description import machine_in_words
 from kungfu.training.graph.host import fetch, put
@@ -220,7 +220,7 @@ class Barrier:
         for place, mean in zip(places, self._total(read, scale=1.0 / self.size, tag=f"means {named:08x}"), strict=True):
             variables[place].assign(mean)
 
-    def _enter(self, passage: Passage, terms: Terms) -> None:
+    def _enter(self, passage: BarrierResult, terms: Terms) -> None:
         view, rank = passage.after.view, passage.after.rank
         self.place = (rank, view.size)
         place = self.equipment.ledger.place
@@ -278,7 +278,7 @@ class Barrier:
     def _adjusted(self, before: View, decision: Decision, requests: Requests = _NOTHING) -> Terms:
         """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""
         ledger, rate = self.equipment.ledger, self.equipment.rate
-        now = Moment(
+        now = RunPosition(
             steps=self._steps(),
             samples=int(fetch(ledger.progress.trained)),
             size=meant_size(decision.view, decision.terms),
@@ -289,9 +289,9 @@ class Barrier:
         brought = self._brought(*sizes, decision) if sizes[0] != sizes[1] else []
         asked = [*brought, *requests.settings]
         self.chronicle.set(asked)
-        return settled(decision.terms, [self._on_scale(setting) for setting in asked], now)
+        return apply_settings(decision.terms, [self._on_scale(setting) for setting in asked], now)
 
-    def _brought(self, previous_size: int, size: int, decision: Decision) -> list[Setting]:
+    def _brought(self, previous_size: int, size: int, decision: Decision) -> list[SettingChange]:
         """What the rules on a rescale choose from the new size."""
         ledger, rate = self.equipment.ledger, self.equipment.rate
         step = self._steps()
@@ -309,7 +309,7 @@ class Barrier:
         self.chronicle.shadowed(_fired(settle(self.equipment.plan, sources, standing="shadow"), step=step))
         return [setting_of(one) for one in _fired(settle(self.equipment.plan, sources), step=step)]
 
-    def _on_scale(self, setting: Setting) -> Setting:
+    def _on_scale(self, setting: SettingChange) -> SettingChange:
         rate = self.equipment.rate
         if setting.kind != "learning_rate" or rate is None:
             return setting

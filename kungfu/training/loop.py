@@ -9,8 +9,8 @@ from typing import Any, Final, NoReturn
 import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
-from kungfu.runtime.core.decide import Terms
 from kungfu.runtime.core.shadow import ShadowAsk
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.training.barrier import Barrier

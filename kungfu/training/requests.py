@@ -12,10 +12,8 @@ from kungfu.compiler.plan import seen_by_rules
 from kungfu.control import Action, Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.control.rule import Standing, verdict
-from kungfu.runtime.core.decide import Contest, Leave, Wish
-from kungfu.runtime.core.demand import Demand
-from kungfu.runtime.core.merge import Superseded, merged
-from kungfu.runtime.core.setting import Setting
+from kungfu.runtime.core.barrier_requests import Contest, ExternalRequest, Leave, RescaleRequest, Superseded, merged
+from kungfu.runtime.core.terms import SettingChange
 from kungfu.runtime.core.view import View
 from kungfu.training.graph.host import fetch
 from kungfu.training.graph.ledger import Outcomes
@@ -50,14 +48,14 @@ class Requests:
     rules' wishes that are no part of it.
     """
 
-    wish: Wish | None = None
-    outside: Wish | None = None
-    settings: tuple[Setting, ...] = ()
+    wish: RescaleRequest | None = None
+    outside: RescaleRequest | None = None
+    settings: tuple[SettingChange, ...] = ()
     checkpoints: tuple[str, ...] = ()
     superseded: tuple[Superseded, ...] = ()
 
     def with_outside(self) -> Requests:
-        """The leader's: ``outside`` becomes what is asked for altogether; see ``kungfu.runtime.core.merge``."""
+        """The leader's: ``outside`` becomes what is asked for altogether; see ``core.barrier_requests``."""
         if self.outside is None:
             return self
         outside, superseded = merged([] if self.wish is None else [self.wish], self.outside)
@@ -96,8 +94,8 @@ def gathered(fired: list[Fired], view: View, *, call: Callable[[Fired, Call], in
 
     A mask names ranks of ``view``.
     """
-    wishes: list[Wish | None] = []
-    settings: list[Setting] = []
+    wishes: list[RescaleRequest | None] = []
+    settings: list[SettingChange] = []
     checkpoints: list[str] = []
     for one in fired:
         action = one.action
@@ -116,38 +114,40 @@ def gathered(fired: list[Fired], view: View, *, call: Callable[[Fired, Call], in
     return Requests(wish, None, tuple(settings), tuple(checkpoints), superseded)
 
 
-def _wish(fired: Fired, size: int, keep: Any) -> Wish:
-    return Wish(size, keep, fired.rule, fired.step, fired.saw, Contest(fired.won, fired.lost))
+def _wish(fired: Fired, size: int, keep: Any) -> RescaleRequest:
+    return RescaleRequest(size, keep, fired.rule, fired.step, fired.saw, Contest(fired.won, fired.lost))
 
 
-def _farewell(fired: Fired, view: View) -> Wish | None:
+def _farewell(fired: Fired, view: View) -> RescaleRequest | None:
     """The peers that a mask shows, by id: a rule knows ranks. ``None`` where it shows none."""
     peers = tuple(view.ids[rank] for rank in fired.ranks if rank < view.size)
     leave = Leave(peers, "now" if isinstance(fired.action, Evict) else "replaced")
     size = view.size - len(peers) if leave.when == "now" else view.size
     contest = Contest(fired.won, fired.lost)
-    return Wish(size, "local_batch_size", fired.rule, fired.step, fired.saw, contest, leave) if peers else None
+    return (
+        RescaleRequest(size, "local_batch_size", fired.rule, fired.step, fired.saw, contest, leave) if peers else None
+    )
 
 
-def demanded(requests: Requests, demand: Demand, *, step: int) -> Requests:
+def demanded(requests: Requests, demand: ExternalRequest, *, step: int) -> Requests:
     """What a barrier is asked for when somebody outside demands something too."""
     if demand.kind == "stop":
-        return replace(requests, settings=(*requests.settings, Setting("stop", math.nan, demand.why, step)))
+        return replace(requests, settings=(*requests.settings, SettingChange("stop", math.nan, demand.why, step)))
     if demand.kind == "checkpoint":
         return replace(requests, checkpoints=(*requests.checkpoints, demand.why))
     leave: Leave | None = None
     if demand.kind != "resize":
         when: dict[str, Any] = {"leave": "now", "notice": "noticed", "replace": "replaced"}
         leave = Leave(demand.peers, when[demand.kind], demand.host)
-    return replace(requests, outside=Wish(demand.size, demand.keep, demand.why, step, leave=leave))
+    return replace(requests, outside=RescaleRequest(demand.size, demand.keep, demand.why, step, leave=leave))
 
 
-def setting_of(fired: Fired) -> Setting:
+def setting_of(fired: Fired) -> SettingChange:
     """The setting that a fired rule asks for."""
     name, action = fired.rule, fired.action
     if isinstance(action, SetLearningRate):
-        return Setting("learning_rate", fired.value, name, fired.step, fired.saw, action.over, action.unit)
-    return Setting(
+        return SettingChange("learning_rate", fired.value, name, fired.step, fired.saw, action.over, action.unit)
+    return SettingChange(
         "global_batch_size" if isinstance(action, SetGlobalBatchSize) else "stop",
         fired.value,
         name,

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from kungfu.control import Call, Evict, Replace, Rescale
-from kungfu.runtime.core.decide import Leave, Wish
-from kungfu.runtime.core.demand import Demand, DemandKind
+from kungfu.runtime.core.barrier_requests import ExternalRequest, ExternalRequestKind, Leave, RescaleRequest
 from kungfu.runtime.core.view import Peer, View
 from kungfu.signal import Constant
 from kungfu.training.requests import Fired, Requests, demanded, gathered
 
-RULES = Requests(Wish(3, "local_batch_size", "grow", 7), checkpoints=("a rule",))
+RULES = Requests(RescaleRequest(3, "local_batch_size", "grow", 7), checkpoints=("a rule",))
 
 
 @pytest.mark.parametrize(
@@ -26,22 +25,24 @@ RULES = Requests(Wish(3, "local_batch_size", "grow", 7), checkpoints=("a rule",)
         ("replace", Leave((1,), "replaced")),
     ],
 )
-def test_a_demand_for_other_peers_stands_beside_the_wish_of_the_rules(kind: DemandKind, leave: Leave | None) -> None:
-    found = demanded(RULES, Demand(kind, "kungfu says so", size=2, peers=(1,)), step=9)
-    assert found.outside == Wish(2, "global_batch_size", "kungfu says so", 9, leave=leave)
+def test_a_demand_for_other_peers_stands_beside_the_wish_of_the_rules(
+    kind: ExternalRequestKind, leave: Leave | None
+) -> None:
+    found = demanded(RULES, ExternalRequest(kind, "kungfu says so", size=2, peers=(1,)), step=9)
+    assert found.outside == RescaleRequest(2, "global_batch_size", "kungfu says so", 9, leave=leave)
     assert (found.wish, found.settings, found.checkpoints) == (RULES.wish, (), ("a rule",))
 
 
 def test_the_batch_that_stays_is_the_one_that_was_asked_for() -> None:
-    found = demanded(Requests(), Demand("resize", "kungfu resize 2", size=2, keep="local_batch_size"), step=9)
+    found = demanded(Requests(), ExternalRequest("resize", "kungfu resize 2", size=2, keep="local_batch_size"), step=9)
     assert found.outside is not None
     assert found.outside.keep == "local_batch_size"
 
 
 def test_a_checkpoint_and_the_end_of_training_change_no_peers() -> None:
-    found = demanded(RULES, Demand("checkpoint", "kungfu checkpoint"), step=9)
+    found = demanded(RULES, ExternalRequest("checkpoint", "kungfu checkpoint"), step=9)
     assert (found.outside, found.checkpoints) == (None, ("a rule", "kungfu checkpoint"))
-    (setting,) = demanded(RULES, Demand("stop", "kungfu stop"), step=9).settings
+    (setting,) = demanded(RULES, ExternalRequest("stop", "kungfu stop"), step=9).settings
     assert (setting.kind, setting.rule, setting.step) == ("stop", "kungfu stop", 9)
 
 
@@ -85,7 +86,7 @@ def test_what_a_hook_asks_for_beside_a_rule_is_superseded_and_told_or_comes_firs
 
 def test_a_command_comes_before_the_size_of_a_rule_and_beside_its_peers() -> None:
     rules = asked([GROW, marked(Replace, 1)])
-    found = demanded(rules, Demand("resize", "kungfu resize 3", size=3), step=9).with_outside()
+    found = demanded(rules, ExternalRequest("resize", "kungfu resize 3", size=3), step=9).with_outside()
     assert found.wish == rules.wish, "what the rules ask for is held against what those of other peers do"
     assert found.outside is not None
     assert [one.rule for one in found.outside.parts] == ["kungfu resize 3", "slow"]

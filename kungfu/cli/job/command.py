@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import get_args
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.decide import Keep
 from kungfu.runtime.core.requests import (
     Action,
     Checkpoint,
@@ -22,6 +21,7 @@ from kungfu.runtime.core.requests import (
     ScaleOut,
     Stop,
 )
+from kungfu.runtime.core.terms import Keep
 
 __all__ = ["add_arguments", "run"]
 

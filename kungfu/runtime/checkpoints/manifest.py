@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.decide import Terms
-from kungfu.runtime.core.ramp import Ramp
+from kungfu.runtime.core.terms import Ramp, Terms
 
 __all__ = ["MANIFEST", "Entry", "Manifest", "misfits", "read_manifest", "stable_names", "write_manifest"]
 

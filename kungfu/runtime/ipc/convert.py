@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import cast
 
+from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.barrier_requests import (
+    Contest,
+    ExternalRequest,
+    ExternalRequestKind,
+    Leave,
+    RescaleRequest,
+    When,
+)
 from kungfu.runtime.core.cluster import Report
-from kungfu.runtime.core.decide import Contest, Keep, Leave, Prepared, Terms, When, Wish
-from kungfu.runtime.core.demand import Demand, DemandKind
 from kungfu.runtime.core.exit import Exit, ExitKind
-from kungfu.runtime.core.ramp import Ramp, RampUnit
 from kungfu.runtime.core.shadow import ShadowAsk
+from kungfu.runtime.core.terms import Keep, Ramp, RampUnit, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 
@@ -92,8 +99,8 @@ def to_shadow(message: pb.Shadow) -> ShadowAsk:
     return ShadowAsk(message.rule, message.step, message.value)
 
 
-def from_wish(wish: Wish) -> pb.Wish:
-    return pb.Wish(
+def from_wish(wish: RescaleRequest) -> pb.RescaleRequest:
+    return pb.RescaleRequest(
         size=wish.size,
         keep=wish.keep,
         rule=wish.rule,
@@ -106,12 +113,12 @@ def from_wish(wish: Wish) -> pb.Wish:
     )
 
 
-def to_wish(message: pb.Wish) -> Wish:
+def to_wish(message: pb.RescaleRequest) -> RescaleRequest:
     leave = _to_leave(message.leave) if message.HasField("leave") else None
     contest = Contest(tuple(message.won), tuple(message.lost))
     keep = cast(Keep, message.keep)
     others = tuple(to_wish(one) for one in message.others)
-    return Wish(message.size, keep, message.rule, message.step, dict(message.saw), contest, leave, others)
+    return RescaleRequest(message.size, keep, message.rule, message.step, dict(message.saw), contest, leave, others)
 
 
 def _from_leave(leave: Leave) -> pb.Leave:
@@ -138,8 +145,8 @@ def to_prepared(message: pb.Prepared) -> Prepared:
     )
 
 
-def from_demand(demand: Demand) -> pb.Demand:
-    return pb.Demand(
+def from_demand(demand: ExternalRequest) -> pb.ExternalRequest:
+    return pb.ExternalRequest(
         id=demand.id,
         kind=demand.kind,
         why=demand.why,
@@ -150,10 +157,10 @@ def from_demand(demand: Demand) -> pb.Demand:
     )
 
 
-def to_demand(message: pb.Demand) -> Demand:
-    kind, keep = cast(DemandKind, message.kind), cast(Keep, message.keep)
+def to_demand(message: pb.ExternalRequest) -> ExternalRequest:
+    kind, keep = cast(ExternalRequestKind, message.kind), cast(Keep, message.keep)
     host = message.host if message.HasField("host") else None
-    return Demand(kind, message.why, message.size, tuple(message.peers), message.id, keep, host)
+    return ExternalRequest(kind, message.why, message.size, tuple(message.peers), message.id, keep, host)
 
 
 def from_exit(exit: Exit, peer: int) -> pb.ProgramExit:

@@ -117,11 +117,11 @@ class Verdict(_message.Message):
     rendezvous: str
     error: str
     kind: str
-    wish: Wish
+    wish: RescaleRequest
     unlike: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., error: _Optional[str] = ..., kind: _Optional[str] = ..., wish: _Optional[_Union[Wish, _Mapping]] = ..., unlike: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., error: _Optional[str] = ..., kind: _Optional[str] = ..., wish: _Optional[_Union[RescaleRequest, _Mapping]] = ..., unlike: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class Wish(_message.Message):
+class RescaleRequest(_message.Message):
     __slots__ = ("size", "keep", "rule", "step", "saw", "won", "lost", "leave", "others")
     class SawEntry(_message.Message):
         __slots__ = ("key", "value")
@@ -147,8 +147,8 @@ class Wish(_message.Message):
     won: _containers.RepeatedScalarFieldContainer[str]
     lost: _containers.RepeatedScalarFieldContainer[str]
     leave: Leave
-    others: _containers.RepeatedCompositeFieldContainer[Wish]
-    def __init__(self, size: _Optional[int] = ..., keep: _Optional[str] = ..., rule: _Optional[str] = ..., step: _Optional[int] = ..., saw: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., others: _Optional[_Iterable[_Union[Wish, _Mapping]]] = ...) -> None: ...
+    others: _containers.RepeatedCompositeFieldContainer[RescaleRequest]
+    def __init__(self, size: _Optional[int] = ..., keep: _Optional[str] = ..., rule: _Optional[str] = ..., step: _Optional[int] = ..., saw: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., others: _Optional[_Iterable[_Union[RescaleRequest, _Mapping]]] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("peers", "when", "host")
@@ -247,7 +247,7 @@ class Breach(_message.Message):
     how: str
     def __init__(self, peer: _Optional[int] = ..., version: _Optional[int] = ..., how: _Optional[str] = ...) -> None: ...
 
-class Demand(_message.Message):
+class ExternalRequest(_message.Message):
     __slots__ = ("id", "kind", "why", "size", "peers", "keep", "host", "number")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]

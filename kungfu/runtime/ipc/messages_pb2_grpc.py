@@ -66,7 +66,7 @@ class PeerServiceStub(object):
                 _registered_method=True)
         self.Carry = channel.unary_unary(
                 '/kungfu.v1.PeerService/Carry',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Demand.SerializeToString,
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ExternalRequest.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
         self.PrepareAttachment = channel.unary_unary(
@@ -173,7 +173,7 @@ def add_PeerServiceServicer_to_server(servicer, server):
             ),
             'Carry': grpc.unary_unary_rpc_method_handler(
                     servicer.Carry,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Demand.FromString,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ExternalRequest.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
             'PrepareAttachment': grpc.unary_unary_rpc_method_handler(
@@ -374,7 +374,7 @@ class PeerService(object):
             request,
             target,
             '/kungfu.v1.PeerService/Carry',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Demand.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ExternalRequest.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,

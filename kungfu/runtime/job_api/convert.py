@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import cast, get_args
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.decide import Keep
 from kungfu.runtime.core.requests import (
     Action,
     Checkpoint,
@@ -19,6 +18,7 @@ from kungfu.runtime.core.requests import (
     Stop,
 )
 from kungfu.runtime.core.requests.situation import Scaling
+from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.status import Figures, JobStatus, Membership, PeerState, PeerStatus, Progress, Trouble
 

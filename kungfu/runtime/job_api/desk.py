@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kungfu.runtime.core import requests
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Cluster, Finishing, InForce, Tick, free_slots
-from kungfu.runtime.core.demand import Demand
 from kungfu.runtime.core.requests import Answer, Entry, Ledger, Request, Situation, current, first_answer
 from kungfu.runtime.core.requests.ledger import refusal_of_id
 from kungfu.runtime.core.requests.situation import Scaling
@@ -56,10 +56,10 @@ class Desk:
         self._measured: tuple[requests.Step, ...] = ()
         self._over = self._unreached = ""
 
-    def hears(self, event: Any, cluster: Cluster, now: float) -> list[Demand]:
+    def hears(self, event: Any, cluster: Cluster, now: float) -> list[ExternalRequest]:
         """What the leader is to be told after ``event``, which ``cluster`` knows of already."""
         self._since(cluster, now)
-        demands: list[Demand] = []
+        demands: list[ExternalRequest] = []
         if isinstance(event, Question):
             demands += self._answer(event, cluster, now)
         elif isinstance(event, Reported):
@@ -107,8 +107,8 @@ class Desk:
         if unreached and demand is not None and demand.kind in ("resize", "replace"):
             yield requests.Heard(demand.id, refusal=unreached)
 
-    def _answer(self, question: Question, cluster: Cluster, now: float) -> list[Demand]:
-        matter, demands = question.matter, list[Demand]()
+    def _answer(self, question: Question, cluster: Cluster, now: float) -> list[ExternalRequest]:
+        matter, demands = question.matter, list[ExternalRequest]()
         if isinstance(matter, Request):
             demands = self._step(requests.Asked(matter), cluster, now)
             entry, answer = self._answered(matter, now)
@@ -128,7 +128,7 @@ class Desk:
         assert answer is not None
         return self._ledger.entries[request.id], answer
 
-    def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[Demand]:
+    def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[ExternalRequest]:
         before = self._ledger
         if current(before) is None and not isinstance(event, requests.Asked):
             return []  # it means nothing to anybody, and to describe the situation takes a while
@@ -201,12 +201,12 @@ class Desk:
         }
 
 
-def _speaks_of(fields: Fields, demand: Demand) -> bool:
+def _speaks_of(fields: Fields, demand: ExternalRequest) -> bool:
     """Whether an event of the leader's is the outcome of a demand."""
     return fields.get("event") == demand.kind == "checkpoint" and fields.get("rule") == demand.why
 
 
-def _heard(fields: Fields, demand: Demand) -> requests.Heard:
+def _heard(fields: Fields, demand: ExternalRequest) -> requests.Heard:
     where = str(fields.get("path", ""))
     failure = fields.get("error")
     return requests.Heard(demand.id, f"{where}: {failure}" if failure else "", where)

@@ -18,7 +18,7 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_peer, from_report, from_view
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.ipc.numbers import as_json
-from kungfu.runtime.peer.passage import Told, ToldLater
+from kungfu.runtime.peer.barrier_result import Told, ToldLater
 from kungfu.runtime.settings import Settings
 
 __all__ = ["Agency"]

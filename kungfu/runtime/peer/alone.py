@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kungfu.runtime.core.decide import Decision, Terms, Wish
-from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.barrier import Decision
+from kungfu.runtime.core.barrier_requests import ExternalRequest, RescaleRequest
 from kungfu.runtime.core.identity import NOTHING_SAID, Description
 from kungfu.runtime.core.shadow import ShadowAsk
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Told, as_decided
+from kungfu.runtime.peer.barrier_result import Adjust, BarrierResult, Standing, Told, as_decided
 from kungfu.runtime.state import ReplicatedState
 
 __all__ = ["Alone"]
@@ -29,22 +30,24 @@ class Alone:
     def view(self) -> View:
         return self._standing.view
 
-    def join(self, state: ReplicatedState, *, description: Description = NOTHING_SAID, machine: str = "") -> Passage:
-        return Passage(None, self._standing, sources=(0,))
+    def join(
+        self, state: ReplicatedState, *, description: Description = NOTHING_SAID, machine: str = ""
+    ) -> BarrierResult:
+        return BarrierResult(None, self._standing, sources=(0,))
 
     def meet(
         self,
         state: ReplicatedState,
         terms: Terms,
         *,
-        wish: Wish | None,
-        outside: Wish | None = None,
+        wish: RescaleRequest | None,
+        outside: RescaleRequest | None = None,
         shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
-    ) -> Passage:
+    ) -> BarrierResult:
         view = self._standing.view
         after = Standing(view, 0, adjust(view, Decision(view, terms)))
-        return Passage(self._standing, after, wish, sources=(0,))
+        return BarrierResult(self._standing, after, wish, sources=(0,))
 
     def part(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """Nobody else has to agree that training is over."""
@@ -56,7 +59,7 @@ class Alone:
     def completed(self) -> None:
         """Nobody asks whether this peer holds the state."""
 
-    def take_demand(self) -> Demand | None:
+    def take_demand(self) -> ExternalRequest | None:
         """Nobody can ask."""
         return None
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from kungfu.errors import KungfuError
-from kungfu.runtime.core.decide import Terms
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 
 __all__ = ["Loss", "named_in"]

@@ -17,19 +17,20 @@ from typing import Any
 
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
+from kungfu.runtime.core.barrier import Decision, Prepared, decide
+from kungfu.runtime.core.barrier_requests import ExternalRequest, RescaleRequest
 from kungfu.runtime.core.cluster import Report
-from kungfu.runtime.core.decide import Decision, Prepared, Terms, Wish, decide
-from kungfu.runtime.core.demand import Demand
 from kungfu.runtime.core.identity import NOTHING_SAID, Description, Identity
 from kungfu.runtime.core.shadow import ShadowAsk
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_demand, from_shadow, to_terms, to_view, to_wish
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 from kungfu.runtime.peer.agency import Agency
+from kungfu.runtime.peer.barrier_result import Adjust, BarrierResult, Standing, Survived, Told, as_decided
 from kungfu.runtime.peer.loss import Loss, named_in
-from kungfu.runtime.peer.passage import Adjust, Passage, Standing, Survived, Told, as_decided
 from kungfu.runtime.peer.rendezvous.assembly import Assembly
 from kungfu.runtime.peer.rendezvous.install import Entry, Installer
 from kungfu.runtime.peer.rendezvous.likeness import turn_of
@@ -81,7 +82,9 @@ class Membership:
         """Why the view that this peer is in does not go on though its messages may, see ``Breaches.of_long``."""
         return None if self._standing is None else self._service.breaches.of_long(self._standing.view)
 
-    def join(self, state: ReplicatedState, *, description: Description = NOTHING_SAID, machine: str = "") -> Passage:
+    def join(
+        self, state: ReplicatedState, *, description: Description = NOTHING_SAID, machine: str = ""
+    ) -> BarrierResult:
         """Says that this peer is ready, and waits until a view admits it and its state is that of the others.
 
         It is admitted if its program, by its ``description``, is that of the others; else the agent says what differs
@@ -97,7 +100,7 @@ class Membership:
         self._heed_no_more = heed_notices(lambda: self._agency.notify("SIGTERM"))
         return passage
 
-    def survive(self, state: ReplicatedState, loss: Loss, *, adjust: Adjust = as_decided) -> Passage:
+    def survive(self, state: ReplicatedState, loss: Loss, *, adjust: Adjust = as_decided) -> BarrierResult:
         """This peer lost others: unplugs itself, reports, and enters the view of those who live.
 
         Those furthest on hold the state that counts, the others take it from them; the lowest rank leads, and lets
@@ -119,11 +122,11 @@ class Membership:
         state: ReplicatedState,
         terms: Terms,
         *,
-        wish: Wish | None,
-        outside: Wish | None = None,
+        wish: RescaleRequest | None,
+        outside: RescaleRequest | None = None,
         shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
-    ) -> Passage:
+    ) -> BarrierResult:
         """Holds the barrier that the peers of this view agreed on.
 
         ``terms`` are those in force at this peer, ``wish`` is its rules', which ought to be that of all; ``outside`` is
@@ -148,7 +151,7 @@ class Membership:
         after = Standing(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
         stayers = tuple(rank for rank, peer in enumerate(view.peers) if before.view.rank_of(peer.id) is not None)
         self._move(before, Entry(after, verdict.rendezvous, stayers), state, parts)
-        return Passage(before, after, heard, prepared, parts, sources=stayers)
+        return BarrierResult(before, after, heard, prepared, parts, sources=stayers)
 
     def part(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""
@@ -163,7 +166,7 @@ class Membership:
         """
         self._holds = True
 
-    def take_demand(self) -> Demand | None:
+    def take_demand(self) -> ExternalRequest | None:
         """The leader's: what somebody outside wants to have carried out at this barrier, if anything."""
         return self._service.take_demand() if self._member().rank == 0 else None
 
@@ -192,7 +195,7 @@ class Membership:
         self._server.stop()
 
     def _arrival(
-        self, before: Standing, state: ReplicatedState, wish: Wish | None, shadows: Sequence[ShadowAsk]
+        self, before: Standing, state: ReplicatedState, wish: RescaleRequest | None, shadows: Sequence[ShadowAsk]
     ) -> tuple[pb.Arrival, tuple[str, ...]]:
         """What this peer brings to its next barrier, and the names of what it holds."""
         number, self._barriers = self._barriers, self._barriers + 1
@@ -230,7 +233,9 @@ class Membership:
         self._barriers, self._entering = 0, None
         return standing
 
-    def _decide(self, before: Standing, wish: Wish | None, prepared: Prepared | None, adjust: Adjust) -> Decision:
+    def _decide(
+        self, before: Standing, wish: RescaleRequest | None, prepared: Prepared | None, adjust: Adjust
+    ) -> Decision:
         decision = decide(before.view, before.terms, self._settings.limits, wish=wish, prepared=prepared)
         return replace(decision, terms=adjust(before.view, decision), wish=wish)
 
@@ -242,7 +247,7 @@ class Membership:
         admitted: Callable[[pb.Admission], Entry],
         before: Standing | None,
         loss: Loss | None,
-    ) -> Passage:
+    ) -> BarrierResult:
         """Waits for a view that admits this peer, and enters it; if that breaks before it trains, reports and goes on.
 
         ``before`` is where this peer stood, and ``loss`` what it has to report first; a joiner has neither.
@@ -261,9 +266,9 @@ class Membership:
                 loss = Loss(error, 0, Terms()) if loss is None else replace(loss, error=error)
                 continue
             if before is None or loss is None:
-                return Passage(None, after, parts=parts, sources=entry.sources)
+                return BarrierResult(None, after, parts=parts, sources=entry.sources)
             survived = Survived(dict(admission.survival.lost), str(loss.error), entry.sources[0])
-            return Passage(before, after, parts=parts, survived=survived, sources=entry.sources)
+            return BarrierResult(before, after, parts=parts, survived=survived, sources=entry.sources)
 
     def _readmitted(self, loss: Loss) -> pb.Admission:
         """Leaves, reports, and waits for a view; reports again if somebody else turns out to stand still meanwhile."""
@@ -318,11 +323,14 @@ class Membership:
             return
         what = f"rank 0 (peer {leader.id}), about to lead view {entry.view.version}"
         in_vain = partial(self._installer.in_vain, entry.view)
-        carry, demand = PeerServiceStub(self._lines.to(leader.address)).Carry, Demand("stop", "a barrier before a loss")
+        carry, demand = (
+            PeerServiceStub(self._lines.to(leader.address)).Carry,
+            ExternalRequest("stop", "a barrier before a loss"),
+        )
         rpc.call_unless(in_vain, carry, from_demand(demand), deadline_s=self._deadline_s, what=what)
 
 
-def _asks(wish: Wish) -> str:
+def _asks(wish: RescaleRequest) -> str:
     """What a rule asks for, as it is held against what the rules of the other peers ask for."""
     if wish.leave is None:
         return f"{wish.rule} asks for {wish.size}"

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
-from kungfu.runtime.core.decide import Prepared
-from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.identity import Description
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import to_demand, to_prepared
@@ -52,7 +52,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._rendezvous_lock = threading.Lock()
         self._prepared: tuple[int, str] | None = None
         self._offer: Prepared | None = None
-        self._demands: list[Demand] = []
+        self._demands: list[ExternalRequest] = []
         self._kept: set[str] = set()  # ids of demands for checkpoints
         self.description = Description()
         self._told: set[int] = set()  # numbers of demands
@@ -106,7 +106,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._on_offer()
         return pb.Ack()
 
-    def Carry(self, request: pb.Demand, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def Carry(self, request: pb.ExternalRequest, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         demand = to_demand(request)
         with self._changed:
             if request.number and request.number in self._told:
@@ -159,7 +159,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             admission, self._admission = self._admission, None
             return admission
 
-    def take_demand(self) -> Demand | None:
+    def take_demand(self) -> ExternalRequest | None:
         """The oldest demand that is not carried out yet, once; if others are left, another barrier is asked for."""
         with self._changed:
             demand = self._demands.pop(0) if self._demands else None

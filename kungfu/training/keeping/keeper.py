@@ -15,9 +15,9 @@ import tensorflow as tf
 from kungfu.compiler import Plan
 from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints import Folder, Manifest, find, has_step
-from kungfu.runtime.core.decide import Terms
 from kungfu.runtime.core.identity import Description
-from kungfu.runtime.peer.passage import Passage
+from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.peer.barrier_result import BarrierResult
 from kungfu.runtime.settings import Keeping
 from kungfu.runtime.state import Gap
 from kungfu.training.description import describe
@@ -145,7 +145,7 @@ class Keeper:
 
     # ---- a new view ----------------------------------------------------------------------------------------------
 
-    def entered(self, passage: Passage, *, step: int) -> None:
+    def entered(self, passage: BarrierResult, *, step: int) -> None:
         """A barrier is over: what it left to do is due before the next step."""
         self.inside = True
         before, survived = passage.before, passage.survived
@@ -228,7 +228,7 @@ class Keeper:
         self._record("events", event | seconds)
 
 
-def _due(passage: Passage, *, step: int, founds: bool) -> Due:
+def _due(passage: BarrierResult, *, step: int, founds: bool) -> Due:
     before, after, survived, sources = passage.before, passage.after, passage.survived, passage.sources
     if after.rank is None or (before is not None and before.view.version == after.view.version):
         return Due()

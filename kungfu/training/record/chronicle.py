@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from kungfu.runtime.core.decide import Wish
-from kungfu.runtime.core.merge import Superseded
-from kungfu.runtime.core.setting import Setting
-from kungfu.runtime.peer.passage import Passage, Told
+from kungfu.runtime.core.barrier_requests import RescaleRequest, Superseded
+from kungfu.runtime.core.terms import SettingChange
+from kungfu.runtime.peer.barrier_result import BarrierResult, Told
 from kungfu.training.record.done import done_of
 from kungfu.training.record.pace import Stop
 from kungfu.training.record.span import span_of
@@ -31,7 +30,7 @@ class Chronicle:
 
     def __init__(self, record: Record, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._record, self._clock = record, clock
-        self._under_way: Wish | None = None
+        self._under_way: RescaleRequest | None = None
         self._rescale: dict[str, Any] | None = None
         self._leading = False
         self._stop: Callable[[], Stop]
@@ -43,7 +42,7 @@ class Chronicle:
         """A rescale waits for the first step after it."""
         return self._rescale is not None
 
-    def joined(self, passage: Passage) -> None:
+    def joined(self, passage: BarrierResult) -> None:
         """This peer is in the job."""
         self._leading = passage.after.rank == 0
 
@@ -53,7 +52,7 @@ class Chronicle:
             told = {"event": "called", "step": step, "rule": rule, "saw": saw, "asked": asked}
             self._record("events", {**told, "ignored": ignored} if ignored else told)
 
-    def set(self, settings: Sequence[Setting]) -> None:
+    def set(self, settings: Sequence[SettingChange]) -> None:
         """The leader's barrier changes other settings than the size."""
         for setting in settings:
             self._record(
@@ -82,7 +81,7 @@ class Chronicle:
             told = {"step": wish.step, "rule": wish.rule, "saw": wish.saw, "asked": wish.size, "by": one.by}
             self._record("events", {"event": "superseded", **told, **_named(wish)})
 
-    def passed(self, passage: Passage, *, step: int, stop_s: float) -> None:
+    def passed(self, passage: BarrierResult, *, step: int, stop_s: float) -> None:
         """A barrier was held after ``step``; it stopped this peer for ``stop_s`` seconds."""
         before, after = passage.before, passage.after
         assert before is not None
@@ -115,7 +114,7 @@ class Chronicle:
             "parts": {**parts, "_since": now},
         }
 
-    def spanned(self, what: str, passage: Passage, *, step: int, total_s: float) -> None:
+    def spanned(self, what: str, passage: BarrierResult, *, step: int, total_s: float) -> None:
         """Every peer's: how long a change of the membership took it, part by part."""
         before, after = passage.before, passage.after
         if before is None:
@@ -127,7 +126,7 @@ class Chronicle:
         place = {"peer": peer, "view": after.view.version, "step": step}
         self._record("events", {"event": "span", "what": what, **place, **span_of(passage.parts, total_s=total_s)})
 
-    def recovered(self, passage: Passage, *, step: int, redone: int, stop: Callable[[], Stop]) -> None:
+    def recovered(self, passage: BarrierResult, *, step: int, redone: int, stop: Callable[[], Stop]) -> None:
         """Peers were lost, and those who live have gone on from ``step``; ``redone`` steps of this peer are undone.
 
         ``stop`` tells what it cost: so far, and once the next step has ended, with that step.
@@ -211,11 +210,11 @@ class Chronicle:
         rescale["parts"]["first_step_s"] = round(self._clock() - rescale["_began"], 6)
         self.ended()
 
-    def _parts(self, passage: Passage) -> dict[str, float]:
+    def _parts(self, passage: BarrierResult) -> dict[str, float]:
         prepared = dict(passage.prepared.parts) if passage.prepared else {}
         return {**prepared, **{name: seconds for name, seconds in passage.parts.items() if "/" not in name}}
 
-    def _no_longer(self, passage: Passage, newer: Wish) -> list[Superseded]:
+    def _no_longer(self, passage: BarrierResult, newer: RescaleRequest) -> list[Superseded]:
         """What was under way before this barrier, where the wish that it followed put something else in its place."""
         before, after, older = passage.before, passage.after.terms, self._under_way
         assert before is not None
@@ -226,7 +225,7 @@ class Chronicle:
             return []
         return [Superseded(one, newer.rule) for one in older.parts]
 
-    def _decided(self, passage: Passage, wish: Wish) -> None:
+    def _decided(self, passage: BarrierResult, wish: RescaleRequest) -> None:
         assert passage.before is not None
         self._record(
             "events",
@@ -242,7 +241,7 @@ class Chronicle:
             },
         )
 
-    def _stayed(self, passage: Passage) -> None:
+    def _stayed(self, passage: BarrierResult) -> None:
         """Peers that were awaited did not come, or not all: the run goes on without them, and says so."""
         if self._leading and passage.prepared is not None and passage.prepared.missing:
             assert passage.before is not None
@@ -264,12 +263,12 @@ def _stopped(stop: Stop) -> dict[str, float]:
     return {"stop_s": round(stop.seconds, 6), **{name: round(value, 6) for name, value in seconds.items()}}
 
 
-def _rules_of(wish: Wish) -> str:
+def _rules_of(wish: RescaleRequest) -> str:
     """The rules that a change follows from."""
     return " and ".join(one.rule for one in wish.parts)
 
 
-def _named(wish: Wish) -> dict[str, Any]:
+def _named(wish: RescaleRequest) -> dict[str, Any]:
     """Who was named, and whose wish won and lost, where that says something."""
     named: dict[str, Any] = {}
     if wish.contest.won or wish.contest.lost:

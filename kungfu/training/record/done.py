@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kungfu.runtime.core.decide import Leave, Wish
-from kungfu.runtime.peer.passage import Passage
+from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest
+from kungfu.runtime.peer.barrier_result import BarrierResult
 
 __all__ = ["done_of"]
 
 
-def done_of(passage: Passage, wish: Wish) -> str:
+def done_of(passage: BarrierResult, wish: RescaleRequest) -> str:
     """What a barrier made of one wish, or of one part of a wish that several rules share.
 
     What it did not do, for the limits of the job say, it says too.
@@ -18,7 +18,7 @@ def done_of(passage: Passage, wish: Wish) -> str:
     return _of_size(passage, wish) if wish.leave is None else _of_peers(passage, wish.leave)
 
 
-def _of_size(passage: Passage, wish: Wish) -> str:
+def _of_size(passage: BarrierResult, wish: RescaleRequest) -> str:
     assert passage.before is not None
     size, after, target = passage.before.view.size, passage.after.view.size, passage.after.terms.target_size
     parts = []
@@ -33,7 +33,7 @@ def _of_size(passage: Passage, wish: Wish) -> str:
     return "; ".join(parts) or f"nothing: the size stays {size}"
 
 
-def _of_peers(passage: Passage, leave: Leave) -> str:
+def _of_peers(passage: BarrierResult, leave: Leave) -> str:
     assert passage.before is not None
     ids, terms = passage.before.view.ids, passage.after.terms
     named = [peer for peer in ids if peer in leave.peers]

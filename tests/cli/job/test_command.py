@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kungfu.cli.main import main
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Finishing, InForce
-from kungfu.runtime.core.demand import Demand
 from kungfu.runtime.job_api.desk import Reported
 from kungfu.runtime.job_api.job_file import end_job_file
 from tests.runtime.job_api.office import Office, office, view
@@ -19,7 +19,7 @@ from tests.runtime.job_api.office import Office, office, view
 ROW = {"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0}
 
 
-def demands_of(place: Office, *words: object) -> list[Demand]:
+def demands_of(place: Office, *words: object) -> list[ExternalRequest]:
     """What the leader is told because of a command that does not wait."""
     place.told.clear()
     assert main([*map(str, words), str(place.folder), "--no-wait"]) == 0

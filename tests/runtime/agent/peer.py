@@ -20,11 +20,12 @@ import numpy as np
 
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.protocol import Silence
-from kungfu.runtime.core.decide import Terms, Wish
+from kungfu.runtime.core.barrier_requests import RescaleRequest
 from kungfu.runtime.core.identity import Description, Part
+from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.peer.barrier_result import BarrierResult
 from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.runtime.peer.membership import Membership
-from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.settings import Settings, read_settings
 from kungfu.runtime.state import Buffers
 
@@ -136,12 +137,12 @@ def train(
             return membership.finish({"barriers": state.barriers}, leaving=False)
 
 
-def wish(state: State, size: int) -> Wish | None:
+def wish(state: State, size: int) -> RescaleRequest | None:
     target = 3 if state.barriers == 1 else 2 if size == 3 else None
-    return None if target is None else Wish(target, "local_batch_size", "there and back", state.barriers)
+    return None if target is None else RescaleRequest(target, "local_batch_size", "there and back", state.barriers)
 
 
-def is_over(passage: Passage, before: int) -> bool:
+def is_over(passage: BarrierResult, before: int) -> bool:
     return passage.after.view.size < before or passage.after.terms.refused_size > 0
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints import Folder, Manifest, find, has_step, published, read_manifest, write_manifest
-from kungfu.runtime.core.decide import Terms
+from kungfu.runtime.core.terms import Terms
 
 
 def writing(step: int, content: bytes = b"state"):

@@ -8,8 +8,7 @@ import pytest
 
 from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints import Entry, Manifest, misfits, read_manifest, write_manifest
-from kungfu.runtime.core.decide import Terms
-from kungfu.runtime.core.ramp import Ramp
+from kungfu.runtime.core.terms import Ramp, Terms
 
 
 def test_a_manifest_is_read_as_it_was_written_but_for_terms_about_peers(tmp_path):

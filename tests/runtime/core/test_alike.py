@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster import (
     Announce,
     Cluster,
@@ -24,7 +25,6 @@ from kungfu.runtime.core.cluster import (
     step,
 )
 from kungfu.runtime.core.cluster.events import Lost
-from kungfu.runtime.core.decide import Prepared
 from kungfu.runtime.core.identity import Identity
 from kungfu.runtime.core.view import View
 from tests.runtime.core.cluster_steps import RULES, after, peer

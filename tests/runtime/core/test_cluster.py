@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core import cluster as decided
+from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster import (
     Announce,
     Cluster,
@@ -30,7 +31,6 @@ from kungfu.runtime.core.cluster import (
     first,
     step,
 )
-from kungfu.runtime.core.decide import Prepared
 from tests.runtime.core.cluster_steps import RULES, after, peer, view_of
 
 

@@ -7,6 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import (
     Announce,
     Cluster,
@@ -39,8 +41,6 @@ from kungfu.runtime.core.cluster import (
     step,
 )
 from kungfu.runtime.core.cluster.hosts import AVOIDED_S
-from kungfu.runtime.core.decide import Prepared
-from kungfu.runtime.core.demand import Demand
 from tests.runtime.core.cluster_steps import RULES, after, peer, view_of
 
 NO_SLOT = "no host has a free slot"
@@ -115,7 +115,7 @@ def test_a_host_can_be_named_for_new_peers_and_another_one_is_no_substitute() ->
 
 def test_a_noticed_host_takes_nobody_more_and_is_let_go_when_it_is_empty() -> None:
     cluster, commands = after(training(3, 2, 2), HostNoticed(0))
-    assert commands == [Tell(view_of(0, 1, 2), Demand("notice", "preemption notice", 3, (0, 1)))]
+    assert commands == [Tell(view_of(0, 1, 2), ExternalRequest("notice", "preemption notice", 3, (0, 1)))]
     assert free_slots(cluster) == {1: 1}
     left = view_of(2, version=2)
     cluster, commands = after(cluster, Finishing(0, leaving=True), Finishing(1, leaving=True), InForce(left), Wanted(3))
@@ -164,7 +164,7 @@ def test_a_host_that_comes_back_makes_losses_good() -> None:
     alone = cluster.regrouping.formed
     cluster, _ = after(cluster, InForce(alone))
     cluster, commands = after(cluster, HostIn(1, 1))
-    assert commands == [Tell(alone, Demand("resize", "a host with free slots has come", 2))]
+    assert commands == [Tell(alone, ExternalRequest("resize", "a host with free slots has come", 2))]
     assert after(cluster, Wanted(2))[1] == [Spawn(3, 1)]
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import (
     Announce,
     Budgets,
@@ -31,7 +32,6 @@ from kungfu.runtime.core.cluster import (
     Wanted,
     first,
 )
-from kungfu.runtime.core.demand import Demand
 from tests.runtime.core.cluster_steps import RULES, after, peer, view_of
 
 DIED = "peer rank=1 died during gradients"
@@ -237,7 +237,7 @@ def test_views_that_nobody_could_be_admitted_to_did_not_break() -> None:
 
 def test_a_peer_that_is_given_notice_is_let_go_by_the_leader_and_replaced() -> None:
     cluster, commands = after(training(0, 1, 2), Noticed(1), Noticed(1))
-    assert commands == [Tell(view_of(0, 1, 2), Demand("notice", "preemption notice", 3, (1,)))]
+    assert commands == [Tell(view_of(0, 1, 2), ExternalRequest("notice", "preemption notice", 3, (1,)))]
     _, commands = after(cluster, Wanted(4))
     assert commands == [Spawn(3)], "the leader counts the one who leaves"
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kungfu.runtime.core.barrier import Prepared, decide
+from kungfu.runtime.core.barrier_requests import RescaleRequest
 from kungfu.runtime.core.cluster import (
     Cluster,
     Command,
@@ -29,7 +31,7 @@ from kungfu.runtime.core.cluster import (
     first,
     step,
 )
-from kungfu.runtime.core.decide import Prepared, Terms, Wish, decide
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines, Limits
 
@@ -91,7 +93,7 @@ def happen(world: World, what: str, which: int) -> None:
             world.tell(Ended(peer, -9))
 
 
-def hold_barrier(world: World, *, wish: Wish | None, meanwhile: list[tuple[str, int]]) -> None:
+def hold_barrier(world: World, *, wish: RescaleRequest | None, meanwhile: list[tuple[str, int]]) -> None:
     """A barrier as ``Membership`` holds it: take the offer, decide, tell the agent, admit, begin the view."""
     prepared, world.offer = world.offer, None
     if wish is not None:
@@ -128,7 +130,7 @@ def test_nobody_is_left_waiting_and_no_wish_stays_pending(size: int, history: li
     for before, target, meanwhile in history:
         for what, which in before:
             happen(world, what, which)
-        wish = None if target is None else Wish(target, "local_batch_size", "rule", 1)
+        wish = None if target is None else RescaleRequest(target, "local_batch_size", "rule", 1)
         if wish is not None or world.offer is not None:
             hold_barrier(world, wish=wish, meanwhile=meanwhile)
     settle(world)

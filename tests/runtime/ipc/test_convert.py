@@ -8,8 +8,16 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.decide import Contest, Keep, Leave, Prepared, Terms, When, Wish
-from kungfu.runtime.core.demand import Demand, DemandKind
+from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.barrier_requests import (
+    Contest,
+    ExternalRequest,
+    ExternalRequestKind,
+    Leave,
+    RescaleRequest,
+    When,
+)
+from kungfu.runtime.core.terms import Keep, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import convert
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -51,7 +59,7 @@ def test_an_offer(prepared: Prepared) -> None:
 
 
 wishes = st.builds(
-    Wish,
+    RescaleRequest,
     counts,
     keeps,
     st.text(max_size=9),
@@ -63,15 +71,15 @@ wishes = st.builds(
 
 
 @given(st.builds(lambda wish, others: replace(wish, others=others), wishes, st.lists(wishes, max_size=2).map(tuple)))
-def test_a_wish(wish: Wish) -> None:
-    message = pb.Wish.FromString(convert.from_wish(wish).SerializeToString())
+def test_a_wish(wish: RescaleRequest) -> None:
+    message = pb.RescaleRequest.FromString(convert.from_wish(wish).SerializeToString())
     assert convert.to_wish(message) == wish
 
 
 @given(
     st.builds(
-        Demand,
-        st.sampled_from(get_args(DemandKind)),
+        ExternalRequest,
+        st.sampled_from(get_args(ExternalRequestKind)),
         st.text(max_size=9),
         counts,
         st.lists(counts, max_size=3).map(tuple),
@@ -79,8 +87,8 @@ def test_a_wish(wish: Wish) -> None:
         keeps,
     )
 )
-def test_a_demand(demand: Demand) -> None:
-    message = pb.Demand.FromString(convert.from_demand(demand).SerializeToString())
+def test_a_demand(demand: ExternalRequest) -> None:
+    message = pb.ExternalRequest.FromString(convert.from_demand(demand).SerializeToString())
     assert convert.to_demand(message) == demand
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Cluster, InForce, Rules
-from kungfu.runtime.core.demand import Demand
 from kungfu.runtime.core.requests.situation import Scaling
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import rpc
@@ -37,7 +37,7 @@ class Office:
     folder: Path
     cluster: Cluster
     queue: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
-    told: list[Demand] = field(default_factory=list)
+    told: list[ExternalRequest] = field(default_factory=list)
     journal: list[dict[str, Any]] = field(default_factory=list)
 
     def moves(self, after: View) -> None:

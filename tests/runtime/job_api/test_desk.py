@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Cluster, Finishing, InForce, Rules, Starting, Tick
 from kungfu.runtime.core.cluster.state import Processes
-from kungfu.runtime.core.demand import Demand
 from kungfu.runtime.core.requests import Action, Checkpoint, Profile, Request, Resize, ScaleIn
 from kungfu.runtime.core.requests.ledger import REMEMBERED
 from kungfu.runtime.core.view import Peer, View
@@ -29,7 +29,7 @@ class Agent:
     """Asks a desk, and moves its job."""
 
     journal: list[dict[str, Any]] = field(default_factory=list)
-    told: list[Demand] = field(default_factory=list)
+    told: list[ExternalRequest] = field(default_factory=list)
     now: float = 0.0
 
     def __post_init__(self) -> None:

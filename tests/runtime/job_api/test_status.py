@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Cluster, Rules, Starting
 from kungfu.runtime.core.cluster.state import Processes
-from kungfu.runtime.core.demand import Demand
 from kungfu.runtime.core.requests import Answer, Entry, Request, Stop
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.status import membership, peer_states
@@ -16,7 +16,7 @@ CLUSTER = Cluster(Rules(Deadlines()), VIEW, STARTING, processes=Processes(alive=
 LIMITS = Limits(1, 6)
 
 
-def target(demand: Demand) -> int:
+def target(demand: ExternalRequest) -> int:
     entry = Entry(Request("r", Stop()), Answer("accepted"), Answer("accepted"), 0.0, 9.0, demand)
     return membership(CLUSTER, LIMITS, under_way=entry).target
 
@@ -31,10 +31,10 @@ def test_without_a_request_the_job_goes_where_those_who_start_lead_it() -> None:
 
 
 def test_a_request_under_way_says_where_the_job_is_going() -> None:
-    assert target(Demand("resize", "", size=3)) == 3
-    assert target(Demand("leave", "", peers=(5, 9))) == 1
-    assert target(Demand("replace", "", peers=(5,))) == 2
-    assert target(Demand("checkpoint", "")) == 4
+    assert target(ExternalRequest("resize", "", size=3)) == 3
+    assert target(ExternalRequest("leave", "", peers=(5, 9))) == 1
+    assert target(ExternalRequest("replace", "", peers=(5,))) == 2
+    assert target(ExternalRequest("checkpoint", "")) == 4
 
 
 def test_before_the_first_view_there_is_no_size_yet() -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kungfu.runtime.attachment.protocol import Silence
-from kungfu.runtime.core.decide import Terms, Wish
+from kungfu.runtime.core.barrier_requests import RescaleRequest
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
@@ -22,8 +23,8 @@ from kungfu.runtime.ipc.messages_pb2_grpc import (
     add_AgentServiceServicer_to_server,
     add_PeerServiceServicer_to_server,
 )
+from kungfu.runtime.peer.barrier_result import BarrierResult
 from kungfu.runtime.peer.membership import Membership
-from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from tests.runtime.peer.held import Held, Numbers
@@ -148,7 +149,7 @@ class Job:
         self.servers.append(server)
         return server.address
 
-    def begin(self, member: Member) -> tuple[Future[Passage], Peer]:
+    def begin(self, member: Member) -> tuple[Future[BarrierResult], Peer]:
         """Lets a peer join in its thread; returns when the agent has heard that it is ready."""
         joining = self.threads.submit(member.membership.join, member.state)
         return joining, self.agent.ready.get(timeout=10.0)
@@ -192,9 +193,9 @@ def tell(peer: Peer, method: str, message: Any) -> None:
         rpc.call(getattr(PeerServiceStub(channel), method), message, deadline_s=10.0, what=f"peer {peer.id}")
 
 
-def barrier(*wishes: int, terms: Terms = TERMS) -> Callable[[Member], Passage]:
+def barrier(*wishes: int, terms: Terms = TERMS) -> Callable[[Member], BarrierResult]:
     """A barrier at which the rules of every peer ask for the same."""
-    wish = Wish(wishes[0], "local_batch_size", "rule", 7) if wishes else None
+    wish = RescaleRequest(wishes[0], "local_batch_size", "rule", 7) if wishes else None
     return lambda member: member.membership.meet(member.state, terms, wish=wish)
 
 

@@ -10,14 +10,16 @@ from contextlib import contextmanager
 import pytest
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
-from kungfu.runtime.core.decide import Prepared, Terms, Wish
+from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.barrier_requests import RescaleRequest
 from kungfu.runtime.core.shadow import ShadowAsk
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_prepared, from_view
+from kungfu.runtime.peer.barrier_result import BarrierResult
 from kungfu.runtime.peer.loss import Loss
-from kungfu.runtime.peer.passage import Passage
 from kungfu.runtime.state import Buffers
 from tests.runtime.peer.held import Held
 from tests.runtime.peer.running import SECRET, SHORT_S, TERMS, Job, barrier, errors_of, job, tell
@@ -112,7 +114,7 @@ def test_a_shrink_unplugs_the_newest_and_the_others_go_on() -> None:
 
 def test_the_leaders_wish_counts_and_a_dissent_is_recorded() -> None:
     with job(b"state", b"state") as running:
-        wishes = {0: Wish(1, "local_batch_size", "rule", 7), 1: None}
+        wishes = {0: RescaleRequest(1, "local_batch_size", "rule", 7), 1: None}
         passages = running.all_do(lambda member: member.membership.meet(
             member.state, TERMS, wish=wishes[running.members.index(member)]
         ))  # fmt: skip
@@ -145,7 +147,10 @@ def test_what_only_some_peers_would_have_asked_for_in_the_shadow_is_recorded() -
 
 
 def test_what_the_leader_was_told_from_outside_comes_before_the_rules_and_is_no_dissent() -> None:
-    rule, told = Wish(1, "local_batch_size", "rule", 7), Wish(2, "local_batch_size", "kungfu resize 2", 7)
+    rule, told = (
+        RescaleRequest(1, "local_batch_size", "rule", 7),
+        RescaleRequest(2, "local_batch_size", "kungfu resize 2", 7),
+    )
     with job(b"state", b"state") as running:
         passages = running.all_do(lambda member: member.membership.meet(
             member.state, TERMS, wish=rule, outside=None if running.members.index(member) else told
@@ -231,7 +236,7 @@ def test_a_wait_at_a_barrier_ends_when_the_agent_says_that_a_peer_is_gone() -> N
             barrier()(running.members[0])
 
 
-def surviving(running: Job, *knows: Terms) -> list[Passage]:
+def surviving(running: Job, *knows: Terms) -> list[BarrierResult]:
     """What becomes of the peers that outlive rank 0, each with the terms that it knows of."""
     lost, survivors = PeerFailure("in step 8: peer rank=0 died during gradients"), running.members[1:]
     waits = [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kungfu.errors import PeerFailure
-from kungfu.runtime.core.decide import Prepared
+from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.ipc.convert import from_prepared
 from tests.runtime.peer.held import Numbers
 from tests.runtime.peer.running import Job, Member, barrier, errors_of, job, tell

@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.core.decide import Prepared
-from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_demand, from_prepared, from_view
@@ -139,13 +139,13 @@ def test_an_offer_of_a_peer_that_is_gone_by_now_is_not_used() -> None:
 
 
 def test_a_checkpoint_that_is_demanded_again_with_another_view_is_written_once() -> None:
-    leader, demand = service(), Demand("checkpoint", "kungfu checkpoint", id="r")
+    leader, demand = service(), ExternalRequest("checkpoint", "kungfu checkpoint", id="r")
     for _ in range(2):
         leader.Carry(from_demand(demand), None)
     assert leader.take_demand() == demand
     leader.Carry(from_demand(demand), None)
     assert leader.take_demand() is None
-    other = Demand("checkpoint", "kungfu checkpoint", id="s")
+    other = ExternalRequest("checkpoint", "kungfu checkpoint", id="s")
     leader.Carry(from_demand(other), None)
     assert leader.take_demand() == other
 
@@ -158,7 +158,7 @@ def test_the_rendezvous_is_prepared_for_the_size_of_the_view() -> None:
 def test_what_is_told_again_is_done_once_and_an_older_offer_never_comes_behind_a_newer_one() -> None:
     posts: list[str] = []
     leader = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), rendezvous=str)
-    resize = from_demand(Demand("resize", "kungfu resize 3", size=3, id="r"))
+    resize = from_demand(ExternalRequest("resize", "kungfu resize 3", size=3, id="r"))
     for number in (7, 7, 9):  # the same one told again, and with another view
         resize.number = number
         leader.Carry(resize, None)

@@ -6,9 +6,9 @@ import pytest
 
 from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints import Manifest
-from kungfu.runtime.core.decide import Terms
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.passage import Passage, Standing, Survived
+from kungfu.runtime.peer.barrier_result import BarrierResult, Standing, Survived
 from kungfu.runtime.settings import Keeping
 from kungfu.training.graph.state import StateClasses, TrainingState
 from kungfu.training.keeping.exchange import Together
@@ -32,14 +32,18 @@ TWO = standing(view(1, 0, 1), 1)
 @pytest.mark.parametrize(
     ("passage", "founders", "told"),
     [
-        (Passage(TWO, standing(view(2, 0, 1, 2), 1), sources=(0, 1)), 2, [Rescaled("grew", 2, 3, 1, 40)]),
-        (Passage(TWO, standing(view(2, 1), 0), sources=(0,)), 2, [Rescaled("shrank", 2, 1, 0, 40)]),
-        (Passage(TWO, standing(view(2, 1, 2), 0), sources=(0,)), 2, [Rescaled("exchanged", 2, 2, 0, 40)]),
-        (Passage(TWO, standing(view(3, 1), 0), survived=LOST, sources=(0,)), 2, [Rescaled("recovered", 2, 1, 0, 40)]),
-        (Passage(None, standing(view(2, 0, 1, 2), 2), sources=(0, 1)), 0, [Rescaled("joined", 0, 3, 2, 40)]),
-        (Passage(None, TWO, sources=(0,)), 2, []),
-        (Passage(TWO, TWO), 2, []),
-        (Passage(TWO, standing(view(2, 0), None)), 2, []),
+        (BarrierResult(TWO, standing(view(2, 0, 1, 2), 1), sources=(0, 1)), 2, [Rescaled("grew", 2, 3, 1, 40)]),
+        (BarrierResult(TWO, standing(view(2, 1), 0), sources=(0,)), 2, [Rescaled("shrank", 2, 1, 0, 40)]),
+        (BarrierResult(TWO, standing(view(2, 1, 2), 0), sources=(0,)), 2, [Rescaled("exchanged", 2, 2, 0, 40)]),
+        (
+            BarrierResult(TWO, standing(view(3, 1), 0), survived=LOST, sources=(0,)),
+            2,
+            [Rescaled("recovered", 2, 1, 0, 40)],
+        ),
+        (BarrierResult(None, standing(view(2, 0, 1, 2), 2), sources=(0, 1)), 0, [Rescaled("joined", 0, 3, 2, 40)]),
+        (BarrierResult(None, TWO, sources=(0,)), 2, []),
+        (BarrierResult(TWO, TWO), 2, []),
+        (BarrierResult(TWO, standing(view(2, 0), None)), 2, []),
     ],
 )
 def test_a_hook_hears_of_each_change_as_its_peer_sees_it(passage, founders, told):

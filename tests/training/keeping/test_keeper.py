@@ -13,9 +13,9 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.errors import PeerFailure, UsageError
 from kungfu.runtime.checkpoints import Folder, Manifest, find, published, read_manifest, stable_names
-from kungfu.runtime.core.decide import Terms
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.passage import Passage, Standing, Survived
+from kungfu.runtime.peer.barrier_result import BarrierResult, Standing, Survived
 from kungfu.training.keeping.exchange import Due, Together
 from kungfu.training.keeping.keeper import Request
 from tests.training.linear import linear_model, linear_run, points
@@ -193,12 +193,12 @@ def test_a_folder_that_cannot_be_written_does_not_end_training(tmp_path, capsys)
     assert "no checkpoint of step 2" in capsys.readouterr().err
 
 
-def regrouped(lost: int) -> Passage:
+def regrouped(lost: int) -> BarrierResult:
     """How peer 1 of the peers 0, 1 and 2 comes through the loss of another one."""
     before, left = (Peer(0, "a:0"), Peer(1, "a:1"), Peer(2, "a:2")), [peer for peer in (0, 1, 2) if peer != lost]
     after = View(3, tuple(before[peer] for peer in left))
     standing = Standing(View(1, before), 1, Terms()), Standing(after, left.index(1), Terms())
-    return Passage(*standing, survived=Survived({lost: "killed by SIGKILL"}, "rank 0 died", 0), sources=(0, 1))
+    return BarrierResult(*standing, survived=Survived({lost: "killed by SIGKILL"}, "rank 0 died", 0), sources=(0, 1))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_peer_that_takes_the_state_over_has_all_of_it_when_its_registered_valu
     walked(run, until=1)
     keeper, manifest = run.training._loop.barrier.keeper, Manifest(4, 2, 6, Terms())
     before, after = (Standing(View(number, (Peer(0, "a:0"), Peer(1, "a:1"))), 1, Terms()) for number in (2, 4))
-    keeper.entered(Passage(before, after, survived=Survived({2: "gone"}, "died", 0), sources=(0,)), step=4)
+    keeper.entered(BarrierResult(before, after, survived=Survived({2: "gone"}, "died", 0), sources=(0,)), step=4)
 
     def fails(tensors):
         raise PeerFailure("rank 0 died")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kungfu.runtime.core.decide import Leave, Prepared, Terms, Wish
-from kungfu.runtime.core.merge import Superseded
+from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest, Superseded
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.passage import Passage, Standing, Survived
+from kungfu.runtime.peer.barrier_result import BarrierResult, Standing, Survived
 from kungfu.training.record.chronicle import Chronicle
 from kungfu.training.record.pace import Stop
 
 PEERS = tuple(Peer(number, f"host:{number}") for number in range(4))
 TWO = Standing(View(1, PEERS[:2]), 0, Terms(global_batch_size=64, batch_per_peer=32.0))
 FOUR = Standing(View(2, PEERS), 0, Terms(global_batch_size=128, batch_per_peer=32.0))
-WISH = Wish(4, "local_batch_size", "gns_batch", 50, {"noise_scale": 130.0})
+WISH = RescaleRequest(4, "local_batch_size", "gns_batch", 50, {"noise_scale": 130.0})
 FIGURES = {"step": 61, "loss": 0.5}
 
 
@@ -26,7 +27,7 @@ def chronicle(*, rank=0):
         recorded.append((stream, fields() if callable(fields) else fields))
 
     made = Chronicle(record, clock=lambda: hands[0])
-    made.joined(Passage(None, replace(TWO, rank=rank)))
+    made.joined(BarrierResult(None, replace(TWO, rank=rank)))
     return made, recorded, hands
 
 
@@ -37,7 +38,7 @@ def events(recorded):
 def grown():
     """The barrier at which two prepared peers come in."""
     prepared = Prepared(PEERS[2:], parts={"spawn": 2.0, "ready": 1.0})
-    return Passage(TWO, FOUR, prepared=prepared, parts={"barrier": 0.01, "attach": 0.02, "state": 0.03})
+    return BarrierResult(TWO, FOUR, prepared=prepared, parts={"barrier": 0.01, "attach": 0.02, "state": 0.03})
 
 
 def stops(*first_steps_s):
@@ -49,7 +50,7 @@ def stops(*first_steps_s):
 def test_a_decision_is_told_with_what_it_saw_and_what_was_done():
     told, recorded, _ = chronicle()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(Passage(TWO, preparing, WISH), step=51, stop_s=0.1)
+    told.passed(BarrierResult(TWO, preparing, WISH), step=51, stop_s=0.1)
     (event,) = events(recorded)
     assert event == {
         "event": "decision",
@@ -64,7 +65,7 @@ def test_a_decision_is_told_with_what_it_saw_and_what_was_done():
 
 def test_a_rescale_is_told_behind_the_first_step_of_the_new_view_with_all_its_parts():
     told, recorded, hands = chronicle()
-    told.passed(Passage(TWO, TWO, WISH), step=51, stop_s=0.1)
+    told.passed(BarrierResult(TWO, TWO, WISH), step=51, stop_s=0.1)
     told.passed(grown(), step=60, stop_s=0.25)
     told.stepped(FIGURES.copy)
     assert [event["event"] for event in events(recorded)] == ["decision"], "that step held the barrier"
@@ -95,7 +96,7 @@ def test_peers_that_did_not_come_are_told_with_the_reason():
     told, recorded, _ = chronicle()
     refused = replace(TWO, terms=replace(TWO.terms, refused_size=4))
     prepared = Prepared(missing=(2, 3), reason="peer 2: killed by SIGKILL")
-    told.passed(Passage(TWO, refused, prepared=prepared), step=60, stop_s=0.1)
+    told.passed(BarrierResult(TWO, refused, prepared=prepared), step=60, stop_s=0.1)
     (event,) = events(recorded)
     assert (event["event"], event["asked"], event["size"]) == ("refused", 4, 2)
     assert event["reason"] == "peer 2: killed by SIGKILL"
@@ -103,7 +104,7 @@ def test_peers_that_did_not_come_are_told_with_the_reason():
 
 def test_only_rank_0_tells_and_a_peer_that_becomes_rank_0_goes_on_from_there():
     told, recorded, _ = chronicle(rank=1)
-    told.passed(Passage(replace(TWO, rank=1), replace(TWO, rank=1), WISH), step=51, stop_s=0.1)
+    told.passed(BarrierResult(replace(TWO, rank=1), replace(TWO, rank=1), WISH), step=51, stop_s=0.1)
     told.called("hook", step=51, saw={}, asked=None)
     told.stepped(FIGURES.copy)
     assert recorded == []
@@ -124,8 +125,10 @@ def test_a_step_is_told_with_what_the_monitors_showed():
 
 def test_who_comes_after_a_loss_comes_for_the_lost_and_by_no_earlier_decision():
     told, recorded, _ = chronicle()
-    told.passed(Passage(TWO, FOUR, WISH), step=51, stop_s=0.1)
-    told.recovered(Passage(FOUR, TWO, survived=Survived({2: "killed"}, "died", 0)), step=60, redone=0, stop=stops())
+    told.passed(BarrierResult(TWO, FOUR, WISH), step=51, stop_s=0.1)
+    told.recovered(
+        BarrierResult(FOUR, TWO, survived=Survived({2: "killed"}, "died", 0)), step=60, redone=0, stop=stops()
+    )
     told.stepped(FIGURES.copy)
     told.passed(grown(), step=80, stop_s=0.1)
     told.stepped(FIGURES.copy)
@@ -135,7 +138,7 @@ def test_who_comes_after_a_loss_comes_for_the_lost_and_by_no_earlier_decision():
     assert (rescale["rule"], rescale["decided_at"]) == ("", None)
 
 
-LOST = Passage(FOUR, TWO, survived=Survived({2: "killed", 3: "killed"}, "died", 0), parts={"regroup": 0.2})
+LOST = BarrierResult(FOUR, TWO, survived=Survived({2: "killed", 3: "killed"}, "died", 0), parts={"regroup": 0.2})
 
 
 def test_a_recovery_is_told_behind_the_next_step_with_the_noticing_and_the_regrouping_apart():
@@ -175,13 +178,13 @@ def test_a_change_of_the_membership_that_no_step_came_after_is_told_when_the_nex
 
 # ---- what several ask for, and what did not happen -------------------------------------------------------------------
 
-SLOW = Wish(2, "local_batch_size", "slow", 50, {"marked": 1.0}, leave=Leave((1,), "replaced"))
+SLOW = RescaleRequest(2, "local_batch_size", "slow", 50, {"marked": 1.0}, leave=Leave((1,), "replaced"))
 
 
 def test_each_rule_of_a_request_is_told_with_what_was_made_of_it_and_the_change_names_all():
     told, recorded, _ = chronicle()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
-    told.passed(Passage(TWO, preparing, replace(WISH, others=(SLOW,))), step=51, stop_s=0.1)
+    told.passed(BarrierResult(TWO, preparing, replace(WISH, others=(SLOW,))), step=51, stop_s=0.1)
     found = [(event["rule"], event["saw"], event["done"]) for event in events(recorded)]
     assert found == [
         ("gns_batch", {"noise_scale": 130.0}, "2 more are being prepared while training goes on"),
@@ -203,10 +206,10 @@ def test_what_was_superseded_is_told_by_rank_0():
 def test_what_was_under_way_is_told_when_something_else_takes_its_place():
     told, recorded, _ = chronicle()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(Passage(TWO, preparing, WISH), step=51, stop_s=0.1)
-    newer = Wish(1, "local_batch_size", "kungfu resize 1", 55)
+    told.passed(BarrierResult(TWO, preparing, WISH), step=51, stop_s=0.1)
+    newer = RescaleRequest(1, "local_batch_size", "kungfu resize 1", 55)
     one = replace(TWO, view=View(2, PEERS[:1]))
-    told.passed(Passage(preparing, one, newer), step=55, stop_s=0.1)
+    told.passed(BarrierResult(preparing, one, newer), step=55, stop_s=0.1)
     first, second, third = events(recorded)
     assert (first["event"], third["event"], third["rule"]) == ("decision", "decision", "kungfu resize 1")
     assert (second["event"], second["rule"], second["by"]) == ("superseded", "gns_batch", "kungfu resize 1")
@@ -215,16 +218,18 @@ def test_what_was_under_way_is_told_when_something_else_takes_its_place():
 def test_what_goes_on_is_not_told_as_superseded():
     told, recorded, _ = chronicle()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(Passage(TWO, preparing, WISH), step=51, stop_s=0.1)
-    told.passed(Passage(preparing, preparing, replace(WISH, rule="kungfu resize 4", step=55)), step=55, stop_s=0.1)
+    told.passed(BarrierResult(TWO, preparing, WISH), step=51, stop_s=0.1)
+    told.passed(
+        BarrierResult(preparing, preparing, replace(WISH, rule="kungfu resize 4", step=55)), step=55, stop_s=0.1
+    )
     assert [event["event"] for event in events(recorded)] == ["decision", "decision"]
 
 
 def test_an_exchange_that_a_loss_ended_is_told():
     told, recorded, _ = chronicle()
     exchanging = replace(TWO, terms=replace(TWO.terms, target_size=2, leaving=(1,)))
-    told.passed(Passage(TWO, exchanging, SLOW), step=51, stop_s=0.1)
-    lost = Passage(exchanging, TWO, survived=Survived({1: "killed"}, "died", 0))
+    told.passed(BarrierResult(TWO, exchanging, SLOW), step=51, stop_s=0.1)
+    lost = BarrierResult(exchanging, TWO, survived=Survived({1: "killed"}, "died", 0))
     told.recovered(lost, step=60, redone=0, stop=stops())
     found = [(event["rule"], event["by"]) for event in events(recorded) if event["event"] == "superseded"]
     assert found == [("slow", "the loss of peers")]
@@ -234,7 +239,7 @@ def test_a_change_in_whose_first_step_another_one_comes_is_told_by_the_one_who_l
     told, recorded, _ = chronicle()
     told.passed(grown(), step=60, stop_s=0.1)
     told.stepped(FIGURES.copy)
-    told.passed(Passage(FOUR, replace(TWO, rank=None)), step=61, stop_s=0.1)
+    told.passed(BarrierResult(FOUR, replace(TWO, rank=None)), step=61, stop_s=0.1)
     (grew,) = [event for event in events(recorded) if event["event"] == "rescale"]
     assert (grew["step"], grew["from"], grew["to"]) == (60, 2, 4)
     assert "first_step_s" not in grew["parts"]

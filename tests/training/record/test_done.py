@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import pytest
 
-from kungfu.runtime.core.decide import Keep, Leave, Terms, When, Wish, decide
+from kungfu.runtime.core.barrier import decide
+from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest, When
+from kungfu.runtime.core.terms import Keep, Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.passage import Passage, Standing
+from kungfu.runtime.peer.barrier_result import BarrierResult, Standing
 from kungfu.runtime.settings import Limits
 from kungfu.training.record.done import done_of
 
 KEEP: Keep = "local_batch_size"
 
 
-def size(number: int) -> Wish:
-    return Wish(number, KEEP, "grow", 7)
+def size(number: int) -> RescaleRequest:
+    return RescaleRequest(number, KEEP, "grow", 7)
 
 
-def peers(*ids: int, when: When = "now") -> Wish:
-    return Wish(4, KEEP, "slow", 7, leave=Leave(ids, when))
+def peers(*ids: int, when: When = "now") -> RescaleRequest:
+    return RescaleRequest(4, KEEP, "slow", 7, leave=Leave(ids, when))
 
 
-def told(*wishes: Wish, least: int = 1, most: int = 6) -> list[str]:
+def told(*wishes: RescaleRequest, least: int = 1, most: int = 6) -> list[str]:
     """What is told of each of these wishes, carried out together in a view of four."""
     limits = Limits(least, most)
     lead, *others = wishes
-    asked = Wish(lead.size, lead.keep, lead.rule, lead.step, leave=lead.leave, others=tuple(others))
+    asked = RescaleRequest(lead.size, lead.keep, lead.rule, lead.step, leave=lead.leave, others=tuple(others))
     before = Standing(View(1, tuple(Peer(number, "") for number in range(4))), 0, Terms(32, 8.0))
     decision = decide(before.view, before.terms, limits, wish=asked)
-    passage = Passage(before, Standing(decision.view, 0, decision.terms), asked)
+    passage = BarrierResult(before, Standing(decision.view, 0, decision.terms), asked)
     return [done_of(passage, one) for one in asked.parts]
 
 
@@ -56,7 +58,7 @@ def told(*wishes: Wish, least: int = 1, most: int = 6) -> list[str]:
         ([peers(1), peers(1, when="replaced")], ["1 peer leaves at once", "1 peer leaves at once"]),
     ],
 )
-def test_each_part_of_a_wish_is_told_what_became_of_it(wishes: list[Wish], words: list[str]) -> None:
+def test_each_part_of_a_wish_is_told_what_became_of_it(wishes: list[RescaleRequest], words: list[str]) -> None:
     assert told(*wishes) == words
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from kungfu.runtime.attachment.horovod.store import get_now, put
 from kungfu.runtime.attachment.protocol import Late
-from kungfu.runtime.core.patience import noted_after_s
+from kungfu.runtime.core.adaptive_deadline import noted_after_s
 
 __all__ = ["Pulse", "Watch", "seen"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kungfu.runtime.core.decide import Prepared
-from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.exit import Exit, ExitKind
 from kungfu.runtime.core.identity import Identity
 from kungfu.runtime.core.view import Peer, View
@@ -263,7 +263,7 @@ class Tell:
     """Let the leader of ``view`` hold a barrier and carry this out."""
 
     view: View
-    demand: Demand
+    demand: ExternalRequest
 
 
 @dataclass(frozen=True)

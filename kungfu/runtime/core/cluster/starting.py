@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster.alike import (
     compared_again,
     dismissed_as_unlike,
@@ -15,7 +16,6 @@ from kungfu.runtime.core.cluster.alike import (
 from kungfu.runtime.core.cluster.events import Command, Kill, Offer, Remark, Seen, Spawn
 from kungfu.runtime.core.cluster.hosts import NO_SLOT, avoided_slots, free_slots, people_on, place_for
 from kungfu.runtime.core.cluster.state import Cluster, Outcome, Starting, doomed
-from kungfu.runtime.core.decide import Prepared
 
 __all__ = [
     "differs",

@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster.alike import compared_again
 from kungfu.runtime.core.cluster.events import (
     Announce,
@@ -90,7 +91,6 @@ from kungfu.runtime.core.cluster.starting import (
     wanted,
 )
 from kungfu.runtime.core.cluster.state import Cluster, Hosts, Outcome, Rules, Starting, ending
-from kungfu.runtime.core.demand import Demand
 from kungfu.runtime.core.view import View
 
 __all__ = ["first", "step"]
@@ -187,7 +187,7 @@ def _let_go(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
     people = len(cluster.members) + len(cluster.starting)
     over = max(0, cluster.losses.preemptions - cluster.rules.budgets.preemptions)
     size = people - min(len(peers), over)
-    return [Tell(cluster.view, Demand("notice", "preemption notice", size, tuple(peers)))]
+    return [Tell(cluster.view, ExternalRequest("notice", "preemption notice", size, tuple(peers)))]
 
 
 def _taken_over(cluster: Cluster, now: float) -> Outcome:
@@ -213,7 +213,7 @@ def _host_in(cluster: Cluster) -> Outcome:
     have, goal = len(cluster.members) + len(cluster.starting), cluster.hosts.goal
     if have >= goal or cluster.view is None or cluster.regrouping is not None:
         return cluster, []
-    return cluster, [Tell(cluster.view, Demand("resize", "a host with free slots has come", goal))]
+    return cluster, [Tell(cluster.view, ExternalRequest("resize", "a host with free slots has come", goal))]
 
 
 def _goal(cluster: Cluster, view: View) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.requests.profiling import Point, Step, Survey
 from kungfu.runtime.core.requests.request import Request, Stop, in_words
 
@@ -59,7 +59,7 @@ class Entry:
     newest: Answer
     asked_at: float
     until: float
-    demand: Demand | None = None
+    demand: ExternalRequest | None = None
     survey: Survey | None = None
 
 

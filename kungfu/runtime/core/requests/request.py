@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kungfu.runtime.core.decide import Keep
+from kungfu.runtime.core.terms import Keep
 
 __all__ = [
     "Action",

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kungfu.runtime.core.decide import Keep
 from kungfu.runtime.core.requests.request import (
     Action,
     Checkpoint,
@@ -18,6 +17,7 @@ from kungfu.runtime.core.requests.request import (
     ScaleOut,
     Stop,
 )
+from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
 

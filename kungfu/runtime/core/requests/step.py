@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.requests.ledger import (
     Answer,
     Asked,
@@ -54,7 +54,7 @@ from kungfu.runtime.core.view import View
 
 __all__ = ["Outcome", "step"]
 
-Outcome = tuple[Ledger, list[Demand]]
+Outcome = tuple[Ledger, list[ExternalRequest]]
 
 
 def step(ledger: Ledger, event: Event, situation: Situation, now: float) -> Outcome:
@@ -116,28 +116,28 @@ def _accepted(ledger: Ledger, request: Request, situation: Situation, now: float
     return ledger, [demand]  # in any case: a policy may be about to change what is so already
 
 
-def _demand(name: str, action: Action, *, size: int, hosts: Mapping[str, int]) -> Demand:
+def _demand(name: str, action: Action, *, size: int, hosts: Mapping[str, int]) -> ExternalRequest:
     """What the leader is told first."""
     why = f"kungfu {in_words(action)}"
     match action:
         case Resize(target, keep):
-            return Demand("resize", why, size=target, id=name, keep=keep)
+            return ExternalRequest("resize", why, size=target, id=name, keep=keep)
         case ScaleOut(count, keep):
-            return Demand("resize", why, size=size + count, id=name, keep=keep)
+            return ExternalRequest("resize", why, size=size + count, id=name, keep=keep)
         case ScaleIn(peers, keep):
             going = tuple(dict.fromkeys(peers))
-            return Demand("leave", why, size=size - len(going), peers=going, id=name, keep=keep)
+            return ExternalRequest("leave", why, size=size - len(going), peers=going, id=name, keep=keep)
         case Migrate(peer, host):
-            return Demand("replace", why, size=size, peers=(peer,), id=name, host=hosts[host])
+            return ExternalRequest("replace", why, size=size, peers=(peer,), id=name, host=hosts[host])
         case Checkpoint():
-            return Demand("checkpoint", why, id=name)
+            return ExternalRequest("checkpoint", why, id=name)
         case Stop():
-            return Demand("stop", why, id=name)
+            return ExternalRequest("stop", why, id=name)
         case Profile(_, maximum, _, keep):
-            return Demand("resize", why, size=maximum, id=f"{name}/0", keep=keep)
+            return ExternalRequest("resize", why, size=maximum, id=f"{name}/0", keep=keep)
 
 
-def _is_met(demand: Demand | None, view: View | None) -> bool:
+def _is_met(demand: ExternalRequest | None, view: View | None) -> bool:
     """Whether the view is as the demand asks for."""
     if view is None or demand is None:
         return False
@@ -194,7 +194,7 @@ def _surveyed(ledger: Ledger, entry: Entry, situation: Situation, now: float) ->
     return noted(ledger, entry), []
 
 
-def _homewards(entry: Entry) -> list[Demand]:
+def _homewards(entry: Entry) -> list[ExternalRequest]:
     """Of a profile that does not come to its end: back to the size that the job had."""
     if entry.survey is None or entry.demand is None:
         return []

@@ -8,7 +8,7 @@ from functools import partial
 
 from kungfu.errors import KungfuError
 from kungfu.runtime.attachment.protocol import Attachment
-from kungfu.runtime.core.decide import Decision
+from kungfu.runtime.core.barrier import Decision
 from kungfu.runtime.core.shadow import differing
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb

@@ -9,14 +9,14 @@ from functools import partial
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, StaleView, UsageError
 from kungfu.runtime.attachment.protocol import Attachment
-from kungfu.runtime.core.decide import Terms
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_terms, to_terms
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agency import Agency
-from kungfu.runtime.peer.passage import Standing
+from kungfu.runtime.peer.barrier_result import Standing
 from kungfu.runtime.peer.rendezvous.likeness import from_gaps, place_of, rounded, unlike
 from kungfu.runtime.peer.service import PeerService, installation_key
 from kungfu.runtime.settings import Settings

@@ -13,10 +13,10 @@ import grpc
 import pytest
 
 from kungfu.runtime.agent.controller.relay import Relay, Unheard
+from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Announce, Cluster, Lead, Offer, Rules, Tell, Unled
 from kungfu.runtime.core.cluster.state import Processes, Regrouping
-from kungfu.runtime.core.decide import Prepared
-from kungfu.runtime.core.demand import Demand
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
@@ -27,7 +27,7 @@ from kungfu.runtime.settings import Deadlines, Limits, Settings
 SECRET = "ab" * 32
 SHORT_S = 0.3  # of a wait that is to expire, before a message is told again
 SOON_S = 10.0
-RESIZE = Demand("resize", "kungfu resize 3", size=3, id="r")
+RESIZE = ExternalRequest("resize", "kungfu resize 3", size=3, id="r")
 
 
 class Listener(PeerService):

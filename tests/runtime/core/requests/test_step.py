@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.demand import Demand
+from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.requests import (
     Action,
     Answer,
@@ -53,11 +53,11 @@ class Job:
     view: View = field(default_factory=lambda: view(1, 0, 1))
     limits: Limits = field(default_factory=lambda: Limits(1, 4))
     ledger: Ledger = field(default_factory=Ledger)
-    told: list[Demand] = field(default_factory=list)
+    told: list[ExternalRequest] = field(default_factory=list)
     now: float = 0.0
     over: str = ""
 
-    def hears(self, event: Event) -> list[Demand]:
+    def hears(self, event: Event) -> list[ExternalRequest]:
         situation = Situation(self.view, self.limits, "elastic", {"a": 0}, PATIENCE_S, self.over, free={0: 9})
         self.ledger, demands = step(self.ledger, event, situation, self.now)
         self.told += demands
@@ -70,12 +70,12 @@ class Job:
         assert answer is not None
         return answer
 
-    def moved(self, *peers: int) -> list[Demand]:
+    def moved(self, *peers: int) -> list[ExternalRequest]:
         """Another view is in force."""
         self.view = view(self.view.version + 1, *peers)
         return self.hears(Viewed())
 
-    def trained(self, steps: int) -> list[Demand]:
+    def trained(self, steps: int) -> list[ExternalRequest]:
         """So many steps of the size that the job has; at size n one takes 1/n s."""
         size = self.view.size
         return self.hears(Measured((Step(size, 6, 1 / size),) * steps))
@@ -90,18 +90,22 @@ class Job:
 @pytest.mark.parametrize(
     ("action", "demand", "after"),
     [
-        (Resize(3), Demand("resize", "kungfu resize 3", size=3, id="r"), (0, 1, 2)),
+        (Resize(3), ExternalRequest("resize", "kungfu resize 3", size=3, id="r"), (0, 1, 2)),
         (
             ScaleOut(2, keep="local_batch_size"),
-            Demand("resize", "kungfu scale-out 2", size=4, id="r", keep="local_batch_size"),
+            ExternalRequest("resize", "kungfu scale-out 2", size=4, id="r", keep="local_batch_size"),
             (0, 1, 2, 3),
         ),
-        (ScaleIn((0, 0)), Demand("leave", "kungfu scale-in 0 0", size=1, peers=(0,), id="r"), (1,)),
-        (Migrate(1, "a"), Demand("replace", "kungfu migrate 1 -> a", size=2, peers=(1,), id="r", host=0), (0, 2)),
+        (ScaleIn((0, 0)), ExternalRequest("leave", "kungfu scale-in 0 0", size=1, peers=(0,), id="r"), (1,)),
+        (
+            Migrate(1, "a"),
+            ExternalRequest("replace", "kungfu migrate 1 -> a", size=2, peers=(1,), id="r", host=0),
+            (0, 2),
+        ),
     ],
 )
 def test_a_request_for_other_peers_is_carried_out_when_the_view_is_as_asked_for(
-    action: Action, demand: Demand, after: tuple[int, ...]
+    action: Action, demand: ExternalRequest, after: tuple[int, ...]
 ) -> None:
     job = Job()
     assert job.asked("r", action) == Answer("accepted", view=1)
@@ -274,7 +278,7 @@ def test_a_profile_that_cannot_reach_a_size_tells_what_it_has_and_goes_home() ->
     job.asked("p", Profile(1, 2, 1))
     job.trained(WARM_UP_STEPS + 1)
     assert job.hears(Heard("p/1", refusal="it cannot be")) == [
-        Demand("resize", "back to the size before a profile that did not come to its end", size=2, id="p/home")
+        ExternalRequest("resize", "back to the size before a profile that did not come to its end", size=2, id="p/home")
     ]
     answer = job.ledger.entries["p"].newest
     assert (answer.state, answer.reason, len(answer.points)) == ("refused", "it cannot be", 1)

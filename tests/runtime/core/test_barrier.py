@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.decide import Decision, Keep, Leave, Prepared, Terms, Wish, decide
+from kungfu.runtime.core.barrier import Decision, Prepared, decide
+from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest
+from kungfu.runtime.core.terms import Keep, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
@@ -23,8 +25,8 @@ def view_of(size: int, *, version: int = 5) -> View:
     return View(version, peers(*range(size)))
 
 
-def wish(size: int, keep: Keep = "local_batch_size") -> Wish:
-    return Wish(size, keep, "rule", 10)
+def wish(size: int, keep: Keep = "local_batch_size") -> RescaleRequest:
+    return RescaleRequest(size, keep, "rule", 10)
 
 
 def terms_of(size: int, *, per_peer: float = 32.0, target: int = 0, keep: Keep = "local_batch_size") -> Terms:
@@ -219,7 +221,7 @@ offers = st.builds(
     st.none() | offers,
 )
 def test_any_decision_stays_within_the_limits_and_takes_only_who_was_offered(
-    size: int, target: int, bounds: tuple[int, int], asked: Wish | None, offer: Prepared | None
+    size: int, target: int, bounds: tuple[int, int], asked: RescaleRequest | None, offer: Prepared | None
 ) -> None:
     limits = Limits(*bounds)
     size = limits.clip(size)
@@ -238,8 +240,8 @@ def test_any_decision_stays_within_the_limits_and_takes_only_who_was_offered(
 # ---- peers that leave by name ---------------------------------------------------------------------------------------
 
 
-def leaving(*ids: int, when: str = "now", size: int = 0) -> Wish:
-    return Wish(size, "local_batch_size", "rule", 10, leave=Leave(ids, when))
+def leaving(*ids: int, when: str = "now", size: int = 0) -> RescaleRequest:
+    return RescaleRequest(size, "local_batch_size", "rule", 10, leave=Leave(ids, when))
 
 
 def test_named_peers_leave_at_once_rank_0_included_and_the_batch_follows() -> None:
@@ -411,7 +413,7 @@ def test_whatever_happens_each_view_has_somebody_of_the_one_before_it(data: st.D
 # ---- a size and peers by name in one request ------------------------------------------------------------------------
 
 
-def together(target: int | None, *named: Wish, keep: Keep = "local_batch_size") -> Wish:
+def together(target: int | None, *named: RescaleRequest, keep: Keep = "local_batch_size") -> RescaleRequest:
     lead = named[0] if target is None else wish(target, keep)
     return replace(lead, others=named[1:] if target is None else named)
 
@@ -440,7 +442,7 @@ def together(target: int | None, *named: Wish, keep: Keep = "local_batch_size") 
     ],
 )
 def test_who_is_named_goes_first_and_the_others_make_up_the_size(
-    asked: Wish, ids: tuple[int, ...], target: int, leaving: tuple[int, ...], prepare: int | None
+    asked: RescaleRequest, ids: tuple[int, ...], target: int, leaving: tuple[int, ...], prepare: int | None
 ) -> None:
     decision = decide(view_of(4), terms_of(4), LIMITS, wish=asked)
     assert decision.view.ids == ids

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kungfu.runtime.core.decide import Decision, Prepared, Terms, Wish
+from kungfu.runtime.core.barrier import Decision, Prepared
+from kungfu.runtime.core.barrier_requests import RescaleRequest
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 
-__all__ = ["Adjust", "Passage", "Standing", "Survived", "Told", "ToldLater", "as_decided"]
+__all__ = ["Adjust", "BarrierResult", "Standing", "Survived", "Told", "ToldLater", "as_decided"]
 
 Adjust = Callable[[View, Decision], Terms]
 
@@ -42,7 +44,7 @@ class Survived:
 
 
 @dataclass(frozen=True)
-class Passage:
+class BarrierResult:
     """What a barrier came to: the standing after it, what led to it, and the seconds that its parts took.
 
     ``sources`` are the ranks of the view after it that held the state when that view began.
@@ -50,7 +52,7 @@ class Passage:
 
     before: Standing | None
     after: Standing
-    wish: Wish | None = None
+    wish: RescaleRequest | None = None
     prepared: Prepared | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
     survived: Survived | None = None

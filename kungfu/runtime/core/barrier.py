@@ -25,77 +25,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import get_args
 
-from kungfu.runtime.core.ramp import Ramp
+from kungfu.runtime.core.barrier_requests import RescaleRequest, When
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
-__all__ = ["Contest", "Decision", "Keep", "Leave", "Prepared", "Terms", "When", "Wish", "decide", "meant_size"]
-
-Keep = Literal["local_batch_size", "global_batch_size"]
-When = Literal["now", "noticed", "replaced"]
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What the peers of a view agree on besides its members; batch sizes in samples.
-
-    ``leaving`` are the ids of those who leave when the peers under way have come, ``departing`` of those who stay only
-    until these hold the state: they leave at the next barrier.
-    """
-
-    global_batch_size: int = 0
-    batch_per_peer: float = 0.0
-    target_size: int = 0
-    refused_size: int = 0
-    keep: Keep = "local_batch_size"
-    ramp: Ramp | None = None
-    stopped: bool = False
-    leaving: tuple[int, ...] = ()
-    departing: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Contest:
-    """Whose wish won and whose lost, where a rule stands for several."""
-
-    won: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Leave:
-    """Peers by id that are to leave: now, as far as the job's minimum allows; now, because they were given notice,
-    which nothing can refuse; or when others have come to replace them, who run on the ``host`` of this number if one is
-    named."""
-
-    peers: tuple[int, ...]
-    when: When
-    host: int | None = None
-
-
-@dataclass(frozen=True)
-class Wish:
-    """A rule that fired: the size it asks for, what it saw, and who is to leave if it names them.
-
-    One without ``leave`` asks for a size. ``others`` name peers that are to leave as well, in the same request: see
-    ``kungfu.runtime.core.merge``.
-    """
-
-    size: int
-    keep: Keep
-    rule: str
-    step: int
-    saw: Mapping[str, float] = field(default_factory=dict)
-    contest: Contest = field(default_factory=Contest)
-    leave: Leave | None = None
-    others: tuple[Wish, ...] = ()
-
-    @property
-    def parts(self) -> tuple[Wish, ...]:
-        """The wishes that were merged into this one, each by itself; this one alone where none were."""
-        return (replace(self, others=()), *self.others)
+__all__ = ["Decision", "Prepared", "decide", "meant_size"]
 
 
 @dataclass(frozen=True)
@@ -119,17 +56,17 @@ class Decision:
     view: View
     terms: Terms
     prepare: int | None = None
-    wish: Wish | None = None
+    wish: RescaleRequest | None = None
     host: int | None = None
 
 
 def decide(
-    view: View, terms: Terms, limits: Limits, *, wish: Wish | None = None, prepared: Prepared | None = None
+    view: View, terms: Terms, limits: Limits, *, wish: RescaleRequest | None = None, prepared: Prepared | None = None
 ) -> Decision:
     """What becomes of ``view``; see the table of this module.
 
     >>> two = View(1, (Peer(0, "a:1"), Peer(1, "a:2")))
-    >>> wish = Wish(4, "local_batch_size", "gns_batch", 50)
+    >>> wish = RescaleRequest(4, "local_batch_size", "gns_batch", 50)
     >>> decide(two, Terms(64, 32.0), Limits(1, 4), wish=wish).prepare
     4
     """
@@ -181,7 +118,9 @@ def _without_the_lost(view: View, terms: Terms) -> Terms:
     return replace(terms, departing=departing, target_size=max(view.size, target) if terms.target_size else 0)
 
 
-def _departed(view: View, terms: Terms, limits: Limits, *, wish: Wish | None, prepared: Prepared | None) -> Decision:
+def _departed(
+    view: View, terms: Terms, limits: Limits, *, wish: RescaleRequest | None, prepared: Prepared | None
+) -> Decision:
     """Those leave whose places others have taken; whatever else the barrier is asked for is decided about the rest."""
     gone = len(terms.departing)
     rest = replace(view.changed(leave=terms.departing), version=view.version)
@@ -203,7 +142,7 @@ class _Named:
     host: int | None
 
 
-def _left(view: View, terms: Terms, limits: Limits, wish: Wish, prepared: Prepared | None) -> Decision:
+def _left(view: View, terms: Terms, limits: Limits, wish: RescaleRequest, prepared: Prepared | None) -> Decision:
     """Peers leave by name; where the wish asks for a size too, those who are named go first.
 
     A notice cannot be refused, but the last peer of a job stays until another one has come.
@@ -234,7 +173,7 @@ def _left(view: View, terms: Terms, limits: Limits, wish: Wish, prepared: Prepar
     return Decision(shrunk, terms, processes if pending or under_way else None, host=named.host)
 
 
-def _named(view: View, terms: Terms, limits: Limits, wish: Wish) -> _Named:
+def _named(view: View, terms: Terms, limits: Limits, wish: RescaleRequest) -> _Named:
     """Whom a wish and those that came with it name; who is to leave now is not replaced."""
     leaves = [one.leave for one in wish.parts if one.leave is not None]
     of = {when: {peer for one in leaves if one.when == when for peer in one.peers} for when in get_args(When)}
@@ -255,7 +194,7 @@ def _named(view: View, terms: Terms, limits: Limits, wish: Wish) -> _Named:
     return _Named(now, replaced, len(evicted) - len(free), bool(noticed) and not evicted, host)
 
 
-def _unasked(view: View, terms: Terms, limits: Limits, wish: Wish, named: _Named) -> int:
+def _unasked(view: View, terms: Terms, limits: Limits, wish: RescaleRequest, named: _Named) -> int:
     """The size after a wish that names peers only: a notice says how many the job shall have with those under way."""
     staying = view.size - len(named.now)
     if named.now and named.noticed_only:
@@ -267,7 +206,7 @@ def _unasked(view: View, terms: Terms, limits: Limits, wish: Wish, named: _Named
     return max(staying, min(wish.size, terms.target_size))
 
 
-def _after_leaving(view: View, terms: Terms, wish: Wish, *, batch_stays: bool) -> tuple[View, Terms]:
+def _after_leaving(view: View, terms: Terms, wish: RescaleRequest, *, batch_stays: bool) -> tuple[View, Terms]:
     """Who is taken away does not change what is trained: the batch stays until others have come."""
     if batch_stays:
         return view, replace(terms, target_size=0, leaving=())

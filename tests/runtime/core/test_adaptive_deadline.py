@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.patience import KNOWN_STEPS, noted_after_s, plausible_wait_s
+from kungfu.runtime.core.adaptive_deadline import KNOWN_STEPS, noted_after_s, plausible_wait_s
 
 seconds = st.floats(1e-4, 1e4)
 steps = st.lists(seconds, min_size=KNOWN_STEPS, max_size=256)

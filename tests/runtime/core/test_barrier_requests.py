@@ -6,22 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.decide import Leave, Prepared, Terms, When, Wish, decide, meant_size
-from kungfu.runtime.core.merge import merged
+from kungfu.runtime.core.barrier import Prepared, decide, meant_size
+from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest, When, merged
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
 
-def size(number: int, *, rule: str = "grow") -> Wish:
-    return Wish(number, "local_batch_size", rule, 7)
+def size(number: int, *, rule: str = "grow") -> RescaleRequest:
+    return RescaleRequest(number, "local_batch_size", rule, 7)
 
 
-def peers(*ids: int, when: When = "now", rule: str = "slow", host: int | None = None, of: int = 4) -> Wish:
+def peers(*ids: int, when: When = "now", rule: str = "slow", host: int | None = None, of: int = 4) -> RescaleRequest:
     left = of - (len(ids) if when == "now" else 0)
-    return Wish(left, "local_batch_size", rule, 7, leave=Leave(ids, when, host))
+    return RescaleRequest(left, "local_batch_size", rule, 7, leave=Leave(ids, when, host))
 
 
-def asked(wish: Wish | None) -> list[str]:
+def asked(wish: RescaleRequest | None) -> list[str]:
     return [] if wish is None else [one.rule for one in wish.parts]
 
 
@@ -47,7 +48,7 @@ def asked(wish: Wish | None) -> list[str]:
     ],
 )
 def test_what_is_asked_beside_each_other_is_one_request_or_one_of_both_is_superseded(
-    rules: list[Wish], outside: Wish | None, taken: list[str], superseded: list[tuple[str, str]]
+    rules: list[RescaleRequest], outside: RescaleRequest | None, taken: list[str], superseded: list[tuple[str, str]]
 ) -> None:
     wish, passed_over = merged(rules, outside)
     assert asked(wish) == taken
@@ -72,7 +73,7 @@ anything = st.lists(st.builds(size, st.integers(-2, 9), rule=rules_called) | nam
 
 @given(st.integers(1, 6), anything, st.none() | st.builds(size, st.integers(1, 6), rule=st.just("resize")))
 def test_whatever_is_asked_together_is_taken_or_superseded_and_leaves_a_job_with_work(
-    peers_now: int, rules: list[Wish], outside: Wish | None
+    peers_now: int, rules: list[RescaleRequest], outside: RescaleRequest | None
 ) -> None:
     wish, superseded = merged(rules, outside)
     parts = [] if wish is None else [*wish.parts]
