@@ -1,87 +1,82 @@
-"""The layers: imports point one way."""
+"""The layers: imports point one way, no modules import each other in a ring, and a name stands for one class."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import kungfu
+from tests import layers
+from tests.layers import AGAINST, DEFERRED, PACKAGES, ROOT, TWINS, WITHIN
 
-ROOT = Path(kungfu.__file__).parent
-
-# Each layer may import those that stand below it, and itself; runtime stands beside the calculus.
-CALCULUS = ["policy_definition", "monitor", "control", "ops", "signal"]
-ALLOWED = {
-    "errors": [],
-    "signal": ["errors"],
-    "ops": ["signal", "errors"],
-    "control": ["ops", "signal", "errors"],
-    "monitor": ["ops", "signal", "errors"],
-    "policy_definition": ["monitor", "control", "ops", "signal", "errors"],
-    "compiler": ["native", *CALCULUS, "errors"],
-    "record": ["compiler", *CALCULUS, "errors"],
-    "training": ["compiler", "record", "runtime", "native", *CALCULUS, "errors"],
-    "testing": ["compiler", "record", "runtime", *CALCULUS, "errors"],
-    "runtime": ["native", "errors"],
-    "native": ["errors"],
-}
 PUBLIC = {"kungfu", "kungfu.errors"}
+TABLES = {"kungfu": PACKAGES, **{f"kungfu.{package}": rows for package, rows in WITHIN.items()}}
 
 
-def imports(path: Path) -> Iterator[str]:
-    """The modules of kungfu that a file imports when it runs; what is only read by a type checker does not count."""
-    tree = ast.parse(path.read_text())
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
-        if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names if one.name.split(".")[0] == "kungfu")
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "kungfu":
-            names = [f"kungfu.{one.name}" for one in node.names] if node.module == "kungfu" else [node.module]
-            yield from names
+@pytest.mark.parametrize("package", TABLES)
+def test_every_room_has_a_row_and_every_row_a_room(package: str) -> None:
+    rooms = layers.rooms_in(package)
+    assert rooms - set(TABLES[package]) == set(), "give it a row in tests/layers.py, and run `python -m tests.layers`"
+    assert set(TABLES[package]) - rooms == set(), "there is no such room any more: take its row out of tests/layers.py"
 
 
-def files_of(layer: str) -> list[Path]:
-    single = ROOT / f"{layer}.py"
-    return [single] if single.exists() else sorted((ROOT / layer).rglob("*.py"))
+@pytest.mark.parametrize("package", TABLES)
+def test_a_row_names_only_rows_that_stand_below_it(package: str) -> None:
+    order = list(TABLES[package])
+    for name, below in TABLES[package].items():
+        assert all(order.index(one) > order.index(name) for one in below), f"the row of {name}"
 
 
-@pytest.mark.parametrize("layer", ALLOWED)
-def test_a_layer_imports_only_what_stands_below_it(layer: str) -> None:
-    assert files_of(layer)
-    for path in files_of(layer):
-        for module in imports(path):
-            below = module.split(".")[1]
-            assert below in (layer, *ALLOWED[layer]), f"{path.relative_to(ROOT)} imports {module}"
+@pytest.mark.parametrize("package", TABLES)
+def test_a_room_imports_only_what_stands_below_it(package: str) -> None:
+    assert layers.trespasses(package, TABLES[package]) == []
+
+
+def test_no_modules_import_each_other_in_a_ring() -> None:
+    assert layers.ring() == [], "imports inside functions count; name one that has to be in DEFERRED"
+
+
+def test_what_is_excepted_is_still_there() -> None:
+    graph = layers.graph()
+    for module, imported in [*AGAINST, *DEFERRED]:
+        assert any(one == imported or one.startswith(f"{imported}.") for one in graph[module]), f"{module}: {imported}"
+
+
+def test_a_name_stands_for_one_public_class() -> None:
+    found = layers.twins()
+    new = {name: those for name, those in found.items() if name not in TWINS}
+    assert not new, f"rename the class in your room so that it says what it is: {new}"
+
+
+def test_contributing_shows_the_table() -> None:
+    page = (ROOT.parent / "CONTRIBUTING.md").read_text()
+    assert page == layers.with_section(page, layers.table()), "run `python -m tests.layers`"
 
 
 def test_prebuilt_policies_use_the_public_list_only() -> None:
     paths = [one for one in sorted((ROOT / "policies").glob("*.py")) if one.name != "__init__.py"]
     assert paths
     for path in paths:
-        for module in imports(path):
-            assert module in PUBLIC, f"policies/{path.name} imports {module}"
+        for imported in layers.imports(path):
+            known = imported in PUBLIC or imported.rpartition(".")[0] in PUBLIC
+            assert known, f"policies/{path.name} imports {imported}"
 
 
-def test_in_the_runtime_only_attachments_import_tensorflow() -> None:
+def test_in_the_runtime_only_attachments_and_the_memory_of_variables_import_tensorflow() -> None:
     for path in sorted((ROOT / "runtime").rglob("*.py")):
-        names = {
-            name.split(".")[0]
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, (ast.Import, ast.ImportFrom))
-            for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
-        }
-        if "attachment" not in path.relative_to(ROOT / "runtime").parts:
-            assert "tensorflow" not in names, path
+        inside = path.relative_to(ROOT / "runtime")
+        if "attachment" not in inside.parts and inside != Path("state/variables.py"):
+            assert "tensorflow" not in _imported(path), path
+
+
+def _imported(path: Path) -> set[str]:
+    return {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
+    }
 
 
 def test_every_package_only_gathers_names_in_its_init() -> None:

@@ -1,4 +1,4 @@
 """Processes, views, barriers and data: what carries out a policy's decisions.
 
-Only ``attachment/`` imports TensorFlow.
+Only ``attachment/`` and ``state/variables.py`` import TensorFlow.
 """

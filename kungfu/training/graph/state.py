@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import tensorflow as tf
 
-from kungfu.runtime.attachment.variables import memory_of, overwritten
 from kungfu.runtime.state import Buffers, digests, sampled
+from kungfu.runtime.state.variables import memory_of, overwritten
 from kungfu.training.graph.host import fetch, put
 
 __all__ = ["StateClasses", "TrainingState", "classify", "plant_seeds"]

@@ -8,8 +8,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.attachment.variables import memory_of
 from kungfu.runtime.state import digests
+from kungfu.runtime.state.variables import memory_of
 from kungfu.training.graph.unlike import unlike
 
 

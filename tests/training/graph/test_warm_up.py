@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.runtime.attachment.variables import memory_of
+from kungfu.runtime.state.variables import memory_of
 from kungfu.training.graph.effects import Effects, Gate, effects_of
 from kungfu.training.graph.step import WHOLE, as_tensors
 from kungfu.training.graph.trace import Trace

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.native import load
-from kungfu.runtime.state import Buffers
+from kungfu.runtime.state.buffers import Buffers
 
 __all__ = ["memory_of", "overwritten"]
 

@@ -7,7 +7,7 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from kungfu.runtime.attachment.variables import memory_of, overwritten
+from kungfu.runtime.state.variables import memory_of, overwritten
 
 DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int8, tf.int64, tf.bool, tf.complex64]
 

@@ -1,0 +1,233 @@
+"""The layers of kungfu as a table: which room may import which. The tests hold the sources and the pages to it.
+
+``python -m tests.layers`` writes the table into CONTRIBUTING.md. A new package, or a new module beside packages, needs
+a row here; a row names only rows that stand below it, so that no two rooms can import each other.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import kungfu
+
+ROOT = Path(kungfu.__file__).parent
+BEGIN, END = "<!-- layers: written by `python -m tests.layers` -->", "<!-- end of layers -->"
+
+Rows = dict[str, tuple[str, ...]]
+
+CALCULUS = ("policy_definition", "monitor", "control", "ops", "signal")
+PACKAGES: Rows = {
+    "cli": ("testing", "compiler", "record", "runtime", "schedule", "tune", *CALCULUS, "errors"),
+    "testing": ("compiler", "record", "runtime", *CALCULUS, "errors"),
+    "training": ("compiler", "record", "runtime", "native", *CALCULUS, "errors"),
+    "record": ("compiler", *CALCULUS, "errors"),
+    "compiler": ("native", *CALCULUS, "errors"),
+    "policy_definition": ("monitor", "control", "ops", "signal", "errors"),
+    "monitor": ("ops", "signal", "errors"),
+    "control": ("ops", "signal", "errors"),
+    "ops": ("signal", "errors"),
+    "signal": ("errors",),
+    "runtime": ("native", "errors"),
+    "schedule": ("errors",),
+    "tune": ("errors",),
+    "native": ("errors",),
+    "errors": (),
+}
+
+# The rooms inside a package: a package, or a module that stands beside packages.
+WITHIN: dict[str, Rows] = {
+    "runtime": {
+        "agent": ("peer", "job_api", "ipc", "core", "hosts", "settings"),
+        "peer": ("state", "attachment", "preemption", "ipc", "core", "settings"),
+        "state": ("attachment", "ipc", "core"),
+        "attachment": ("ipc", "core", "settings"),
+        "job_api": ("ipc", "core", "hosts", "settings"),
+        "checkpoints": ("core",),
+        "ipc": ("core",),
+        "core": ("settings",),
+        "preemption": (),
+        "hosts": (),
+        "settings": (),
+    },
+    "training": {
+        "attach": ("training", "loop", "barrier", "keeping", "record", "graph"),
+        "training": ("loop", "keeping", "data", "graph"),
+        "loop": ("failures", "barrier", "requests", "record", "data", "graph"),
+        "failures": ("barrier",),
+        "barrier": ("requests", "description", "keeping", "record", "graph"),
+        "keeping": ("description", "graph"),
+        "description": (),
+        "record": ("requests", "graph"),
+        "requests": ("graph",),
+        "data": ("graph",),
+        "graph": (),
+    },
+}
+
+# Imports against the table, as (importing module or package, what it imports): why.
+AGAINST = {
+    ("kungfu.training.description", "kungfu.training.keeping.registry"): "the registered values are described too",
+}
+
+# Imports inside functions that close a ring of modules, as (importing module, what it imports): why.
+DEFERRED = {
+    ("kungfu.signal.memory", "kungfu.signal.fold"): "a signal's methods make folds, which are signals themselves",
+    ("kungfu.compiler.plan", "kungfu.compiler.explain"): "`Plan.explain()` stands on the class that it is written for",
+}
+
+# Public classes that share a name: why both may have it.
+_TO_RENAME = "not yet: one of them is to be renamed in its room"
+TWINS: dict[str, str] = dict.fromkeys(
+    [
+        "Checkpoint",
+        "Course",
+        "Decision",
+        "Desk",
+        "Entry",
+        "Figures",
+        "Gap",
+        "Held",
+        "Job",
+        "Ledger",
+        "Measured",
+        "Membership",
+        "Memory",
+        "Part",
+        "Place",
+        "Plan",
+        "Policy",
+        "Progress",
+        "Recorder",
+        "Request",
+        "Resize",
+        "Row",
+        "Setting",
+        "Source",
+        "Stop",
+        "Tick",
+        "Timing",
+        "Trace",
+        "Training",
+        "Watch",
+    ],
+    _TO_RENAME,
+)
+
+
+def modules() -> dict[str, Path]:
+    """Every module of kungfu by name, except the prebuilt policies, which are held to the public list."""
+    paths = [path for path in sorted(ROOT.rglob("*.py")) if "policies" not in path.relative_to(ROOT).parts]
+    names = [".".join(path.relative_to(ROOT.parent).with_suffix("").parts) for path in paths]
+    return {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """What a file imports of kungfu when it runs, inside functions too, as ``module.name``; what only a type checker
+    reads does not count."""
+    tree = ast.parse(path.read_text())
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names if one.name.split(".")[0] == "kungfu")
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "kungfu":
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+
+
+def graph() -> dict[str, set[str]]:
+    """Every module and the modules that it imports."""
+    known = modules()
+    found = {
+        name: {one if one in known else one.rpartition(".")[0] for one in imports(path)} for name, path in known.items()
+    }
+    return {name: {one for one in those if one in known and one != name} for name, those in found.items()}
+
+
+def room(module: str, package: str) -> str:
+    """The row of ``package`` that a module stands in; '' for the package's own file and what is not in it.
+
+    >>> room("kungfu.runtime.ipc.rpc", "kungfu.runtime"), room("kungfu.ops", "kungfu.runtime")
+    ('ipc', '')
+    """
+    return module.removeprefix(f"{package}.").split(".")[0] if module.startswith(f"{package}.") else ""
+
+
+def rooms_in(package: str) -> set[str]:
+    """The packages and modules that stand directly in a package."""
+    return {room(module, package) for module in modules()} - {""}
+
+
+def trespasses(package: str, rows: Mapping[str, Iterable[str]]) -> list[str]:
+    """The imports inside ``package`` that its rows do not allow, each as a line."""
+    return [
+        f"{module} imports {imported}, which stands not below it in the row of {room(module, package)!r}"
+        for module, those in graph().items()
+        for imported in sorted(those)
+        if (here := room(module, package)) and (there := room(imported, package))
+        if there not in (here, *rows.get(here, ())) and (module, imported) not in AGAINST
+    ]
+
+
+def ring() -> list[str]:
+    """The modules that import each other in a ring, in order of their names; none where there is no such ring."""
+    left = {
+        module: {one for one in those if not any(_within(module, a) and _within(one, b) for a, b in DEFERRED)}
+        for module, those in graph().items()
+    }
+    while ends := [module for module, those in left.items() if not those & left.keys()]:
+        for module in ends:
+            del left[module]
+    # What is left reaches a ring; what nothing in it imports only leads there.
+    while starts := left.keys() - {one for those in left.values() for one in those}:
+        for module in starts:
+            del left[module]
+    return sorted(left)
+
+
+def _within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def twins() -> dict[str, list[str]]:
+    """The names of public classes that stand in several modules, with the modules."""
+    found = defaultdict(list)
+    for module, path in modules().items():
+        if path.stem.endswith(("_pb2", "_pb2_grpc")):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(module)
+    return {name: those for name, those in sorted(found.items()) if len(those) > 1}
+
+
+def table() -> str:
+    """The rows as the table of CONTRIBUTING.md."""
+    lines = ["| room | may import |", "| --- | --- |"]
+    for name, below in PACKAGES.items():
+        lines.append(f"| `{name}` | {_listed(below)} |")
+        lines += [f"| `{name}/{inner}` | {_listed(those)} |" for inner, those in WITHIN.get(name, {}).items()]
+    return "\n".join(lines)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "nothing of kungfu"
+
+
+def with_section(page: str, content: str) -> str:
+    """A page with what stands between its marks replaced."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{content}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    contributing = ROOT.parent / "CONTRIBUTING.md"
+    contributing.write_text(with_section(contributing.read_text(), table()))
