@@ -11,7 +11,8 @@ from kungfu.policy_definition import Budget, Policy, at_least, at_most, compose,
 from kungfu.signal import Signal, fold
 
 if TYPE_CHECKING:
-    from kungfu.training import SKIPPED, Training, attach
+    from kungfu.training.attach import attach
+    from kungfu.training.training import SKIPPED, Training
 
 __all__ = [
     "SKIPPED",

@@ -19,12 +19,18 @@ from kungfu.control.action import mask_of
 from kungfu.errors import UsageError
 from kungfu.policy_definition import Policy
 from kungfu.policy_definition.policy_path import load_policy
-from kungfu.runtime.attachment.choose import make_attachment
-from kungfu.runtime.attachment.protocol import Attachment
-from kungfu.runtime.peer.alone import Alone
-from kungfu.runtime.peer.exit_report import ExitReport
-from kungfu.runtime.peer.membership import Membership
-from kungfu.runtime.settings import Deadlines, Keeping, Limits, Settings, read_settings
+from kungfu.runtime.api import (
+    Alone,
+    Attachment,
+    Deadlines,
+    ExitReport,
+    Keeping,
+    Limits,
+    Membership,
+    Settings,
+    make_attachment,
+    read_settings,
+)
 from kungfu.training.barrier import Barrier, Equipment
 from kungfu.training.graph.average import Averaging
 from kungfu.training.graph.ledger import Ledger

@@ -18,17 +18,24 @@ from kungfu.compiler.settle import Settled, settle
 from kungfu.control import Call, Checkpoint
 from kungfu.control.hook import Control
 from kungfu.errors import KungfuError, PeerFailure
-from kungfu.runtime.attachment.protocol import Attachment
-from kungfu.runtime.checkpoints import Manifest
-from kungfu.runtime.core.barrier import Decision, meant_size
-from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
-from kungfu.runtime.core.terms import RunPosition, SettingChange, Terms, apply_settings
-from kungfu.runtime.core.view import View
-from kungfu.runtime.peer.alone import Alone
-from kungfu.runtime.peer.barrier_result import BarrierResult
-from kungfu.runtime.peer.loss import Loss
-from kungfu.runtime.peer.membership import Membership
-from kungfu.runtime.settings import Limits
+from kungfu.runtime.api import (
+    REMEMBERED,
+    Alone,
+    Attachment,
+    BarrierResult,
+    Decision,
+    Limits,
+    Loss,
+    Manifest,
+    Membership,
+    RunPosition,
+    SettingChange,
+    ShadowAsk,
+    Terms,
+    View,
+    apply_settings,
+    meant_size,
+)
 from kungfu.training.description import machine_in_words
 from kungfu.training.graph.host import fetch, put
 from kungfu.training.graph.ledger import Ledger

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kungfu.compiler import Plan
 from kungfu.compiler.outline import outline
-from kungfu.runtime.core.identity import Description, Part, installed_version
+from kungfu.runtime.api import Description, Part, installed_version
 from kungfu.training.keeping.registry import Registry
 
 __all__ = ["describe", "machine_in_words"]

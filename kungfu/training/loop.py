@@ -9,10 +9,7 @@ from typing import Any, Final, NoReturn
 import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
-from kungfu.runtime.core.shadow import ShadowAsk
-from kungfu.runtime.core.terms import Terms
-from kungfu.runtime.peer.alone import Alone
-from kungfu.runtime.peer.exit_report import ExitReport
+from kungfu.runtime.api import Alone, ExitReport, ShadowAsk, Terms
 from kungfu.training.barrier import Barrier
 from kungfu.training.data import Feed, Stamps, is_stale
 from kungfu.training.failures import translated

@@ -12,9 +12,7 @@ from kungfu.compiler.plan import seen_by_rules
 from kungfu.control import Action, Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.control.rule import Standing, verdict
-from kungfu.runtime.core.barrier_requests import Contest, ExternalRequest, Leave, RescaleRequest, Superseded, merged
-from kungfu.runtime.core.terms import SettingChange
-from kungfu.runtime.core.view import View
+from kungfu.runtime.api import Contest, ExternalRequest, Leave, RescaleRequest, SettingChange, Superseded, View, merged
 from kungfu.training.graph.host import fetch
 from kungfu.training.graph.ledger import Outcomes
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.runtime.checkpoints import Folder
+from kungfu.runtime.api import Folder
 from kungfu.training.data import Feed, Remainder, batches, checked_feed
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import Averaging, average

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.data import Stamp
+from kungfu.runtime.api import Stamp
 from kungfu.training.data.order import Order, Remainder, SerialOrder, Turn
 from kungfu.training.data.source import Source, as_source
 

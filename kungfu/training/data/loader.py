@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.data import Position
+from kungfu.runtime.api import Position
 from kungfu.training.data.feed import Feed, Piece
 from kungfu.training.data.order import Turn
 from kungfu.training.data.prefetch import Prefetch

@@ -13,8 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kungfu.runtime.core.data import Position, advanced, cut
-from kungfu.runtime.core.view import spread
+from kungfu.runtime.api import Position, advanced, cut, spread
 
 __all__ = ["Order", "Remainder", "SerialOrder", "Turn"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kungfu.runtime.core.data import Stamp
+from kungfu.runtime.api import Stamp
 from kungfu.training.graph.account import Where
 
 __all__ = ["Stamps", "is_stale"]

@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from kungfu.compiler.lower import Program
 from kungfu.errors import UsageError
-from kungfu.runtime.attachment.protocol import Attachment
-from kungfu.runtime.settings import Limits
+from kungfu.runtime.api import Attachment, Limits
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.ledger import Ledger
 from kungfu.training.graph.xla import refuse_xla

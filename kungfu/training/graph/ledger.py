@@ -7,8 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.runtime.core.data import Position, advanced
-from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.api import Position, Terms, advanced
 from kungfu.training.graph.host import fetch, put
 from kungfu.training.graph.tape import Tape
 

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.terms import Ramp
+from kungfu.runtime.api import Ramp
 from kungfu.training.graph.ledger import Progress
 
 __all__ = ["Rate", "make_rate"]

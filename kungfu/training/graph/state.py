@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import tensorflow as tf
 
-from kungfu.runtime.state import Buffers, digests, sampled
-from kungfu.runtime.state.variables import memory_of, overwritten
+from kungfu.runtime.api import Buffers, digests, memory_of, overwritten, sampled
 from kungfu.training.graph.host import fetch, put
 
 __all__ = ["StateClasses", "TrainingState", "classify", "plant_seeds"]

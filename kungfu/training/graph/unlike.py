@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kungfu.runtime.state import digests
-from kungfu.runtime.state.variables import memory_of
+from kungfu.runtime.api import digests, memory_of
 
 __all__ = ["unlike"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.runtime.attachment.protocol import Attachment
+from kungfu.runtime.api import Attachment
 from kungfu.training.graph.effects import Effects, answered_by_zeros
 from kungfu.training.graph.handles import read, write
 from kungfu.training.graph.step import WHOLE, CompiledStep, batched

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.runtime.checkpoints import Entry, Manifest, stable_names, write_manifest
+from kungfu.runtime.api import Entry, Manifest, stable_names, write_manifest
 from kungfu.training.graph.state import StateClasses
 from kungfu.training.keeping.twin import Tree, bag, survey
 

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.runtime.state import Gap, gap_of
+from kungfu.runtime.api import Gap, gap_of
 from kungfu.training.graph.unlike import unlike
 from kungfu.training.keeping.hooks import Rescaled
 from kungfu.training.keeping.registry import Registry

@@ -14,12 +14,7 @@ import tensorflow as tf
 
 from kungfu.compiler import Plan
 from kungfu.errors import UsageError
-from kungfu.runtime.checkpoints import Folder, Manifest, find, has_step
-from kungfu.runtime.core.identity import Description
-from kungfu.runtime.core.terms import Terms
-from kungfu.runtime.peer.barrier_result import BarrierResult
-from kungfu.runtime.settings import Keeping
-from kungfu.runtime.state import Gap
+from kungfu.runtime.api import BarrierResult, Description, Folder, Gap, Keeping, Manifest, Terms, find, has_step
 from kungfu.training.description import describe
 from kungfu.training.graph.state import StateClasses, TrainingState, plant_seeds
 from kungfu.training.graph.streams import Owned, Streams

@@ -9,7 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.runtime.checkpoints import Entry, Manifest, misfits, read_manifest
+from kungfu.runtime.api import Entry, Manifest, misfits, read_manifest
 from kungfu.training.keeping.checkpoint import STATE, Subject, entries
 
 __all__ = ["load"]

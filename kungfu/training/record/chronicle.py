@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from kungfu.runtime.core.barrier_requests import RescaleRequest, Superseded
-from kungfu.runtime.core.terms import SettingChange
-from kungfu.runtime.peer.barrier_result import BarrierResult, Told
+from kungfu.runtime.api import BarrierResult, RescaleRequest, SettingChange, Superseded, Told
 from kungfu.training.record.done import done_of
 from kungfu.training.record.pace import Stop
 from kungfu.training.record.span import span_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest
-from kungfu.runtime.peer.barrier_result import BarrierResult
+from kungfu.runtime.api import BarrierResult, Leave, RescaleRequest
 
 __all__ = ["done_of"]
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kungfu.runtime.attachment.protocol import Late
+from kungfu.runtime.api import Late
 
 __all__ = ["keep_lookout"]
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from kungfu.runtime.core.adaptive_deadline import KNOWN_STEPS, WINDOW_STEPS, plausible_wait_s
-from kungfu.runtime.settings import Deadlines
+from kungfu.runtime.api import KNOWN_STEPS, WINDOW_STEPS, Deadlines, plausible_wait_s
 from kungfu.training.record.durations import Durations
 
 __all__ = ["Pace", "Stop"]

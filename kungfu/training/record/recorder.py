@@ -16,7 +16,7 @@ from kungfu.compiler.lower import Program
 from kungfu.compiler.portable import plan_to_json
 from kungfu.errors import InternalError
 from kungfu.record.lines import CONVERSIONS, exactly, header_line, snapshot_line, step_form
-from kungfu.runtime.peer.barrier_result import ToldLater
+from kungfu.runtime.api import ToldLater
 from kungfu.training.graph.tape import Column, Tape
 
 __all__ = ["SNAPSHOT_EVERY", "Recorder"]

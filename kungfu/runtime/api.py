@@ -1,0 +1,95 @@
+"""The runtime's door for training: every name of the runtime that the rooms of ``kungfu.training`` use.
+
+Importing it loads TensorFlow, by the attachments; what runs before TensorFlow imports the rooms themselves.
+"""
+
+from kungfu.runtime.attachment.choose import make_attachment
+from kungfu.runtime.attachment.protocol import Attachment, Late
+from kungfu.runtime.checkpoints import (
+    Entry,
+    Folder,
+    Manifest,
+    find,
+    has_step,
+    misfits,
+    read_manifest,
+    stable_names,
+    write_manifest,
+)
+from kungfu.runtime.core.adaptive_deadline import KNOWN_STEPS, WINDOW_STEPS, plausible_wait_s
+from kungfu.runtime.core.barrier import Decision, meant_size
+from kungfu.runtime.core.barrier_requests import Contest, ExternalRequest, Leave, RescaleRequest, Superseded, merged
+from kungfu.runtime.core.data import Position, Stamp, advanced, cut
+from kungfu.runtime.core.identity import Description, Part, installed_version
+from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
+from kungfu.runtime.core.terms import Ramp, RunPosition, SettingChange, Terms, apply_settings
+from kungfu.runtime.core.view import View, spread
+from kungfu.runtime.peer.alone import Alone
+from kungfu.runtime.peer.barrier_result import BarrierResult, Told, ToldLater
+from kungfu.runtime.peer.exit_report import ExitReport
+from kungfu.runtime.peer.loss import Loss
+from kungfu.runtime.peer.membership import Membership
+from kungfu.runtime.settings import Deadlines, Keeping, Limits, Settings, read_settings
+from kungfu.runtime.state import Buffers, Gap, digests, gap_of, sampled
+from kungfu.runtime.state.variables import memory_of, overwritten
+
+__all__ = [
+    "KNOWN_STEPS",
+    "REMEMBERED",
+    "WINDOW_STEPS",
+    "Alone",
+    "Attachment",
+    "BarrierResult",
+    "Buffers",
+    "Contest",
+    "Deadlines",
+    "Decision",
+    "Description",
+    "Entry",
+    "ExitReport",
+    "ExternalRequest",
+    "Folder",
+    "Gap",
+    "Keeping",
+    "Late",
+    "Leave",
+    "Limits",
+    "Loss",
+    "Manifest",
+    "Membership",
+    "Part",
+    "Position",
+    "Ramp",
+    "RescaleRequest",
+    "RunPosition",
+    "SettingChange",
+    "Settings",
+    "ShadowAsk",
+    "Stamp",
+    "Superseded",
+    "Terms",
+    "Told",
+    "ToldLater",
+    "View",
+    "advanced",
+    "apply_settings",
+    "cut",
+    "digests",
+    "find",
+    "gap_of",
+    "has_step",
+    "installed_version",
+    "make_attachment",
+    "meant_size",
+    "memory_of",
+    "merged",
+    "misfits",
+    "overwritten",
+    "plausible_wait_s",
+    "read_manifest",
+    "read_settings",
+    "sampled",
+    "spread",
+    "stable_names",
+    "write_manifest",
+]

@@ -1,0 +1,34 @@
+"""Training reaches the runtime by one door, and the door is no wider than training needs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import kungfu
+from kungfu.runtime import api
+
+ROOT = Path(kungfu.__file__).parent
+DOOR = "kungfu.runtime.api"
+
+
+def taken_from_the_runtime() -> Iterator[tuple[Path, str, str]]:
+    """File, module and name of every import of the runtime in training."""
+    for path in sorted((ROOT / "training").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kungfu.runtime"):
+                yield from ((path, node.module or "", one.name) for one in node.names)
+            elif isinstance(node, ast.Import):
+                yield from ((path, one.name, "") for one in node.names if one.name.startswith("kungfu.runtime"))
+
+
+def test_training_imports_the_runtime_by_its_door_only() -> None:
+    others = {
+        f"{path.relative_to(ROOT)} imports {module}" for path, module, _ in taken_from_the_runtime() if module != DOOR
+    }
+    assert not others
+
+
+def test_the_door_gives_what_training_takes_and_nothing_else() -> None:
+    assert sorted(api.__all__) == sorted({name for _, _, name in taken_from_the_runtime()})
