@@ -11,7 +11,6 @@ __all__ = [
     "KungfuError",
     "PeerFailure",
     "PolicyError",
-    "StaleView",
     "UsageError",
 ]
 
@@ -42,10 +41,6 @@ class PeerFailure(KungfuError):  # noqa: N818 - the field says failure, and the 
 
 class DeadlineExceeded(KungfuError):  # noqa: N818 - as gRPC names it
     """A wait with a name ended without what it waited for: says for whom, and how long."""
-
-
-class StaleView(KungfuError):  # noqa: N818 - it is the view that is wrong
-    """A message came from another view of the cluster than the one in force."""
 
 
 class InternalError(KungfuError):

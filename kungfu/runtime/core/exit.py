@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kungfu.errors import DeadlineExceeded, PeerFailure, PolicyError, StaleView, UsageError
+from kungfu.errors import DeadlineExceeded, PeerFailure, PolicyError, UsageError
 
 __all__ = ["Exit", "ExitKind", "described", "kind_of"]
 
@@ -16,7 +16,6 @@ _KINDS: Mapping[type[BaseException], ExitKind] = {
     UsageError: "usage",
     PolicyError: "usage",
     PeerFailure: "loss",
-    StaleView: "loss",
     DeadlineExceeded: "deadline",
 }
 

@@ -21,13 +21,12 @@ EXIT_CODES = {
     143: "ended by SIGTERM",
 }
 
-_HEADLINE = re.compile(r"^[\w.]*?(\w+(?:Error|Exception|Failure|Exceeded|View|Interrupt))(?::|$)")
+_HEADLINE = re.compile(r"^[\w.]*?(\w+(?:Error|Exception|Failure|Exceeded|Interrupt))(?::|$)")
 _AGENT = -1
 _PRINTED: Mapping[str, ExitKind] = {
     "UsageError": "usage",
     "PolicyError": "usage",
     "PeerFailure": "loss",
-    "StaleView": "loss",
     "DeadlineExceeded": "deadline",
 }
 _CONSEQUENCE: Mapping[ExitKind, int] = {"loss": 1, "deadline": 2}  # who lost others, or waited for them in vain

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, StaleView, UsageError
+from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
@@ -25,7 +25,7 @@ from kungfu.runtime.state import Place, ReplicatedState, reconciled, settled
 __all__ = ["Entry", "Installer", "from_leader"]
 
 _KINDS: Mapping[str, type[KungfuError]] = {
-    kind.__name__: kind for kind in (DeadlineExceeded, InternalError, PolicyError, StaleView, UsageError)
+    kind.__name__: kind for kind in (DeadlineExceeded, InternalError, PolicyError, UsageError)
 }
 
 
