@@ -40,6 +40,7 @@ PACKAGES: Rows = {
 # The rooms inside a package: a package, or a module that stands beside packages.
 WITHIN: dict[str, Rows] = {
     "runtime": {
+        "api": ("peer", "state", "attachment", "checkpoints", "core", "settings"),
         "agent": ("peer", "job_api", "ipc", "core", "hosts", "settings"),
         "peer": ("state", "attachment", "preemption", "ipc", "core", "settings"),
         "state": ("attachment", "ipc", "core"),
