@@ -1,9 +1,15 @@
 """Every error that kungfu raises, sorted by who has to act.
 
-A message says what is wrong, the value that was wrong, what is allowed, and what to do.
+A message says what is wrong, the value that was wrong, what is allowed, and what to do. It is for people: what a
+program may want to decide by, such as which peers were lost, is in fields beside it.
 """
 
 from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+from typing import Self
 
 __all__ = [
     "DeadlineExceeded",
@@ -17,6 +23,17 @@ __all__ = [
 
 class KungfuError(Exception):
     """The base of every error that kungfu raises on purpose."""
+
+    def prefixed(self, text: str) -> Self:
+        """The same error with ``text`` before its message: what was going on when it was noticed.
+
+        >>> error = PeerFailure("rank 1 is gone", ranks=[1], view=3).prefixed("in step 7: ")
+        >>> str(error), error.ranks, error.view
+        ('in step 7: rank 1 is gone', (1,), 3)
+        """
+        told = copy.copy(self)
+        told.args = (f"{text}{self}", *self.args[1:])
+        return told
 
 
 class UsageError(KungfuError):
@@ -36,11 +53,43 @@ class PolicyError(KungfuError):
 
 
 class PeerFailure(KungfuError):  # noqa: N818 - the field says failure, and the name is in the design
-    """Another peer died, or its program failed."""
+    """Another peer died, left or stands still, or its program failed.
+
+    Attributes:
+        ranks: The peers at fault, by their ranks in ``view``, as far as they are known.
+        peers: The peers at fault by their ids; also those that are in no view yet.
+        view: The version of the view in which ``ranks`` count; ``None`` for the view in force.
+    """
+
+    def __init__(
+        self, message: str, *, ranks: Iterable[int] = (), peers: Iterable[int] = (), view: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.ranks, self.peers, self.view = tuple(ranks), tuple(peers), view
 
 
 class DeadlineExceeded(KungfuError):  # noqa: N818 - as gRPC names it
-    """A wait with a name ended without what it waited for: says for whom, and how long."""
+    """A wait with a name ended without what it waited for.
+
+    Attributes:
+        waiting_for: The peers that did not come, by their ranks in ``view``, as far as they are known.
+        waited_s: How long they were waited for, seconds; NaN where that is not known.
+        peers: The peers that did not come by their ids; also those that are in no view yet.
+        view: The version of the view in which ``waiting_for`` counts; ``None`` for the view in force.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        waiting_for: Iterable[int] = (),
+        waited_s: float = math.nan,
+        peers: Iterable[int] = (),
+        view: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.waiting_for, self.waited_s = tuple(waiting_for), waited_s
+        self.peers, self.view = tuple(peers), view
 
 
 class InternalError(KungfuError):

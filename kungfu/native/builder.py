@@ -125,15 +125,15 @@ def load_state() -> ctypes.CDLL:
         return _loaded_state[0]
 
 
-def build(*folders: Path) -> Path:
+def build(*folders: Path, defines: Sequence[str] = ()) -> Path:
     """The cached library that fits the ops' sources, or those in ``folders``, and the installed TensorFlow; compiled
-    if it is not there.
+    if it is not there. ``defines`` are macros for the compiler, which tests set.
 
     Of several processes that ask at once one compiles, under a lock, and the others wait for it. Raises as ``load``.
     """
     import tensorflow as tf
 
-    flags = [*_FLAGS, f'-DKUNGFU_TENSORFLOW_VERSION="{tf.__version__}"']
+    flags = [*_FLAGS, f'-DKUNGFU_TENSORFLOW_VERSION="{tf.__version__}"', *(f"-D{name}" for name in defines)]
     flags += [_as_system_header(flag) for flag in tf.sysconfig.get_compile_flags()]
     return _built(f"kungfu-tensorflow-{tf.__version__}", folders or _OPS, flags, link=tf.sysconfig.get_link_flags())
 
@@ -245,6 +245,15 @@ def _typed(functions: ctypes.CDLL) -> ctypes.CDLL:
         ctypes.c_int64,
         ctypes.POINTER(ctypes.c_int),
         ctypes.c_int,
+        ctypes.POINTER(ctypes.c_double),
+        ctypes.c_char_p,
+        ctypes.c_int,
+    ]
+    functions.kungfu_group_failure.argtypes = [
+        ctypes.c_int64,
+        ctypes.POINTER(ctypes.c_int),
+        ctypes.c_int,
+        ctypes.POINTER(ctypes.c_int),
         ctypes.POINTER(ctypes.c_double),
         ctypes.c_char_p,
         ctypes.c_int,

@@ -184,6 +184,19 @@ class Barrier:
         self.settle()
         self.equipment.membership.part(self.equipment.state, self.terms, shadows=(*self.shadows,))
 
+    def failure_of(self, error: tf.errors.OpError, *, where: str) -> Exception:
+        """Ours for an error of the all-reduce; any other error of the graph is the user's own and stays what it is.
+
+        ``where`` is what the peers were doing: "step 7", "the barrier behind step 7".
+        The attachment is left first: a failed one may keep its sockets open, and peers behind it waiting.
+        """
+        attachment = self.equipment.attachment
+        found = attachment.failure_of(error)
+        if found is None:
+            return error
+        attachment.leave()
+        return found.prefixed(f"in {where}: ")
+
     def lost(self) -> PeerFailure | None:
         """Before a step: that the job has given up somebody in the view, whose messages may still come."""
         equipment = self.equipment

@@ -12,7 +12,6 @@ from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 from kungfu.runtime.api import Alone, ExitReport, ShadowAsk, Terms
 from kungfu.training.barrier import Barrier
 from kungfu.training.data import Feed, Stamps, is_stale
-from kungfu.training.failures import translated
 from kungfu.training.graph.account import Account, Where, read_where
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.effects import Gate, effects_of
@@ -124,7 +123,7 @@ class Loop:
                 break
             except (PeerFailure, DeadlineExceeded, tf.errors.OpError) as error:
                 where = "the last barrier"
-                ours = translated(error, self.barrier, where=where) if isinstance(error, tf.errors.OpError) else error
+                ours = self.barrier.failure_of(error, where=where) if isinstance(error, tf.errors.OpError) else error
                 self._recover(ours, error)
         self.barrier.keeper.wait()
         self.barrier.chronicle.ended()
@@ -157,7 +156,7 @@ class Loop:
             self._compiled.refuse_unlike(tensors)
             raise
         except tf.errors.OpError as error:
-            self._recover(translated(error, self.barrier, where=f"step {self._steps() + 1}"), error)
+            self._recover(self.barrier.failure_of(error, where=f"step {self._steps() + 1}"), error)
             return SKIPPED
         result = self._concluded(returned, account)
         if account.code == BARRIER_FAILED:
@@ -276,7 +275,7 @@ class Loop:
         failure = self._failure
         assert failure is not None
         if isinstance(failure, tf.errors.OpError):
-            return translated(failure, self.barrier, where=f"the barrier behind step {self._steps()}")
+            return self.barrier.failure_of(failure, where=f"the barrier behind step {self._steps()}")
         return failure
 
     def _raise_failure(self) -> NoReturn:

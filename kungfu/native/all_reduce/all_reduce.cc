@@ -60,15 +60,16 @@ kungfu::ElementType element_type(tf::DataType type) {
 }
 
 absl::Status to_status(const kungfu::Failure& failure) {
+  const std::string text = kungfu::for_people("kungfu: " + failure.text);
   switch (failure.kind) {
     case kungfu::FailureKind::kPeerGone:
-      return absl::UnavailableError(failure.text);
+      return absl::UnavailableError(text);
     case kungfu::FailureKind::kLate:
-      return absl::DeadlineExceededError(failure.text);
+      return absl::DeadlineExceededError(text);
     case kungfu::FailureKind::kClosed:
-      return absl::CancelledError(failure.text);
+      return absl::CancelledError(text);
     default:
-      return absl::InternalError(failure.text);
+      return absl::InternalError(text);
   }
 }
 
@@ -93,7 +94,9 @@ class AllReduce final : public tf::OpKernel {
     OP_REQUIRES_OK(context, gather(context, scale, &pieces));
     if (group == nullptr) return scale_alone(pieces);
     const kungfu::MaybeFailure failure = group->all_reduce(tag_, &pieces);
-    if (failure) context->SetStatus(to_status(*failure));
+    if (!failure) return;
+    kungfu::note_failure(group_, *failure);  // TensorFlow carries a code and a text only
+    context->SetStatus(to_status(*failure));
   }
 
  private:

@@ -97,18 +97,18 @@ MaybeFailure Crew::wait_for(int rank, const std::string& tag, Clock::time_point 
 
 MaybeFailure Crew::look_around(const std::string& tag, Clock::time_point started) {
   if (MaybeFailure failure = broken()) return failure;
-  if (leaving_.load()) return Failure{FailureKind::kClosed, "kungfu: the group was closed during " + tag};
+  if (leaving_.load()) return Failure{FailureKind::kClosed, "the group was closed during " + tag};
   links_.look();
   for (int rank = 0; rank < place_.size; ++rank) {
     // A peer that is gone but had done its part is not what we wait for.
     if (rank == place_.rank || !links_.closed(rank) || reached(rank)) continue;
     const char* how = memory_.header().progress[rank].left.load() != 0 ? " left during " : " died during ";
-    return break_with(FailureKind::kPeerGone, "kungfu: peer rank=" + std::to_string(rank) + how + tag);
+    return break_with({FailureKind::kPeerGone, "peer rank=" + std::to_string(rank) + how + tag, {rank}});
   }
   if (MaybeFailure failure = look_for_life(tag)) return failure;
   const double waited_s = std::chrono::duration<double>(Clock::now() - started).count();
   const double deadline_s = deadline_s_.load();
-  if (waited_s >= deadline_s) return break_with(FailureKind::kLate, late_text(tag, deadline_s));
+  if (waited_s >= deadline_s) return break_with({FailureKind::kLate, late_text(tag, deadline_s), missing(), waited_s});
   const double noted_after_s = std::clamp(kNotedAfter * deadline_s, kNotedAfterLeastS, kNotedAfterMostS);
   if (waited_s >= noted_after_s && started != noted_) note_late(tag, started, waited_s);
   return {};
@@ -118,8 +118,8 @@ MaybeFailure Crew::look_for_life(const std::string& tag) {
   for (const int rank : missing()) {
     const double silent_s = heart_->silent_s(rank);
     if (silent_s < place_.heartbeat_s) continue;
-    const std::string who = "kungfu: peer rank=" + std::to_string(rank);
-    return break_with(FailureKind::kPeerGone, who + " shows no life for " + in_seconds(silent_s) + " in " + tag);
+    const std::string who = "peer rank=" + std::to_string(rank);
+    return break_with({FailureKind::kPeerGone, who + " shows no life for " + in_seconds(silent_s) + " in " + tag, {rank}});
   }
   return {};
 }
@@ -156,7 +156,7 @@ std::vector<int> Crew::missing() const {
 }
 
 std::string Crew::late_text(const std::string& tag, double deadline_s) const {
-  std::string text = "kungfu: waited " + in_seconds(deadline_s) + " in " + tag + " for ";
+  std::string text = "waited " + in_seconds(deadline_s) + " in " + tag + " for ";
   const char* comma = "";
   for (const int rank : missing()) {
     text += comma + ("rank=" + std::to_string(rank));
@@ -168,23 +168,30 @@ std::string Crew::late_text(const std::string& tag, double deadline_s) const {
 MaybeFailure Crew::broken() const {
   const SharedFailure& shared = memory_.header().failure;
   if (shared.state.load(std::memory_order_acquire) != kBroken) return {};
-  return Failure{static_cast<FailureKind>(shared.kind), std::string(shared.text, strnlen(shared.text, kFailureBytes))};
+  Failure failure{static_cast<FailureKind>(shared.kind), std::string(shared.text, strnlen(shared.text, kFailureBytes))};
+  for (int rank = 0; rank < place_.size; ++rank) {
+    if (shared.at_fault[rank] != 0) failure.ranks.push_back(rank);
+  }
+  failure.waited_s = shared.waited_s;
+  return failure;
 }
 
-Failure Crew::break_with(FailureKind kind, const std::string& text) {
+Failure Crew::break_with(const Failure& failure) {
   SharedFailure& shared = memory_.header().failure;
   uint32_t expected = kWhole;
   if (shared.state.compare_exchange_strong(expected, kWriting)) {
-    shared.kind = static_cast<int32_t>(kind);
-    std::snprintf(shared.text, kFailureBytes, "%s", text.c_str());
+    shared.kind = static_cast<int32_t>(failure.kind);
+    shared.waited_s = failure.waited_s;
+    for (const int rank : failure.ranks) shared.at_fault[rank] = 1;
+    std::snprintf(shared.text, kFailureBytes, "%s", failure.text.c_str());
     shared.state.store(kBroken, std::memory_order_release);
     wake_all();
   }
   for (int turn = 0; turn < 10'000; ++turn) {
-    if (MaybeFailure failure = broken()) return *failure;
+    if (MaybeFailure published = broken()) return *published;
     pause();
   }
-  return {kind, text};  // the peer that was first died while it wrote
+  return failure;  // the peer that was first died while it wrote
 }
 
 void Crew::wake_all() const {

@@ -50,7 +50,7 @@ class Crew {
   // The failure that has broken the group, if one has.
   MaybeFailure broken() const;
   // Breaks the group for all its peers; gives the failure that they will all report.
-  Failure break_with(FailureKind kind, const std::string& text);
+  Failure break_with(const Failure& failure);
   // Tells the others that this rank takes no further part; ends a wait of this rank.
   void leave();
   // Sets the deadline, of a wait under way too.

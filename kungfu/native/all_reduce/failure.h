@@ -1,21 +1,35 @@
-// Why an all-reduce ended without sums.
+// Why an all-reduce ended without sums: data to decide by, and a text for people.
 #ifndef KUNGFU_NATIVE_FAILURE_H_
 #define KUNGFU_NATIVE_FAILURE_H_
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace kungfu {
 
+// The numbers are part of the C interface: see `_FailureKind` in runtime/attachment/local.py.
 enum class FailureKind { kPeerGone = 1, kLate = 2, kPeersDiffer = 3, kClosed = 4 };
 
 struct Failure {
   FailureKind kind;
   std::string text;
+  std::vector<int> ranks = {};  // the peers at fault; empty where none is, or none is known
+  double waited_s = 0.0;        // kLate: how long the message waited for them
 };
 
 // Empty when all went well.
 using MaybeFailure = std::optional<Failure>;
+
+// A text on its way out of the library.
+inline std::string for_people(const std::string& text) {
+#ifdef KUNGFU_MEANINGLESS_TEXTS
+  // A test compiles this in, to show that nothing is decided by what a text says.
+  return text.empty() ? text : "mellow otters hum";
+#else
+  return text;
+#endif
+}
 
 }  // namespace kungfu
 

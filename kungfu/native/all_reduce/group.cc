@@ -14,6 +14,7 @@ namespace {
 struct Registry {
   std::mutex lock;
   std::map<int64_t, std::shared_ptr<Group>> groups;
+  std::map<int64_t, Failure> failures;  // of the last message; a group that is unplugged leaves it behind
 };
 
 Registry& registry() {
@@ -58,7 +59,7 @@ MaybeFailure Group::all_reduce(const std::string& tag, std::vector<Piece>* piece
 MaybeFailure Group::agree() {
   const std::string found = difference(memory_.header().signatures, place_.size);
   if (found.empty()) return {};
-  return crew_.break_with(FailureKind::kPeersDiffer, "kungfu: peers differ: " + found);
+  return crew_.break_with({FailureKind::kPeersDiffer, "peers differ: " + found});
 }
 
 void Group::sum_portion(const Span& chunk, const Layout& layout, int buffer) {
@@ -85,6 +86,7 @@ void plug(int64_t number, std::shared_ptr<Group> group) {
   unplug(number);
   const std::lock_guard<std::mutex> held(registry().lock);
   registry().groups[number] = std::move(group);
+  registry().failures.erase(number);
 }
 
 bool unplug(int64_t number) {
@@ -100,6 +102,17 @@ std::shared_ptr<Group> plugged(int64_t number) {
   const std::lock_guard<std::mutex> held(registry().lock);
   const auto found = registry().groups.find(number);
   return found == registry().groups.end() ? nullptr : found->second;
+}
+
+void note_failure(int64_t number, const Failure& failure) {
+  const std::lock_guard<std::mutex> held(registry().lock);
+  registry().failures.insert_or_assign(number, failure);
+}
+
+MaybeFailure last_failure(int64_t number) {
+  const std::lock_guard<std::mutex> held(registry().lock);
+  const auto found = registry().failures.find(number);
+  return found == registry().failures.end() ? MaybeFailure() : MaybeFailure(found->second);
 }
 
 }  // namespace kungfu

@@ -52,6 +52,10 @@ void plug(int64_t number, std::shared_ptr<Group> group);
 bool unplug(int64_t number);
 // Null when no group is plugged.
 std::shared_ptr<Group> plugged(int64_t number);
+// Keeps why the last message of a group failed, until another group is plugged in under its number.
+void note_failure(int64_t number, const Failure& failure);
+// Empty when no message has failed since the group was plugged in.
+MaybeFailure last_failure(int64_t number);
 
 }  // namespace kungfu
 

@@ -37,7 +37,7 @@ int kungfu_group_open(int64_t group, int rank, int size, int memory_fd, int64_t 
     reason = opened->defect();
     if (reason.empty()) kungfu::plug(group, std::move(opened));
   }
-  std::snprintf(error, error_bytes, "%s", reason.c_str());
+  std::snprintf(error, error_bytes, "%s", kungfu::for_people(reason).c_str());
   return reason.empty() ? 0 : 1;
 }
 
@@ -59,6 +59,20 @@ int kungfu_group_late(int64_t group, int* ranks, int most, double* waited_s, cha
   *waited_s = late.waited_s;
   std::snprintf(tag, tag_bytes, "%s", late.tag.c_str());
   return count;
+}
+
+// Why the last message of the group failed: the number of a FailureKind, 0 when none has failed since the group was opened.
+// `ranks` gets the first `most` peers at fault and `count` how many there are; `waited_s` the seconds of a wait that
+// reached its deadline; `text` what people are to read. It can still be asked for after `leave` and `close`.
+int kungfu_group_failure(int64_t group, int* ranks, int most, int* count, double* waited_s, char* text,
+                         int text_bytes) {
+  const kungfu::MaybeFailure failure = kungfu::last_failure(group);
+  if (!failure) return 0;
+  *count = std::min(static_cast<int>(failure->ranks.size()), most);
+  std::copy_n(failure->ranks.begin(), *count, ranks);
+  *waited_s = failure->waited_s;
+  std::snprintf(text, text_bytes, "%s", kungfu::for_people(failure->text).c_str());
+  return static_cast<int>(failure->kind);
 }
 
 // How many ranks show no life, whether anybody waits for them or not, and the first `most` of them.

@@ -31,6 +31,8 @@ struct alignas(128) Progress {
 struct alignas(128) SharedFailure {
   std::atomic<uint32_t> state;
   int32_t kind;
+  double waited_s;
+  uint8_t at_fault[kMaxPeers];  // by rank: 1 for each peer that the failure names
   char text[kFailureBytes];
 };
 

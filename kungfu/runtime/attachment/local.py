@@ -7,12 +7,13 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from enum import IntEnum
 from typing import Any, final
 
 import tensorflow as tf
 
 from kungfu import native
-from kungfu.errors import InternalError, UsageError
+from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, UsageError
 from kungfu.runtime.attachment.mesh import Mesh, meet
 from kungfu.runtime.attachment.protocol import Abandoned, Late, Silence, never
 from kungfu.runtime.ipc import memfd
@@ -21,8 +22,19 @@ from kungfu.runtime.ipc.handshake import Membership
 __all__ = ["LocalAttachment"]
 
 _ERROR_BYTES = 512
+_TEXT_BYTES = 1024
 _TAG_BYTES = 256
 _MOST_PEERS = 256  # of a group
+
+
+class _FailureKind(IntEnum):
+    """As in ``native/all_reduce/failure.h``."""
+
+    NONE = 0
+    PEER_GONE = 1
+    LATE = 2
+    PEERS_DIFFER = 3
+    CLOSED = 4
 
 
 @final
@@ -44,7 +56,7 @@ class LocalAttachment:
 
     def __init__(self, *, group: int = 0, heartbeat_s: float = 5.0) -> None:
         self._group, self._heartbeat_s = group, heartbeat_s
-        self._view = 0
+        self._view, self._size = 0, 1
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         """The sum over peers of every tensor: the left fold in rank order, ``((x0 + x1) + x2) + ...``.
@@ -63,8 +75,9 @@ class LocalAttachment:
         256 KiB. Raises: ``UsageError`` for no tensors or another dtype; ``tf.errors.UnavailableError`` with
         ``kungfu: peer rank=R died during TAG`` (or ``left``), or ``kungfu: peer rank=R shows no life for S s in TAG``,
         ``DeadlineExceededError`` with ``kungfu: waited S s in TAG for rank=R,...``, ``InternalError`` with
-        ``kungfu: peers differ: ...``, ``CancelledError`` if this peer closes meanwhile. After an error every later call
-        raises it again, on all peers, until the next ``open`` or ``close``.
+        ``kungfu: peers differ: ...``, ``CancelledError`` if this peer closes meanwhile: `failure_of` gives what that
+        means, with the ranks. After an error every later call raises it again, on all peers, until the next ``open`` or
+        ``close``.
         """
         tensors = [tf.convert_to_tensor(value) for value in values]
         _check(tensors)
@@ -103,9 +116,9 @@ class LocalAttachment:
         self.close()
         if not 0 <= rank < size or not secret:
             raise UsageError(f"a peer needs a rank in 0..size-1 and a secret; rank {rank}, size {size} was given")
+        self._view, self._size = view, size
         if size == 1:
             return
-        self._view = view
         deadline = time.monotonic() + deadline_s
         me = Membership(job=job, view=view, rank=rank, size=size, secret=secret)
         mesh = meet(me, deadline_s=deadline_s, abandoned=abandoned)
@@ -137,9 +150,28 @@ class LocalAttachment:
         count = native.load().functions.kungfu_group_silent(self._group, ranks, _MOST_PEERS)
         return Silence(view, tuple(ranks[:count]))
 
-    def reason(self) -> str:
-        """Nothing more: the op's own error names the ranks."""
-        return ""
+    def failure_of(self, error: Any) -> KungfuError | None:
+        """Why the last message failed, as the compiled op noted it: ``error`` has only a code and a text for people.
+
+        A group that is broken lets no message pass, so an error that comes while it is broken needs no other cause.
+        """
+        if self._size == 1:
+            return None
+        ranks, count, waited_s = (ctypes.c_int * _MOST_PEERS)(), ctypes.c_int(), ctypes.c_double()
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        ask = native.load().functions.kungfu_group_failure
+        known = ctypes.byref(count), ctypes.byref(waited_s)
+        kind = ask(self._group, ranks, _MOST_PEERS, *known, text, _TEXT_BYTES)
+        said, at_fault = text.value.decode(errors="replace"), ranks[: count.value]
+        match kind:
+            case _FailureKind.NONE:
+                return None
+            case _FailureKind.LATE:
+                return DeadlineExceeded(said, waiting_for=at_fault, waited_s=waited_s.value, view=self._view)
+            case _FailureKind.PEERS_DIFFER:
+                return InternalError(said)
+            case _:  # a peer is gone, or this one has left
+                return PeerFailure(said, ranks=at_fault, view=self._view)
 
     def leave(self) -> None:
         """The others see this peer leave, and it goes on beating and looking for their beats until the next ``open`` or

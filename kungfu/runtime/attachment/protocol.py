@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kungfu.errors import KungfuError
+
 __all__ = ["Abandoned", "Attachment", "Late", "Silence", "never"]
 
 Abandoned = Callable[[], str | None]
@@ -76,8 +78,9 @@ class Attachment(Protocol):
     def silent(self) -> Silence:
         """Host, any thread: whose processes show no life, where the attachment can tell."""
 
-    def reason(self) -> str:
-        """Host, after a message failed: for whom it waited in vain, where its own error cannot say so; else ''."""
+    def failure_of(self, error: Any) -> KungfuError | None:
+        """Host, after an op failed with ``error`` of TensorFlow: what that means, with the peers at fault by their
+        ranks, if it failed in a message of this attachment; ``None`` for any other error of the graph."""
 
     def leave(self) -> None:
         """Host: the others see this peer leave; ``silent`` still tells of them, where it can, until the next ``open``

@@ -37,8 +37,8 @@ class SoloAttachment:
     def silent(self) -> Silence:
         return Silence()
 
-    def reason(self) -> str:
-        return ""
+    def failure_of(self, error: Any) -> None:
+        """No message can fail."""
 
     def leave(self) -> None:
         """There is nobody to leave."""

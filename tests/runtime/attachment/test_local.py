@@ -18,7 +18,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kungfu.errors import UsageError
+from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure, UsageError
 from kungfu.runtime.attachment.local import LocalAttachment
 
 pytestmark = pytest.mark.slow
@@ -195,6 +195,8 @@ def test_peers_that_run_different_messages_are_told_which(other: tuple[str, list
             assert isinstance(failure, tf.errors.InternalError)
             assert "kungfu: peers differ: " + said[0] in failure.message
             assert ", " + said[1] in failure.message
+        for meant in run(lambda rank, peer: peer.failure_of(None)):
+            assert isinstance(meant, InternalError)
 
 
 def test_equal_totals_in_another_order_are_a_difference_too() -> None:
@@ -209,6 +211,10 @@ def test_the_deadline_names_the_ranks_that_did_not_come_and_breaks_the_group_for
         failures = run(lambda rank, peer: reduce(peer, [1.0]) if rank % 2 == 0 else None)
         expected = "kungfu: waited 0.3 s in gradients for rank=1,rank=3"
         assert all(isinstance(failures[rank], tf.errors.DeadlineExceededError) for rank in (0, 2))
+        for meant in (run(lambda rank, peer: peer.failure_of(None))[rank] for rank in (0, 2)):
+            assert isinstance(meant, DeadlineExceeded)
+            assert (meant.waiting_for, meant.view is not None) == ((1, 3), True)
+            assert 0.3 <= meant.waited_s < 10.0
         started = time.monotonic()
         later = run(lambda rank, peer: reduce(peer, [1.0], tag="later"))
         assert time.monotonic() - started < 0.3
@@ -270,6 +276,11 @@ def test_a_peer_that_closes_is_named_to_those_that_wait_for_it() -> None:
         for rank in (0, 2):
             assert isinstance(failures[rank], tf.errors.UnavailableError)
             assert "kungfu: peer rank=1 left during gradients" in failures[rank].message
+        lost = run(lambda rank, peer: peer.failure_of(None))
+        for rank in (0, 2):
+            assert isinstance(lost[rank], PeerFailure)
+            assert (lost[rank].ranks, str(lost[rank])) == ((1,), "peer rank=1 left during gradients")
+        assert lost[1] is None, "it took no part in that message"
 
 
 def test_closing_ends_an_all_reduce_of_this_peer() -> None:
@@ -287,6 +298,31 @@ def test_closing_ends_an_all_reduce_of_this_peer() -> None:
         failure, _ = run(wait_alone)
         assert isinstance(failure, tf.errors.CancelledError)
         assert "kungfu: the group was closed during gradients" in failure.message
+        meant = run(lambda rank, peer: peer.failure_of(None))[0]
+        assert isinstance(meant, PeerFailure)
+        assert meant.ranks == (), "nobody else is at fault"
+
+
+def test_a_new_view_and_one_of_a_single_peer_know_nothing_of_the_failure_before() -> None:
+    with crew(2) as run:
+        run(lambda rank, peer: peer.close() if rank else reduce(peer, [1.0]))
+        shared = {"job": JOB, "view": next(_views), "deadline_s": 10.0, "secret": b"s", "addresses": ()}
+
+        def enter(rank: int, peer: LocalAttachment) -> Any:
+            before = peer.failure_of(None)
+            peer.open(rank=rank, size=2, **shared)
+            return before, peer.failure_of(None)
+
+        found = run(enter)
+        assert [after for _, after in found] == [None, None]
+        assert isinstance(found[0][0], PeerFailure)
+        run(lambda rank, peer: peer.close() if rank else reduce(peer, [1.0]))
+
+        def shrink(rank: int, peer: LocalAttachment) -> Any:
+            peer.open(rank=0, size=1, **shared)
+            return peer.failure_of(None)
+
+        assert run(shrink) == [None, None]
 
 
 def test_a_new_view_works_under_the_same_trace_after_an_error() -> None:

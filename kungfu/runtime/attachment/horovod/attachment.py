@@ -9,8 +9,9 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from kungfu.errors import UsageError
+from kungfu.errors import DeadlineExceeded, KungfuError, UsageError
 from kungfu.runtime.attachment.horovod import engine, message
+from kungfu.runtime.attachment.horovod.errors import read_failure
 from kungfu.runtime.attachment.horovod.muster import Roll, muster
 from kungfu.runtime.attachment.horovod.place import place
 from kungfu.runtime.attachment.horovod.store import Store
@@ -26,7 +27,7 @@ class _Watched:
 
     deadline_s: float = 0.0
     late: Late | None = None
-    reason: str = ""
+    gave_up: DeadlineExceeded | None = None
 
 
 @final
@@ -66,9 +67,9 @@ class HorovodAttachment:
 
         Raises: ``UsageError`` for no tensors, another dtype, or a horovod that cannot be loaded.
         ``tf.errors.UnknownError`` with ``Horovod has been shut down`` where a peer died, left, or did not come within
-        the deadline, see ``reason``; every later call raises it again, or ``tf.errors.FailedPreconditionError`` with
-        ``Horovod has not been initialized``, on all peers, until the next ``open`` or ``close``: call
-        one of them soon, because it also frees peers who wait for this one.
+        the deadline, see ``failure_of``; every later call raises it again, or
+        ``tf.errors.FailedPreconditionError`` with ``Horovod has not been initialized``, on all peers, until the next
+        ``open`` or ``close``: call one of them soon, because it also frees peers who wait for this one.
         ``tf.errors.FailedPreconditionError`` with ``Mismatched`` where the peers' tensors differ.
         """
         return message.all_reduce(values, prescale=prescale, order=order, plug=self._plug, tag=tag)
@@ -147,9 +148,9 @@ class HorovodAttachment:
         """Nobody: Horovod's engine sees who is silent, and its messages fail."""
         return Silence()
 
-    def reason(self) -> str:
-        """For whom this peer has waited in vain since the last ``open``; '' where it has not, and messages may fail."""
-        return self._watched.reason
+    def failure_of(self, error: Any) -> KungfuError | None:
+        """What Horovod's text stands for; where the watch has ended a wait since the last ``open``, for whom it was."""
+        return read_failure(str(error.message), gave_up=self._watched.gave_up)
 
     def _unplug(self, *, keep: str) -> None:
         if self._stop_watch is not None:
@@ -158,7 +159,7 @@ class HorovodAttachment:
             self._plug.size.assign(1)
             in_message = self._look() % 2 == 1
             (engine.abandon if in_message else engine.stop)()
-        self._watched.reason = ""
+        self._watched.gave_up = None
         # The others may have been at a store for a moment after we had left it, hence not right after the meeting.
         for store in [store for store in self._stores if store.address != keep]:
             store.close()
@@ -170,8 +171,8 @@ class HorovodAttachment:
     def _note(self, late: Late) -> None:
         self._watched.late = late
 
-    def _give_up(self, reason: str) -> None:
-        self._watched.reason = reason
+    def _give_up(self, why: DeadlineExceeded) -> None:
+        self._watched.gave_up = why
         engine.abandon()
 
 

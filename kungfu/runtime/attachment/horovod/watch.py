@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.attachment.horovod.store import get_now, put
 from kungfu.runtime.attachment.protocol import Late
 from kungfu.runtime.core.adaptive_deadline import noted_after_s
@@ -61,7 +62,7 @@ class Watch:
     deadline_s: Callable[[], float]
     look: Callable[[], int]
     note: Callable[[Late], None]
-    give_up: Callable[[str], None]
+    give_up: Callable[[DeadlineExceeded], None]
 
     def begin(self) -> Callable[[], None]:
         """Starts the thread; gives what stops it, which may be called once it has given up too."""
@@ -85,7 +86,7 @@ class Watch:
             if state != told:
                 told = self._tell(state)
             if waiting_s > self.deadline_s():
-                self.give_up(f"waited {waiting_s:.1f} s in a message for {self._late()}")
+                self.give_up(self._expired(waiting_s))
                 return
             if waiting_s > noted_after_s(self.deadline_s()) and noted != pulse.count:
                 noted = pulse.count
@@ -108,13 +109,16 @@ class Watch:
     def _late_ranks(self) -> list[int]:
         return [q for q in range(self.size) if q != self.rank and get_now(self.store, key=_key(q)) != _WAITING]
 
-    def _late(self) -> str:
+    def _expired(self, waited_s: float) -> DeadlineExceeded:
+        late: list[int] = []
         try:
             late = self._late_ranks()
+            names = ", ".join(map(str, late))
+            whom = f"rank {names}" if late else "a peer that is in another message: not all run the same program"
         except OSError as error:
-            return f"a peer whose name is not known, because the store of rank 0 does not answer ({error})"
-        names = ", ".join(map(str, late))
-        return f"rank {names}" if late else "a peer that is in another message: not all run the same program"
+            whom = f"a peer whose name is not known, because the store of rank 0 does not answer ({error})"
+        text = f"waited {waited_s:.1f} s in a message for {whom}"
+        return DeadlineExceeded(text, waiting_for=late, waited_s=waited_s)
 
 
 def _key(rank: int) -> str:

@@ -137,7 +137,9 @@ def do_mismatch() -> dict[str, Any]:
 
 
 def do_reason() -> dict[str, Any]:
-    return {"reason": ATTACHMENT.reason()}
+    error = tf.errors.UnknownError(None, None, "Horovod has been shut down")
+    failure = ATTACHMENT.failure_of(error)
+    return {"reason": str(failure), "ranks": getattr(failure, "waiting_for", None)}
 
 
 def do_close() -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""What Horovod and Gloo say when a message fails, read as an error of ours.
+
+Horovod's ops fail with one code of TensorFlow's for nearly everything, and there is no other way to ask. So this is the
+one module that reads a text to find out what has happened; all others go by the fields of errors.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
+
+__all__ = ["read_failure"]
+
+_HOROVOD = re.compile(r"horovod has been shut down|horovod has not been initialized|mismatched", re.IGNORECASE)
+_GLOO = re.compile(r"\[[^]\n]*/gloo/[^]\n]*\] ([^\n]*)")  # whoever is in a message when its connection fails
+
+
+def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> KungfuError | None:
+    """The error that a text of TensorFlow's stands for, ``None`` if it is not of a message of Horovod's.
+
+    Args:
+        text: What the failed op says.
+        gave_up: Why this peer ended the wait itself, where it has: Horovod says no more than that it was shut down.
+
+    >>> read_failure("Horovod has been shut down. ...")
+    PeerFailure('a peer died or left, and the all-reduce with it (Horovod has been shut down)')
+    """
+    horovod, gloo = _HOROVOD.search(text), _GLOO.search(text)
+    if horovod is None and gloo is None:
+        return None
+    # The engine was stopped here, because the deadline of the message expired.
+    if gave_up is not None:
+        return gave_up
+    # The tensors of two peers have other shapes or types: not all run the same program.
+    said = horovod[0] if horovod is not None else gloo[1] if gloo is not None else ""
+    if said.lower() == "mismatched":
+        return InternalError(f"peers differ: {text.splitlines()[0]}")
+    # The engine of another peer has ended, or its connection has; Horovod does not say whose.
+    return PeerFailure(f"a peer died or left, and the all-reduce with it ({said})")
