@@ -17,7 +17,7 @@ from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.checkpoints import find
 from kungfu.runtime.core.cluster import Budgets
 from kungfu.runtime.core.failure import EXIT_CODES
-from kungfu.runtime.core.requests.situation import Scaling
+from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.settings import Deadlines, Keeping, Limits, Settings
 
 __all__ = ["main"]

@@ -20,7 +20,7 @@ from kungfu.runtime.core.adaptive_deadline import KNOWN_STEPS, WINDOW_STEPS, pla
 from kungfu.runtime.core.barrier import Decision, meant_size
 from kungfu.runtime.core.barrier_requests import Contest, ExternalRequest, Leave, RescaleRequest, Superseded, merged
 from kungfu.runtime.core.data import Position, Stamp, advanced, cut
-from kungfu.runtime.core.identity import Description, Part, installed_version
+from kungfu.runtime.core.identity import Description, ProgramPart, installed_version
 from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
 from kungfu.runtime.core.terms import Ramp, RunPosition, SettingChange, Terms, apply_settings
 from kungfu.runtime.core.view import View, spread
@@ -57,7 +57,7 @@ __all__ = [
     "Loss",
     "Manifest",
     "Membership",
-    "Part",
+    "ProgramPart",
     "Position",
     "Ramp",
     "RescaleRequest",

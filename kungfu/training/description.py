@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kungfu.compiler import Plan
 from kungfu.compiler.outline import outline
-from kungfu.runtime.api import Description, Part, installed_version
+from kungfu.runtime.api import Description, ProgramPart, installed_version
 from kungfu.training.keeping.registry import Registry
 
 __all__ = ["describe", "machine_in_words"]
@@ -33,12 +33,12 @@ def describe(
     """
     return Description.of(
         [
-            *(Part.of("versions", f"{name} {one}") for name, one in _versions().items()),
-            *(Part.of("policies", shown, text) for shown, text in outline(plan)),
+            *(ProgramPart.of("versions", f"{name} {one}") for name, one in _versions().items()),
+            *(ProgramPart.of("policies", shown, text) for shown, text in outline(plan)),
             *_model(model),
             *_optimizers(optimizers),
-            *(Part.of("registered values", one) for one in registry.described()),
-            *(Part.of("data of training.batches()", f"{name} {value}") for name, value in data.items()),
+            *(ProgramPart.of("registered values", one) for one in registry.described()),
+            *(ProgramPart.of("data of training.batches()", f"{name} {value}") for name, value in data.items()),
         ]
     )
 
@@ -48,26 +48,26 @@ def _versions() -> dict[str, str]:
     return {"kungfu": installed_version(), **others}
 
 
-def _model(model: Any) -> Iterator[Part]:
+def _model(model: Any) -> Iterator[ProgramPart]:
     trained = {id(one) for one in model.trainable_variables}
     for place, variable in enumerate(model.variables):
         is_trained = "trained" if id(variable) in trained else "not trained"
         yield _variable("model", place, variable, is_trained)
 
 
-def _optimizers(optimizers: Sequence[Any]) -> Iterator[Part]:
+def _optimizers(optimizers: Sequence[Any]) -> Iterator[ProgramPart]:
     for number, optimizer in enumerate(optimizers):
         kind = type(optimizer).__name__
-        yield Part.of("optimizers", kind, f"{number} {kind}")
+        yield ProgramPart.of("optimizers", kind, f"{number} {kind}")
         for place, variable in enumerate(optimizer.variables):
             yield _variable("optimizers", place, variable, f"of {kind}", where=f"{number} ")
 
 
-def _variable(section: str, place: int, variable: Any, what: str, *, where: str = "") -> Part:
+def _variable(section: str, place: int, variable: Any, what: str, *, where: str = "") -> ProgramPart:
     """Told by its name, and decided by its place."""
     name = getattr(variable, "path", None) or variable.name
     kind = f"{tf.as_dtype(variable.dtype).name}{tuple(variable.shape)}, {what}"
-    return Part.of(section, f"variable {place} {name}: {kind}", f"{where}{place} {kind}")
+    return ProgramPart.of(section, f"variable {place} {name}: {kind}", f"{where}{place} {kind}")
 
 
 def machine_in_words(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kungfu.cli.report.values import count, duration
-from kungfu.runtime.core.requests import Request, Stop
+from kungfu.runtime.core.requests import JobRequest, StopTraining
 from kungfu.runtime.job_api.client import JobClient, JobOver, connected
 from kungfu.runtime.job_api.status import JobStatus, Progress
 
@@ -22,7 +22,7 @@ __all__ = ["carried_out", "exit_code", "pursued"]
 _LOOK_EVERY_S = 0.2
 
 
-def carried_out(folder: Path, request: Request, *, timeout_s: float, form: Literal["text", "json"]) -> int:
+def carried_out(folder: Path, request: JobRequest, *, timeout_s: float, form: Literal["text", "json"]) -> int:
     """Asks, waits up to ``timeout_s`` seconds, prints what came of it; gives the exit code."""
     progress = pursued(folder, request, timeout_s=timeout_s)
     if form == "json":
@@ -39,7 +39,7 @@ def exit_code(progress: Progress, *, timeout_s: float) -> int:
 
 def pursued(
     folder: Path,
-    request: Request,
+    request: JobRequest,
     *,
     timeout_s: float,
     clock: Callable[[], float] = time.monotonic,
@@ -58,7 +58,7 @@ def pursued(
                 pause(_LOOK_EVERY_S)
                 progress = job.look(request.id)
         except JobOver as over:
-            if not isinstance(request.action, Stop):
+            if not isinstance(request.action, StopTraining):
                 raise
             how = "without a word" if over.code is None else f"with exit code {over.code}"
             progress = replace(progress, state="carried out", reason=f"the job has ended {how}")

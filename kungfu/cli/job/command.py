@@ -12,14 +12,14 @@ from typing import get_args
 from kungfu.errors import UsageError
 from kungfu.runtime.core.requests import (
     Action,
-    Checkpoint,
+    JobRequest,
     Migrate,
     Profile,
-    Request,
     Resize,
+    SaveCheckpoint,
     ScaleIn,
     ScaleOut,
-    Stop,
+    StopTraining,
 )
 from kungfu.runtime.core.terms import Keep
 
@@ -68,7 +68,7 @@ def run(given: argparse.Namespace) -> int:
     folder = given.logdir or given.place or newest_folder(RUNS)
     if given.name == "status":
         return told_status(folder, form=given.form)
-    request = Request(given.id or secrets.token_hex(4), _ACTIONS[given.name](given), given.if_view)
+    request = JobRequest(given.id or secrets.token_hex(4), _ACTIONS[given.name](given), given.if_view)
     if given.name == "profile":
         from kungfu.cli.job.profile import profiled
 
@@ -131,7 +131,7 @@ _ACTIONS: Mapping[str, Callable[[argparse.Namespace], Action]] = {
     "scale-out": lambda given: ScaleOut(given.count, given.keep),
     "scale-in": lambda given: ScaleIn(given.peers, given.keep),
     "migrate": lambda given: Migrate(given.peer, given.host),
-    "checkpoint": lambda given: Checkpoint(),
+    "checkpoint": lambda given: SaveCheckpoint(),
     "profile": lambda given: Profile(given.minimum, given.maximum, given.steps, given.keep),
-    "stop": lambda given: Stop(),
+    "stop": lambda given: StopTraining(),
 }

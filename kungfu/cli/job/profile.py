@@ -14,7 +14,7 @@ from rich.table import Table
 from kungfu.cli.job.carry_out import exit_code, pursued
 from kungfu.cli.report.values import figure
 from kungfu.errors import UsageError
-from kungfu.runtime.core.requests import Point, Request
+from kungfu.runtime.core.requests import JobRequest, Point
 from kungfu.runtime.job_api.status import Progress
 
 __all__ = ["Measure", "efficiencies", "profiled"]
@@ -31,7 +31,7 @@ class Measure:
 
 
 def profiled(
-    folder: Path, request: Request, *, timeout_s: float, form: Literal["text", "json"], target: Path | None
+    folder: Path, request: JobRequest, *, timeout_s: float, form: Literal["text", "json"], target: Path | None
 ) -> int:
     """Has the job measured, prints the figures, writes STEM.json and STEM.png; gives the exit code.
 

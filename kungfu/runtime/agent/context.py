@@ -14,7 +14,7 @@ from kungfu.runtime.agent.record.recorder import Recorder
 from kungfu.runtime.agent.supervisor.household import Household
 from kungfu.runtime.core.cluster import Budgets, Cluster, Rules
 from kungfu.runtime.core.failure import Failure
-from kungfu.runtime.core.requests.situation import Scaling
+from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Settings

@@ -156,7 +156,7 @@ class Head:
     def _entered(self, number: int, threads: int) -> Ending | None:
         slots = self._job.hosts[number].slots if self._several else UNBOUNDED
         if self._course.began:
-            return self._course.decide(decided.HostIn(number, slots))
+            return self._course.decide(decided.HostJoined(number, slots))
         before = self._course.cluster.hosts
         hosts = decided.Hosts({**before.slots, number: slots}, shares={**before.shares, number: threads})
         self._course.cluster = replace(self._course.cluster, hosts=hosts)
@@ -164,7 +164,9 @@ class Head:
             return None
         started = {"event": "started", "job": self._station.settings.job, "size": self._job.size}
         self._course.write({**started, "command": [*self._job.command]}, told=True)
-        return self._course.follow(decided.first(self._job.size, rules=self._job.rules, now=self._clock(), hosts=hosts))
+        return self._course.follow(
+            decided.start_job(self._job.size, rules=self._job.rules, now=self._clock(), hosts=hosts)
+        )
 
     def _missing_hosts(self) -> Ending | None:
         limit_s = self._job.settings.deadlines.ready_s
@@ -193,7 +195,7 @@ class Head:
         self._course.executor.tails[happening.peer] = list(happening.tail)
         if happening.peer not in self._course.cluster.alive:
             return None  # of a host that was given up, or told twice
-        return self._course.hears(decided.Ended(happening.peer, happening.code))
+        return self._course.hears(decided.ProcessEnded(happening.peer, happening.code))
 
     def _signalled(self, host: int, number: int) -> Ending | None:
         """A first SIGTERM to one agent of several is a notice: its host will be taken away. All else ends the job."""
@@ -232,14 +234,14 @@ class Head:
         if (ending := self._course.settle()) is not None:
             return ending
         self._reconcile(HostIs(self._job.place, tuple(self._station.household.started)))
-        ending = self._course.decide(decided.TakenOver())
+        ending = self._course.decide(decided.LeaderTookOver())
         hosts = self._course.cluster.hosts
         for number in sorted(hosts.known - taken.present):
             how = "its agent has ended or cannot be reached"
             ending = ending or self._lost_host(number, how)
         if ending is not None or self._course.cluster.view is None:
             return ending
-        return self._course.steer(decided.InForce(self._course.cluster.view))
+        return self._course.steer(decided.ViewStarted(self._course.cluster.view))
 
     def _reconcile(self, event: HostIs) -> None:
         """What the head before decided last may not have come about: who was never started, and who was never ended."""

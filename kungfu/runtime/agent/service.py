@@ -29,36 +29,36 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         self._put, self._recorder, self._noted = put, recorder, noted
 
     def Attached(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._see_to(decided.Seen(to_peer(request.peer), ready=False), context)
+        return self._see_to(decided.PeerProgressed(to_peer(request.peer), ready=False), context)
 
     def Ready(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         identity = Identity(request.program, request.machine)
-        return self._see_to(decided.Seen(to_peer(request.peer), ready=True, identity=identity), context)
+        return self._see_to(decided.PeerProgressed(to_peer(request.peer), ready=True, identity=identity), context)
 
     def Prepare(self, request: pb.Resize, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         host = request.host if request.HasField("host") else None
-        return self._see_to(decided.Wanted(request.size, host, tuple(request.leaving)), context)
+        return self._see_to(decided.SizeWanted(request.size, host, tuple(request.leaving)), context)
 
     def InForce(self, request: pb.ViewInfo, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._see_to(decided.InForce(to_view(request)), context)
+        return self._see_to(decided.ViewStarted(to_view(request)), context)
 
     def Report(self, request: pb.Records, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         self._put(self._recorder.take(request))
         return pb.Ack()
 
     def Lost(self, request: pb.Loss, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._see_to(decided.Lost(request.peer, to_report(request)), context)
+        return self._see_to(decided.PeersLost(request.peer, to_report(request)), context)
 
     def Notify(self, request: pb.Notice, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._see_to(decided.Noticed(request.peer), context)
+        return self._see_to(decided.PeerNoticed(request.peer), context)
 
     def Exiting(self, request: pb.ProgramExit, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._see_to(decided.Exiting(request.peer, to_exit(request)), context)
+        return self._see_to(decided.ProgramExiting(request.peer, to_exit(request)), context)
 
     def Finish(self, request: pb.Finished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         fields = {"event": "finished", "peer": request.peer, "leaving": request.leaving, **json.loads(request.summary)}
         self._recorder.event(fields, told=True)
-        return self._see_to(decided.Finishing(request.peer, request.leaving), context)
+        return self._see_to(decided.TrainingFinished(request.peer, request.leaving), context)
 
     def _see_to(self, event: decided.Event, context: Any) -> pb.Ack:
         self._put(event)

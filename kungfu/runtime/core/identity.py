@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from kungfu.errors import UsageError
 
-__all__ = ["NOTHING_SAID", "Description", "Identity", "Part", "difference", "hash_of", "installed_version"]
+__all__ = ["NOTHING_SAID", "Description", "Identity", "ProgramPart", "difference", "hash_of", "installed_version"]
 
 # A model may have many variables: those beyond are compared as one part.
 MOST_PARTS = 20_000
@@ -41,7 +41,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Part:
+class ProgramPart:
     """One thing that must be alike: ``content`` decides (a hash), ``shown`` says to people what it is; it is empty for
     one that follows from others and is no news where they differ."""
 
@@ -50,7 +50,7 @@ class Part:
     content: str
 
     @classmethod
-    def of(cls, section: str, shown: str, content: str | None = None) -> Part:
+    def of(cls, section: str, shown: str, content: str | None = None) -> ProgramPart:
         """A part that differs where ``content`` does, which is ``shown`` if it is not given."""
         return cls(section, shown[:_MOST_SHOWN], hash_of(shown if content is None else content))
 
@@ -59,16 +59,16 @@ class Part:
 class Description:
     """A peer's program: its parts, in their order."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ProgramPart, ...] = ()
 
     @classmethod
-    def of(cls, parts: Iterable[Part]) -> Description:
+    def of(cls, parts: Iterable[ProgramPart]) -> Description:
         """The description of these parts, of which at most ``MOST_PARTS`` are told one by one."""
         every = tuple(parts)
         kept, others = every[:MOST_PARTS], every[MOST_PARTS:]
         if others:
             rest = hash_of(" ".join(one.content for one in others))
-            kept = (*kept, Part(others[0].section, f"{len(others)} more parts", rest))
+            kept = (*kept, ProgramPart(others[0].section, f"{len(others)} more parts", rest))
         return cls(kept)
 
     @property
@@ -90,7 +90,7 @@ class Description:
     def from_bytes(cls, content: bytes) -> Description:
         """What ``to_bytes`` gave; raises ``UsageError`` for anything else, which another version of kungfu may send."""
         try:
-            return cls(tuple(Part(*map(str, row)) for row in json.loads(zlib.decompress(content))))
+            return cls(tuple(ProgramPart(*map(str, row)) for row in json.loads(zlib.decompress(content))))
         except (zlib.error, ValueError, TypeError) as error:
             raise UsageError(f"the description of a peer's program cannot be read: {error}") from error
 
@@ -122,7 +122,7 @@ def difference(reference: Description, other: Description, *, names: tuple[str, 
     return "; ".join(told[:_MOST_SECTIONS]) + (f"; and {left} more" if left > 0 else "")
 
 
-def _first(here: Sequence[Part], there: Sequence[Part], names: tuple[str, str]) -> str:
+def _first(here: Sequence[ProgramPart], there: Sequence[ProgramPart], names: tuple[str, str]) -> str:
     """The first part that only one of them has; parts come after those that they are made of, so it is the cause."""
     here, there = ([part for part in parts if part.shown] for parts in (here, there))
     if [part.content for part in here] == [part.content for part in there]:
@@ -142,7 +142,7 @@ def _first(here: Sequence[Part], there: Sequence[Part], names: tuple[str, str]) 
     return f"in their order {names[0]} has {here[place].shown} where {names[1]} has {there[place].shown}"
 
 
-def _only(these: Sequence[Part], others: Sequence[Part]) -> tuple[Part | None, int]:
+def _only(these: Sequence[ProgramPart], others: Sequence[ProgramPart]) -> tuple[ProgramPart | None, int]:
     """The first part that the others lack, and how many they lack."""
     known = {part.content for part in others}
     lacking = [part for part in these if part.content not in known]

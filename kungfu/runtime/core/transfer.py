@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 from kungfu.runtime.core.view import View, even_slices
 
-__all__ = ["Part", "Transfer", "near_of", "plan", "queue_of"]
+__all__ = ["SourceSlice", "Transfer", "near_of", "plan", "queue_of"]
 
 _MOST_SOURCES = 4  # at once: more streams into one peer only share its memory or its link
 
 
 @dataclass(frozen=True)
-class Part:
+class SourceSlice:
     """Bytes ``start`` to ``stop`` of the state, from the peer of rank ``source``."""
 
     source: int
@@ -36,7 +36,7 @@ class Transfer:
     """What one peer takes: its parts at the same time, in turn ``turn``; 0 is the first."""
 
     turn: int
-    parts: tuple[Part, ...]
+    parts: tuple[SourceSlice, ...]
 
 
 def plan(view: View, sources: Sequence[int], *, total_bytes: int) -> dict[int, Transfer]:
@@ -107,5 +107,5 @@ def _alternating(groups: Sequence[Sequence[int]]) -> list[int]:
     return [group[place] for place in range(longest) for group in groups if place < len(group)]
 
 
-def _parts(sources: Sequence[int], total_bytes: int) -> tuple[Part, ...]:
-    return tuple(Part(*part) for part in even_slices(total_bytes, sources))
+def _parts(sources: Sequence[int], total_bytes: int) -> tuple[SourceSlice, ...]:
+    return tuple(SourceSlice(*part) for part in even_slices(total_bytes, sources))

@@ -14,7 +14,7 @@ from kungfu.runtime.core.barrier_requests import (
     RescaleRequest,
     When,
 )
-from kungfu.runtime.core.cluster import Report
+from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.exit import Exit, ExitKind
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Keep, Ramp, RampUnit, Terms
@@ -173,7 +173,7 @@ def to_exit(message: pb.ProgramExit) -> Exit:
     return Exit(cast("ExitKind", message.kind), message.step, message.name, message.error, message.where)
 
 
-def from_report(report: Report, peer: int) -> pb.Loss:
+def from_report(report: LossReport, peer: int) -> pb.Loss:
     return pb.Loss(
         peer=peer,
         version=report.version,
@@ -185,5 +185,7 @@ def from_report(report: Report, peer: int) -> pb.Loss:
     )
 
 
-def to_report(message: pb.Loss) -> Report:
-    return Report(message.version, message.step, message.holds, message.error, tuple(message.suspects), message.late)
+def to_report(message: pb.Loss) -> LossReport:
+    return LossReport(
+        message.version, message.step, message.holds, message.error, tuple(message.suspects), message.late
+    )

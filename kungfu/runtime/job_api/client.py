@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure, UsageError
-from kungfu.runtime.core.requests import Request
+from kungfu.runtime.core.requests import JobRequest
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
@@ -43,7 +43,7 @@ class JobClient:
         """How the job is."""
         return to_status(self._call(self._stub.Status, pb.Inquiry()))
 
-    def ask(self, request: Request) -> Progress:
+    def ask(self, request: JobRequest) -> Progress:
         """Hands a request in; gives the first answer to a request of this id."""
         return to_progress(self._call(self._stub.Ask, from_request(request)))
 

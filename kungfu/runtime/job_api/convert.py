@@ -7,17 +7,17 @@ from typing import cast, get_args
 from kungfu.errors import UsageError
 from kungfu.runtime.core.requests import (
     Action,
-    Checkpoint,
+    JobRequest,
     Migrate,
     Point,
     Profile,
-    Request,
     Resize,
+    SaveCheckpoint,
     ScaleIn,
     ScaleOut,
-    Stop,
+    StopTraining,
 )
-from kungfu.runtime.core.requests.situation import Scaling
+from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.status import Figures, JobStatus, Membership, PeerState, PeerStatus, Progress, Trouble
@@ -27,7 +27,7 @@ __all__ = ["from_progress", "from_request", "from_status", "to_progress", "to_re
 _KINDS = ("resize", "scale-out", "scale-in", "migrate", "checkpoint", "profile", "stop")
 
 
-def from_request(request: Request) -> pb.Request:
+def from_request(request: JobRequest) -> pb.Request:
     message = _from_action(request.action)
     message.id = request.id
     message.keep = getattr(request.action, "keep", "")
@@ -48,17 +48,17 @@ def _from_action(action: Action) -> pb.Request:
             return pb.Request(kind="migrate", peers=[peer], host=host)
         case Profile(minimum, maximum, steps, _):
             return pb.Request(kind="profile", span=pb.Span(minimum=minimum, maximum=maximum, steps=steps))
-        case Checkpoint():
+        case SaveCheckpoint():
             return pb.Request(kind="checkpoint")
-        case Stop():
+        case StopTraining():
             return pb.Request(kind="stop")
 
 
-def to_request(message: pb.Request) -> Request:
+def to_request(message: pb.Request) -> JobRequest:
     """Raises ``UsageError`` for a request without an id, of a kind that is none, or that lacks what it needs."""
     if not message.id:
         raise UsageError("the request has no id; give one that no other request has")
-    return Request(message.id, _to_action(message), message.if_view if message.HasField("if_view") else None)
+    return JobRequest(message.id, _to_action(message), message.if_view if message.HasField("if_view") else None)
 
 
 def _to_action(message: pb.Request) -> Action:
@@ -77,9 +77,9 @@ def _to_action(message: pb.Request) -> Action:
         case "profile":
             return Profile(message.span.minimum, message.span.maximum, message.span.steps, keep)
         case "checkpoint":
-            return Checkpoint()
+            return SaveCheckpoint()
         case "stop":
-            return Stop()
+            return StopTraining()
     raise UsageError(f"a job knows no request {message.kind!r}; it knows {', '.join(_KINDS)}")
 
 

@@ -9,10 +9,18 @@ from typing import Any
 
 from kungfu.runtime.core import requests
 from kungfu.runtime.core.barrier_requests import ExternalRequest
-from kungfu.runtime.core.cluster import Cluster, Finishing, InForce, Tick, free_slots
-from kungfu.runtime.core.requests import Answer, Entry, Ledger, Request, Situation, current, first_answer
-from kungfu.runtime.core.requests.ledger import refusal_of_id
-from kungfu.runtime.core.requests.situation import Scaling
+from kungfu.runtime.core.cluster import Cluster, Tick, TrainingFinished, ViewStarted, free_slots
+from kungfu.runtime.core.requests import (
+    AdmissionContext,
+    Answer,
+    JobRequest,
+    LoggedRequest,
+    RequestLog,
+    current,
+    first_answer,
+)
+from kungfu.runtime.core.requests.admission import Scaling
+from kungfu.runtime.core.requests.request_log import refusal_of_id
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.job_api.recent import Recent
 from kungfu.runtime.job_api.service import AboutRequest, Question
@@ -46,14 +54,14 @@ class Desk:
         tell: Callable[[dict[str, Any]], Any],
         process_of: Callable[[int], int],
         hosts: Sequence[Host] = (),
-        ledger: Ledger | None = None,
+        ledger: RequestLog | None = None,
     ) -> None:
         self._settings, self._scaling, self._tell, self._process_of = settings, scaling, tell, process_of
         self._hosts = [host.name for host in hosts] or [settings.agent.partition(":")[0]]
-        self._ledger, self._recent = ledger or Ledger(), Recent()
+        self._ledger, self._recent = ledger or RequestLog(), Recent()
         self._states: dict[int, tuple[str, float]] = {}
         self._looked_at: Cluster | None = None
-        self._measured: tuple[requests.Step, ...] = ()
+        self._measured: tuple[requests.TimedStep, ...] = ()
         self._over = self._unreached = ""
 
     def hears(self, event: Any, cluster: Cluster, now: float) -> list[ExternalRequest]:
@@ -64,14 +72,14 @@ class Desk:
             demands += self._answer(event, cluster, now)
         elif isinstance(event, Reported):
             self._remember(event, cluster)
-        if isinstance(event, Finishing) and not event.leaving:
+        if isinstance(event, TrainingFinished) and not event.leaving:
             self._over = self._over or "training is over: the peers' programs run on to their ends"
         for news in self._news(event):
             demands += self._step(news, cluster, now)
         return demands
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> RequestLog:
         """What was asked and what came of it."""
         return self._ledger
 
@@ -94,23 +102,23 @@ class Desk:
         demand = entry.demand if entry else None
         match event:
             case Reported(events, _):
-                yield requests.Measured(self._measured)
+                yield requests.StepsMeasured(self._measured)
                 if demand is not None:
                     yield from (_heard(fields, demand) for fields in events if _speaks_of(fields, demand))
-            case InForce():
-                yield requests.Viewed()
-            case Finishing(_, leaving) if not leaving:
-                yield requests.Over()
+            case ViewStarted():
+                yield requests.ViewChanged()
+            case TrainingFinished(_, leaving) if not leaving:
+                yield requests.TrainingEnded()
             case Tick():
-                yield requests.Tick()
+                yield requests.TimePassed()
         unreached, self._unreached = self._unreached, ""
         if unreached and demand is not None and demand.kind in ("resize", "replace"):
-            yield requests.Heard(demand.id, refusal=unreached)
+            yield requests.LeaderReplied(demand.id, refusal=unreached)
 
     def _answer(self, question: Question, cluster: Cluster, now: float) -> list[ExternalRequest]:
         matter, demands = question.matter, list[ExternalRequest]()
-        if isinstance(matter, Request):
-            demands = self._step(requests.Asked(matter), cluster, now)
+        if isinstance(matter, JobRequest):
+            demands = self._step(requests.RequestSubmitted(matter), cluster, now)
             entry, answer = self._answered(matter, now)
             question.reply.set_result(progress(entry, answer=answer, now=now))
         elif isinstance(matter, AboutRequest):
@@ -119,18 +127,18 @@ class Desk:
             question.reply.set_result(self._status(cluster, now))
         return demands
 
-    def _answered(self, request: Request, now: float) -> tuple[Entry, Answer]:
+    def _answered(self, request: JobRequest, now: float) -> tuple[LoggedRequest, Answer]:
         """The entry of a request that was just asked, and its answer; one whose id was given before has none."""
         if (why := refusal_of_id(self._ledger, request)) is not None:
             refused = Answer("refused", why)
-            return Entry(request, refused, refused, now, now), refused
+            return LoggedRequest(request, refused, refused, now, now), refused
         answer = first_answer(self._ledger, request)
         assert answer is not None
         return self._ledger.entries[request.id], answer
 
     def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[ExternalRequest]:
         before = self._ledger
-        if current(before) is None and not isinstance(event, requests.Asked):
+        if current(before) is None and not isinstance(event, requests.RequestSubmitted):
             return []  # it means nothing to anybody, and to describe the situation takes a while
         self._ledger, demands = requests.step(before, event, self._situation(cluster), now)
         changed = self._ledger is not before
@@ -140,9 +148,9 @@ class Desk:
                 self._tell(_told(entry, now))
         return demands
 
-    def _situation(self, cluster: Cluster) -> Situation:
+    def _situation(self, cluster: Cluster) -> AdmissionContext:
         deadlines = self._settings.deadlines
-        return Situation(
+        return AdmissionContext(
             cluster.view,
             self._settings.limits,
             self._scaling,
@@ -172,7 +180,7 @@ class Desk:
             self._recent.troubles,
         )
 
-    def _progress(self, entry: Entry | None, now: float) -> Progress | None:
+    def _progress(self, entry: LoggedRequest | None, now: float) -> Progress | None:
         return None if entry is None else progress(entry, answer=entry.newest, now=now)
 
     def _peers(self, cluster: Cluster, now: float) -> tuple[PeerStatus, ...]:
@@ -206,13 +214,13 @@ def _speaks_of(fields: Fields, demand: ExternalRequest) -> bool:
     return fields.get("event") == demand.kind == "checkpoint" and fields.get("rule") == demand.why
 
 
-def _heard(fields: Fields, demand: ExternalRequest) -> requests.Heard:
+def _heard(fields: Fields, demand: ExternalRequest) -> requests.LeaderReplied:
     where = str(fields.get("path", ""))
     failure = fields.get("error")
-    return requests.Heard(demand.id, f"{where}: {failure}" if failure else "", where)
+    return requests.LeaderReplied(demand.id, f"{where}: {failure}" if failure else "", where)
 
 
-def _told(entry: Entry, now: float) -> dict[str, Any]:
+def _told(entry: LoggedRequest, now: float) -> dict[str, Any]:
     """An event of the journal."""
     answer = entry.newest
     words = progress(entry, answer=answer, now=now)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kungfu.runtime.core.requests import Step
+from kungfu.runtime.core.requests import TimedStep
 from kungfu.runtime.ipc.numbers import as_float
 from kungfu.runtime.job_api.status import Figures, Trouble
 
@@ -30,13 +30,13 @@ class Recent:
         self._troubles: deque[Trouble] = deque(maxlen=_TROUBLES)
         self._dismissed: set[int] = set()
 
-    def stepped(self, fields: Fields) -> Step | None:
+    def stepped(self, fields: Fields) -> TimedStep | None:
         """A step was measured; gives its share of a profile, ``None`` where its seconds are not known."""
         if self._steps and self._steps[-1].get("size") != fields.get("size"):
             self._steps.clear()
         self._steps.append(fields)
         seconds = _seconds(fields)
-        return None if seconds is None else Step(fields["size"], fields["batch"], seconds)
+        return None if seconds is None else TimedStep(fields["size"], fields["batch"], seconds)
 
     def happened(self, fields: Fields) -> None:
         """Something was decided or done; what went wrong is remembered."""

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.requests import Request
+from kungfu.runtime.core.requests import JobRequest
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceServicer
 from kungfu.runtime.job_api.convert import from_progress, from_status, to_request
@@ -37,7 +37,7 @@ class AboutRequest:
 class Question:
     """What somebody wants to know, or a request to take in; ``reply`` takes the answer, ``None`` if there is none."""
 
-    matter: AboutJob | AboutRequest | Request
+    matter: AboutJob | AboutRequest | JobRequest
     reply: Future[Any] = field(default_factory=Future)
 
 
@@ -63,7 +63,7 @@ class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without
             context.abort(grpc.StatusCode.NOT_FOUND, f"this job has taken no request {request.id!r}")
         return from_progress(found)
 
-    def _answered(self, matter: AboutJob | AboutRequest | Request, context: Any) -> Any:
+    def _answered(self, matter: AboutJob | AboutRequest | JobRequest, context: Any) -> Any:
         question = Question(matter)
         self._put(question)
         try:

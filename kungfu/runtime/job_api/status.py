@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kungfu.runtime.core.cluster import Cluster
-from kungfu.runtime.core.requests import Answer, Entry, Point, in_words
-from kungfu.runtime.core.requests.situation import Scaling
+from kungfu.runtime.core.requests import Answer, LoggedRequest, Point, in_words
+from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.settings import Limits
 
 __all__ = [
@@ -94,7 +94,7 @@ class JobStatus:
     troubles: tuple[Trouble, ...] = ()
 
 
-def membership(cluster: Cluster, limits: Limits, *, under_way: Entry | None) -> Membership:
+def membership(cluster: Cluster, limits: Limits, *, under_way: LoggedRequest | None) -> Membership:
     """Where the job stands and where it is going: a request under way says so, else those who are getting ready."""
     version, size = (cluster.view.version, cluster.view.size) if cluster.view else (0, 0)
     target = size + len(cluster.starting)
@@ -120,7 +120,7 @@ def _state(cluster: Cluster, peer: int, *, member: bool) -> PeerState:
     return "training" if member else "leaving"
 
 
-def progress(entry: Entry, *, answer: Answer, now: float) -> Progress:
+def progress(entry: LoggedRequest, *, answer: Answer, now: float) -> Progress:
     """An answer to a request, as the one who asked hears it."""
     return Progress(
         entry.request.id,

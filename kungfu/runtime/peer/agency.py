@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
-from kungfu.runtime.core.cluster import Report
+from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.identity import Identity
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -66,7 +66,7 @@ class Agency:
         """All peers of ``view`` hold the same state and train."""
         self._call(self._stub.InForce, from_view(view))
 
-    def lost(self, report: Report) -> None:
+    def lost(self, report: LossReport) -> None:
         """This peer lost others, is unplugged and waits for a new view."""
         self._call(self._stub.Lost, from_report(report, self._peer.id))
 

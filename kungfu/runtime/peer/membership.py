@@ -19,7 +19,7 @@ from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Decision, Prepared, decide
 from kungfu.runtime.core.barrier_requests import ExternalRequest, RescaleRequest
-from kungfu.runtime.core.cluster import Report
+from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.identity import NOTHING_SAID, Description, Identity
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
@@ -284,7 +284,7 @@ class Membership:
 
         return self._admission(meanwhile=look)
 
-    def _known(self, loss: Loss) -> Report:
+    def _known(self, loss: Loss) -> LossReport:
         """What this peer knows of a loss: whom the error names, and who shows no life as far as it can see."""
         error, named = str(loss.error), self._entering or (self._standing.view if self._standing else None)
         suspects = set[int]()
@@ -293,7 +293,7 @@ class Membership:
             suspects = named_in(self._service.breaches.without_quotes(error), named) | silent
             error = f"{error}; {silence}" if silent and silence not in error else error
         late = isinstance(loss.error, DeadlineExceeded)
-        return Report(self._heard, loss.step, self._holds, error, tuple(sorted(suspects)), late)
+        return LossReport(self._heard, loss.step, self._holds, error, tuple(sorted(suspects)), late)
 
     def _admission(self, *, meanwhile: Callable[[], None] = lambda: None) -> pb.Admission:
         what = "the job to admit this peer"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from kungfu.errors import InternalError
-from kungfu.runtime.core.transfer import Part
+from kungfu.runtime.core.transfer import SourceSlice
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
@@ -21,7 +21,7 @@ _AGAIN_S = 0.1
 
 def take(
     buffers: Buffers,
-    part: Part,
+    part: SourceSlice,
     place: Place,
     *,
     on_open: Callable[[Callable[[], None]], bool],

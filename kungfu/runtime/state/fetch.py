@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.attachment.protocol import Abandoned, never
-from kungfu.runtime.core.transfer import Part
+from kungfu.runtime.core.transfer import SourceSlice
 from kungfu.runtime.state import far, near
 from kungfu.runtime.state.buffers import Buffers
 from kungfu.runtime.state.place import Place
@@ -61,7 +61,7 @@ def _await(running: Sequence[Future[None]], lanes: Sequence[_Lane], abandoned: A
 class _Lane:
     """One part on its way. ``patience_s`` is for the first bytes, later ones have the deadline of every wait."""
 
-    part: Part
+    part: SourceSlice
     place: Place
     patience_s: float
     came: int = 0

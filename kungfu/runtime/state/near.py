@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
 from kungfu.native import load_state
-from kungfu.runtime.core.transfer import Part
+from kungfu.runtime.core.transfer import SourceSlice
 from kungfu.runtime.ipc import handshake, memfd, unix_socket
 from kungfu.runtime.state.buffers import Buffers
 from kungfu.runtime.state.place import Place
@@ -59,7 +59,12 @@ def giving(buffers: Buffers, place: Place, takers: Sequence[int], *, failures: l
 
 
 def take(
-    buffers: Buffers, part: Part, place: Place, *, patience_s: float, on_open: Callable[[Callable[[], None]], bool]
+    buffers: Buffers,
+    part: SourceSlice,
+    place: Place,
+    *,
+    patience_s: float,
+    on_open: Callable[[Callable[[], None]], bool],
 ) -> None:
     """Takes ``part`` from a peer of this host, who begins to give within ``patience_s``.
 
@@ -76,7 +81,7 @@ def take(
     _raise(outcome, named(part), f"{done} of {part.stop - part.start} bytes came", place)
 
 
-def _asked(connection: socket.socket, part: Part, place: Place, ring_bytes: int) -> int:
+def _asked(connection: socket.socket, part: SourceSlice, place: Place, ring_bytes: int) -> int:
     """Says which bytes are wanted; the memory through which they will come."""
     try:
         handshake.call(connection, me=_membership(place), listener=part.source)
@@ -88,13 +93,13 @@ def _asked(connection: socket.socket, part: Part, place: Place, ring_bytes: int)
         raise PeerFailure(f"lost {named(part)}: {error}") from error
 
 
-def named(part: Part) -> str:
+def named(part: SourceSlice) -> str:
     """How errors speak of who gives a part."""
     return f"rank {part.source}, sending bytes {part.start} to {part.stop} of the state"
 
 
 def _called(
-    part: Part, place: Place, patience_s: float, on_open: Callable[[Callable[[], None]], bool]
+    part: SourceSlice, place: Place, patience_s: float, on_open: Callable[[Callable[[], None]], bool]
 ) -> socket.socket:
     deadline, look_s = time.monotonic() + patience_s, _FIRST_LOOK_S
     name, secret = _name(place, part.source), bytes.fromhex(place.secret)
@@ -126,7 +131,7 @@ def _serve(connection: socket.socket, buffers: Buffers, place: Place, failures: 
 def _give(connection: socket.socket, buffers: Buffers, place: Place) -> None:
     unix_socket.refuse_other_users(connection)
     rank = handshake.answer(connection, me=_membership(place))
-    part = Part(rank, *_REQUEST.unpack(handshake.receive(connection, _REQUEST.size)))
+    part = SourceSlice(rank, *_REQUEST.unpack(handshake.receive(connection, _REQUEST.size)))
     if not 0 <= part.start <= part.stop <= buffers.total_bytes:
         raise PeerFailure(f"rank {rank} asked for bytes {part.start} to {part.stop} of {buffers.total_bytes}")
     library = load_state()
@@ -142,7 +147,7 @@ def _give(connection: socket.socket, buffers: Buffers, place: Place) -> None:
 
 
 def _carried(
-    carry: Callable[..., int], buffers: Buffers, part: Part, connection: socket.socket, ring: int, place: Place
+    carry: Callable[..., int], buffers: Buffers, part: SourceSlice, connection: socket.socket, ring: int, place: Place
 ) -> tuple[int, int]:
     done, table = ctypes.c_int64(), buffers.table
     try:

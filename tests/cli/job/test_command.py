@@ -11,7 +11,7 @@ import pytest
 
 from kungfu.cli.main import main
 from kungfu.runtime.core.barrier_requests import ExternalRequest
-from kungfu.runtime.core.cluster import Finishing, InForce
+from kungfu.runtime.core.cluster import TrainingFinished, ViewStarted
 from kungfu.runtime.job_api.desk import Reported
 from kungfu.runtime.job_api.job_file import end_job_file
 from tests.runtime.job_api.office import Office, office, view
@@ -101,7 +101,7 @@ def test_a_job_that_ends_when_it_is_told_to_stop_has_done_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with office(tmp_path) as place:
-        leader = served(place, Finishing(0, leaving=False))
+        leader = served(place, TrainingFinished(0, leaving=False))
         assert main(["stop", str(tmp_path)]) == 0
         leader.join(5.0)
         assert "training has ended" in capsys.readouterr().out
@@ -161,7 +161,7 @@ def test_a_profile_is_printed_written_and_drawn(tmp_path: Path, capsys: pytest.C
         return Reported(metrics=({**ROW, "size": size, "samples_per_s": speed},) * 20)
 
     with office(tmp_path) as place:
-        leader = served(place, lines(2, 30.0), InForce(view(4, 0)), lines(1, 20.0), InForce(view(5, 0, 2)))
+        leader = served(place, lines(2, 30.0), ViewStarted(view(4, 0)), lines(1, 20.0), ViewStarted(view(5, 0, 2)))
         assert main(["profile", "1", "2", str(tmp_path), "--steps", "5"]) == 0
         leader.join(5.0)
     document = json.loads((tmp_path / "profile.json").read_text())

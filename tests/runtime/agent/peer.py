@@ -21,7 +21,7 @@ import numpy as np
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.protocol import Silence
 from kungfu.runtime.core.barrier_requests import RescaleRequest
-from kungfu.runtime.core.identity import Description, Part
+from kungfu.runtime.core.identity import Description, ProgramPart
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.peer.barrier_result import BarrierResult
 from kungfu.runtime.peer.exit_report import ExitReport
@@ -100,7 +100,7 @@ def main(mishap: str) -> None:
     state = State()
     exits.steps = lambda: state.barriers
     unlike = (mishap, settings.peer) in [("peer 1 differs", 1), ("joiner differs", 2)]
-    description = Description((Part.of("model", f"kernel (2, {3 if unlike else 2})"),))
+    description = Description((ProgramPart.of("model", f"kernel (2, {3 if unlike else 2})"),))
     passage = membership.join(state, description=description, machine=f"{4 if unlike else 2} threads")
     terms = passage.after.terms if passage.after.terms.batch_per_peer else Terms(64, 32.0)
     print(f"joined a view of {passage.after.view.size}", flush=True)

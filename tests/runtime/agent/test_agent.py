@@ -17,8 +17,8 @@ import pytest
 
 from kungfu.runtime.agent.agent import Agent, Ending, Job
 from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.core.requests import Request, Resize
-from kungfu.runtime.core.requests.situation import Scaling
+from kungfu.runtime.core.requests import JobRequest, Resize
+from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import read_job_file
 from kungfu.runtime.settings import Deadlines, Limits, Settings
@@ -210,7 +210,7 @@ def test_a_job_tells_how_it_is_while_it_runs_and_an_inelastic_one_refuses_to_be_
 
     def ask() -> None:
         with connected(tmp_path) as steered:
-            answers.extend([steered.status(), steered.ask(Request("r", Resize(1)))])
+            answers.extend([steered.status(), steered.ask(JobRequest("r", Resize(1)))])
         os.kill(os.getpid(), signal.SIGTERM)
 
     both = threading.Barrier(2, action=ask)

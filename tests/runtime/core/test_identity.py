@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.identity import NOTHING_SAID, Description, Part, difference
+from kungfu.runtime.core.identity import NOTHING_SAID, Description, ProgramPart, difference
 
 NAMES = ("peer 0", "peer 1")
 
 
 def described(*parts: str, section: str = "policies") -> Description:
-    return Description(tuple(Part.of(section, one) for one in parts))
+    return Description(tuple(ProgramPart.of(section, one) for one in parts))
 
 
 def told(reference: Description, other: Description) -> str:
@@ -19,8 +19,12 @@ def told(reference: Description, other: Description) -> str:
 
 
 def test_the_digest_depends_on_contents_and_their_order_and_not_on_what_is_shown() -> None:
-    one = Description((Part.of("model", "dense/kernel", "0 (2, 2)"), Part.of("model", "dense/bias", "1 (2,)")))
-    named = Description((Part.of("model", "dense_7/kernel", "0 (2, 2)"), Part.of("model", "dense_7/bias", "1 (2,)")))
+    one = Description(
+        (ProgramPart.of("model", "dense/kernel", "0 (2, 2)"), ProgramPart.of("model", "dense/bias", "1 (2,)"))
+    )
+    named = Description(
+        (ProgramPart.of("model", "dense_7/kernel", "0 (2, 2)"), ProgramPart.of("model", "dense_7/bias", "1 (2,)"))
+    )
     assert one.digest == named.digest
     assert told(one, named) == ""
     assert one.digest != Description(one.parts[::-1]).digest
@@ -43,13 +47,13 @@ def test_the_same_parts_in_another_order_are_told_as_that() -> None:
 
 
 def test_parts_that_look_alike_and_are_not_are_told_as_that() -> None:
-    one, other = (Description((Part.of("policies", "c = f(a)", content),)) for content in ("x", "y"))
+    one, other = (Description((ProgramPart.of("policies", "c = f(a)", content),)) for content in ("x", "y"))
     assert told(one, other) == ("policies: peer 0 has c = f(a), peer 1 has c = f(a) (in a detail that is not shown)")
 
 
 def test_what_only_follows_from_other_parts_is_told_where_nothing_else_differs() -> None:
     def one(shown: str, whole: str) -> Description:
-        return Description((Part.of("policies", shown), Part.of("policies", "", whole)))
+        return Description((ProgramPart.of("policies", shown), ProgramPart.of("policies", "", whole)))
 
     assert told(one("a", "x"), one("b", "y")) == "policies: peer 0 has a, peer 1 has b"
     assert told(one("a", "x"), one("a", "y")) == "policies: peer 0 and peer 1 compute the same in another order"
@@ -57,7 +61,9 @@ def test_what_only_follows_from_other_parts_is_told_where_nothing_else_differs()
 
 def test_every_section_that_differs_is_told_up_to_three() -> None:
     def all_of(end: str) -> Description:
-        return Description(tuple(Part.of(section, f"{section[0]}{end}") for section in ("versions", "model", "x", "y")))
+        return Description(
+            tuple(ProgramPart.of(section, f"{section[0]}{end}") for section in ("versions", "model", "x", "y"))
+        )
 
     assert told(all_of("1"), all_of("2")) == (
         "versions: peer 0 has v1, peer 1 has v2; model: peer 0 has m1, peer 1 has m2; "
@@ -66,8 +72,8 @@ def test_every_section_that_differs_is_told_up_to_three() -> None:
 
 
 def test_parts_beyond_a_bound_count_together() -> None:
-    many = [Part.of("model", f"variable {place}") for place in range(30_000)]
-    whole, changed = Description.of(many), Description.of([*many[:-1], Part.of("model", "another")])
+    many = [ProgramPart.of("model", f"variable {place}") for place in range(30_000)]
+    whole, changed = Description.of(many), Description.of([*many[:-1], ProgramPart.of("model", "another")])
     assert len(whole.parts) < 20_002
     assert whole.digest != changed.digest
     assert "10000 more parts" in told(whole, changed)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.runtime.core.barrier_requests import ExternalRequest
-from kungfu.runtime.core.cluster import Cluster, InForce, Rules
-from kungfu.runtime.core.requests.situation import Scaling
+from kungfu.runtime.core.cluster import Cluster, Rules, ViewStarted
+from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import add_JobServiceServicer_to_server
@@ -42,7 +42,7 @@ class Office:
 
     def moves(self, after: View) -> None:
         """Another view is in force."""
-        self.put(InForce(after))
+        self.put(ViewStarted(after))
 
     def put(self, event: Any) -> None:
         self.queue.put(event)
@@ -50,7 +50,7 @@ class Office:
     def work(self, desk: Desk) -> None:
         """The agent's thread; ``None`` ends it."""
         while (event := self.queue.get()) is not None:
-            if isinstance(event, InForce):
+            if isinstance(event, ViewStarted):
                 self.cluster = with_view(self.cluster, event.view)
             self.told += desk.hears(event, self.cluster, time.monotonic())
 

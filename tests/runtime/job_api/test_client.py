@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.errors import PeerFailure, UsageError
-from kungfu.runtime.core.requests import Request, Resize, ScaleIn
+from kungfu.runtime.core.requests import JobRequest, Resize, ScaleIn
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
@@ -39,13 +39,13 @@ def test_the_status_tells_of_view_peers_and_the_newest_steps(tmp_path: Path) -> 
 
 def test_a_request_is_taken_shown_as_under_way_and_done_when_its_view_is_in_force(tmp_path: Path) -> None:
     with office(tmp_path) as place, connected(tmp_path) as job:
-        assert job.ask(Request("r", Resize(3))).state == "accepted"
+        assert job.ask(JobRequest("r", Resize(3))).state == "accepted"
         status = job.status()
         assert status.request is not None
         assert (status.request.words, status.membership.target) == ("resize 3", 3)
         place.moves(view(4, 0, 1, 2))
         assert (job.look("r").state, job.look("r").view) == ("carried out", 4)
-        assert job.ask(Request("r", Resize(3))).state == "accepted", "the first answer again"
+        assert job.ask(JobRequest("r", Resize(3))).state == "accepted", "the first answer again"
         assert job.status().request is None
         assert [(demand.kind, demand.size) for demand in place.told] == [("resize", 3)]
         assert [(fields["id"], fields["state"]) for fields in place.journal] == [
@@ -56,11 +56,11 @@ def test_a_request_is_taken_shown_as_under_way_and_done_when_its_view_is_in_forc
 
 def test_a_refusal_says_why(tmp_path: Path) -> None:
     with office(tmp_path) as place, connected(tmp_path) as job:
-        assert "not in view 2" in job.ask(Request("a", Resize(1), if_view=2)).reason
-        assert "peer 5 is not in view 3" in job.ask(Request("b", ScaleIn((5,)))).reason
+        assert "not in view 2" in job.ask(JobRequest("a", Resize(1), if_view=2)).reason
+        assert "peer 5 is not in view 3" in job.ask(JobRequest("b", ScaleIn((5,)))).reason
         assert place.told == []
     with office(tmp_path, scaling="inelastic"), connected(tmp_path) as job:
-        assert "inelastic" in job.ask(Request("a", Resize(1))).reason
+        assert "inelastic" in job.ask(JobRequest("a", Resize(1))).reason
 
 
 def test_a_request_that_nobody_made_and_one_without_an_id_are_usage_errors(tmp_path: Path) -> None:
@@ -68,13 +68,13 @@ def test_a_request_that_nobody_made_and_one_without_an_id_are_usage_errors(tmp_p
         with pytest.raises(UsageError, match="has taken no request 'x'"):
             job.look("x")
         with pytest.raises(UsageError, match="has no id"):
-            job.ask(Request("", Resize(1)))
+            job.ask(JobRequest("", Resize(1)))
 
 
 @pytest.mark.parametrize("secret", ["", "5ec2e8", SECRET[:-1]])
 def test_without_the_secret_nothing_is_answered(tmp_path: Path, secret: str) -> None:
     with office(tmp_path, secret=secret) as place, connected(tmp_path) as job:
-        for ask in (job.status, lambda: job.look("r"), lambda: job.ask(Request("r", Resize(3)))):
+        for ask in (job.status, lambda: job.look("r"), lambda: job.ask(JobRequest("r", Resize(3)))):
             with pytest.raises(UsageError, match="does not take the secret"):
                 ask()
         assert (place.told, place.journal) == ([], [])

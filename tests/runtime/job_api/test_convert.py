@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.requests import (
-    Checkpoint,
+    JobRequest,
     Migrate,
     Point,
     Profile,
-    Request,
     Resize,
+    SaveCheckpoint,
     ScaleIn,
     ScaleOut,
-    Stop,
+    StopTraining,
 )
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.convert import (
@@ -35,8 +35,8 @@ ACTIONS = st.one_of(
     st.builds(ScaleIn, st.lists(WHOLE).map(tuple), KEEP),
     st.builds(Migrate, WHOLE, TEXT),
     st.builds(Profile, WHOLE, WHOLE, WHOLE, KEEP),
-    st.just(Checkpoint()),
-    st.just(Stop()),
+    st.just(SaveCheckpoint()),
+    st.just(StopTraining()),
 )
 POINTS = st.lists(st.builds(Point, WHOLE, WHOLE, WHOLE, REAL), max_size=3).map(tuple)
 PROGRESS = st.builds(Progress, TEXT, TEXT, TEXT, TEXT, WHOLE, REAL, POINTS)
@@ -55,8 +55,8 @@ STATUSES = st.builds(
 )
 
 
-@given(st.builds(Request, st.text(min_size=1), ACTIONS, st.none() | WHOLE))
-def test_requests(request: Request) -> None:
+@given(st.builds(JobRequest, st.text(min_size=1), ACTIONS, st.none() | WHOLE))
+def test_requests(request: JobRequest) -> None:
     assert to_request(pb.Request.FromString(from_request(request).SerializeToString())) == request
 
 

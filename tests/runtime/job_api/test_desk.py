@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kungfu.runtime.core.barrier_requests import ExternalRequest
-from kungfu.runtime.core.cluster import Cluster, Finishing, InForce, Rules, Starting, Tick
+from kungfu.runtime.core.cluster import Cluster, Rules, Starting, Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.cluster.state import Processes
-from kungfu.runtime.core.requests import Action, Checkpoint, Profile, Request, Resize, ScaleIn
-from kungfu.runtime.core.requests.ledger import REMEMBERED
+from kungfu.runtime.core.requests import Action, JobRequest, Profile, Resize, SaveCheckpoint, ScaleIn
+from kungfu.runtime.core.requests.request_log import REMEMBERED
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.desk import Desk, Reported
 from kungfu.runtime.job_api.service import AboutJob, AboutRequest, Question
@@ -45,10 +45,10 @@ class Agent:
         people = Processes(alive=frozenset(after.ids) | set(starting))
         on_the_way = {peer: Starting(self.now) for peer in starting}
         self.cluster = replace(self.cluster, view=after, processes=people, starting=on_the_way)
-        self.hears(InForce(after))
+        self.hears(ViewStarted(after))
 
     def asked(self, action: Action, *, name: str = "r") -> Progress:
-        question = Question(Request(name, action))
+        question = Question(JobRequest(name, action))
         self.hears(question)
         return question.reply.result(timeout=0.0)
 
@@ -97,7 +97,7 @@ def test_joiners_that_never_got_ready_are_nothing_to_peers_that_leave() -> None:
 
 def test_a_checkpoint_that_could_not_be_written_is_refused_with_where_and_why() -> None:
     agent = Agent()
-    agent.asked(Checkpoint())
+    agent.asked(SaveCheckpoint())
     failed = {"event": "checkpoint", "rule": "kungfu checkpoint", "path": "ckpt", "error": "No space left on device"}
     agent.hears(Reported(events=({**failed, "rule": "a policy"},)))
     assert agent.look().state == "accepted"
@@ -133,9 +133,9 @@ def test_a_request_whose_id_was_given_long_ago_is_refused_and_stands_nowhere() -
 def test_once_training_is_over_nothing_is_taken_any_more() -> None:
     agent = Agent()
     agent.asked(Resize(3))
-    agent.hears(Finishing(0, leaving=True))
+    agent.hears(TrainingFinished(0, leaving=True))
     assert agent.look().state == "accepted", "that one has only left"
-    agent.hears(Finishing(1, leaving=False))
+    agent.hears(TrainingFinished(1, leaving=False))
     assert "training is over" in agent.look().reason
     assert "training is over" in agent.asked(Resize(2), name="s").reason
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kungfu.runtime.core.requests import Step
+from kungfu.runtime.core.requests import TimedStep
 from kungfu.runtime.job_api.recent import Recent
 from kungfu.runtime.job_api.status import Figures
 
@@ -44,7 +44,7 @@ def test_a_step_without_a_known_time_has_no_share_in_a_profile() -> None:
     recent = Recent()
     assert recent.stepped(row(1, speed=None)) is None
     assert recent.stepped(row(2, speed=math.nan)) is None
-    assert recent.stepped(row(3)) == Step(2, 64, 2.0)
+    assert recent.stepped(row(3)) == TimedStep(2, 64, 2.0)
     assert Recent().figures() == Figures()
 
 

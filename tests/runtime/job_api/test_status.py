@@ -5,7 +5,7 @@ from __future__ import annotations
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Cluster, Rules, Starting
 from kungfu.runtime.core.cluster.state import Processes
-from kungfu.runtime.core.requests import Answer, Entry, Request, Stop
+from kungfu.runtime.core.requests import Answer, JobRequest, LoggedRequest, StopTraining
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.status import membership, peer_states
 from kungfu.runtime.settings import Deadlines, Limits
@@ -17,7 +17,7 @@ LIMITS = Limits(1, 6)
 
 
 def target(demand: ExternalRequest) -> int:
-    entry = Entry(Request("r", Stop()), Answer("accepted"), Answer("accepted"), 0.0, 9.0, demand)
+    entry = LoggedRequest(JobRequest("r", StopTraining()), Answer("accepted"), Answer("accepted"), 0.0, 9.0, demand)
     return membership(CLUSTER, LIMITS, under_way=entry).target
 
 

@@ -9,8 +9,8 @@ from cattrs.preconf.json import make_converter
 from cattrs.strategies import configure_tagged_union
 
 from kungfu.runtime.core.cluster import Cluster
-from kungfu.runtime.core.requests import Ledger
-from kungfu.runtime.core.requests.request import Action
+from kungfu.runtime.core.requests import RequestLog
+from kungfu.runtime.core.requests.job_request import Action
 from kungfu.runtime.core.view import Peer
 
 __all__ = ["Standby", "from_standby", "to_standby"]
@@ -25,7 +25,7 @@ class Standby:
     """
 
     cluster: Cluster
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: RequestLog = field(default_factory=RequestLog)
     addresses: Mapping[int, Peer] = field(default_factory=dict)
     pids: Mapping[int, int] = field(default_factory=dict)
     heard: Mapping[int, int] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kungfu.errors import KungfuError
 from kungfu.runtime.agent.consensus.allegiance import Allegiance
 from kungfu.runtime.agent.consensus.standby import Standby
-from kungfu.runtime.core.cluster import Cluster, carries_on
+from kungfu.runtime.core.cluster import Cluster, has_majority
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
@@ -55,7 +55,7 @@ def majority(clusters: Sequence[Cluster], present: frozenset[int]) -> bool:
     Before the first view nobody may.
     """
     return bool(clusters) and all(
-        one.view is not None and carries_on(one.view, one.hosts.of, present) for one in clusters
+        one.view is not None and has_majority(one.view, one.hosts.of, present) for one in clusters
     )
 
 

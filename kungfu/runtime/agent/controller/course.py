@@ -74,18 +74,18 @@ class Course:
 
     def _note(self, event: Any) -> None:
         """Chronicles what the peers did of themselves; what the agent does is noted where it does it."""
-        if isinstance(event, decided.InForce):
+        if isinstance(event, decided.ViewStarted):
             self.write({"event": "view", "version": event.view.version, "peers": list(event.view.ids)}, told=True)
-        elif isinstance(event, decided.Ended):
-            self.write({"event": "peer ended", "peer": event.peer, "how": decided.ending(event.code)})
-        elif isinstance(event, decided.Exiting):
+        elif isinstance(event, decided.ProcessEnded):
+            self.write({"event": "peer ended", "peer": event.peer, "how": decided.exit_in_words(event.code)})
+        elif isinstance(event, decided.ProgramExiting):
             self._note_exit(event)
-        elif isinstance(event, decided.Noticed):
+        elif isinstance(event, decided.PeerNoticed):
             self.write({"event": "noticed", "peer": event.peer}, told=True)
-        elif isinstance(event, decided.Seen):
+        elif isinstance(event, decided.PeerProgressed):
             self.executor.addresses[event.peer.id] = event.peer
 
-    def _note_exit(self, event: decided.Exiting) -> None:
+    def _note_exit(self, event: decided.ProgramExiting) -> None:
         """A program that ends, or leaves its loop, while its peer trains: told once, when it begins."""
         peer, exit, cluster = event.peer, event.exit, self.cluster
         if cluster.view is None or peer not in cluster.members or peer in cluster.losses.exiting:
@@ -94,7 +94,7 @@ class Course:
         fields = {"peer": peer, "rank": cluster.view.rank_of(peer), "step": exit.step, "others": others}
         self.write({"event": "program ended", **fields, "how": exit.kind, "error": exit.error}, told=True)
 
-    def follow(self, outcome: decided.Outcome) -> Ending | None:
+    def follow(self, outcome: decided.Transition) -> Ending | None:
         """The job is as ``outcome`` says: the others hold it, then its commands are performed."""
         before, (self.cluster, commands) = self.cluster, outcome
         if (commands or self.cluster is not before) and (ending := self.settle()) is not None:

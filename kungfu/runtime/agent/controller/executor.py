@@ -48,7 +48,7 @@ class Executor:
             case decided.Form():
                 self._relay.form(command)
             case decided.Compare():
-                self._relay.compare(command, differs=decided.Differs)
+                self._relay.compare(command, differs=decided.ProgramDiffers)
             case decided.Remark(usual, others):
                 machines = {str(peer): machine for peer, machine in others.items()}
                 self._write({"event": "machines differ", "usual": usual, "others": machines}, told=True)
@@ -102,7 +102,7 @@ class Executor:
         survivors, lost = list(command.view.ids), {str(peer): how for peer, how in command.lost.items()}
         told = {"event": "regrouping", "version": command.view.version, "peers": survivors, "lost": lost}
         self._write({**told, "target": command.target}, told=True)
-        self._relay.lead(command, unled=decided.Unled)
+        self._relay.lead(command, unled=decided.LeaderUnreachable)
 
     def _announce(self, command: decided.Announce, cluster: Cluster) -> None:
         if command.peer < 0:

@@ -36,13 +36,13 @@ def root_cause(
         event = station.take(left)
         if event is None:
             break
-        if isinstance(event, decided.Exiting):
+        if isinstance(event, decided.ProgramExiting):
             told[event.peer] = event.exit.kind
         elif isinstance(event, pb.Happening) and event.what == "ended":
             known[event.peer] = list(event.tail)
             awaited -= {event.peer}
             if _is_bad(event, cluster) and event.peer not in ended:
-                ended[event.peer] = decided.ending(event.code)
+                ended[event.peer] = decided.exit_in_words(event.code)
     last_words = {peer: known.get(peer) or station.household.tail(peer) for peer in ended}
     names = {peer: name_of(peer, cluster) for peer in ended}
     if command.code is not None:

@@ -15,38 +15,38 @@ __all__ = [
     "Announce",
     "Command",
     "Compare",
-    "Differs",
     "Done",
-    "Ended",
     "Event",
-    "Exiting",
     "Fail",
-    "Finishing",
     "Form",
-    "HostIn",
+    "HostJoined",
     "HostLost",
     "HostNoticed",
-    "InForce",
     "Kill",
     "Lead",
-    "Lost",
-    "Noticed",
+    "LeaderTookOver",
+    "LeaderUnreachable",
+    "LossReport",
     "Offer",
+    "PeerNoticed",
+    "PeerProgressed",
+    "PeersLost",
+    "ProcessEnded",
+    "ProgramDiffers",
+    "ProgramExiting",
     "Release",
     "Remark",
-    "Report",
-    "Seen",
+    "SizeWanted",
     "Spawn",
-    "TakenOver",
     "Tell",
     "Tick",
-    "Unled",
-    "Wanted",
+    "TrainingFinished",
+    "ViewStarted",
 ]
 
 
 @dataclass(frozen=True)
-class Seen:
+class PeerProgressed:
     """A starting peer reached a stage: it attached, or (with ``ready``) waits to be admitted, and says what it runs."""
 
     peer: Peer
@@ -55,7 +55,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Differs:
+class ProgramDiffers:
     """A starting peer does not run the program of the job: ``how`` says in what."""
 
     peer: int
@@ -63,7 +63,7 @@ class Differs:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SizeWanted:
     """The leader wants the job to have ``size`` peers, those included that leave when others have come.
 
     ``host`` is the number of the host on which new ones shall run, ``None`` for any; ``leaving`` are those who leave.
@@ -75,14 +75,14 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class InForce:
+class ViewStarted:
     """A view has begun to train."""
 
     view: View
 
 
 @dataclass(frozen=True)
-class Finishing:
+class TrainingFinished:
     """A peer's training is over: by itself, or because a view let it go."""
 
     peer: int
@@ -90,7 +90,7 @@ class Finishing:
 
 
 @dataclass(frozen=True)
-class Report:
+class LossReport:
     """What a peer says that lost others: the newest view it has heard of, its steps done, and why it thinks so.
 
     ``holds`` says whether it holds the state, registered values included: a joiner does not before its first step.
@@ -106,15 +106,15 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Lost:
+class PeersLost:
     """A peer lost others, has unplugged itself and waits for a new view."""
 
     peer: int
-    report: Report
+    report: LossReport
 
 
 @dataclass(frozen=True)
-class Unled:
+class LeaderUnreachable:
     """Nobody could be admitted to this view of survivors: the one who was to lead it has ended, or did not answer in
     the time that it was given."""
 
@@ -122,14 +122,14 @@ class Unled:
 
 
 @dataclass(frozen=True)
-class Noticed:
+class PeerNoticed:
     """A peer was told by its platform that it will be taken away soon."""
 
     peer: int
 
 
 @dataclass(frozen=True)
-class Exiting:
+class ProgramExiting:
     """A peer says that its program is ending by itself, or has left its training loop; its process still runs."""
 
     peer: int
@@ -137,7 +137,7 @@ class Exiting:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessEnded:
     """A process ended, with its exit code (negative: the signal)."""
 
     peer: int
@@ -145,7 +145,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class HostIn:
+class HostJoined:
     """A host takes peers, so many at a time."""
 
     host: int
@@ -168,7 +168,7 @@ class HostLost:
 
 
 @dataclass(frozen=True)
-class TakenOver:
+class LeaderTookOver:
     """Another agent decides from now on; what the one before told others last may not have reached them."""
 
 
@@ -178,20 +178,20 @@ class Tick:
 
 
 Event = (
-    Seen
-    | Differs
-    | Wanted
-    | InForce
-    | Finishing
-    | Lost
-    | Unled
-    | Noticed
-    | Exiting
-    | Ended
-    | HostIn
+    PeerProgressed
+    | ProgramDiffers
+    | SizeWanted
+    | ViewStarted
+    | TrainingFinished
+    | PeersLost
+    | LeaderUnreachable
+    | PeerNoticed
+    | ProgramExiting
+    | ProcessEnded
+    | HostJoined
     | HostNoticed
     | HostLost
-    | TakenOver
+    | LeaderTookOver
     | Tick
 )
 

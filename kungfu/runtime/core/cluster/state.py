@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kungfu.runtime.core.cluster.events import Command, Report
+from kungfu.runtime.core.cluster.events import Command, LossReport
 from kungfu.runtime.core.exit import Exit
 from kungfu.runtime.core.identity import Identity
 from kungfu.runtime.core.view import Peer, View
@@ -17,13 +17,13 @@ __all__ = [
     "Departure",
     "Hosts",
     "Losses",
-    "Outcome",
     "Processes",
     "Regrouping",
     "Rules",
     "Starting",
-    "doomed",
-    "ending",
+    "Transition",
+    "exit_in_words",
+    "mark_doomed",
 ]
 
 
@@ -153,7 +153,7 @@ class Regrouping:
     since: float
     version: int
     lost: Mapping[int, str] = field(default_factory=dict)
-    reports: Mapping[int, Report] = field(default_factory=dict)
+    reports: Mapping[int, LossReport] = field(default_factory=dict)
     formed: View | None = None
     stuck: int = 0  # views in a row that broke before they trained
     killed: frozenset[int] = frozenset()  # for being late, once each
@@ -188,20 +188,20 @@ class Cluster:
         return tuple(p for p in self.view.ids if p in people.alive and p not in gone)
 
 
-Outcome = tuple[Cluster, list[Command]]
+Transition = tuple[Cluster, list[Command]]
 
 
-def doomed(cluster: Cluster, peers: Iterable[int]) -> Cluster:
+def mark_doomed(cluster: Cluster, peers: Iterable[int]) -> Cluster:
     """Peers that were on their way are let go and killed; another agent that takes over has to know."""
     people, going = cluster.processes, frozenset(peers)
     people = replace(people, parting=people.parting | going, doomed=(people.doomed | going) & people.alive)
     return replace(cluster, processes=people)
 
 
-def ending(code: int) -> str:
+def exit_in_words(code: int) -> str:
     """An exit code in words.
 
-    >>> ending(3), ending(-9)
+    >>> exit_in_words(3), exit_in_words(-9)
     ('exit code 3', 'killed by SIGKILL')
     """
     from signal import Signals

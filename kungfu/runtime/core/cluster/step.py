@@ -12,10 +12,10 @@ until it trains in a view; then it is a member, until it ends or a later view la
 |                                   | else: offer those who are ready                                        |
 | the leader wants another size     | spawn what is missing, kill what is too much, offer those who are left |
 | a member ends in the middle       | announce it; the survivors report                                      |
-| a member says that it lost others | when all living ones have: form their view (``regroup``)               |
+| a member says that it lost others | when all living ones have: form their view (``recovery``)              |
 | a view with joiners trains        | kill those who still start: the job has as many as it wanted           |
 | the view of survivors trains      | spawn replacements, within the budgets                                 |
-| a member's program ends by itself | see ``exits``                                                          |
+| a member's program ends by itself | see ``program_exits``                                                  |
 | a member is given notice          | let the leader let it go, and have another one in its place            |
 | a host is given notice            | the same for all its members; who starts there starts elsewhere; when  |
 |                                   | nobody runs there any more it is released                              |
@@ -32,68 +32,75 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kungfu.runtime.core.barrier_requests import ExternalRequest
-from kungfu.runtime.core.cluster.alike import compared_again
 from kungfu.runtime.core.cluster.events import (
     Announce,
     Command,
-    Differs,
     Done,
-    Ended,
     Event,
-    Exiting,
     Fail,
-    Finishing,
-    HostIn,
+    HostJoined,
     HostLost,
     HostNoticed,
-    InForce,
     Kill,
-    Lost,
-    Noticed,
-    Seen,
-    TakenOver,
+    LeaderTookOver,
+    LeaderUnreachable,
+    PeerNoticed,
+    PeerProgressed,
+    PeersLost,
+    ProcessEnded,
+    ProgramDiffers,
+    ProgramExiting,
+    SizeWanted,
     Tell,
     Tick,
-    Unled,
-    Wanted,
+    TrainingFinished,
+    ViewStarted,
 )
-from kungfu.runtime.core.cluster.exits import (
+from kungfu.runtime.core.cluster.joiners import (
+    dismiss,
+    give_up,
+    late_joiner,
+    offer_if_ready,
+    on_joiner_lost,
+    on_peer_progressed,
+    on_program_differs,
+    on_size_wanted,
+    spawn,
+)
+from kungfu.runtime.core.cluster.placement import (
+    close_host,
+    forget_places,
+    open_host,
+    peers_on,
+    release_empty_hosts,
+    with_departure,
+)
+from kungfu.runtime.core.cluster.program_check import compare_waiting
+from kungfu.runtime.core.cluster.program_exits import (
     PREEMPTED,
-    chosen_end,
-    ended,
-    exiting,
-    how_ended,
-    kept,
-    late_to_end,
-    left_early,
-    taken_away,
+    chosen_failure,
+    count_as_preempted,
+    describe_departure,
+    early_departure,
+    forget_exits,
+    kill_late_exits,
+    on_program_exiting,
+    with_exit_code,
 )
-from kungfu.runtime.core.cluster.hosts import after_letting_go, closed, forgotten, opened, people_on, released
-from kungfu.runtime.core.cluster.regroup import (
+from kungfu.runtime.core.cluster.recovery import (
     QUIT,
-    again,
-    begun,
-    late_to_regroup,
-    member_died,
-    reported,
-    resumed,
-    unled,
+    kill_late_members,
+    on_leader_unreachable,
+    on_member_lost,
+    on_peers_lost,
+    on_view_started,
+    resume,
+    retry,
 )
-from kungfu.runtime.core.cluster.starting import (
-    differs,
-    dismissed,
-    gathered,
-    given_up,
-    late_to_start,
-    lost_on_the_way,
-    seen,
-    spawned,
-    wanted,
-)
-from kungfu.runtime.core.cluster.state import Cluster, Hosts, Outcome, Rules, Starting, ending
+from kungfu.runtime.core.cluster.state import Cluster, Hosts, Rules, Starting, Transition, exit_in_words
 from kungfu.runtime.core.view import View
 
-__all__ = ["first", "step"]
+__all__ = ["start_job", "step"]
 
 _KILLED = -9
 _NOBODY_ENDED = (
@@ -103,74 +110,74 @@ _NOBODY_ENDED = (
 _KILL_AGAIN = "the head before was lost when it had decided so"
 
 
-def first(size: int, *, rules: Rules, now: float, hosts: Hosts | None = None) -> Outcome:
+def start_job(size: int, *, rules: Rules, now: float, hosts: Hosts | None = None) -> Transition:
     """The start of a job of ``size`` peers, for whom the hosts have slots; of a job on one host if none are given."""
-    return spawned(Cluster(rules, hosts=hosts or Hosts()), [None] * size, now)
+    return spawn(Cluster(rules, hosts=hosts or Hosts()), [None] * size, now)
 
 
-def step(cluster: Cluster, event: Event, now: float) -> Outcome:
+def step(cluster: Cluster, event: Event, now: float) -> Transition:
     """The next cluster, and what to do."""
     cluster, commands = _stepped(cluster, event, now)
-    cluster, releases = released(cluster)
+    cluster, releases = release_empty_hosts(cluster)
     return cluster, [*commands, *releases]
 
 
-def _stepped(cluster: Cluster, event: Event, now: float) -> Outcome:
+def _stepped(cluster: Cluster, event: Event, now: float) -> Transition:
     match event:
-        case Seen():
-            return seen(cluster, event, now)
-        case Differs(peer, how):
-            return differs(cluster, peer, how)
-        case Wanted(size, host, leaving):
-            return wanted(cluster, size, now, host=host, leaving=leaving)
-        case InForce():
+        case PeerProgressed():
+            return on_peer_progressed(cluster, event, now)
+        case ProgramDiffers(peer, how):
+            return on_program_differs(cluster, peer, how)
+        case SizeWanted(size, host, leaving):
+            return on_size_wanted(cluster, size, now, host=host, leaving=leaving)
+        case ViewStarted():
             return _begun(cluster, event, now)
-        case Finishing(peer, leaving):
+        case TrainingFinished(peer, leaving):
             return _finishing(cluster, peer, now, leaving=leaving)
-        case Lost():
-            return reported(cluster, event, now)
-        case Unled(view):
-            return unled(cluster, view)
-        case Noticed(peer):
+        case PeersLost():
+            return on_peers_lost(cluster, event, now)
+        case LeaderUnreachable(view):
+            return on_leader_unreachable(cluster, view)
+        case PeerNoticed(peer):
             return _noticed(cluster, peer)
-        case Ended(peer, _) if peer not in cluster.alive:
+        case ProcessEnded(peer, _) if peer not in cluster.alive:
             return cluster, []  # it was on a host that was given up, or it is told twice
-        case Ended(peer, code):
+        case ProcessEnded(peer, code):
             people = replace(cluster.processes, alive=cluster.alive - {peer})
-            return _ended(ended(replace(cluster, processes=people), peer, code), peer, code, now)
-        case Exiting():
-            return exiting(cluster, event, now)
-        case HostIn(host, slots):
-            return _host_in(opened(cluster, host, slots))
+            return _ended(with_exit_code(replace(cluster, processes=people), peer, code), peer, code, now)
+        case ProgramExiting():
+            return on_program_exiting(cluster, event, now)
+        case HostJoined(host, slots):
+            return _host_in(open_host(cluster, host, slots))
         case HostNoticed(host):
             return _host_noticed(cluster, host, now)
         case HostLost(host, how):
             return _host_lost(cluster, host, how, now)
-        case TakenOver():
+        case LeaderTookOver():
             return _taken_over(cluster, now)
         case Tick():
             return _ticked(cluster, now)
 
 
-def _begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
+def _begun(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
     goal = _goal(cluster, event.view)
-    cluster, commands = begun(cluster, event, now)
-    cluster = kept(forgotten(replace(cluster, hosts=replace(cluster.hosts, goal=goal))))
+    cluster, commands = on_view_started(cluster, event, now)
+    cluster = forget_exits(forget_places(replace(cluster, hosts=replace(cluster.hosts, goal=goal))))
     missed = sorted(cluster.losses.noticed & set(cluster.members)) if cluster.regrouping is None else []
     return cluster, [*commands, *_let_go(cluster, missed)]
 
 
-def _finishing(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Outcome:
+def _finishing(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Transition:
     people = cluster.processes
     if leaving:
         noticed = peer in cluster.losses.noticed  # it was taken away, by no fault of the place where it ran
-        hosts = cluster.hosts if noticed else after_letting_go(cluster.hosts, peer, now)
+        hosts = cluster.hosts if noticed else with_departure(cluster.hosts, peer, now)
         return replace(cluster, hosts=hosts, processes=replace(people, parting=people.parting | {peer})), []
     cluster = replace(cluster, processes=replace(people, finished=people.finished | {peer}))
-    return dismissed(cluster, cluster.starting, "training is over")
+    return dismiss(cluster, cluster.starting, "training is over")
 
 
-def _noticed(cluster: Cluster, *peers: int) -> Outcome:
+def _noticed(cluster: Cluster, *peers: int) -> Transition:
     """Members leave at the next barrier; of the others, those who have no view yet cannot, and end as they do."""
     losses = cluster.losses
     news = [peer for peer in peers if peer in cluster.members and peer not in losses.noticed]
@@ -190,25 +197,25 @@ def _let_go(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
     return [Tell(cluster.view, ExternalRequest("notice", "preemption notice", size, tuple(peers)))]
 
 
-def _taken_over(cluster: Cluster, now: float) -> Outcome:
+def _taken_over(cluster: Cluster, now: float) -> Transition:
     """Says everything again that others may be waiting for; who has heard it knows it by its version or its id."""
     late = cluster.regrouping.killed if cluster.regrouping else frozenset[int]()
     late |= {peer for peer, one in cluster.losses.exiting.items() if one.killed}
     kills = [Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.doomed | late) & cluster.alive)]
     if cluster.regrouping is not None:
-        cluster, commands = resumed(cluster, now)
+        cluster, commands = resume(cluster, now)
         return cluster, [*kills, *commands] if cluster.alive or commands else [_over(cluster)]
     if not cluster.alive:
         return cluster, [_over(cluster)]
     noticed = sorted(cluster.losses.noticed & set(cluster.members))
-    cluster, offers = gathered(cluster)
-    return cluster, [*kills, *_let_go(cluster, noticed), *compared_again(cluster), *offers]
+    cluster, offers = offer_if_ready(cluster)
+    return cluster, [*kills, *_let_go(cluster, noticed), *compare_waiting(cluster), *offers]
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------
 
 
-def _host_in(cluster: Cluster) -> Outcome:
+def _host_in(cluster: Cluster) -> Transition:
     """Losses that found no free slot when they happened are made good: the leader is asked for the size of before."""
     have, goal = len(cluster.members) + len(cluster.starting), cluster.hosts.goal
     if have >= goal or cluster.view is None or cluster.regrouping is not None:
@@ -223,24 +230,24 @@ def _goal(cluster: Cluster, view: View) -> int:
     return view.size if gone - lost else max(cluster.hosts.goal, view.size)
 
 
-def _host_noticed(cluster: Cluster, host: int, now: float) -> Outcome:
+def _host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
     if host in cluster.hosts.leaving or host not in cluster.hosts.slots:
         return cluster, []
-    cluster = closed(cluster, host, leaving=True)
-    there = people_on(cluster, host)
+    cluster = close_host(cluster, host, leaving=True)
+    there = peers_on(cluster, host)
     if cluster.view is None:
         return cluster, [Fail(-1, "a host was told to leave before the first view was formed")]
     coming = {peer: cluster.starting[peer].replaces for peer in there if peer in cluster.starting}
-    cluster, kills = dismissed(cluster, coming, "its host will be taken away")
-    cluster, spawns = spawned(cluster, coming.values(), now)
+    cluster, kills = dismiss(cluster, coming, "its host will be taken away")
+    cluster, spawns = spawn(cluster, coming.values(), now)
     cluster, tells = _noticed(cluster, *there)
-    cluster, offers = gathered(cluster)
+    cluster, offers = offer_if_ready(cluster)
     return cluster, [*kills, *spawns, *tells, *offers]
 
 
-def _host_lost(cluster: Cluster, host: int, how: str, now: float) -> Outcome:
-    there = people_on(cluster, host)
-    cluster = closed(cluster, host, leaving=False)
+def _host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transition:
+    there = peers_on(cluster, host)
+    cluster = close_host(cluster, host, leaving=False)
     if cluster.view is None:
         return cluster, [Fail(-1, how)]
     cluster = replace(cluster, processes=replace(cluster.processes, alive=cluster.alive - {*there}))
@@ -254,13 +261,13 @@ def _host_lost(cluster: Cluster, host: int, how: str, now: float) -> Outcome:
 # ---- ends ------------------------------------------------------------------------------------------------------------
 
 
-def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "") -> Outcome:
-    people, how = cluster.processes, how or ending(code)
+def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "") -> Transition:
+    people, how = cluster.processes, how or exit_in_words(code)
     if peer in cluster.starting:
         return _ended_on_the_way(cluster, peer, code, now, how=how)
     over = bool(people.finished) and not cluster.alive
-    departure = left_early(cluster, peer)
-    if departure is not None and (failed := chosen_end(cluster, peer, how_ended(departure))) is not None:
+    departure = early_departure(cluster, peer)
+    if departure is not None and (failed := chosen_failure(cluster, peer, describe_departure(departure))) is not None:
         return cluster, [failed]  # though the others may be through with training by now
     if not over and departure is not None:
         exited = departure.exit.kind == "exit"
@@ -269,7 +276,7 @@ def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "")
         if code not in PREEMPTED or not exited:
             return _concluded(cluster, [])  # it was lost when it said so, or is when the others miss it
         if _is_lost(cluster, peer):
-            return _concluded(taken_away(cluster, peer), [])
+            return _concluded(count_as_preempted(cluster, peer), [])
     if cluster.view is None or peer not in cluster.view.ids or peer in people.parting:
         return _concluded(cluster, [])
     if peer in people.finished or (over and code > 0):
@@ -280,7 +287,7 @@ def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "")
     if code == 0 and cluster.regrouping is None:
         cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
         return _concluded(cluster, [Announce(peer, 0, QUIT)])  # the last ones to train do not miss each other
-    cluster, commands = member_died(_taken(cluster, peer, code), peer, how, now)
+    cluster, commands = on_member_lost(_taken(cluster, peer, code), peer, how, now)
     return cluster, [*commands, *([_over(cluster)] if over else [])]
 
 
@@ -302,25 +309,25 @@ def _taken(cluster: Cluster, peer: int, code: int) -> Cluster:
     return replace(cluster, losses=losses)
 
 
-def _ended_on_the_way(cluster: Cluster, peer: int, code: int, now: float, *, how: str) -> Outcome:
+def _ended_on_the_way(cluster: Cluster, peer: int, code: int, now: float, *, how: str) -> Transition:
     entry, version = cluster.starting[peer], cluster.view.version if cluster.view else 0
     if cluster.view is None and code == 0:
         return cluster, [Fail(peer, _no_training(entry), code=2)]
     if cluster.view is None:
-        return cluster, [chosen_end(cluster, peer, how) or Fail(peer, how)]
+        return cluster, [chosen_failure(cluster, peer, how) or Fail(peer, how)]
     why = f"ended ({how}) {now - entry.since:.1f} s after its start"
-    cluster, commands = lost_on_the_way(cluster, peer, why, now)
+    cluster, commands = on_joiner_lost(cluster, peer, why, now)
     # It may have been on its way into a view: whoever waits for it there hears it.
     return _concluded(cluster, [*([Announce(peer, 0, how)] if version else []), *commands])
 
 
-def _concluded(cluster: Cluster, commands: list[Command]) -> Outcome:
+def _concluded(cluster: Cluster, commands: list[Command]) -> Transition:
     """What an end means for the others: without a living member nothing else can happen."""
     if not cluster.alive:
         return cluster, [_over(cluster)]
     if cluster.view is None or cluster.alive & set(cluster.view.ids):
         return cluster, commands
-    return dismissed(cluster, cluster.starting, "no peer that trains is left")
+    return dismiss(cluster, cluster.starting, "no peer that trains is left")
 
 
 def _over(cluster: Cluster) -> Command:
@@ -331,7 +338,7 @@ def _over(cluster: Cluster) -> Command:
         return Fail(-1, _NOBODY_ENDED)
     root = min(broken)
     how = f"{broken.pop(root)}, after its training was over"
-    return chosen_end(cluster, root, how, others=broken) or Fail(root, how, others=broken)
+    return chosen_failure(cluster, root, how, others=broken) or Fail(root, how, others=broken)
 
 
 def _no_training(entry: Starting) -> str:
@@ -340,16 +347,16 @@ def _no_training(entry: Starting) -> str:
     return "the script called kf.attach() but never called a function marked @training.step"
 
 
-def _ticked(cluster: Cluster, now: float) -> Outcome:
-    cluster, commands = again(cluster, now)
-    cluster, kills = late_to_regroup(cluster, now)
-    cluster, overdue = late_to_end(cluster, now)
+def _ticked(cluster: Cluster, now: float) -> Transition:
+    cluster, commands = retry(cluster, now)
+    cluster, kills = kill_late_members(cluster, now)
+    cluster, overdue = kill_late_exits(cluster, now)
     kills = [*commands, *kills, *overdue]
-    late = late_to_start(cluster, now)
+    late = late_joiner(cluster, now)
     if late is None:
         return cluster, kills
     peer, why = late
     if cluster.view is None:
         return cluster, [Fail(peer, why, late=True)]
-    cluster, commands = given_up(cluster, peer, why, now)
+    cluster, commands = give_up(cluster, peer, why, now)
     return cluster, [*kills, *commands]

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kungfu.runtime.core.requests.request import Profile
+from kungfu.runtime.core.requests.job_request import Profile
 
-__all__ = ["WARM_UP_STEPS", "Point", "Step", "Survey", "began", "measured"]
+__all__ = ["WARM_UP_STEPS", "Point", "Survey", "TimedStep", "start_survey", "with_measured"]
 
 # Of a new view: its caches are cold, and those who left may still hold the processors.
 WARM_UP_STEPS = 3
 
 
 @dataclass(frozen=True)
-class Step:
+class TimedStep:
     """A step as it was measured: the size, its samples and its seconds."""
 
     size: int
@@ -62,23 +62,23 @@ class Survey:
         return not self.ahead
 
 
-def began(profile: Profile, *, home: int) -> Survey:
+def start_survey(profile: Profile, *, home: int) -> Survey:
     """The survey of a job of ``home`` peers.
 
-    >>> began(Profile(1, 3, 50), home=2).ahead
+    >>> start_survey(Profile(1, 3, 50), home=2).ahead
     (3, 2, 1)
     """
     return Survey(tuple(range(profile.maximum, profile.minimum - 1, -1)), home, profile.steps)
 
 
-def measured(survey: Survey, steps: Sequence[Step]) -> Survey:
+def with_measured(survey: Survey, steps: Sequence[TimedStep]) -> Survey:
     """The survey after more steps were measured; those of another size than the one that is measured do not count."""
     for one in steps:
         survey = _counted(survey, one)
     return survey
 
 
-def _counted(survey: Survey, one: Step) -> Survey:
+def _counted(survey: Survey, one: TimedStep) -> Survey:
     if survey.is_measured or one.size != survey.goal or not one.seconds > 0:
         return survey
     if survey.skip:

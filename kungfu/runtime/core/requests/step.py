@@ -1,6 +1,6 @@
 """What becomes of requests: a pure function of what was asked and of what the job did since.
 
-``step(ledger, event, situation, now)`` gives the next ledger and what the leader is to be told. A request is
+``step(log, event, context, now)`` gives the next log and what the leader is to be told. A request is
 
 | state       | since                                                                                        |
 | ----------- | -------------------------------------------------------------------------------------------- |
@@ -20,100 +20,102 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kungfu.runtime.core.barrier_requests import ExternalRequest
-from kungfu.runtime.core.requests.ledger import (
-    Answer,
-    Asked,
-    Entry,
-    Event,
-    Heard,
-    Ledger,
-    Measured,
-    Over,
-    State,
-    Tick,
-    Viewed,
-    current,
-    noted,
-    refusal_of_id,
-)
-from kungfu.runtime.core.requests.profiling import began, measured
-from kungfu.runtime.core.requests.request import (
+from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of
+from kungfu.runtime.core.requests.job_request import (
     Action,
-    Checkpoint,
+    JobRequest,
     Migrate,
     Profile,
-    Request,
     Resize,
+    SaveCheckpoint,
     ScaleIn,
     ScaleOut,
-    Stop,
+    StopTraining,
     in_words,
 )
-from kungfu.runtime.core.requests.situation import Situation, objection
+from kungfu.runtime.core.requests.profiling import start_survey, with_measured
+from kungfu.runtime.core.requests.request_log import (
+    Answer,
+    Event,
+    LeaderReplied,
+    LoggedRequest,
+    RequestLog,
+    RequestState,
+    RequestSubmitted,
+    StepsMeasured,
+    TimePassed,
+    TrainingEnded,
+    ViewChanged,
+    current,
+    refusal_of_id,
+    with_entry,
+)
 from kungfu.runtime.core.view import View
 
-__all__ = ["Outcome", "step"]
+__all__ = ["LogTransition", "step"]
 
-Outcome = tuple[Ledger, list[ExternalRequest]]
+LogTransition = tuple[RequestLog, list[ExternalRequest]]
 
 
-def step(ledger: Ledger, event: Event, situation: Situation, now: float) -> Outcome:
-    """The next ledger, and the demands that the leader is to be told."""
-    if isinstance(event, Asked):
-        return _asked(ledger, event.request, situation, now)
-    entry = current(ledger)
+def step(log: RequestLog, event: Event, context: AdmissionContext, now: float) -> LogTransition:
+    """The next log, and the demands that the leader is to be told."""
+    if isinstance(event, RequestSubmitted):
+        return _asked(log, event.request, context, now)
+    entry = current(log)
     if entry is None:
-        return ledger, []
+        return log, []
     match event:
-        case Viewed():
-            return _viewed(ledger, entry, situation, now)
-        case Heard():
-            return _heard(ledger, entry, event, situation)
-        case Measured(steps) if entry.survey is not None and _is_met(entry.demand, situation.view):
-            return _surveyed(ledger, replace(entry, survey=measured(entry.survey, steps)), situation, now)
-        case Over() if isinstance(entry.request.action, Stop):
-            return _ended(ledger, entry, "carried out", "training has ended", situation), []
-        case Over():
-            return _ended(ledger, entry, "refused", situation.over, situation), []
-        case Tick() if now > entry.until:
+        case ViewChanged():
+            return _viewed(log, entry, context, now)
+        case LeaderReplied():
+            return _heard(log, entry, event, context)
+        case StepsMeasured(steps) if entry.survey is not None and _is_met(entry.demand, context.view):
+            return _surveyed(log, replace(entry, survey=with_measured(entry.survey, steps)), context, now)
+        case TrainingEnded() if isinstance(entry.request.action, StopTraining):
+            return _ended(log, entry, "carried out", "training has ended", context), []
+        case TrainingEnded():
+            return _ended(log, entry, "refused", context.over, context), []
+        case TimePassed() if now > entry.until:
             why = f"not carried out within {entry.until - entry.asked_at:.0f} s; the job may still come to it"
-            return _ended(ledger, entry, "expired", why, situation), _homewards(entry)
+            return _ended(log, entry, "expired", why, context), _homewards(entry)
         case _:
-            return ledger, []
+            return log, []
 
 
-def _asked(ledger: Ledger, request: Request, situation: Situation, now: float) -> Outcome:
-    if request.id in ledger.entries or refusal_of_id(ledger, request) is not None:
-        return ledger, []
-    version = situation.view.version if situation.view else 0
-    refusal = objection(request, situation) or _in_its_way(ledger, request, now)
+def _asked(log: RequestLog, request: JobRequest, context: AdmissionContext, now: float) -> LogTransition:
+    if request.id in log.entries or refusal_of_id(log, request) is not None:
+        return log, []
+    version = context.view.version if context.view else 0
+    refusal = refusal_of(request, context) or _in_its_way(log, request, now)
     if refusal:
         answer = Answer("refused", refusal, version)
-        return noted(ledger, Entry(request, answer, answer, now, now)), []
-    if (displaced := current(ledger)) is not None:
-        ledger = _ended(ledger, displaced, "refused", "the job was told to stop", situation)
-    return _accepted(ledger, request, situation, now)
+        return with_entry(log, LoggedRequest(request, answer, answer, now, now)), []
+    if (displaced := current(log)) is not None:
+        log = _ended(log, displaced, "refused", "the job was told to stop", context)
+    return _accepted(log, request, context, now)
 
 
-def _in_its_way(ledger: Ledger, request: Request, now: float) -> str | None:
-    other = current(ledger)
-    if other is None or (isinstance(request.action, Stop) and not isinstance(other.request.action, Stop)):
+def _in_its_way(log: RequestLog, request: JobRequest, now: float) -> str | None:
+    other = current(log)
+    if other is None or (
+        isinstance(request.action, StopTraining) and not isinstance(other.request.action, StopTraining)
+    ):
         return None
     since = now - other.asked_at
     return f"{in_words(other.request.action)} is under way, asked for {since:.0f} s ago as {other.request.id!r}"
 
 
-def _accepted(ledger: Ledger, request: Request, situation: Situation, now: float) -> Outcome:
-    assert situation.view is not None
-    size, action = situation.view.size, request.action
-    survey = began(action, home=size) if isinstance(action, Profile) else None
-    demand = _demand(request.id, action, size=size, hosts=situation.hosts)
-    answer = Answer("accepted", "", situation.view.version)
-    entry = Entry(request, answer, answer, now, now + situation.patience_s, demand, survey)
-    ledger = replace(noted(ledger, entry), under_way=request.id)
-    if survey is None and _is_met(demand, situation.view):
-        ledger = _ended(ledger, entry, "carried out", "it was so already", situation)
-    return ledger, [demand]  # in any case: a policy may be about to change what is so already
+def _accepted(log: RequestLog, request: JobRequest, context: AdmissionContext, now: float) -> LogTransition:
+    assert context.view is not None
+    size, action = context.view.size, request.action
+    survey = start_survey(action, home=size) if isinstance(action, Profile) else None
+    demand = _demand(request.id, action, size=size, hosts=context.hosts)
+    answer = Answer("accepted", "", context.view.version)
+    entry = LoggedRequest(request, answer, answer, now, now + context.patience_s, demand, survey)
+    log = replace(with_entry(log, entry), under_way=request.id)
+    if survey is None and _is_met(demand, context.view):
+        log = _ended(log, entry, "carried out", "it was so already", context)
+    return log, [demand]  # in any case: a policy may be about to change what is so already
 
 
 def _demand(name: str, action: Action, *, size: int, hosts: Mapping[str, int]) -> ExternalRequest:
@@ -129,9 +131,9 @@ def _demand(name: str, action: Action, *, size: int, hosts: Mapping[str, int]) -
             return ExternalRequest("leave", why, size=size - len(going), peers=going, id=name, keep=keep)
         case Migrate(peer, host):
             return ExternalRequest("replace", why, size=size, peers=(peer,), id=name, host=hosts[host])
-        case Checkpoint():
+        case SaveCheckpoint():
             return ExternalRequest("checkpoint", why, id=name)
-        case Stop():
+        case StopTraining():
             return ExternalRequest("stop", why, id=name)
         case Profile(_, maximum, _, keep):
             return ExternalRequest("resize", why, size=maximum, id=f"{name}/0", keep=keep)
@@ -150,51 +152,53 @@ def _is_met(demand: ExternalRequest | None, view: View | None) -> bool:
             return False
 
 
-def _viewed(ledger: Ledger, entry: Entry, situation: Situation, now: float) -> Outcome:
-    if not _is_met(entry.demand, situation.view):
-        return ledger, [entry.demand] if entry.demand else []
+def _viewed(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
+    if not _is_met(entry.demand, context.view):
+        return log, [entry.demand] if entry.demand else []
     if entry.survey is not None:
-        return _surveyed(ledger, entry, situation, now)
-    return _ended(ledger, entry, "carried out", "", situation), []
+        return _surveyed(log, entry, context, now)
+    return _ended(log, entry, "carried out", "", context), []
 
 
-def _heard(ledger: Ledger, entry: Entry, event: Heard, situation: Situation) -> Outcome:
+def _heard(log: RequestLog, entry: LoggedRequest, event: LeaderReplied, context: AdmissionContext) -> LogTransition:
     if entry.demand is None or entry.demand.id != event.demand:
-        return ledger, []  # of an older request
+        return log, []  # of an older request
     if event.refusal:
-        return _ended(ledger, entry, "refused", event.refusal, situation), _homewards(entry)
+        return _ended(log, entry, "refused", event.refusal, context), _homewards(entry)
     if entry.demand.kind != "checkpoint":
-        return ledger, []  # the view, and the end of training, speak for themselves
-    return _ended(ledger, entry, "carried out", event.result, situation), []
+        return log, []  # the view, and the end of training, speak for themselves
+    return _ended(log, entry, "carried out", event.result, context), []
 
 
-def _ended(ledger: Ledger, entry: Entry, state: State, reason: str, situation: Situation) -> Ledger:
-    version = situation.view.version if situation.view else 0
+def _ended(
+    log: RequestLog, entry: LoggedRequest, state: RequestState, reason: str, context: AdmissionContext
+) -> RequestLog:
+    version = context.view.version if context.view else 0
     found = entry.survey.found if entry.survey else ()
-    return replace(noted(ledger, replace(entry, newest=Answer(state, reason, version, found))), under_way=None)
+    return replace(with_entry(log, replace(entry, newest=Answer(state, reason, version, found))), under_way=None)
 
 
 # ---- a profile -------------------------------------------------------------------------------------------------------
 
 
-def _surveyed(ledger: Ledger, entry: Entry, situation: Situation, now: float) -> Outcome:
+def _surveyed(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
     """A size of the survey was reached, or more steps of it were measured."""
     survey, demand = entry.survey, entry.demand
     assert survey is not None
     assert demand is not None
     newest = replace(entry.newest, points=survey.found)
-    entry = replace(entry, newest=newest, until=now + situation.patience_s)
+    entry = replace(entry, newest=newest, until=now + context.patience_s)
     if survey.goal != demand.size:
         demand = replace(demand, id=f"{entry.request.id}/{len(survey.found)}", size=survey.goal)
         entry = replace(entry, demand=demand)
-        if not _is_met(demand, situation.view):
-            return noted(ledger, entry), [demand]
-    if survey.is_measured and _is_met(demand, situation.view):
-        return _ended(ledger, entry, "carried out", "", situation), []
-    return noted(ledger, entry), []
+        if not _is_met(demand, context.view):
+            return with_entry(log, entry), [demand]
+    if survey.is_measured and _is_met(demand, context.view):
+        return _ended(log, entry, "carried out", "", context), []
+    return with_entry(log, entry), []
 
 
-def _homewards(entry: Entry) -> list[ExternalRequest]:
+def _homewards(entry: LoggedRequest) -> list[ExternalRequest]:
     """Of a profile that does not come to its end: back to the size that the job had."""
     if entry.survey is None or entry.demand is None:
         return []

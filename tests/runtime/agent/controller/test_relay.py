@@ -15,7 +15,7 @@ import pytest
 from kungfu.runtime.agent.controller.relay import Relay, Unheard
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import ExternalRequest
-from kungfu.runtime.core.cluster import Announce, Cluster, Lead, Offer, Rules, Tell, Unled
+from kungfu.runtime.core.cluster import Announce, Cluster, Lead, LeaderUnreachable, Offer, Rules, Tell
 from kungfu.runtime.core.cluster.state import Processes, Regrouping
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -165,7 +165,7 @@ def test_an_announcement_is_told_until_it_is_heard_or_a_later_view_trains() -> N
 
 def test_a_survivor_that_stood_still_is_admitted_when_it_goes_on() -> None:
     with job("is deaf", "hears", "is deaf") as (agent, listener):  # when asked to prepare, and when admitted
-        agent.relay.lead(agent.regroups(), unled=Unled)
+        agent.relay.lead(agent.regroups(), unled=LeaderUnreachable)
         admission = listener.admission(after=1, deadline_s=SOON_S, what="a view")
         assert (admission.view.version, list(admission.sources)) == (3, [0])
         assert admission.rendezvous == "store for 1"
@@ -175,18 +175,18 @@ def test_a_survivor_that_stood_still_is_admitted_when_it_goes_on() -> None:
 def test_a_view_is_unled_when_its_first_peer_has_ended_or_did_not_answer_in_its_time(how: str) -> None:
     with job(*["is deaf"] * 9, wait_s=SOON_S if how == "it has ended" else SHORT_S) as (agent, _):
         lead = agent.regroups()
-        agent.relay.lead(lead, unled=Unled)
+        agent.relay.lead(lead, unled=LeaderUnreachable)
         if how == "it has ended":
             agent.ended(0)
         events = [agent.heard.get(timeout=SOON_S)]
-        while not isinstance(events[-1], Unled):
+        while not isinstance(events[-1], LeaderUnreachable):
             events.append(agent.heard.get(timeout=SOON_S))
-        assert events[-1] == Unled(lead.view)
+        assert events[-1] == LeaderUnreachable(lead.view)
 
 
 def test_who_survived_and_is_to_be_admitted_to_a_view_that_is_over_by_now_is_not_disturbed() -> None:
     with job("hears", "answer is lost") as (agent, listener):
-        agent.relay.lead(agent.regroups(), unled=Unled)
+        agent.relay.lead(agent.regroups(), unled=LeaderUnreachable)
         assert isinstance(agent.heard.get(timeout=SOON_S), Unheard)
         agent.cluster = replace(agent.cluster, regrouping=None)
         agent.silent()

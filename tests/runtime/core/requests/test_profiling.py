@@ -5,22 +5,24 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.requests import Point, Profile, Step
-from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS, began, measured
+from kungfu.runtime.core.requests import Point, Profile, TimedStep
+from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS, start_survey, with_measured
 
 
 def test_throughput_is_all_samples_over_all_seconds_without_the_first_steps_of_the_size() -> None:
-    survey = began(Profile(2, 3, 2), home=1)
-    cold = [Step(3, 10, 100.0)] * WARM_UP_STEPS
-    survey = measured(survey, [*cold, Step(3, 30, 1.0), Step(3, 10, 1.0)])
+    survey = start_survey(Profile(2, 3, 2), home=1)
+    cold = [TimedStep(3, 10, 100.0)] * WARM_UP_STEPS
+    survey = with_measured(survey, [*cold, TimedStep(3, 30, 1.0), TimedStep(3, 10, 1.0)])
     assert survey.found == (Point(3, 2, 40, 2.0),)
     assert survey.found[0].samples_per_s == 20.0
     assert (survey.goal, survey.is_measured) == (2, False)
 
 
 def test_steps_of_other_sizes_and_steps_without_a_time_do_not_count() -> None:
-    survey = began(Profile(2, 2, 1), home=3)
-    assert measured(survey, [Step(3, 10, 1.0), Step(2, 10, 0.0), Step(2, 10, float("nan"))]) == survey
+    survey = start_survey(Profile(2, 2, 1), home=3)
+    assert (
+        with_measured(survey, [TimedStep(3, 10, 1.0), TimedStep(2, 10, 0.0), TimedStep(2, 10, float("nan"))]) == survey
+    )
 
 
 @given(
@@ -33,11 +35,11 @@ def test_steps_of_other_sizes_and_steps_without_a_time_do_not_count() -> None:
 def test_every_size_is_measured_once_from_the_largest_down_and_then_the_way_leads_home(
     minimum: int, more: int, home: int, steps: int, others: list[int]
 ) -> None:
-    survey = began(Profile(minimum, minimum + more, steps), home=home)
+    survey = start_survey(Profile(minimum, minimum + more, steps), home=home)
     while not survey.is_measured:
         goal = survey.goal
-        strange = [Step(size, 7, 1.0) for size in others if size != goal]
-        survey = measured(survey, [*strange, *[Step(goal, 12, 0.5)] * (WARM_UP_STEPS + steps)])
+        strange = [TimedStep(size, 7, 1.0) for size in others if size != goal]
+        survey = with_measured(survey, [*strange, *[TimedStep(goal, 12, 0.5)] * (WARM_UP_STEPS + steps)])
     assert [point.size for point in survey.found] == list(range(minimum + more, minimum - 1, -1))
     assert {(point.steps, point.samples_per_s) for point in survey.found} == {(steps, 24.0)}
     assert survey.goal == home

@@ -11,31 +11,31 @@ from hypothesis import strategies as st
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.requests import (
     Action,
+    AdmissionContext,
     Answer,
-    Asked,
-    Checkpoint,
     Event,
-    Heard,
-    Ledger,
-    Measured,
+    JobRequest,
+    LeaderReplied,
     Migrate,
-    Over,
     Profile,
-    Request,
+    RequestLog,
+    RequestSubmitted,
     Resize,
+    SaveCheckpoint,
     ScaleIn,
     ScaleOut,
-    Situation,
-    Step,
-    Stop,
-    Tick,
-    Viewed,
+    StepsMeasured,
+    StopTraining,
+    TimedStep,
+    TimePassed,
+    TrainingEnded,
+    ViewChanged,
     current,
     first_answer,
     step,
 )
-from kungfu.runtime.core.requests.ledger import MOST_FORGOTTEN, REMEMBERED, refusal_of_id
 from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS
+from kungfu.runtime.core.requests.request_log import MOST_FORGOTTEN, REMEMBERED, refusal_of_id
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
@@ -52,39 +52,39 @@ class Job:
 
     view: View = field(default_factory=lambda: view(1, 0, 1))
     limits: Limits = field(default_factory=lambda: Limits(1, 4))
-    ledger: Ledger = field(default_factory=Ledger)
+    log: RequestLog = field(default_factory=RequestLog)
     told: list[ExternalRequest] = field(default_factory=list)
     now: float = 0.0
     over: str = ""
 
     def hears(self, event: Event) -> list[ExternalRequest]:
-        situation = Situation(self.view, self.limits, "elastic", {"a": 0}, PATIENCE_S, self.over, free={0: 9})
-        self.ledger, demands = step(self.ledger, event, situation, self.now)
+        context = AdmissionContext(self.view, self.limits, "elastic", {"a": 0}, PATIENCE_S, self.over, free={0: 9})
+        self.log, demands = step(self.log, event, context, self.now)
         self.told += demands
         return demands
 
     def asked(self, name: str, action: Action, *, if_view: int | None = None) -> Answer:
-        request = Request(name, action, if_view)
-        self.hears(Asked(request))
-        answer = first_answer(self.ledger, request)
+        request = JobRequest(name, action, if_view)
+        self.hears(RequestSubmitted(request))
+        answer = first_answer(self.log, request)
         assert answer is not None
         return answer
 
     def moved(self, *peers: int) -> list[ExternalRequest]:
         """Another view is in force."""
         self.view = view(self.view.version + 1, *peers)
-        return self.hears(Viewed())
+        return self.hears(ViewChanged())
 
     def trained(self, steps: int) -> list[ExternalRequest]:
         """So many steps of the size that the job has; at size n one takes 1/n s."""
         size = self.view.size
-        return self.hears(Measured((Step(size, 6, 1 / size),) * steps))
+        return self.hears(StepsMeasured((TimedStep(size, 6, 1 / size),) * steps))
 
     def state(self, name: str) -> str:
-        return self.ledger.entries[name].newest.state
+        return self.log.entries[name].newest.state
 
     def reason(self, name: str) -> str:
-        return self.ledger.entries[name].newest.reason
+        return self.log.entries[name].newest.reason
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_a_request_for_other_peers_is_carried_out_when_the_view_is_as_asked_for(
     assert job.asked("r", action) == Answer("accepted", view=1)
     assert job.told == [demand]
     job.moved(*after)
-    assert job.ledger.entries["r"].newest == Answer("carried out", view=2)
-    assert current(job.ledger) is None
+    assert job.log.entries["r"].newest == Answer("carried out", view=2)
+    assert current(job.log) is None
 
 
 def test_a_view_that_is_not_as_asked_for_may_have_a_new_leader_who_is_told_too() -> None:
@@ -133,25 +133,25 @@ def test_what_is_so_already_is_carried_out_and_the_leader_still_hears_that_it_sh
 
 def test_a_checkpoint_is_done_when_the_leader_says_so() -> None:
     job = Job()
-    job.asked("r", Checkpoint())
+    job.asked("r", SaveCheckpoint())
     assert job.moved(1) == job.told[:1], "another leader may not know of it"
-    job.hears(Heard("another"))
+    job.hears(LeaderReplied("another"))
     assert job.state("r") == "accepted"
-    job.hears(Heard("r", result="written to ckpt-4"))
+    job.hears(LeaderReplied("r", result="written to ckpt-4"))
     assert (job.state("r"), job.reason("r")) == ("carried out", "written to ckpt-4")
 
 
 def test_a_resize_is_not_done_because_the_leader_says_so() -> None:
     job = Job()
     job.asked("r", Resize(3))
-    job.hears(Heard("r"))
+    job.hears(LeaderReplied("r"))
     assert job.state("r") == "accepted"
 
 
 def test_what_the_leader_cannot_do_is_refused_with_its_reason() -> None:
     job = Job()
     job.asked("r", Resize(3))
-    job.hears(Heard("r", refusal="peer 2: ended (exit code 5)"))
+    job.hears(LeaderReplied("r", refusal="peer 2: ended (exit code 5)"))
     assert (job.state("r"), job.reason("r")) == ("refused", "peer 2: ended (exit code 5)")
     assert job.asked("s", Resize(1)).state == "accepted"
 
@@ -167,11 +167,11 @@ def test_only_one_request_is_under_way_and_the_other_hears_which() -> None:
 def test_stop_takes_the_place_of_what_is_under_way_and_is_done_when_training_is_over() -> None:
     job = Job()
     job.asked("r", Resize(3))
-    assert job.asked("s", Stop()).state == "accepted"
+    assert job.asked("s", StopTraining()).state == "accepted"
     assert (job.state("r"), job.reason("r")) == ("refused", "the job was told to stop")
-    assert "stop is under way" in job.asked("t", Stop()).reason
+    assert "stop is under way" in job.asked("t", StopTraining()).reason
     job.over = "training is over"
-    job.hears(Over())
+    job.hears(TrainingEnded())
     assert (job.state("s"), job.reason("s")) == ("carried out", "training has ended")
 
 
@@ -179,7 +179,7 @@ def test_a_job_that_ends_by_itself_refuses_what_is_under_way() -> None:
     job = Job()
     job.asked("r", Resize(3))
     job.over = "training is over"
-    job.hears(Over())
+    job.hears(TrainingEnded())
     assert (job.state("r"), job.reason("r")) == ("refused", "training is over")
 
 
@@ -187,10 +187,10 @@ def test_what_is_not_carried_out_in_time_expires_and_another_request_may_come() 
     job = Job()
     job.asked("r", Resize(3))
     job.now = PATIENCE_S
-    job.hears(Tick())
+    job.hears(TimePassed())
     assert job.state("r") == "accepted"
     job.now = PATIENCE_S + 0.1
-    job.hears(Tick())
+    job.hears(TimePassed())
     assert (job.state("r"), job.reason("r")) == (
         "expired",
         "not carried out within 60 s; the job may still come to it",
@@ -201,10 +201,10 @@ def test_what_is_not_carried_out_in_time_expires_and_another_request_may_come() 
 def test_an_id_that_was_given_to_another_request_is_refused_and_changes_nothing() -> None:
     job = Job()
     job.asked("r", Resize(3))
-    ledger = job.ledger
+    log = job.log
     answer = job.asked("r", Resize(4))
     assert answer == Answer("refused", "the id 'r' was given to another request, resize 3; choose a new one")
-    assert job.ledger == ledger
+    assert job.log == log
 
 
 def test_the_ledger_forgets_the_oldest_requests_but_never_the_one_under_way() -> None:
@@ -212,33 +212,33 @@ def test_the_ledger_forgets_the_oldest_requests_but_never_the_one_under_way() ->
     job.asked("under way", Resize(3))
     for name in range(REMEMBERED + 5):
         job.asked(str(name), Resize(9))
-    assert len(job.ledger.entries) == REMEMBERED
-    assert "under way" in job.ledger.entries
-    assert "5" not in job.ledger.entries
-    assert str(REMEMBERED + 4) in job.ledger.entries
+    assert len(job.log.entries) == REMEMBERED
+    assert "under way" in job.log.entries
+    assert "5" not in job.log.entries
+    assert str(REMEMBERED + 4) in job.log.entries
 
 
 def test_an_id_that_was_forgotten_is_never_carried_out_again() -> None:
     job = Job()
     for name in range(REMEMBERED + 5):
-        job.asked(str(name), Stop() if name == 0 else Resize(9))
-        job.hears(Heard("0", refusal="not now"))
-    told, ledger = list(job.told), job.ledger
-    assert "0" not in ledger.entries
-    for action in (Stop(), Resize(3)):
-        request = Request("0", action)
-        assert job.hears(Asked(request)) == []
-        assert refusal_of_id(job.ledger, request) == (
+        job.asked(str(name), StopTraining() if name == 0 else Resize(9))
+        job.hears(LeaderReplied("0", refusal="not now"))
+    told, log = list(job.told), job.log
+    assert "0" not in log.entries
+    for action in (StopTraining(), Resize(3)):
+        request = JobRequest("0", action)
+        assert job.hears(RequestSubmitted(request)) == []
+        assert refusal_of_id(job.log, request) == (
             "the id '0' was given to a request of this job that ended long ago; choose a new one"
         )
-    assert (job.told, job.ledger) == (told, ledger)
+    assert (job.told, job.log) == (told, log)
 
 
 def test_a_job_that_cannot_tell_any_more_whether_an_id_is_new_takes_only_stop() -> None:
-    job = Job(ledger=Ledger(forgotten="11-byte-id.\n" * MOST_FORGOTTEN))
-    assert job.hears(Asked(Request("new", Resize(3)))) == []
-    assert "takes only stop" in (refusal_of_id(job.ledger, Request("new", Resize(3))) or "")
-    assert [demand.kind for demand in job.hears(Asked(Request("end", Stop())))] == ["stop"]
+    job = Job(log=RequestLog(forgotten="11-byte-id.\n" * MOST_FORGOTTEN))
+    assert job.hears(RequestSubmitted(JobRequest("new", Resize(3)))) == []
+    assert "takes only stop" in (refusal_of_id(job.log, JobRequest("new", Resize(3))) or "")
+    assert [demand.kind for demand in job.hears(RequestSubmitted(JobRequest("end", StopTraining())))] == ["stop"]
 
 
 # ---- profiles --------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_a_profile_goes_up_and_down_through_the_sizes_and_home_again() -> None:
     assert job.state("p") == "accepted"
     assert [demand.size for demand in job.told] == [3, 2, 1, 2]
     job.moved(0, 3)
-    answer = job.ledger.entries["p"].newest
+    answer = job.log.entries["p"].newest
     assert answer.state == "carried out"
     assert [(one.size, one.samples_per_s) for one in answer.points] == [(3, 18.0), (2, 12.0), (1, 6.0)]
 
@@ -277,10 +277,10 @@ def test_a_profile_that_cannot_reach_a_size_tells_what_it_has_and_goes_home() ->
     job = Job()
     job.asked("p", Profile(1, 2, 1))
     job.trained(WARM_UP_STEPS + 1)
-    assert job.hears(Heard("p/1", refusal="it cannot be")) == [
+    assert job.hears(LeaderReplied("p/1", refusal="it cannot be")) == [
         ExternalRequest("resize", "back to the size before a profile that did not come to its end", size=2, id="p/home")
     ]
-    answer = job.ledger.entries["p"].newest
+    answer = job.log.entries["p"].newest
     assert (answer.state, answer.reason, len(answer.points)) == ("refused", "it cannot be", 1)
 
 
@@ -290,10 +290,10 @@ def test_a_profile_expires_only_when_it_makes_no_progress() -> None:
     for _ in range(12):
         job.now += 0.9 * PATIENCE_S
         job.trained(1)
-        job.hears(Tick())
+        job.hears(TimePassed())
     assert job.state("p") == "accepted"
     job.now += 1.1 * PATIENCE_S
-    assert [demand.id for demand in job.hears(Tick())] == ["p/home"]
+    assert [demand.id for demand in job.hears(TimePassed())] == ["p/home"]
     assert job.state("p") == "expired"
 
 
@@ -305,19 +305,22 @@ ACTIONS = st.one_of(
     st.builds(ScaleIn, st.lists(st.integers(0, 6), max_size=3).map(tuple)),
     st.builds(Migrate, st.integers(0, 6), st.sampled_from(["a", "b"])),
     st.builds(Profile, st.integers(0, 4), st.integers(0, 5), st.integers(0, 3)),
-    st.just(Checkpoint()),
-    st.just(Stop()),
+    st.just(SaveCheckpoint()),
+    st.just(StopTraining()),
 )
-REQUESTS = st.builds(Request, st.sampled_from("uvwxyz"), ACTIONS, st.none() | st.integers(1, 5))
+REQUESTS = st.builds(JobRequest, st.sampled_from("uvwxyz"), ACTIONS, st.none() | st.integers(1, 5))
 VIEWS = st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True)
 NAMES = st.sampled_from(["u", "v", "w/0", "w/1", "x", "y/home"])
 EVENTS = st.one_of(
-    st.builds(Asked, REQUESTS),
+    st.builds(RequestSubmitted, REQUESTS),
     VIEWS,
-    st.builds(Heard, NAMES, st.sampled_from(["", "it cannot be"])),
-    st.builds(Measured, st.lists(st.builds(Step, st.integers(1, 4), st.just(6), st.just(0.5)), max_size=9).map(tuple)),
-    st.just(Over()),
-    st.just(Tick()),
+    st.builds(LeaderReplied, NAMES, st.sampled_from(["", "it cannot be"])),
+    st.builds(
+        StepsMeasured,
+        st.lists(st.builds(TimedStep, st.integers(1, 4), st.just(6), st.just(0.5)), max_size=9).map(tuple),
+    ),
+    st.just(TrainingEnded()),
+    st.just(TimePassed()),
 )
 
 
@@ -326,7 +329,7 @@ def happens(job: Job, event: Event | list[int]) -> None:
     if isinstance(event, list):
         job.moved(*event)
     else:
-        job.over = job.over or ("training is over" if isinstance(event, Over) else "")
+        job.over = job.over or ("training is over" if isinstance(event, TrainingEnded) else "")
         job.hears(event)
 
 
@@ -336,9 +339,9 @@ def test_at_most_one_request_is_under_way_and_an_end_is_final(events: list[Event
     ended: dict[str, Answer] = {}
     for event in events:
         happens(job, event)
-        entries = job.ledger.entries
+        entries = job.log.entries
         open_ones = [name for name, entry in entries.items() if entry.newest.state == "accepted"]
-        assert open_ones == ([] if job.ledger.under_way is None else [job.ledger.under_way])
+        assert open_ones == ([] if job.log.under_way is None else [job.log.under_way])
         assert all(entries[name].newest == answer for name, answer in ended.items())
         ended |= {name: entry.newest for name, entry in entries.items() if name not in open_ones}
         assert all(entry.first.state in ("accepted", "refused") for entry in entries.values())
@@ -349,19 +352,19 @@ def test_at_most_one_request_is_under_way_and_an_end_is_final(events: list[Event
 def test_a_repeated_request_gets_the_first_answer_again_and_changes_nothing(
     events: list[Event | list[int]], data: st.DataObject
 ) -> None:
-    job, first = Job(), dict[str, tuple[Request, Answer]]()
+    job, first = Job(), dict[str, tuple[JobRequest, Answer]]()
     for event in events:
         happens(job, event)
-        if isinstance(event, Asked) and event.request.id not in first:
-            answer = first_answer(job.ledger, event.request)
+        if isinstance(event, RequestSubmitted) and event.request.id not in first:
+            answer = first_answer(job.log, event.request)
             assert answer is not None
             first[event.request.id] = event.request, answer
         if first and data.draw(st.booleans()):
             request, answer = first[data.draw(st.sampled_from(sorted(first)))]
-            ledger, told = job.ledger, len(job.told)
-            job.hears(Asked(request))
-            assert (job.ledger, len(job.told)) == (ledger, told)
-            assert first_answer(job.ledger, request) == answer
+            log, told = job.log, len(job.told)
+            job.hears(RequestSubmitted(request))
+            assert (job.log, len(job.told)) == (log, told)
+            assert first_answer(job.log, request) == answer
 
 
 @given(st.lists(EVENTS, max_size=40))

@@ -13,51 +13,51 @@ from kungfu.runtime.core.cluster import (
     Cluster,
     Command,
     Done,
-    Ended,
     Fail,
-    Finishing,
-    InForce,
     Kill,
     Lead,
-    Lost,
-    Noticed,
+    LeaderUnreachable,
+    LossReport,
     Offer,
-    Report,
+    PeerNoticed,
+    PeerProgressed,
+    PeersLost,
+    ProcessEnded,
     Rules,
-    Seen,
+    SizeWanted,
     Spawn,
     Tell,
     Tick,
-    Unled,
-    Wanted,
-    first,
+    TrainingFinished,
+    ViewStarted,
+    start_job,
 )
-from tests.runtime.core.cluster_steps import RULES, after, peer, view_of
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
 
 DIED = "peer rank=1 died during gradients"
 
 
 def training(*ids: int, rules: Rules = RULES) -> Cluster:
     """A cluster of this many peers, in its first view."""
-    events = [Seen(peer(id_), ready=True) for id_ in ids]
-    return after(first(len(ids), rules=rules, now=0.0)[0], *events, InForce(view_of(*ids)))[0]
+    events = [PeerProgressed(peer(id_), ready=True) for id_ in ids]
+    return after(start_job(len(ids), rules=rules, now=0.0)[0], *events, ViewStarted(view_of(*ids)))[0]
 
 
-def lost(id_: int, *, at: int = 40, version: int = 1, suspects: tuple[int, ...] = (), error: str = DIED) -> Lost:
-    return Lost(id_, Report(version, at, True, error, suspects))
+def lost(id_: int, *, at: int = 40, version: int = 1, suspects: tuple[int, ...] = (), error: str = DIED) -> PeersLost:
+    return PeersLost(id_, LossReport(version, at, True, error, suspects))
 
 
 def regrouped(cluster: Cluster, dead: int, *survivors: int) -> tuple[Cluster, Lead]:
     """The cluster when one of its peers has been killed and the others have reported it."""
     assert cluster.view is not None
     version = cluster.view.version
-    cluster, commands = after(cluster, Ended(dead, -9), *(lost(id_, version=version) for id_ in survivors))
+    cluster, commands = after(cluster, ProcessEnded(dead, -9), *(lost(id_, version=version) for id_ in survivors))
     (lead,) = [command for command in commands if isinstance(command, Lead)]
     return cluster, lead
 
 
 def test_the_survivors_regroup_when_all_of_them_have_reported_in_their_old_order() -> None:
-    cluster, commands = after(training(0, 1, 2), Ended(1, -9))
+    cluster, commands = after(training(0, 1, 2), ProcessEnded(1, -9))
     assert commands == [Announce(1, 1, "killed by SIGKILL")]
     cluster, commands = after(cluster, lost(2))
     assert not any(isinstance(command, Lead) for command in commands)
@@ -68,7 +68,7 @@ def test_the_survivors_regroup_when_all_of_them_have_reported_in_their_old_order
 def test_it_does_not_matter_who_is_heard_first() -> None:
     cluster, commands = after(training(0, 1, 2), lost(0), lost(2))
     assert commands == [Announce(-1, 1, DIED)]
-    _, commands = after(cluster, Ended(1, -9))
+    _, commands = after(cluster, ProcessEnded(1, -9))
     assert commands == [
         Announce(1, 1, "killed by SIGKILL"),
         Lead(view_of(0, 2, version=3), (0, 1), 3, {1: "killed by SIGKILL"}),
@@ -76,30 +76,30 @@ def test_it_does_not_matter_who_is_heard_first() -> None:
 
 
 def test_the_state_is_that_of_the_survivor_who_has_come_furthest() -> None:
-    _, commands = after(training(0, 1, 2), Ended(0, -9), lost(1, at=40), lost(2, at=41))
+    _, commands = after(training(0, 1, 2), ProcessEnded(0, -9), lost(1, at=40), lost(2, at=41))
     assert commands[-1] == Lead(view_of(1, 2, version=3), (1,), 3, {0: "killed by SIGKILL"})
 
 
 def test_replacements_are_started_when_the_survivors_train_again() -> None:
     cluster, lead = regrouped(training(0, 1, 2), 1, 0, 2)
-    cluster, commands = after(cluster, InForce(lead.view))
+    cluster, commands = after(cluster, ViewStarted(lead.view))
     assert commands == [Spawn(3)]
     assert cluster.regrouping is None
-    _, commands = after(cluster, Seen(peer(3), ready=True))
+    _, commands = after(cluster, PeerProgressed(peer(3), ready=True))
     assert [type(command) for command in commands] == [Offer]
 
 
 def test_two_that_die_in_the_same_step_are_both_replaced() -> None:
-    cluster, commands = after(training(0, 1, 2), Ended(0, -9), Ended(2, -9), lost(1))
+    cluster, commands = after(training(0, 1, 2), ProcessEnded(0, -9), ProcessEnded(2, -9), lost(1))
     lead = commands[-1]
     assert lead == Lead(view_of(1, version=3), (0,), 3, {0: "killed by SIGKILL", 2: "killed by SIGKILL"})
-    assert after(cluster, InForce(lead.view))[1] == [Spawn(3), Spawn(4)]
+    assert after(cluster, ViewStarted(lead.view))[1] == [Spawn(3), Spawn(4)]
 
 
 def test_a_survivor_that_dies_while_they_regroup_makes_them_report_anew() -> None:
     cluster, lead = regrouped(training(0, 1, 2, 3), 1, 0, 2, 3)
     version = lead.view.version
-    cluster, commands = after(cluster, Ended(0, -9))
+    cluster, commands = after(cluster, ProcessEnded(0, -9))
     assert commands == [Announce(0, version, "killed by SIGKILL")]
     cluster, commands = after(cluster, lost(2, version=version), lost(3, version=version))
     assert commands[-1] == Lead(
@@ -114,8 +114,8 @@ def test_a_report_of_the_view_before_says_nothing_of_the_new_one() -> None:
 
 def test_when_the_one_who_is_to_lead_is_gone_another_one_leads() -> None:
     cluster, lead = regrouped(training(0, 1, 2), 1, 0, 2)
-    cluster, _ = after(cluster, Ended(0, -9))
-    cluster, commands = after(cluster, Unled(lead.view))
+    cluster, _ = after(cluster, ProcessEnded(0, -9))
+    cluster, commands = after(cluster, LeaderUnreachable(lead.view))
     assert commands == []
     _, commands = after(cluster, Tick())
     assert isinstance(commands[-1], Lead)
@@ -124,11 +124,11 @@ def test_when_the_one_who_is_to_lead_is_gone_another_one_leads() -> None:
 
 def test_one_that_lives_and_does_not_answer_when_it_is_to_lead_is_ended_and_another_one_leads() -> None:
     cluster, lead = regrouped(training(0, 1, 2), 1, 0, 2)
-    cluster, commands = after(cluster, Unled(lead.view), Unled(lead.view), Tick())
+    cluster, commands = after(cluster, LeaderUnreachable(lead.view), LeaderUnreachable(lead.view), Tick())
     (kill,) = commands
     assert isinstance(kill, Kill)
     assert (kill.peer, kill.reason) == (0, "it did not answer when it was to lead view 3")
-    _, commands = after(cluster, Ended(0, -9))
+    _, commands = after(cluster, ProcessEnded(0, -9))
     assert isinstance(commands[-1], Lead)
     assert commands[-1].view.ids == (2,)
 
@@ -146,7 +146,7 @@ def test_who_does_not_report_is_killed_sooner_when_an_error_names_it() -> None:
 
 
 def test_nobody_is_killed_for_being_late_while_nobody_has_lost_anybody() -> None:
-    cluster, _ = after(training(0, 1, 2), Ended(1, -9), now=5.0)
+    cluster, _ = after(training(0, 1, 2), ProcessEnded(1, -9), now=5.0)
     assert after(cluster, Tick(), now=1e6)[1] == [], "the others may be far from their next step"
 
 
@@ -156,20 +156,20 @@ def test_the_only_one_left_goes_on_alone() -> None:
 
 
 def test_without_a_survivor_the_job_fails_for_the_first_and_tells_of_all() -> None:
-    _, commands = after(training(0, 1), Ended(0, 1), Ended(1, 1))
+    _, commands = after(training(0, 1), ProcessEnded(0, 1), ProcessEnded(1, 1))
     assert commands[-1] == Fail(0, "exit code 1", others={1: "exit code 1"})
 
 
 def test_a_survivor_that_holds_no_state_cannot_go_on() -> None:
-    cluster, _ = after(training(0, 1), Ended(0, -9))
-    _, commands = after(cluster, Lost(1, Report(1, 0, False, DIED)))
+    cluster, _ = after(training(0, 1), ProcessEnded(0, -9))
+    _, commands = after(cluster, PeersLost(1, LossReport(1, 0, False, DIED)))
     (failed,) = [command for command in commands if isinstance(command, Fail)]
     assert failed.peer == 0
     assert failed.reason.startswith("killed by SIGKILL, and no survivor holds the state of the job: ")
 
 
 def test_a_loss_before_the_first_view_fails_the_job() -> None:
-    cluster, _ = first(2, rules=RULES, now=0.0)
+    cluster, _ = start_job(2, rules=RULES, now=0.0)
     assert after(cluster, lost(0, version=0, error="no room"))[1] == [Fail(0, "no room", kind="loss")]
 
 
@@ -180,12 +180,12 @@ def test_when_the_budget_is_spent_the_survivors_go_on_without_replacement() -> N
     rules = Rules(RULES.deadlines, Budgets(failures=0))
     cluster, lead = regrouped(training(0, 1, 2, rules=rules), 1, 0, 2)
     assert lead.target == 0
-    assert after(cluster, InForce(lead.view))[1] == []
+    assert after(cluster, ViewStarted(lead.view))[1] == []
 
 
 def test_fewer_than_the_minimum_with_the_budget_spent_ends_the_job() -> None:
     rules = Rules(RULES.deadlines, Budgets(failures=0), minimum=3)
-    _, commands = after(training(0, 1, 2, rules=rules), Ended(1, -9), lost(0), lost(2))
+    _, commands = after(training(0, 1, 2, rules=rules), ProcessEnded(1, -9), lost(0), lost(2))
     assert isinstance(commands[-1], Fail)
     assert commands[-1].reason == (
         "killed by SIGKILL; 2 peers would be left, fewer than --min 3, and the budget for replacements is spent"
@@ -194,19 +194,19 @@ def test_fewer_than_the_minimum_with_the_budget_spent_ends_the_job() -> None:
 
 def test_failures_and_preemptions_have_budgets_of_their_own() -> None:
     rules = Rules(RULES.deadlines, Budgets(failures=0, preemptions=1))
-    cluster, commands = after(training(0, 1, 2, rules=rules), Ended(1, -15), lost(0), lost(2))
+    cluster, commands = after(training(0, 1, 2, rules=rules), ProcessEnded(1, -15), lost(0), lost(2))
     assert isinstance(commands[-1], Lead)
-    assert after(cluster, InForce(commands[-1].view))[1] == [Spawn(3)], "a peer that SIGTERM ended was preempted"
+    assert after(cluster, ViewStarted(commands[-1].view))[1] == [Spawn(3)], "a peer that SIGTERM ended was preempted"
 
 
 def test_a_replacement_that_never_trains_is_started_thrice_and_no_more() -> None:
     cluster, lead = regrouped(training(0, 1), 1, 0)
-    cluster, commands = after(cluster, InForce(lead.view))
+    cluster, commands = after(cluster, ViewStarted(lead.view))
     for id_ in (2, 3):
         assert commands == [Spawn(id_)]
-        cluster, commands = after(cluster, Ended(id_, 1))
+        cluster, commands = after(cluster, ProcessEnded(id_, 1))
         commands = [command for command in commands if not isinstance(command, Announce)]
-    cluster, commands = after(cluster, Ended(4, 1))
+    cluster, commands = after(cluster, ProcessEnded(4, 1))
     (offer,) = [command for command in commands if isinstance(command, Offer)]
     assert offer.prepared.missing == (4,)
     assert "3 replacements in a row never trained" in offer.prepared.reason
@@ -227,7 +227,7 @@ def test_views_that_break_before_they_train_are_not_formed_for_ever() -> None:
 def test_views_that_nobody_could_be_admitted_to_did_not_break() -> None:
     cluster, lead = regrouped(training(*range(10)), 9, *range(9))
     for dead in range(8):  # each of them dies when it is to lead
-        cluster, commands = after(cluster, Ended(dead, -9), Unled(lead.view), Tick())
+        cluster, commands = after(cluster, ProcessEnded(dead, -9), LeaderUnreachable(lead.view), Tick())
         (lead,) = [command for command in commands if isinstance(command, Lead)]
     assert lead.view.ids == (8,)
 
@@ -236,22 +236,22 @@ def test_views_that_nobody_could_be_admitted_to_did_not_break() -> None:
 
 
 def test_a_peer_that_is_given_notice_is_let_go_by_the_leader_and_replaced() -> None:
-    cluster, commands = after(training(0, 1, 2), Noticed(1), Noticed(1))
+    cluster, commands = after(training(0, 1, 2), PeerNoticed(1), PeerNoticed(1))
     assert commands == [Tell(view_of(0, 1, 2), ExternalRequest("notice", "preemption notice", 3, (1,)))]
-    _, commands = after(cluster, Wanted(4))
+    _, commands = after(cluster, SizeWanted(4))
     assert commands == [Spawn(3)], "the leader counts the one who leaves"
 
 
 def test_a_notice_is_told_again_to_those_who_have_lost_their_leader() -> None:
-    cluster, _ = after(training(0, 1, 2), Noticed(1), Ended(0, -9))
+    cluster, _ = after(training(0, 1, 2), PeerNoticed(1), ProcessEnded(0, -9))
     cluster, commands = after(cluster, lost(1), lost(2))
     assert isinstance(commands[-1], Lead)
-    _, commands = after(cluster, InForce(commands[-1].view))
+    _, commands = after(cluster, ViewStarted(commands[-1].view))
     assert [type(command) for command in commands] == [Spawn, Tell]
 
 
 def test_a_peer_that_dies_after_its_notice_is_counted_once() -> None:
-    cluster, _ = after(training(0, 1), Noticed(1), Ended(1, -9), lost(0))
+    cluster, _ = after(training(0, 1), PeerNoticed(1), ProcessEnded(1, -9), lost(0))
     assert (cluster.losses.preemptions, cluster.losses.failures) == (1, 0)
 
 
@@ -259,13 +259,13 @@ def test_a_peer_that_dies_after_its_notice_is_counted_once() -> None:
 
 
 def test_scripts_that_end_together_without_a_word_miss_nobody() -> None:
-    cluster, commands = after(training(0, 1), Ended(0, 0))
+    cluster, commands = after(training(0, 1), ProcessEnded(0, 0))
     assert all(isinstance(command, Announce) for command in commands)
     assert cluster.regrouping is None
 
 
 def test_a_script_that_ends_while_the_others_train_is_lost_to_them() -> None:
-    cluster, _ = after(training(0, 1, 2), Ended(1, 0), lost(0), lost(2))
+    cluster, _ = after(training(0, 1, 2), ProcessEnded(1, 0), lost(0), lost(2))
     assert cluster.regrouping is not None
     assert cluster.regrouping.lost == {1: "its script ended (exit code 0) while the others trained"}
     assert cluster.losses.failures == 1
@@ -275,28 +275,32 @@ def test_a_script_that_ends_while_the_others_train_is_lost_to_them() -> None:
 
 
 def test_a_leader_that_dies_when_the_others_are_through_fails_no_job() -> None:
-    through = [Finishing(id_, leaving=False) for id_ in (1, 2)]
-    cluster, commands = after(training(0, 1, 2), *through, Ended(0, -9))
+    through = [TrainingFinished(id_, leaving=False) for id_ in (1, 2)]
+    cluster, commands = after(training(0, 1, 2), *through, ProcessEnded(0, -9))
     assert commands == [Announce(0, 1, "killed by SIGKILL")]
-    assert after(cluster, Ended(1, 0), Ended(2, 0))[1] == [Done()]
-    alone, _ = after(training(0, 1), Finishing(1, leaving=False), Ended(1, 0))
-    assert after(alone, Ended(0, -9))[1][-1] == Done()
-    assert after(alone, Ended(0, 1))[1][-1] == Fail(0, "exit code 1, after its training was over"), "its script failed"
+    assert after(cluster, ProcessEnded(1, 0), ProcessEnded(2, 0))[1] == [Done()]
+    alone, _ = after(training(0, 1), TrainingFinished(1, leaving=False), ProcessEnded(1, 0))
+    assert after(alone, ProcessEnded(0, -9))[1][-1] == Done()
+    assert after(alone, ProcessEnded(0, 1))[1][-1] == Fail(0, "exit code 1, after its training was over"), (
+        "its script failed"
+    )
 
 
 def test_who_did_not_hear_the_leaders_last_word_ends_alone_whatever_the_job_needs_to_train() -> None:
     rules = Rules(RULES.deadlines, Budgets(failures=0), minimum=2)
-    cluster, _ = after(training(0, 1, 2, rules=rules), Ended(0, -9), lost(2))
-    cluster, commands = after(cluster, Finishing(1, leaving=False), Tick())
+    cluster, _ = after(training(0, 1, 2, rules=rules), ProcessEnded(0, -9), lost(2))
+    cluster, commands = after(cluster, TrainingFinished(1, leaving=False), Tick())
     assert commands == [Lead(view_of(2, version=3), (0,), 0, {0: "killed by SIGKILL"})]
 
 
 def test_nobody_is_replaced_when_others_are_through() -> None:
-    cluster, commands = after(training(0, 1, 2), Ended(0, -9), lost(2), Finishing(1, leaving=False), Tick())
+    cluster, commands = after(
+        training(0, 1, 2), ProcessEnded(0, -9), lost(2), TrainingFinished(1, leaving=False), Tick()
+    )
     lead = commands[-1]
     assert isinstance(lead, Lead)
     assert lead.target == 0
-    assert after(cluster, InForce(lead.view))[1] == []
+    assert after(cluster, ViewStarted(lead.view))[1] == []
 
 
 # ---- any history ----------------------------------------------------------------------------------------------------
@@ -308,7 +312,7 @@ def test_whatever_is_killed_whenever_somebody_leads_or_the_job_ends(data: st.Dat
     waiting: dict[int, int] = dict.fromkeys(alive, 1)  # the version that a peer trains in or tries to enter
     view, leads = view_of(*alive), list[Lead]()
     for id_ in data.draw(st.lists(st.sampled_from(sorted(alive)), min_size=1, unique=True)):
-        cluster, commands = after(cluster, Ended(id_, -9))
+        cluster, commands = after(cluster, ProcessEnded(id_, -9))
         alive.discard(id_)
         leads += [command for command in commands if isinstance(command, Lead)]
         if not alive:
@@ -324,26 +328,26 @@ def test_whatever_is_killed_whenever_somebody_leads_or_the_job_ends(data: st.Dat
         assert leads[-1].view.version > view.version
         assert [lead.view.version for lead in leads] == sorted({lead.view.version for lead in leads})
     if leads and set(leads[-1].view.ids) == alive:
-        cluster, commands = after(cluster, InForce(leads[-1].view))
+        cluster, commands = after(cluster, ViewStarted(leads[-1].view))
         assert len([command for command in commands if isinstance(command, Spawn)]) == size - len(alive)
 
 
 @pytest.mark.parametrize("suspects", [(), (1,)])
 def test_a_report_of_somebody_who_is_not_in_the_view_changes_nothing(suspects: tuple[int, ...]) -> None:
-    cluster, _ = after(training(0, 1), Wanted(3), Seen(peer(2), ready=True))
-    assert after(cluster, Lost(2, Report(2, 0, False, DIED, suspects))) == (cluster, [])
+    cluster, _ = after(training(0, 1), SizeWanted(3), PeerProgressed(peer(2), ready=True))
+    assert after(cluster, PeersLost(2, LossReport(2, 0, False, DIED, suspects))) == (cluster, [])
 
 
 def test_a_joiner_that_holds_a_view_up_until_its_deadline_is_ended_and_offered_no_more() -> None:
-    cluster, _ = after(training(0, 1), Wanted(3), Seen(peer(2), ready=True))
-    late = Report(1, 40, True, "waited 10 s for peer 2, about to join and had no answer", (2,), late=True)
-    cluster, commands = after(cluster, Lost(0, late))
+    cluster, _ = after(training(0, 1), SizeWanted(3), PeerProgressed(peer(2), ready=True))
+    late = LossReport(1, 40, True, "waited 10 s for peer 2, about to join and had no answer", (2,), late=True)
+    cluster, commands = after(cluster, PeersLost(0, late))
     assert Kill(2, late.error) in commands
-    cluster, commands = after(cluster, Lost(1, late))
+    cluster, commands = after(cluster, PeersLost(1, late))
     (lead,) = commands
     assert isinstance(lead, Lead)
     assert (lead.view.ids, lead.target) == ((0, 1), 0)
-    cluster, commands = after(cluster, InForce(lead.view), Ended(2, -9))
+    cluster, commands = after(cluster, ViewStarted(lead.view), ProcessEnded(2, -9))
     (offer,) = commands
     assert isinstance(offer, Offer)
     assert offer.prepared.ready == ()
@@ -352,17 +356,17 @@ def test_a_joiner_that_holds_a_view_up_until_its_deadline_is_ended_and_offered_n
 
 def test_a_replacement_that_stalls_is_replaced_itself() -> None:
     cluster, lead = regrouped(training(0, 1), 1, 0)
-    cluster, _ = after(cluster, InForce(lead.view), Seen(peer(2), ready=True))
-    late = Report(lead.view.version + 1, 40, True, "waited 10 s for rank 1", (2,), late=True)
-    cluster, commands = after(cluster, Lost(0, late))
+    cluster, _ = after(cluster, ViewStarted(lead.view), PeerProgressed(peer(2), ready=True))
+    late = LossReport(lead.view.version + 1, 40, True, "waited 10 s for rank 1", (2,), late=True)
+    cluster, commands = after(cluster, PeersLost(0, late))
     assert [one for one in commands if isinstance(one, Kill | Spawn)] == [Kill(2, late.error), Spawn(3, over=(2,))]
 
 
 def test_a_peer_that_dies_when_it_was_just_let_go_breaks_no_view() -> None:
-    cluster, _ = after(training(0, 1, 2), Ended(2, -9))
-    cluster, _ = after(cluster, InForce(view_of(0, 1, version=2)))
+    cluster, _ = after(training(0, 1, 2), ProcessEnded(2, -9))
+    cluster, _ = after(cluster, ViewStarted(view_of(0, 1, version=2)))
     assert cluster.regrouping is None, "nobody of the view without it will ever report"
-    _, commands = after(cluster, Wanted(3), Seen(peer(3), ready=True))
+    _, commands = after(cluster, SizeWanted(3), PeerProgressed(peer(3), ready=True))
     assert [type(command) for command in commands] == [Spawn, Offer]
 
 

@@ -12,13 +12,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster.events import Announce, Command, Fail, InForce, Kill, Lead, Lost, Report
-from kungfu.runtime.core.cluster.starting import dismissed, gathered, given_up, spawned
-from kungfu.runtime.core.cluster.state import Cluster, Losses, Outcome, Regrouping
+from kungfu.runtime.core.cluster.events import Announce, Command, Fail, Kill, Lead, LossReport, PeersLost, ViewStarted
+from kungfu.runtime.core.cluster.joiners import dismiss, give_up, offer_if_ready, spawn
+from kungfu.runtime.core.cluster.state import Cluster, Losses, Regrouping, Transition
 from kungfu.runtime.core.exit import described
 from kungfu.runtime.core.view import View
 
-__all__ = ["QUIT", "again", "begun", "late_to_regroup", "member_died", "reported", "resumed", "unled", "with_failures"]
+__all__ = [
+    "QUIT",
+    "kill_late_members",
+    "on_leader_unreachable",
+    "on_member_lost",
+    "on_peers_lost",
+    "on_view_started",
+    "resume",
+    "retry",
+    "with_failures",
+]
 
 # Of a peer without which the others could not go on.
 QUIT = "its script ended (exit code 0) while the others trained"
@@ -33,7 +43,7 @@ _NO_HOLDER = (
 STUCK = 6
 
 
-def member_died(cluster: Cluster, peer: int, how: str, now: float) -> Outcome:
+def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transition:
     """A peer of the view is gone; the others are told, and what they report decides."""
     assert cluster.view is not None
     version = max(cluster.view.version, cluster.regrouping.version if cluster.regrouping else 0)
@@ -61,7 +71,7 @@ def _nobody_left(cluster: Cluster) -> Fail | None:
     return Fail(root, why, others=dict(rest))
 
 
-def reported(cluster: Cluster, event: Lost, now: float) -> Outcome:
+def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
     """A peer says that it lost others."""
     peer, report = event.peer, event.report
     if peer not in cluster.alive:
@@ -88,11 +98,11 @@ def reported(cluster: Cluster, event: Lost, now: float) -> Outcome:
     return cluster, [*announced, *kills, *commands]
 
 
-def _stalled(cluster: Cluster, report: Report, now: float) -> Outcome:
+def _stalled(cluster: Cluster, report: LossReport, now: float) -> Transition:
     """Lets joiners go that held a view up until its deadline; those that died are heard of by their ends."""
     commands: list[Command] = []
     for peer in sorted(set(report.suspects) & set(cluster.starting)) if report.late else ():
-        cluster, more = given_up(cluster, peer, report.error, now)
+        cluster, more = give_up(cluster, peer, report.error, now)
         commands += more
     return cluster, commands
 
@@ -110,7 +120,7 @@ def _how_quit(cluster: Cluster, peer: int) -> str:
     return QUIT if departure is None else described(departure.exit)
 
 
-def _formed(cluster: Cluster, now: float) -> Outcome:
+def _formed(cluster: Cluster, now: float) -> Transition:
     """The next view, once everybody who lives has reported."""
     regrouping, members = cluster.regrouping, cluster.members
     assert regrouping is not None
@@ -134,7 +144,7 @@ def _lead(cluster: Cluster, view: View) -> Lead:
     return Lead(view, sources, view.size + coming if coming else 0, regrouping.lost)
 
 
-def resumed(cluster: Cluster, now: float) -> Outcome:
+def resume(cluster: Cluster, now: float) -> Transition:
     """The same regrouping, decided upon by another agent: what was announced, and who was admitted, is said again."""
     regrouping = cluster.regrouping
     assert regrouping is not None
@@ -149,7 +159,7 @@ def resumed(cluster: Cluster, now: float) -> Outcome:
     return cluster, [*gone, *commands]
 
 
-def unled(cluster: Cluster, view: View) -> Outcome:
+def on_leader_unreachable(cluster: Cluster, view: View) -> Transition:
     """The view has no leader: its members still wait, and another one is formed when it is clear who lives."""
     regrouping, leader = cluster.regrouping, view.ids[0]
     if regrouping is None or regrouping.formed != view:
@@ -164,7 +174,7 @@ def unled(cluster: Cluster, view: View) -> Outcome:
     return replace(cluster, regrouping=regrouping), [Kill(leader, why)]
 
 
-def again(cluster: Cluster, now: float) -> Outcome:
+def retry(cluster: Cluster, now: float) -> Transition:
     """Forms a view if all who live have reported, and none is formed yet."""
     return (cluster, []) if cluster.regrouping is None else _formed(cluster, now)
 
@@ -192,7 +202,7 @@ def _trained(cluster: Cluster) -> bool:
     return cluster.view is not None and bool(cluster.processes.finished & set(cluster.view.ids))
 
 
-def _furthest(reports: Mapping[int, Report], members: tuple[int, ...]) -> list[int]:
+def _furthest(reports: Mapping[int, LossReport], members: tuple[int, ...]) -> list[int]:
     """Of those who hold the state, the ones furthest on: they need nothing from each other."""
     holders = [peer for peer in members if peer in reports and reports[peer].holds]
     done = max(reports[peer].step for peer in holders)
@@ -212,7 +222,7 @@ def _replaced(cluster: Cluster) -> tuple[int, ...]:
     return failed[over_failures:] + taken[over_preemptions:]
 
 
-def begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
+def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
     """A view trains. If it is that of survivors, the lost are replaced now, beside the training."""
     fresh = {peer for peer in event.view.ids if peer in cluster.starting}
     starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in fresh}
@@ -223,13 +233,13 @@ def begun(cluster: Cluster, event: InForce, now: float) -> Outcome:
     over = replace(cluster, regrouping=None)
     if regrouping is None or _untouched(regrouping, event.view):
         if fresh:  # what was under way has come to its end; more were started than could be used
-            return dismissed(over, starting, "the job has as many peers as it wanted")
+            return dismiss(over, starting, "the job has as many peers as it wanted")
         # Who is ready was offered to a leader that may have left with the offer.
-        return gathered(over) if regrouping or led_anew else (over, [])
+        return offer_if_ready(over) if regrouping or led_anew else (over, [])
     if regrouping.formed is None or event.view.version < regrouping.formed.version:
         return cluster, []  # the leader's last word before it lost somebody: its members have yet to report
-    cluster, spawns = spawned(over, replaced, now)
-    cluster, offers = gathered(cluster)
+    cluster, spawns = spawn(over, replaced, now)
+    cluster, offers = offer_if_ready(cluster)
     return cluster, [*spawns, *offers]
 
 
@@ -238,7 +248,7 @@ def _untouched(regrouping: Regrouping, view: View) -> bool:
     return not regrouping.reports and view.version > regrouping.version and regrouping.lost.keys().isdisjoint(view.ids)
 
 
-def late_to_regroup(cluster: Cluster, now: float) -> Outcome:
+def kill_late_members(cluster: Cluster, now: float) -> Transition:
     """Ends members that ought to have reported by now. Those whom an error names are given less time."""
     regrouping = cluster.regrouping
     if regrouping is None or regrouping.formed is not None or not regrouping.reports:
@@ -259,7 +269,7 @@ def late_to_regroup(cluster: Cluster, now: float) -> Outcome:
     return replace(cluster, regrouping=regrouping), kills
 
 
-def _without(cluster: Cluster, strayed: list[int], now: float) -> Outcome:
+def _without(cluster: Cluster, strayed: list[int], now: float) -> Transition:
     """The others missed those who left their training loops, and go on: what they still do is their own affair."""
     commands: list[Command] = []
     for peer in strayed:
@@ -267,6 +277,6 @@ def _without(cluster: Cluster, strayed: list[int], now: float) -> Outcome:
         departure = losses.exiting[peer]
         gone = replace(departure, exit=replace(departure.exit, kind="exit"), since=now)
         losses = replace(with_failures(losses, [peer]), exiting={**losses.exiting, peer: gone})
-        cluster, more = member_died(replace(cluster, losses=losses), peer, described(departure.exit), now)
+        cluster, more = on_member_lost(replace(cluster, losses=losses), peer, described(departure.exit), now)
         commands += more
     return cluster, commands

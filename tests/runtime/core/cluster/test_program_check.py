@@ -7,43 +7,43 @@ from kungfu.runtime.core.cluster import (
     Announce,
     Cluster,
     Compare,
-    Differs,
-    Ended,
     Fail,
     Form,
-    InForce,
     Kill,
+    LeaderTookOver,
+    LossReport,
     Offer,
+    PeerProgressed,
+    ProcessEnded,
+    ProgramDiffers,
     Remark,
-    Report,
-    Seen,
+    SizeWanted,
     Spawn,
-    TakenOver,
     Tick,
-    Wanted,
-    first,
+    ViewStarted,
+    start_job,
     step,
 )
-from kungfu.runtime.core.cluster.events import Lost
+from kungfu.runtime.core.cluster.events import PeersLost
 from kungfu.runtime.core.identity import Identity
 from kungfu.runtime.core.view import View
-from tests.runtime.core.cluster_steps import RULES, after, peer
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer
 
 USUAL = "2 threads, one processor"
 WHY = "its program is not that of the job"
 
 
-def ready(id_: int, program: str = "p", machine: str = USUAL) -> Seen:
-    return Seen(peer(id_), ready=True, identity=Identity(program, machine))
+def ready(id_: int, program: str = "p", machine: str = USUAL) -> PeerProgressed:
+    return PeerProgressed(peer(id_), ready=True, identity=Identity(program, machine))
 
 
 def started(size: int) -> Cluster:
-    return first(size, rules=RULES, now=0.0)[0]
+    return start_job(size, rules=RULES, now=0.0)[0]
 
 
 def training(*ids: int) -> Cluster:
     view = View(1, tuple(peer(id_) for id_ in ids))
-    return after(started(len(ids)), *(ready(id_) for id_ in ids), InForce(view))[0]
+    return after(started(len(ids)), *(ready(id_) for id_ in ids), ViewStarted(view))[0]
 
 
 # ---- the first peers -----------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def test_first_peers_of_one_program_form_their_view_at_once() -> None:
 def test_first_peers_that_differ_are_compared_and_the_job_ends_with_2_and_the_reason() -> None:
     cluster, commands = after(started(3), ready(1), ready(2, "other"), ready(0))
     assert commands == [Compare((peer(0),), peer(2))], "with the first peer, when all are ready"
-    (failed,) = after(cluster, Differs(2, "policies: peer 0 has a + b, peer 2 has b + a"))[1]
+    (failed,) = after(cluster, ProgramDiffers(2, "policies: peer 0 has a + b, peer 2 has b + a"))[1]
     assert isinstance(failed, Fail)
     assert failed.code == 2
     assert failed.reason == (
@@ -74,64 +74,64 @@ def test_machines_that_differ_are_told_with_the_first_view() -> None:
 
 
 def test_a_joiner_of_the_same_program_is_offered() -> None:
-    cluster, _ = after(training(0, 1), Wanted(3))
+    cluster, _ = after(training(0, 1), SizeWanted(3))
     _, commands = after(cluster, ready(2))
     assert [type(one) for one in commands] == [Offer]
 
 
 def test_a_joiner_that_differs_is_compared_with_those_who_train_and_offered_to_nobody() -> None:
-    cluster, commands = after(training(0, 1), Wanted(3), ready(2, "other"))
+    cluster, commands = after(training(0, 1), SizeWanted(3), ready(2, "other"))
     assert commands == [Spawn(2), Compare((peer(0), peer(1)), peer(2))]
     assert after(cluster, Tick())[1] == []
 
 
 def test_it_is_dismissed_with_the_reason_and_the_leader_goes_on_without_it() -> None:
-    cluster, _ = after(training(0, 1), Wanted(4), ready(2, "other"), ready(3))
-    cluster, commands = after(cluster, Differs(2, "model: peer 0 has x, peer 2 has y"))
+    cluster, _ = after(training(0, 1), SizeWanted(4), ready(2, "other"), ready(3))
+    cluster, commands = after(cluster, ProgramDiffers(2, "model: peer 0 has x, peer 2 has y"))
     kill, offer = commands
     assert kill == Kill(2, f"{WHY}: model: peer 0 has x, peer 2 has y")
     assert isinstance(offer, Offer)
     assert offer.prepared == Prepared((peer(3),), (2,), f"peer 2: {WHY}", offer.prepared.parts)
-    assert after(cluster, Ended(2, -9))[1] == [], "nobody waits for it, and nobody comes in its place"
+    assert after(cluster, ProcessEnded(2, -9))[1] == [], "nobody waits for it, and nobody comes in its place"
 
 
 def test_whoever_asks_again_gets_another_try() -> None:
-    cluster, _ = after(training(0, 1), Wanted(3), ready(2, "other"), Differs(2, "how"), Ended(2, -9))
-    assert after(cluster, Wanted(3))[1] == [Spawn(3)]
+    cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"), ProgramDiffers(2, "how"), ProcessEnded(2, -9))
+    assert after(cluster, SizeWanted(3))[1] == [Spawn(3)]
 
 
 def test_a_replacement_that_differs_is_not_replaced_again() -> None:
     """The job lost peer 1, and its policy file was edited since it began."""
-    report = Report(1, 5, holds=True, error="lost rank 1")
-    cluster, commands = after(training(0, 1), Ended(1, -9), Lost(0, report))
+    report = LossReport(1, 5, holds=True, error="lost rank 1")
+    cluster, commands = after(training(0, 1), ProcessEnded(1, -9), PeersLost(0, report))
     assert isinstance(commands[0], Announce)
-    cluster, commands = after(cluster, InForce(View(3, (peer(0),))))
+    cluster, commands = after(cluster, ViewStarted(View(3, (peer(0),))))
     assert commands == [Spawn(2)]
-    cluster, commands = after(cluster, ready(2, "edited"), Differs(2, "how"))
+    cluster, commands = after(cluster, ready(2, "edited"), ProgramDiffers(2, "how"))
     assert [type(one) for one in commands] == [Compare, Kill, Offer]
-    assert after(cluster, Ended(2, -9), Tick())[1] == []
+    assert after(cluster, ProcessEnded(2, -9), Tick())[1] == []
 
 
 def test_a_joiner_that_ends_while_it_is_compared_is_missing_as_any_other_is() -> None:
-    cluster, _ = after(training(0, 1), Wanted(3), ready(2, "other"))
-    cluster, commands = after(cluster, Ended(2, 1))
+    cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"))
+    cluster, commands = after(cluster, ProcessEnded(2, 1))
     assert [type(one) for one in commands] == [Announce, Offer]
-    assert after(cluster, Differs(2, "how"))[1] == []
+    assert after(cluster, ProgramDiffers(2, "how"))[1] == []
 
 
 def test_who_takes_over_compares_again() -> None:
-    cluster, _ = after(training(0, 1), Wanted(3), ready(2, "other"))
-    assert Compare((peer(0), peer(1)), peer(2)) in after(cluster, TakenOver())[1]
+    cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"))
+    assert Compare((peer(0), peer(1)), peer(2)) in after(cluster, LeaderTookOver())[1]
 
 
 def test_a_joiner_that_is_never_compared_is_late() -> None:
-    cluster, _ = after(training(0, 1), Wanted(3), ready(2, "other"))
+    cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"))
     commands = step(cluster, Tick(), 102.0)[1]
     assert [type(one) for one in commands] == [Kill, Offer]
 
 
 def test_a_joiner_of_another_machine_is_told_and_joins() -> None:
-    cluster, _ = after(training(0, 1), Wanted(3))
+    cluster, _ = after(training(0, 1), SizeWanted(3))
     remark, offer = after(cluster, ready(2, machine="8 threads"))[1]
     assert remark == Remark(USUAL, {2: "8 threads"})
     assert isinstance(offer, Offer)

@@ -13,102 +13,107 @@ from kungfu.runtime.core.cluster import (
     Announce,
     Cluster,
     Done,
-    Ended,
     Event,
     Fail,
-    Finishing,
-    HostIn,
+    HostJoined,
     HostLost,
     HostNoticed,
     Hosts,
-    InForce,
     Kill,
     Lead,
-    Lost,
-    Noticed,
+    LeaderTookOver,
+    LossReport,
     Offer,
+    PeerNoticed,
+    PeerProgressed,
+    PeersLost,
+    ProcessEnded,
     Release,
-    Report,
-    Seen,
+    SizeWanted,
     Spawn,
-    TakenOver,
     Tell,
     Tick,
-    Wanted,
-    carries_on,
-    first,
+    TrainingFinished,
+    ViewStarted,
     free_slots,
+    has_majority,
+    start_job,
     step,
 )
-from kungfu.runtime.core.cluster.hosts import AVOIDED_S
-from tests.runtime.core.cluster_steps import RULES, after, peer, view_of
+from kungfu.runtime.core.cluster.placement import AVOIDED_S
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
 
 NO_SLOT = "no host has a free slot"
 
 
 def training(size: int, *slots: int) -> Cluster:
     """A cluster of this many peers in its first view, on hosts with so many slots."""
-    cluster, commands = first(size, rules=RULES, now=0.0, hosts=Hosts(dict(enumerate(slots))))
+    cluster, commands = start_job(size, rules=RULES, now=0.0, hosts=Hosts(dict(enumerate(slots))))
     spawns = [command for command in commands if isinstance(command, Spawn)]
     assert len(spawns) == size
-    events = [Seen(peer(spawn.peer), ready=True) for spawn in spawns]
-    return after(cluster, *events, InForce(view_of(*range(size))))[0]
+    events = [PeerProgressed(peer(spawn.peer), ready=True) for spawn in spawns]
+    return after(cluster, *events, ViewStarted(view_of(*range(size))))[0]
 
 
-def report(version: int = 1, step_: int = 40) -> Report:
-    return Report(version, step_, True, "peer rank=0 died during gradients")
+def report(version: int = 1, step_: int = 40) -> LossReport:
+    return LossReport(version, step_, True, "peer rank=0 died during gradients")
 
 
 def test_the_slot_that_a_straggler_was_let_go_from_is_avoided_for_a_while_when_there_is_another() -> None:
-    evicted, left = Finishing(1, leaving=True), InForce(view_of(0, 2, version=2))
-    cluster, _ = after(training(3, 2, 2), evicted, left, Ended(1, 0), now=10.0)
-    assert after(cluster, Wanted(3), now=20.0)[1] == [Spawn(3, 1)]
-    assert after(cluster, Wanted(4), now=20.0)[1] == [Spawn(3, 1), Spawn(4, 0)], "there is no other"
-    assert after(cluster, Wanted(3), now=10.0 + AVOIDED_S)[1] == [Spawn(3, 0)], "a while is over"
+    evicted, left = TrainingFinished(1, leaving=True), ViewStarted(view_of(0, 2, version=2))
+    cluster, _ = after(training(3, 2, 2), evicted, left, ProcessEnded(1, 0), now=10.0)
+    assert after(cluster, SizeWanted(3), now=20.0)[1] == [Spawn(3, 1)]
+    assert after(cluster, SizeWanted(4), now=20.0)[1] == [Spawn(3, 1), Spawn(4, 0)], "there is no other"
+    assert after(cluster, SizeWanted(3), now=10.0 + AVOIDED_S)[1] == [Spawn(3, 0)], "a while is over"
 
 
 def test_the_slot_of_a_peer_that_was_taken_away_is_not_avoided() -> None:
-    away = [Noticed(1), Finishing(1, leaving=True), InForce(view_of(0, 2, version=2)), Ended(1, 0)]
+    away = [
+        PeerNoticed(1),
+        TrainingFinished(1, leaving=True),
+        ViewStarted(view_of(0, 2, version=2)),
+        ProcessEnded(1, 0),
+    ]
     cluster, _ = after(training(3, 2, 2), *away, now=10.0)
-    assert Spawn(3, 0) in after(cluster, Wanted(3), now=20.0)[1]
+    assert Spawn(3, 0) in after(cluster, SizeWanted(3), now=20.0)[1]
 
 
 def test_who_starts_hears_whose_seat_it_may_take() -> None:
-    _, commands = after(training(2, 3), Wanted(3, leaving=(1,)))
+    _, commands = after(training(2, 3), SizeWanted(3, leaving=(1,)))
     assert commands == [Spawn(2, 0, over=(1,))]
-    leaving = after(training(2, 3), Finishing(1, leaving=True), InForce(view_of(0, version=2)))[0]
-    assert after(leaving, Wanted(2))[1] == [Spawn(2, 0, over=(1,))], "its process has yet to end"
+    leaving = after(training(2, 3), TrainingFinished(1, leaving=True), ViewStarted(view_of(0, version=2)))[0]
+    assert after(leaving, SizeWanted(2))[1] == [Spawn(2, 0, over=(1,))], "its process has yet to end"
 
 
 def test_peers_fill_the_hosts_in_their_order() -> None:
-    _, commands = first(4, rules=RULES, now=0.0, hosts=Hosts({0: 2, 1: 1, 2: 2}))
+    _, commands = start_job(4, rules=RULES, now=0.0, hosts=Hosts({0: 2, 1: 1, 2: 2}))
     assert commands == [Spawn(0, 0), Spawn(1, 0), Spawn(2, 1), Spawn(3, 2)]
 
 
 def test_who_finds_no_slot_is_missing_and_the_leader_hears_of_it_at_once() -> None:
-    cluster, commands = after(training(3, 2, 1), Wanted(5))
+    cluster, commands = after(training(3, 2, 1), SizeWanted(5))
     offer = Offer(view_of(0, 1, 2), Prepared((), (3, 4), f"peer 3: {NO_SLOT}; peer 4: {NO_SLOT}"))
     assert commands == [offer]
     assert not cluster.starting
 
 
 def test_a_size_can_be_reached_in_part() -> None:
-    _, commands = after(training(2, 2, 1), Wanted(4), Seen(peer(2), ready=True))
+    _, commands = after(training(2, 2, 1), SizeWanted(4), PeerProgressed(peer(2), ready=True))
     assert commands == [Spawn(2, 1), Offer(view_of(0, 1), Prepared((peer(2),), (3,), f"peer 3: {NO_SLOT}"))]
 
 
 def test_a_slot_is_free_as_soon_as_its_peer_was_let_go() -> None:
     cluster = training(2, 1, 1)
     assert free_slots(cluster) == {}
-    said, _ = after(cluster, Finishing(1, leaving=True))
+    said, _ = after(cluster, TrainingFinished(1, leaving=True))
     assert free_slots(said) == {1: 1}
-    seen, _ = after(cluster, InForce(view_of(0, version=2)))
+    seen, _ = after(cluster, ViewStarted(view_of(0, version=2)))
     assert free_slots(seen) == {1: 1}, "it may say so later than the others train without it"
 
 
 def test_a_host_can_be_named_for_new_peers_and_another_one_is_no_substitute() -> None:
-    assert after(training(2, 2, 1, 1), Wanted(3, host=2))[1] == [Spawn(2, 2)]
-    (offer,) = after(training(2, 2, 0, 1), Wanted(3, host=1))[1]
+    assert after(training(2, 2, 1, 1), SizeWanted(3, host=2))[1] == [Spawn(2, 2)]
+    (offer,) = after(training(2, 2, 0, 1), SizeWanted(3, host=1))[1]
     assert isinstance(offer, Offer)
     assert offer.prepared.missing == (2,)
 
@@ -118,14 +123,16 @@ def test_a_noticed_host_takes_nobody_more_and_is_let_go_when_it_is_empty() -> No
     assert commands == [Tell(view_of(0, 1, 2), ExternalRequest("notice", "preemption notice", 3, (0, 1)))]
     assert free_slots(cluster) == {1: 1}
     left = view_of(2, version=2)
-    cluster, commands = after(cluster, Finishing(0, leaving=True), Finishing(1, leaving=True), InForce(left), Wanted(3))
+    cluster, commands = after(
+        cluster, TrainingFinished(0, leaving=True), TrainingFinished(1, leaving=True), ViewStarted(left), SizeWanted(3)
+    )
     assert commands == [Spawn(3, 1)], "there is room for one of the two"
-    _, commands = after(cluster, Ended(0, 0), Ended(1, 0))
+    _, commands = after(cluster, ProcessEnded(0, 0), ProcessEnded(1, 0))
     assert commands == [Release(0)]
 
 
 def test_who_starts_on_a_noticed_host_starts_elsewhere() -> None:
-    cluster, _ = after(training(1, 1, 1, 1), Wanted(2))
+    cluster, _ = after(training(1, 1, 1, 1), SizeWanted(2))
     _, commands = after(cluster, HostNoticed(1))
     assert commands[:2] == [Kill(1, "its host will be taken away"), Spawn(2, 2)]
 
@@ -138,51 +145,53 @@ def test_a_notice_twice_is_one() -> None:
 def test_the_peers_of_a_lost_host_are_lost_together_and_replaced_where_there_is_room() -> None:
     cluster, commands = after(training(3, 2, 2), HostLost(0, "host a is lost"))
     assert commands == [Announce(0, 1, "host a is lost"), Announce(1, 1, "host a is lost")]
-    cluster, (broken, lead) = after(cluster, Lost(2, report()))
+    cluster, (broken, lead) = after(cluster, PeersLost(2, report()))
     assert isinstance(broken, Announce)
     assert isinstance(lead, Lead)
     assert (lead.view.ids, lead.target, set(lead.lost)) == ((2,), 3, {0, 1})
-    _, commands = after(cluster, InForce(lead.view), Seen(peer(3), ready=True))
+    _, commands = after(cluster, ViewStarted(lead.view), PeerProgressed(peer(3), ready=True))
     assert commands[0] == Spawn(3, 1)
     assert commands[1] == Offer(lead.view, Prepared((peer(3),), (4,), f"peer 4: {NO_SLOT}"))
 
 
 def test_an_end_on_a_host_that_was_given_up_is_told_in_vain() -> None:
     cluster, _ = after(training(3, 2, 1), HostLost(1, "gone"))
-    assert after(cluster, Ended(2, -9)) == (cluster, [])
+    assert after(cluster, ProcessEnded(2, -9)) == (cluster, [])
 
 
 def test_before_the_first_view_a_lost_host_ends_the_job() -> None:
-    cluster, _ = first(2, rules=RULES, now=0.0, hosts=Hosts({0: 1, 1: 1}))
+    cluster, _ = start_job(2, rules=RULES, now=0.0, hosts=Hosts({0: 1, 1: 1}))
     assert after(cluster, HostLost(1, "gone"))[1] == [Fail(-1, "gone")]
 
 
 def test_a_host_that_comes_back_makes_losses_good() -> None:
-    cluster, _ = after(training(2, 1, 1), HostLost(1, "gone"), Lost(0, report()))
+    cluster, _ = after(training(2, 1, 1), HostLost(1, "gone"), PeersLost(0, report()))
     assert cluster.regrouping is not None
     assert cluster.regrouping.formed is not None
     alone = cluster.regrouping.formed
-    cluster, _ = after(cluster, InForce(alone))
-    cluster, commands = after(cluster, HostIn(1, 1))
+    cluster, _ = after(cluster, ViewStarted(alone))
+    cluster, commands = after(cluster, HostJoined(1, 1))
     assert commands == [Tell(alone, ExternalRequest("resize", "a host with free slots has come", 2))]
-    assert after(cluster, Wanted(2))[1] == [Spawn(3, 1)]
+    assert after(cluster, SizeWanted(2))[1] == [Spawn(3, 1)]
 
 
 def test_a_host_that_comes_changes_nothing_if_the_job_is_as_large_as_it_was_meant_to_be() -> None:
-    shrunk, _ = after(training(2, 1, 1), Finishing(1, leaving=True), InForce(view_of(0, version=2)), Ended(1, 0))
-    assert after(shrunk, HostIn(2, 4))[1] == []
+    shrunk, _ = after(
+        training(2, 1, 1), TrainingFinished(1, leaving=True), ViewStarted(view_of(0, version=2)), ProcessEnded(1, 0)
+    )
+    assert after(shrunk, HostJoined(2, 4))[1] == []
 
 
 def test_who_takes_over_says_again_what_may_not_have_been_heard() -> None:
-    broken = [HostLost(2, "gone"), Lost(0, report()), Lost(1, report())]
+    broken = [HostLost(2, "gone"), PeersLost(0, report()), PeersLost(1, report())]
     cluster, commands = after(training(3, 1, 1, 1), *broken)
-    assert after(cluster, TakenOver())[1] == commands[-1:], "the same view: who was admitted already knows it"
-    waiting, _ = after(training(3, 1, 1, 1), HostLost(2, "gone"), Lost(0, report()))
-    assert after(waiting, TakenOver())[1] == [Announce(2, 1, "gone")]
-    offered, _ = after(training(2, 2, 1), Wanted(3), Seen(peer(2), ready=True))
-    assert after(offered, TakenOver())[1] == [Offer(view_of(0, 1), Prepared((peer(2),)))]
+    assert after(cluster, LeaderTookOver())[1] == commands[-1:], "the same view: who was admitted already knows it"
+    waiting, _ = after(training(3, 1, 1, 1), HostLost(2, "gone"), PeersLost(0, report()))
+    assert after(waiting, LeaderTookOver())[1] == [Announce(2, 1, "gone")]
+    offered, _ = after(training(2, 2, 1), SizeWanted(3), PeerProgressed(peer(2), ready=True))
+    assert after(offered, LeaderTookOver())[1] == [Offer(view_of(0, 1), Prepared((peer(2),)))]
     noticed, commands = after(training(2, 1, 1), HostNoticed(1))
-    assert after(noticed, TakenOver())[1] == commands
+    assert after(noticed, LeaderTookOver())[1] == commands
 
 
 # ---- whatever happens ------------------------------------------------------------------------------------------------
@@ -194,49 +203,51 @@ def test_two_groups_that_do_not_hear_each_other_never_both_carry_on(size: int, d
     groups = [set[int](), set[int](), set[int]()]
     for host in range(4):
         groups[data.draw(st.integers(0, 2))].add(host)
-    assert sum(carries_on(view_of(*range(size)), of, group) for group in groups) <= 1
-    assert carries_on(view_of(*range(size)), of, {0, 1, 2, 3})
+    assert sum(has_majority(view_of(*range(size)), of, group) for group in groups) <= 1
+    assert has_majority(view_of(*range(size)), of, {0, 1, 2, 3})
 
 
 def test_an_end_that_the_head_did_not_live_to_tell_of_is_decided_again() -> None:
-    cluster, commands = after(training(1, 1), Finishing(0, leaving=False), Ended(0, 0))
+    cluster, commands = after(training(1, 1), TrainingFinished(0, leaving=False), ProcessEnded(0, 0))
     assert commands[-1] == Done()
-    assert after(cluster, TakenOver())[1] == [Done()]
-    cluster, commands = after(training(2, 1, 1), Ended(0, -9), Ended(1, -9))
+    assert after(cluster, LeaderTookOver())[1] == [Done()]
+    cluster, commands = after(training(2, 1, 1), ProcessEnded(0, -9), ProcessEnded(1, -9))
     assert commands[-1] == Fail(0, "killed by SIGKILL", others={1: "killed by SIGKILL"})
-    assert after(cluster, TakenOver())[1] == commands[-1:]
+    assert after(cluster, LeaderTookOver())[1] == commands[-1:]
 
 
 def test_peers_that_the_head_did_not_live_to_kill_are_killed_and_none_of_those_that_may_end_by_themselves() -> None:
-    cluster, _ = after(training(2, 2, 2), Finishing(1, leaving=True), InForce(view_of(0, version=2)), Wanted(3))
-    cluster, commands = after(cluster, Wanted(2))
+    cluster, _ = after(
+        training(2, 2, 2), TrainingFinished(1, leaving=True), ViewStarted(view_of(0, version=2)), SizeWanted(3)
+    )
+    cluster, commands = after(cluster, SizeWanted(2))
     assert commands == [Kill(3, "the job wants 2 peers now")]
-    assert after(cluster, TakenOver())[1] == [Kill(3, "the head before was lost when it had decided so")]
-    cluster, _ = after(cluster, Ended(3, -9))
-    assert after(cluster, TakenOver())[1] == []
-    cluster, _ = after(training(3, 3), Lost(0, report()), Lost(1, report()))
+    assert after(cluster, LeaderTookOver())[1] == [Kill(3, "the head before was lost when it had decided so")]
+    cluster, _ = after(cluster, ProcessEnded(3, -9))
+    assert after(cluster, LeaderTookOver())[1] == []
+    cluster, _ = after(training(3, 3), PeersLost(0, report()), PeersLost(1, report()))
     cluster, commands = after(cluster, Tick(), now=20.0)
     assert [kill.peer for kill in commands if isinstance(kill, Kill)] == [2]
-    assert [kill.peer for kill in after(cluster, TakenOver())[1] if isinstance(kill, Kill)] == [2]
+    assert [kill.peer for kill in after(cluster, LeaderTookOver())[1] if isinstance(kill, Kill)] == [2]
 
 
 _IDS, _HOSTS = st.integers(0, 8), st.integers(0, 3)
 _EVENTS = st.lists(
     st.one_of(
-        st.builds(Wanted, st.integers(1, 7), st.none() | _HOSTS),
-        st.builds(lambda id_: Seen(peer(id_), ready=True), _IDS),
-        st.builds(lambda id_, leaving: Finishing(id_, leaving=leaving), _IDS, st.booleans()),
-        st.builds(Ended, _IDS, st.sampled_from([0, 1, -9, -15])),
-        st.builds(lambda id_, version: Lost(id_, report(version)), _IDS, st.integers(1, 8)),
+        st.builds(SizeWanted, st.integers(1, 7), st.none() | _HOSTS),
+        st.builds(lambda id_: PeerProgressed(peer(id_), ready=True), _IDS),
+        st.builds(lambda id_, leaving: TrainingFinished(id_, leaving=leaving), _IDS, st.booleans()),
+        st.builds(ProcessEnded, _IDS, st.sampled_from([0, 1, -9, -15])),
+        st.builds(lambda id_, version: PeersLost(id_, report(version)), _IDS, st.integers(1, 8)),
         st.builds(
-            lambda ids, version: InForce(view_of(*sorted(ids), version=version)),
+            lambda ids, version: ViewStarted(view_of(*sorted(ids), version=version)),
             st.sets(_IDS, min_size=1),
             st.integers(2, 8),
         ),
-        st.builds(HostIn, _HOSTS, st.integers(0, 3)),
+        st.builds(HostJoined, _HOSTS, st.integers(0, 3)),
         st.builds(HostNoticed, _HOSTS),
         st.builds(lambda host: HostLost(host, "gone"), _HOSTS),
-        st.just(TakenOver()),
+        st.just(LeaderTookOver()),
         st.just(Tick()),
     ),
     max_size=25,
@@ -249,7 +260,7 @@ def test_no_peer_is_started_without_a_free_slot_and_none_twice(events: list[Even
     for event in events:
         room = free_slots(cluster)
         cluster, commands = step(cluster, event, 1.0)
-        opened = {event.host: event.slots} if isinstance(event, HostIn) else {}
+        opened = {event.host: event.slots} if isinstance(event, HostJoined) else {}
         spawns = [command for command in commands if isinstance(command, Spawn)]
         assert known.isdisjoint(spawn.peer for spawn in spawns)
         known |= {spawn.peer for spawn in spawns}
@@ -257,7 +268,7 @@ def test_no_peer_is_started_without_a_free_slot_and_none_twice(events: list[Even
         for host, count in Counter(spawn.host for spawn in spawns).items():
             assert host in cluster.hosts.slots, "on a host that takes peers"
             assert count <= max(room.get(host, 0), opened.get(host, 0)) + gone.total() + isinstance(
-                event, Ended | Finishing
+                event, ProcessEnded | TrainingFinished
             )
         if any(isinstance(command, Fail) for command in commands):
             return

@@ -16,51 +16,51 @@ from kungfu.runtime.core.cluster import (
     Cluster,
     Command,
     Done,
-    Ended,
     Event,
     Fail,
-    Finishing,
     Form,
-    InForce,
     Kill,
     Offer,
-    Seen,
+    PeerProgressed,
+    ProcessEnded,
+    SizeWanted,
     Spawn,
     Tick,
-    Wanted,
-    first,
+    TrainingFinished,
+    ViewStarted,
+    start_job,
     step,
 )
-from tests.runtime.core.cluster_steps import RULES, after, peer, view_of
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
 
 
-def attached(id_: int) -> Seen:
-    return Seen(peer(id_), ready=False)
+def attached(id_: int) -> PeerProgressed:
+    return PeerProgressed(peer(id_), ready=False)
 
 
-def ready(id_: int) -> Seen:
-    return Seen(peer(id_), ready=True)
+def ready(id_: int) -> PeerProgressed:
+    return PeerProgressed(peer(id_), ready=True)
 
 
 def started(size: int) -> Cluster:
-    return first(size, rules=RULES, now=0.0)[0]
+    return start_job(size, rules=RULES, now=0.0)[0]
 
 
 def training(*ids: int) -> Cluster:
     """A cluster of this many peers, in its first view."""
     events = [event for id_ in ids for event in (attached(id_), ready(id_))]
-    return after(started(len(ids)), *events, InForce(view_of(*ids)))[0]
+    return after(started(len(ids)), *events, ViewStarted(view_of(*ids)))[0]
 
 
 def growing(size: int, target: int) -> Cluster:
-    return after(training(*range(size)), Wanted(target), now=10.0)[0]
+    return after(training(*range(size)), SizeWanted(target), now=10.0)[0]
 
 
 # ---- the first view -------------------------------------------------------------------------------------------------
 
 
 def test_a_job_starts_as_many_peers_as_it_was_told() -> None:
-    cluster, commands = first(3, rules=RULES, now=0.0)
+    cluster, commands = start_job(3, rules=RULES, now=0.0)
     assert commands == [Spawn(0), Spawn(1), Spawn(2)]
     assert cluster.alive == {0, 1, 2}
 
@@ -84,12 +84,12 @@ def test_a_peer_that_says_it_is_ready_twice_forms_no_second_view() -> None:
     ],
 )
 def test_a_first_peer_that_ends_well_before_it_trained_fails_the_job(seen: list[Event], reason: str) -> None:
-    assert after(started(2), *seen, Ended(0, 0))[1] == [Fail(0, reason, code=2)]
+    assert after(started(2), *seen, ProcessEnded(0, 0))[1] == [Fail(0, reason, code=2)]
 
 
 def test_a_first_peer_that_dies_fails_the_job() -> None:
-    assert after(started(2), Ended(1, -9))[1] == [Fail(1, "killed by SIGKILL")]
-    assert after(started(2), Ended(1, 3))[1] == [Fail(1, "exit code 3")]
+    assert after(started(2), ProcessEnded(1, -9))[1] == [Fail(1, "killed by SIGKILL")]
+    assert after(started(2), ProcessEnded(1, 3))[1] == [Fail(1, "exit code 3")]
 
 
 def test_a_first_peer_that_is_never_ready_fails_the_job_at_the_deadline() -> None:
@@ -106,42 +106,45 @@ def test_who_is_ready_is_never_late() -> None:
 
 def test_nobody_can_ask_for_a_size_before_there_is_a_leader() -> None:
     cluster = started(2)
-    assert step(cluster, Wanted(5), 1.0) == (cluster, [])
+    assert step(cluster, SizeWanted(5), 1.0) == (cluster, [])
 
 
 # ---- joiners --------------------------------------------------------------------------------------------------------
 
 
 def test_joiners_are_spawned_under_new_ids_and_offered_together() -> None:
-    cluster, commands = after(training(0, 1), Wanted(4), now=10.0)
+    cluster, commands = after(training(0, 1), SizeWanted(4), now=10.0)
     assert commands == [Spawn(2), Spawn(3)]
     cluster, commands = after(cluster, attached(2), attached(3), now=12.0)
     cluster, more = after(cluster, ready(3), now=13.0)
     assert commands == more == []
     cluster, commands = after(cluster, ready(2), now=15.0)
     assert commands == [Offer(view_of(0, 1), Prepared((peer(2), peer(3)), parts={"spawn": 2.0, "ready": 3.0}))]
-    cluster, commands = after(cluster, InForce(view_of(0, 1, 2, 3, version=2)))
+    cluster, commands = after(cluster, ViewStarted(view_of(0, 1, 2, 3, version=2)))
     assert (commands, dict(cluster.starting)) == ([], {})
 
 
 def test_who_was_started_and_not_needed_is_dismissed_when_the_others_train() -> None:
     cluster, _ = after(growing(2, 4), ready(2), ready(3))
-    cluster, commands = after(cluster, InForce(view_of(0, 1, 2, version=2)))
+    cluster, commands = after(cluster, ViewStarted(view_of(0, 1, 2, version=2)))
     assert commands == [Kill(3, "the job has as many peers as it wanted")]
-    assert after(cluster, Ended(3, -9)) == (replace(cluster, processes=replace(cluster.processes, alive={0, 1, 2})), [])
+    assert after(cluster, ProcessEnded(3, -9)) == (
+        replace(cluster, processes=replace(cluster.processes, alive={0, 1, 2})),
+        [],
+    )
 
 
 def test_a_joiner_that_dies_is_missing_in_the_offer_of_the_others() -> None:
     cluster, commands = after(growing(2, 4), ready(3), now=12.0)
     assert commands == []
-    _, commands = after(cluster, Ended(2, 1), now=14.0)
+    _, commands = after(cluster, ProcessEnded(2, 1), now=14.0)
     reason = "peer 2: ended (exit code 1) 4.0 s after its start"
     offer = Offer(view_of(0, 1), Prepared((peer(3),), (2,), reason))
     assert commands == [Announce(2, 0, "exit code 1"), offer], "who waits for it in a view to be hears of it"
 
 
 def test_a_joiner_that_ends_well_before_it_trained_is_missing_too() -> None:
-    _, commands = after(growing(2, 3), Ended(2, 0), now=11.0)
+    _, commands = after(growing(2, 3), ProcessEnded(2, 0), now=11.0)
     reason = "peer 2: ended (exit code 0) 1.0 s after its start"
     assert commands == [Announce(2, 0, "exit code 0"), Offer(view_of(0, 1), Prepared((), (2,), reason))]
 
@@ -151,106 +154,117 @@ def test_a_joiner_that_is_late_is_killed_and_its_end_means_nothing_more() -> Non
     cluster, commands = step(cluster, Tick(), 110.1)
     why = "waited 100 s for peer 3 to get ready; it has started and not yet finished its first step"
     assert commands == [Kill(3, why), Offer(view_of(0, 1), Prepared((peer(2),), (3,), f"peer 3: {why}"))]
-    assert after(cluster, Ended(3, -9))[1] == []
+    assert after(cluster, ProcessEnded(3, -9))[1] == []
 
 
 def test_what_was_missing_once_is_not_told_twice() -> None:
-    cluster, _ = after(growing(2, 3), Ended(2, 1))
-    cluster, commands = after(cluster, Wanted(3), ready(3))
+    cluster, _ = after(growing(2, 3), ProcessEnded(2, 1))
+    cluster, commands = after(cluster, SizeWanted(3), ready(3))
     assert commands == [Spawn(3), Offer(view_of(0, 1), Prepared((peer(3),)))]
 
 
 def test_fewer_wanted_lets_those_go_who_came_least_far() -> None:
     cluster, _ = after(growing(2, 5), ready(3))
-    _, commands = after(cluster, Wanted(4))
+    _, commands = after(cluster, SizeWanted(4))
     assert commands == [Kill(4, "the job wants 4 peers now")]
 
 
 def test_when_only_ready_ones_are_left_of_those_wanted_they_are_offered() -> None:
     cluster, _ = after(growing(2, 4), ready(2))
-    _, commands = after(cluster, Wanted(3))
+    _, commands = after(cluster, SizeWanted(3))
     assert commands == [Kill(3, "the job wants 3 peers now"), Offer(view_of(0, 1), Prepared((peer(2),)))]
 
 
 def test_surplus_ready_ones_are_dismissed_and_the_others_offered_anew() -> None:
     cluster, _ = after(growing(2, 4), ready(2), ready(3))
-    _, commands = after(cluster, Wanted(3))
+    _, commands = after(cluster, SizeWanted(3))
     assert commands == [Kill(3, "the job wants 3 peers now"), Offer(view_of(0, 1), Prepared((peer(2),)))]
 
 
 def test_a_leader_that_asks_again_for_those_who_are_ready_is_offered_them_again() -> None:
     cluster, _ = after(growing(2, 4), ready(2), ready(3))
-    assert after(cluster, Wanted(4))[1] == [Offer(view_of(0, 1), Prepared((peer(2), peer(3))))]
+    assert after(cluster, SizeWanted(4))[1] == [Offer(view_of(0, 1), Prepared((peer(2), peer(3))))]
 
 
 def test_nobody_left_to_come_is_no_offer() -> None:
-    assert after(growing(2, 3), Wanted(2))[1] == [Kill(2, "the job wants 2 peers now")]
+    assert after(growing(2, 3), SizeWanted(2))[1] == [Kill(2, "the job wants 2 peers now")]
 
 
 def test_a_dismissed_joiner_is_not_heard_any_more() -> None:
-    cluster, _ = after(growing(2, 3), Wanted(2))
-    assert after(cluster, attached(2), ready(2), Ended(2, -9))[1] == []
+    cluster, _ = after(growing(2, 3), SizeWanted(2))
+    assert after(cluster, attached(2), ready(2), ProcessEnded(2, -9))[1] == []
 
 
 def test_more_wanted_while_some_are_under_way_spawns_only_the_rest() -> None:
-    assert after(growing(2, 4), Wanted(5))[1] == [Spawn(4)]
+    assert after(growing(2, 4), SizeWanted(5))[1] == [Spawn(4)]
 
 
 # ---- ends -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_only_member_that_dies_fails_the_job() -> None:
-    assert after(training(0), Ended(0, -11))[1] == [Fail(0, "killed by SIGSEGV")]
+    assert after(training(0), ProcessEnded(0, -11))[1] == [Fail(0, "killed by SIGSEGV")]
 
 
 def test_a_script_that_fails_after_its_training_fails_the_job() -> None:
-    cluster, commands = after(training(0, 1), Finishing(0, leaving=False), Finishing(1, leaving=False), Ended(0, 1))
+    cluster, commands = after(
+        training(0, 1), TrainingFinished(0, leaving=False), TrainingFinished(1, leaving=False), ProcessEnded(0, 1)
+    )
     assert commands == [], "the others come to their end"
-    assert after(cluster, Ended(1, 0))[1] == [Fail(0, "exit code 1, after its training was over")]
+    assert after(cluster, ProcessEnded(1, 0))[1] == [Fail(0, "exit code 1, after its training was over")]
 
 
 def test_a_job_is_done_when_its_last_process_has_ended() -> None:
-    finishing = [Finishing(id_, leaving=False) for id_ in (0, 1)]
-    cluster, commands = after(training(0, 1), *finishing, Ended(0, 0))
+    finishing = [TrainingFinished(id_, leaving=False) for id_ in (0, 1)]
+    cluster, commands = after(training(0, 1), *finishing, ProcessEnded(0, 0))
     assert commands == []
-    assert after(cluster, Ended(1, 0))[1] == [Done()]
+    assert after(cluster, ProcessEnded(1, 0))[1] == [Done()]
 
 
 def test_a_peer_that_left_by_decision_may_end_as_it_likes() -> None:
-    cluster, commands = after(training(0, 1, 2), Finishing(2, leaving=True), InForce(view_of(0, 1, version=2)))
+    cluster, commands = after(
+        training(0, 1, 2), TrainingFinished(2, leaving=True), ViewStarted(view_of(0, 1, version=2))
+    )
     assert commands == []
-    assert after(cluster, Ended(2, 1))[1] == []
+    assert after(cluster, ProcessEnded(2, 1))[1] == []
 
 
 def test_who_finishes_dismisses_those_who_would_still_join() -> None:
-    cluster, commands = after(growing(2, 4), ready(2), Finishing(0, leaving=False))
+    cluster, commands = after(growing(2, 4), ready(2), TrainingFinished(0, leaving=False))
     assert commands == [Kill(2, "training is over"), Kill(3, "training is over")]
-    _, commands = after(cluster, Ended(2, -9), Ended(3, -9), Finishing(1, leaving=False), Ended(1, 0), Ended(0, 0))
+    _, commands = after(
+        cluster,
+        ProcessEnded(2, -9),
+        ProcessEnded(3, -9),
+        TrainingFinished(1, leaving=False),
+        ProcessEnded(1, 0),
+        ProcessEnded(0, 0),
+    )
     assert commands == [Done()]
 
 
 def test_a_peer_that_leaves_dismisses_nobody() -> None:
-    cluster, _ = after(growing(3, 4), Finishing(2, leaving=True))
+    cluster, _ = after(growing(3, 4), TrainingFinished(2, leaving=True))
     assert set(cluster.starting) == {3}
 
 
 def test_joiners_do_not_wait_for_members_that_are_gone() -> None:
-    cluster, commands = after(growing(2, 3), Ended(0, 0), Ended(1, 0))
+    cluster, commands = after(growing(2, 3), ProcessEnded(0, 0), ProcessEnded(1, 0))
     assert commands[-1] == Kill(2, "no peer that trains is left")
-    assert after(cluster, Ended(2, -9))[1] == [Done()]
+    assert after(cluster, ProcessEnded(2, -9))[1] == [Done()]
 
 
 def test_the_end_of_the_very_last_process_is_the_end_whoever_it_was() -> None:
-    cluster, _ = after(growing(1, 2), Ended(0, 0))
-    assert after(cluster, Ended(1, 1))[1] == [Done()]
+    cluster, _ = after(growing(1, 2), ProcessEnded(0, 0))
+    assert after(cluster, ProcessEnded(1, 1))[1] == [Done()]
 
 
 @pytest.mark.parametrize("left", [1, 2])
 def test_when_all_who_trained_were_let_go_and_nobody_came_to_an_end_the_job_has_failed(left: int) -> None:
     cluster, _ = after(growing(left, left + 1), ready(left))
     for id_ in range(left):
-        cluster, _ = after(cluster, Finishing(id_, leaving=True), Ended(id_, 0))
-    _, commands = after(cluster, Ended(left, 1))
+        cluster, _ = after(cluster, TrainingFinished(id_, leaving=True), ProcessEnded(id_, 0))
+    _, commands = after(cluster, ProcessEnded(left, 1))
     (failed,) = [command for command in commands if isinstance(command, Done | Fail)]
     assert isinstance(failed, Fail)
     assert "without a peer that came to the end of its program" in failed.reason
@@ -258,21 +272,21 @@ def test_when_all_who_trained_were_let_go_and_nobody_came_to_an_end_the_job_has_
 
 def test_who_waits_is_offered_to_the_one_who_leads_after_a_leader_that_left_by_decision() -> None:
     cluster, _ = after(growing(2, 3), ready(2))
-    _, commands = after(cluster, InForce(view_of(1, version=2)))
+    _, commands = after(cluster, ViewStarted(view_of(1, version=2)))
     (offer,) = commands
     assert isinstance(offer, Offer)
     assert (offer.view.ids, [one.id for one in offer.prepared.ready]) == ((1,), [2])
-    assert after(cluster, InForce(view_of(0, version=2)))[1] == [], "the leader has heard of them"
+    assert after(cluster, ViewStarted(view_of(0, version=2)))[1] == [], "the leader has heard of them"
 
 
 # ---- any order of events --------------------------------------------------------------------------------------------
 
 ids = st.integers(0, 7)
 events = st.one_of(
-    st.builds(Seen, st.builds(peer, ids), st.booleans()),
-    st.builds(Wanted, st.integers(1, 6)),
-    st.builds(Finishing, ids, st.booleans()),
-    st.builds(Ended, ids, st.sampled_from([0, 1, -9])),
+    st.builds(PeerProgressed, st.builds(peer, ids), st.booleans()),
+    st.builds(SizeWanted, st.integers(1, 6)),
+    st.builds(TrainingFinished, ids, st.booleans()),
+    st.builds(ProcessEnded, ids, st.sampled_from([0, 1, -9])),
     st.just(Tick()),
     st.just("in force"),
 )
@@ -282,18 +296,18 @@ def possible(cluster: Cluster, event: object, formed: Iterable[Form]) -> Event |
     """The event as the world could send it to this cluster: only processes that run end, only formed views train."""
     if event == "in force":
         views = [form.view for form in formed]
-        return InForce(views[0]) if views and cluster.view is None else None
-    if isinstance(event, Ended | Finishing) and event.peer not in cluster.alive:
+        return ViewStarted(views[0]) if views and cluster.view is None else None
+    if isinstance(event, ProcessEnded | TrainingFinished) and event.peer not in cluster.alive:
         return None
-    if isinstance(event, Seen) and event.peer.id not in cluster.alive:
+    if isinstance(event, PeerProgressed) and event.peer.id not in cluster.alive:
         return None
-    assert isinstance(event, Seen | Wanted | Finishing | Ended | Tick)
+    assert isinstance(event, PeerProgressed | SizeWanted | TrainingFinished | ProcessEnded | Tick)
     return event
 
 
 @given(st.integers(1, 4), st.lists(st.tuples(events, st.sampled_from([0.0, 1.0, 60.0])), max_size=60))
 def test_any_order_of_events_keeps_account_of_every_process(size: int, history: list[tuple[object, float]]) -> None:
-    cluster, commands = first(size, rules=RULES, now=0.0)
+    cluster, commands = start_job(size, rules=RULES, now=0.0)
     spawned, killed, formed, now = {command.peer for command in commands}, set[int](), list[Form](), 0.0
     for drawn, seconds in history:
         now += seconds
@@ -312,7 +326,7 @@ def test_any_order_of_events_keeps_account_of_every_process(size: int, history: 
         killed |= set(dying)
         assert len(formed) <= 1
         assert not killed & set(cluster.starting)
-        assert not fresh or (isinstance(event, Wanted) and population(cluster) == event.size)
+        assert not fresh or (isinstance(event, SizeWanted) and population(cluster) == event.size)
         assert (Done() in commands) == (not cluster.alive and not has_failed(commands))
         if has_failed(commands) or not cluster.alive:
             return
@@ -331,4 +345,4 @@ def population(cluster: Cluster) -> int:
 
 
 def test_every_exit_code_has_words() -> None:
-    assert [decided.ending(code) for code in (0, 7, -15)] == ["exit code 0", "exit code 7", "killed by SIGTERM"]
+    assert [decided.exit_in_words(code) for code in (0, 7, -15)] == ["exit code 0", "exit code 7", "killed by SIGTERM"]

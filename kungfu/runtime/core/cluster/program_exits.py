@@ -17,29 +17,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster.events import Announce, Command, Exiting, Fail, Kill
-from kungfu.runtime.core.cluster.regroup import member_died, with_failures
-from kungfu.runtime.core.cluster.starting import given_up
-from kungfu.runtime.core.cluster.state import Cluster, Departure, Outcome, ending
+from kungfu.runtime.core.cluster.events import Announce, Command, Fail, Kill, ProgramExiting
+from kungfu.runtime.core.cluster.joiners import give_up
+from kungfu.runtime.core.cluster.recovery import on_member_lost, with_failures
+from kungfu.runtime.core.cluster.state import Cluster, Departure, Transition, exit_in_words
 from kungfu.runtime.core.exit import Exit, described
 
 __all__ = [
     "PREEMPTED",
-    "chosen_end",
-    "ended",
-    "exiting",
-    "how_ended",
-    "kept",
-    "late_to_end",
-    "left_early",
-    "taken_away",
+    "chosen_failure",
+    "count_as_preempted",
+    "describe_departure",
+    "early_departure",
+    "forget_exits",
+    "kill_late_exits",
+    "on_program_exiting",
+    "with_exit_code",
 ]
 
 PREEMPTED = (-15, 143)  # SIGTERM, with no handler and with ours
 _USAGE = 2
 
 
-def exiting(cluster: Cluster, event: Exiting, now: float) -> Outcome:
+def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> Transition:
     """A peer says how its program ends; what that means if it still trains."""
     peer, exit = event.peer, event.exit
     before = cluster.losses.exiting.get(peer)
@@ -61,16 +61,16 @@ def exiting(cluster: Cluster, event: Exiting, now: float) -> Outcome:
         return cluster, [Fail(peer, described(exit), code=_USAGE)]
     if exit.kind == "exit" and cluster.regrouping is None:
         return cluster, [Announce(peer, 0, described(exit))]  # the last ones to train do not miss each other
-    return member_died(_counted(cluster, peer, exit), peer, described(exit), now)
+    return on_member_lost(_counted(cluster, peer, exit), peer, described(exit), now)
 
 
-def _over_on_the_way(cluster: Cluster, peer: int, exit: Exit, now: float) -> Outcome:
+def _over_on_the_way(cluster: Cluster, peer: int, exit: Exit, now: float) -> Transition:
     """Not in the job yet, let go, or through with training: the end of its process says what that means. But a joiner
     that is ready must not be offered any more, and whoever waits for it in a view that is beginning hears of it."""
     entry = cluster.starting.get(peer)
     if cluster.view is None or entry is None or entry.ready is None:
         return cluster, []
-    cluster, commands = given_up(cluster, peer, described(exit), now)
+    cluster, commands = give_up(cluster, peer, described(exit), now)
     return cluster, [Announce(peer, 0, described(exit)), *commands]
 
 
@@ -86,7 +86,7 @@ def _counted(cluster: Cluster, peer: int, exit: Exit) -> Cluster:
     return replace(cluster, losses=losses)
 
 
-def taken_away(cluster: Cluster, peer: int) -> Cluster:
+def count_as_preempted(cluster: Cluster, peer: int) -> Cluster:
     """Of a peer that was lost when it said that it ends, its exit code says only now that it was preempted."""
     losses = cluster.losses
     if peer in losses.noticed:
@@ -96,7 +96,7 @@ def taken_away(cluster: Cluster, peer: int) -> Cluster:
     return replace(cluster, losses=losses)
 
 
-def ended(cluster: Cluster, peer: int, code: int) -> Cluster:
+def with_exit_code(cluster: Cluster, peer: int, code: int) -> Cluster:
     """Keeps the exit code of a peer that said how its program ends."""
     departure = cluster.losses.exiting.get(peer)
     if departure is None:
@@ -105,7 +105,7 @@ def ended(cluster: Cluster, peer: int, code: int) -> Cluster:
     return replace(cluster, losses=replace(cluster.losses, exiting=departed))
 
 
-def chosen_end(cluster: Cluster, peer: int, how: str, *, others: dict[int, str] | None = None) -> Fail | None:
+def chosen_failure(cluster: Cluster, peer: int, how: str, *, others: dict[int, str] | None = None) -> Fail | None:
     """The end of the job where a peer's program chose it, by ``sys.exit(n)`` or a usage error; ``None`` if not."""
     departure = cluster.losses.exiting.get(peer)
     if departure is None or departure.code is None or departure.killed:
@@ -118,19 +118,19 @@ def chosen_end(cluster: Cluster, peer: int, how: str, *, others: dict[int, str] 
     return Fail(peer, how, others=others or {}, code=code, chosen=True)
 
 
-def left_early(cluster: Cluster, peer: int) -> Departure | None:
+def early_departure(cluster: Cluster, peer: int) -> Departure | None:
     """How a peer's program ended that trained when it said so; ``None`` for any other one."""
     departure = cluster.losses.exiting.get(peer)
     return departure if departure is not None and departure.trained and departure.is_gone else None
 
 
-def how_ended(departure: Departure) -> str:
+def describe_departure(departure: Departure) -> str:
     """How a program that trained ended by itself, with its exit code."""
     exit, code = departure.exit, departure.code
-    return described(exit) if exit.kind != "exit" or code is None else f"{ending(code)}: {described(exit)}"
+    return described(exit) if exit.kind != "exit" or code is None else f"{exit_in_words(code)}: {described(exit)}"
 
 
-def late_to_end(cluster: Cluster, now: float) -> Outcome:
+def kill_late_exits(cluster: Cluster, now: float) -> Transition:
     """Kills those whose programs ended by themselves while others train, and whose processes take too long for it."""
     departed, grace_s = dict(cluster.losses.exiting), cluster.rules.deadlines.grace_s
     kills: list[Command] = []
@@ -142,7 +142,7 @@ def late_to_end(cluster: Cluster, now: float) -> Outcome:
     return (replace(cluster, losses=replace(cluster.losses, exiting=departed)), kills) if kills else (cluster, [])
 
 
-def kept(cluster: Cluster) -> Cluster:
+def forget_exits(cluster: Cluster) -> Cluster:
     """Without what was said by those who neither run nor are in the view."""
     known = cluster.alive | set(cluster.view.ids if cluster.view else ())
     departed = {peer: one for peer, one in cluster.losses.exiting.items() if peer in known}

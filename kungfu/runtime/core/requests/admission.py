@@ -1,4 +1,4 @@
-"""Why a request cannot be taken in the situation that the job is in; ``None`` where it can."""
+"""Admission: why a request cannot be taken by the job as it is now; ``None`` where it can."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kungfu.runtime.core.requests.request import (
+from kungfu.runtime.core.requests.job_request import (
     Action,
-    Checkpoint,
+    JobRequest,
     Migrate,
     Profile,
-    Request,
     Resize,
+    SaveCheckpoint,
     ScaleIn,
     ScaleOut,
-    Stop,
+    StopTraining,
 )
 from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
 
-__all__ = ["Scaling", "Situation", "objection"]
+__all__ = ["AdmissionContext", "Scaling", "refusal_of"]
 
 Scaling = Literal["elastic", "inelastic"]
 MOST_STEPS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Situation:
+class AdmissionContext:
     """What the agent knows of its job. ``hosts`` are those that have an agent, by their names; ``free`` are their free
     slots, by their numbers. ``over`` says how the job ended or is ending, and is empty before; ``batch`` is the job's,
     in samples, once steps were measured."""
@@ -43,40 +43,40 @@ class Situation:
     free: Mapping[int, int] = field(default_factory=dict)
 
 
-def objection(request: Request, situation: Situation) -> str | None:
+def refusal_of(request: JobRequest, context: AdmissionContext) -> str | None:
     """Why this request is refused, whatever else may be under way.
 
     >>> from kungfu.runtime.core.view import Peer
     >>> two = View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
-    >>> objection(Request("r", ScaleIn((1,))), Situation(two, Limits(1, 4), "elastic", {"a": 0}, 60.0))
+    >>> refusal_of(JobRequest("r", ScaleIn((1,))), AdmissionContext(two, Limits(1, 4), "elastic", {"a": 0}, 60.0))
     'peer 1 is not in view 3, whose peers are 0 and 4'
     """
-    if situation.over:
-        return situation.over
-    if situation.view is None:
+    if context.over:
+        return context.over
+    if context.view is None:
         return "the job does not train yet: its first peers are getting ready; ask again in a moment"
-    version = situation.view.version
+    version = context.view.version
     if request.if_view is not None and request.if_view != version:
         return f"the job is in view {version}, not in view {request.if_view} as the request presumes; look again"
-    if situation.scaling == "inelastic" and not isinstance(request.action, Checkpoint | Stop):
+    if context.scaling == "inelastic" and not isinstance(request.action, SaveCheckpoint | StopTraining):
         return "the job was declared inelastic (kungfu-run --inelastic): its peers may not be changed from outside"
-    return _misfit(request.action, situation.view, situation)
+    return _misfit(request.action, context.view, context)
 
 
-def _misfit(action: Action, view: View, situation: Situation) -> str | None:
+def _misfit(action: Action, view: View, context: AdmissionContext) -> str | None:
     match action:
         case Resize(size, keep):
-            return _out_of_reach(size, keep, situation)
+            return _out_of_reach(size, keep, context)
         case ScaleOut(count) if count < 1:
             return f"scale-out by {count}: give how many peers shall come, 1 or more"
         case ScaleOut(count, keep):
-            return _out_of_reach(view.size + count, keep, situation)
+            return _out_of_reach(view.size + count, keep, context)
         case ScaleIn(peers):
-            return _cannot_leave(peers, view, situation.limits)
+            return _cannot_leave(peers, view, context.limits)
         case Migrate(peer, host):
-            return _not_in_view((peer,), view) or _no_such_host(host, situation)
+            return _not_in_view((peer,), view) or _no_such_host(host, context)
         case Profile():
-            return _cannot_profile(action, situation)
+            return _cannot_profile(action, context)
         case _:
             return None
 
@@ -87,15 +87,15 @@ def _out_of_limits(size: int, limits: Limits) -> str | None:
     return f"a size of {size}: this job takes {limits.minimum} to {limits.maximum} (kungfu-run --min, --max)"
 
 
-def _out_of_reach(size: int, keep: Keep, situation: Situation) -> str | None:
+def _out_of_reach(size: int, keep: Keep, context: AdmissionContext) -> str | None:
     """A batch that stays has a sample for each peer, or it is no batch for so many."""
-    batch = situation.batch
+    batch = context.batch
     if keep == "global_batch_size" and batch is not None and size > batch:
         return (
             f"a batch of {batch} samples cannot be shared by {size} peers, and it is to stay; "
             "--keep local_batch_size lets it grow with them"
         )
-    return _out_of_limits(size, situation.limits)
+    return _out_of_limits(size, context.limits)
 
 
 def _cannot_leave(peers: tuple[int, ...], view: View, limits: Limits) -> str | None:
@@ -122,24 +122,24 @@ def _not_in_view(peers: tuple[int, ...], view: View) -> str | None:
     return f"{noun} {', '.join(strange)} {verb} not in view {view.version}, {whose}"
 
 
-def _no_such_host(host: str, situation: Situation) -> str | None:
-    number = situation.hosts.get(host)
+def _no_such_host(host: str, context: AdmissionContext) -> str | None:
+    number = context.hosts.get(host)
     if number is None:
-        names = [" alias ".join(_names_of(one, situation)) for one in sorted(set(situation.hosts.values()))]
+        names = [" alias ".join(_names_of(one, context)) for one in sorted(set(context.hosts.values()))]
         where = f"all its peers are on one host, {names[0]}" if len(names) == 1 else f"they run on {', '.join(names)}"
         return f"no agent of this job runs on {host!r}: {where}"
-    if situation.free.get(number, 0) < 1:
+    if context.free.get(number, 0) < 1:
         return f"{host} has no free slot for a peer to join before the other leaves; name a host that has one"
     return None
 
 
-def _names_of(number: int, situation: Situation) -> list[str]:
-    return sorted(name for name, one in situation.hosts.items() if one == number)
+def _names_of(number: int, context: AdmissionContext) -> list[str]:
+    return sorted(name for name, one in context.hosts.items() if one == number)
 
 
-def _cannot_profile(action: Profile, situation: Situation) -> str | None:
+def _cannot_profile(action: Profile, context: AdmissionContext) -> str | None:
     if not 1 <= action.minimum <= action.maximum:
         return f"sizes from {action.minimum} to {action.maximum}: give 1 <= MIN <= MAX"
     if not 1 <= action.steps <= MOST_STEPS:
         return f"{action.steps} steps of each size: give 1 to {MOST_STEPS}"
-    return _out_of_limits(action.minimum, situation.limits) or _out_of_reach(action.maximum, action.keep, situation)
+    return _out_of_limits(action.minimum, context.limits) or _out_of_reach(action.maximum, action.keep, context)

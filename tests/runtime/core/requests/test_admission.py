@@ -8,30 +8,39 @@ import pytest
 
 from kungfu.runtime.core.requests import (
     Action,
-    Checkpoint,
+    AdmissionContext,
+    JobRequest,
     Migrate,
     Profile,
-    Request,
     Resize,
+    SaveCheckpoint,
     ScaleIn,
     ScaleOut,
-    Situation,
-    Stop,
+    StopTraining,
 )
-from kungfu.runtime.core.requests.situation import objection
+from kungfu.runtime.core.requests.admission import refusal_of
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
 THREE = View(5, (Peer(0, "a:1"), Peer(2, "a:2"), Peer(7, "a:3")))
-ELASTIC = Situation(THREE, Limits(2, 4), "elastic", {"a": 0, "localhost": 0}, 60.0, free={0: 9})
+ELASTIC = AdmissionContext(THREE, Limits(2, 4), "elastic", {"a": 0, "localhost": 0}, 60.0, free={0: 9})
 
 
 @pytest.mark.parametrize(
     "action",
-    [Resize(2), Resize(4), ScaleOut(1), ScaleIn((0,)), Migrate(2, "localhost"), Profile(2, 4, 1), Checkpoint(), Stop()],
+    [
+        Resize(2),
+        Resize(4),
+        ScaleOut(1),
+        ScaleIn((0,)),
+        Migrate(2, "localhost"),
+        Profile(2, 4, 1),
+        SaveCheckpoint(),
+        StopTraining(),
+    ],
 )
 def test_what_fits_is_not_refused(action: Action) -> None:
-    assert objection(Request("r", action, if_view=5), ELASTIC) is None
+    assert refusal_of(JobRequest("r", action, if_view=5), ELASTIC) is None
 
 
 @pytest.mark.parametrize(
@@ -53,44 +62,44 @@ def test_what_fits_is_not_refused(action: Action) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_value_and_what_is_allowed(action: Action, reason: str) -> None:
-    assert objection(Request("r", action), ELASTIC) == reason
+    assert refusal_of(JobRequest("r", action), ELASTIC) == reason
 
 
 def test_a_peer_that_is_named_twice_leaves_once() -> None:
-    assert objection(Request("r", ScaleIn((7, 7))), ELASTIC) is None
+    assert refusal_of(JobRequest("r", ScaleIn((7, 7))), ELASTIC) is None
 
 
 def test_another_view_than_presumed_comes_before_everything_that_may_follow_from_it() -> None:
-    reason = objection(Request("r", ScaleIn((3,)), if_view=4), ELASTIC)
+    reason = refusal_of(JobRequest("r", ScaleIn((3,)), if_view=4), ELASTIC)
     assert reason == "the job is in view 5, not in view 4 as the request presumes; look again"
 
 
 def test_an_inelastic_job_may_be_checkpointed_and_stopped_and_nothing_else() -> None:
     rigid = replace(ELASTIC, scaling="inelastic")
-    assert objection(Request("r", Checkpoint()), rigid) is None
-    assert objection(Request("r", Stop()), rigid) is None
+    assert refusal_of(JobRequest("r", SaveCheckpoint()), rigid) is None
+    assert refusal_of(JobRequest("r", StopTraining()), rigid) is None
     for action in (Resize(3), ScaleOut(1), ScaleIn((0,)), Migrate(0, "a"), Profile(2, 4, 5)):
-        assert "inelastic (kungfu-run --inelastic)" in (objection(Request("r", action), rigid) or "")
+        assert "inelastic (kungfu-run --inelastic)" in (refusal_of(JobRequest("r", action), rigid) or "")
 
 
 def test_a_batch_that_stays_has_a_sample_for_every_peer() -> None:
     tiny = replace(ELASTIC, batch=3)
     for action in (Resize(4), ScaleOut(1), Profile(2, 4, 5)):
-        assert objection(Request("r", action), tiny) == (
+        assert refusal_of(JobRequest("r", action), tiny) == (
             "a batch of 3 samples cannot be shared by 4 peers, and it is to stay; "
             "--keep local_batch_size lets it grow with them"
         )
-    assert objection(Request("r", Resize(3)), tiny) is None
-    assert objection(Request("r", Resize(4, keep="local_batch_size")), tiny) is None
+    assert refusal_of(JobRequest("r", Resize(3)), tiny) is None
+    assert refusal_of(JobRequest("r", Resize(4, keep="local_batch_size")), tiny) is None
 
 
 def test_before_the_first_view_and_after_training_nothing_is_taken() -> None:
-    assert "does not train yet" in (objection(Request("r", Stop()), replace(ELASTIC, view=None)) or "")
-    assert objection(Request("r", Stop()), replace(ELASTIC, over="training is over")) == "training is over"
+    assert "does not train yet" in (refusal_of(JobRequest("r", StopTraining()), replace(ELASTIC, view=None)) or "")
+    assert refusal_of(JobRequest("r", StopTraining()), replace(ELASTIC, over="training is over")) == "training is over"
 
 
 def test_the_only_peer_does_not_leave() -> None:
     alone = replace(ELASTIC, view=View(9, (Peer(2, "a:1"),)), limits=Limits(1, 4))
-    reason = objection(Request("r", ScaleIn((2,))), alone)
+    reason = refusal_of(JobRequest("r", ScaleIn((2,))), alone)
     assert reason == "without the only peer the job would have 0; it takes no fewer than 1 (kungfu-run --min)"
-    assert objection(Request("r", ScaleIn((3,))), alone) == "peer 3 is not in view 9, whose only peer is 2"
+    assert refusal_of(JobRequest("r", ScaleIn((3,))), alone) == "peer 3 is not in view 9, whose only peer is 2"

@@ -12,14 +12,14 @@ from kungfu.runtime.core.terms import Keep
 
 __all__ = [
     "Action",
-    "Checkpoint",
+    "JobRequest",
     "Migrate",
     "Profile",
-    "Request",
     "Resize",
+    "SaveCheckpoint",
     "ScaleIn",
     "ScaleOut",
-    "Stop",
+    "StopTraining",
     "in_words",
 ]
 
@@ -57,7 +57,7 @@ class Migrate:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class SaveCheckpoint:
     """The state of the job shall be written to disk."""
 
 
@@ -72,15 +72,15 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopTraining:
     """Training shall end on all peers."""
 
 
-Action = Resize | ScaleOut | ScaleIn | Migrate | Checkpoint | Profile | Stop
+Action = Resize | ScaleOut | ScaleIn | Migrate | SaveCheckpoint | Profile | StopTraining
 
 
 @dataclass(frozen=True)
-class Request:
+class JobRequest:
     """An action under an id that the asker chose; with ``if_view`` only in the view of that version."""
 
     id: str
@@ -103,9 +103,9 @@ def in_words(action: Action) -> str:
             return " ".join(["scale-in", *(str(peer) for peer in peers)])
         case Migrate(peer, host):
             return f"migrate {peer} -> {host}"
-        case Checkpoint():
+        case SaveCheckpoint():
             return "checkpoint"
         case Profile(minimum, maximum):
             return f"profile {minimum} {maximum}"
-        case Stop():
+        case StopTraining():
             return "stop"

@@ -2,7 +2,7 @@
 
 The first peers must all be alike, else the job ends: nobody can say which of them is right. Who joins later must be
 like those who train. Where digests differ, the descriptions are fetched (``Compare``), and what comes back
-(``Differs``) decides nothing any more, it says why.
+(``ProgramDiffers``) decides nothing any more, it says why.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kungfu.runtime.core.cluster.events import Command, Compare, Fail, Form, Kill, Remark
-from kungfu.runtime.core.cluster.state import Cluster, Outcome, Starting, doomed
+from kungfu.runtime.core.cluster.state import Cluster, Starting, Transition, mark_doomed
 from kungfu.runtime.core.view import View
 
-__all__ = ["compared_again", "dismissed_as_unlike", "ends_as_unlike", "first_view", "joins_alike"]
+__all__ = ["compare_waiting", "dismiss_as_different", "fail_as_different", "form_first_view", "runs_same_program"]
 
 UNLIKE_CODE = 2
 _ANOTHER = "its program is not that of the job"
 
 
-def first_view(cluster: Cluster) -> Outcome:
+def form_first_view(cluster: Cluster) -> Transition:
     """All first peers are ready: their view, if they are alike."""
     entries = [entry for _, entry in sorted(cluster.starting.items())]
     peers = tuple(entry.peer for entry in entries if entry.peer is not None)
@@ -37,12 +37,12 @@ def first_view(cluster: Cluster) -> Outcome:
     return cluster, [*remarks, Form(View(1, peers))]
 
 
-def joins_alike(cluster: Cluster, entry: Starting) -> bool:
+def runs_same_program(cluster: Cluster, entry: Starting) -> bool:
     """Whether this peer, which is ready, may come into the view: before the first one that is decided together."""
     return cluster.view is None or entry.identity.program == cluster.identity.program
 
 
-def compared_again(cluster: Cluster) -> list[Command]:
+def compare_waiting(cluster: Cluster) -> list[Command]:
     """The comparisons that are under way: of those who are ready, and are not yet taken for it."""
     if cluster.view is None:
         return []
@@ -55,13 +55,13 @@ def compared_again(cluster: Cluster) -> list[Command]:
     return [Compare(members, peer) for peer in waiting]
 
 
-def ends_as_unlike(how: str) -> Fail:
+def fail_as_different(how: str) -> Fail:
     """The end of a job whose first peers differ."""
     return Fail(-1, f"the peers of this job must run the same program: {how}", code=UNLIKE_CODE)
 
 
-def dismissed_as_unlike(cluster: Cluster, peer: int, how: str) -> Outcome:
+def dismiss_as_different(cluster: Cluster, peer: int, how: str) -> Transition:
     """A joiner that differs goes, and no other one comes in its place: it would run the same program."""
     starting = {other: entry for other, entry in cluster.starting.items() if other != peer}
     cluster = replace(cluster, starting=starting, missing={**cluster.missing, peer: _ANOTHER})
-    return doomed(cluster, [peer]), [Kill(peer, f"{_ANOTHER}: {how}")]
+    return mark_doomed(cluster, [peer]), [Kill(peer, f"{_ANOTHER}: {how}")]

@@ -7,22 +7,22 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from kungfu.runtime.core.cluster.events import Release
-from kungfu.runtime.core.cluster.state import Cluster, Hosts, Outcome
+from kungfu.runtime.core.cluster.state import Cluster, Hosts, Transition
 from kungfu.runtime.core.view import View
 
 __all__ = [
     "AVOIDED_S",
     "NO_SLOT",
-    "after_letting_go",
     "avoided_slots",
-    "carries_on",
-    "closed",
-    "forgotten",
+    "close_host",
+    "forget_places",
     "free_slots",
-    "opened",
-    "people_on",
+    "has_majority",
+    "open_host",
+    "peers_on",
     "place_for",
-    "released",
+    "release_empty_hosts",
+    "with_departure",
 ]
 
 NO_SLOT = "no host has a free slot"
@@ -52,26 +52,26 @@ def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:
     return {host: sum(now - at < AVOIDED_S for at in times) for host, times in hosts.let_go.items()}
 
 
-def after_letting_go(hosts: Hosts, peer: int, now: float) -> Hosts:
+def with_departure(hosts: Hosts, peer: int, now: float) -> Hosts:
     """The hosts once a peer was let go by a decision."""
     host = hosts.of.get(peer, 0)
     times = tuple(at for at in hosts.let_go.get(host, ()) if now - at < AVOIDED_S)
     return replace(hosts, let_go={**hosts.let_go, host: (*times, now)})
 
 
-def people_on(cluster: Cluster, host: int) -> tuple[int, ...]:
+def peers_on(cluster: Cluster, host: int) -> tuple[int, ...]:
     """The ids of the processes that run on a host."""
     return tuple(sorted(peer for peer in cluster.alive if cluster.hosts.of.get(peer, 0) == host))
 
 
-def opened(cluster: Cluster, host: int, slots: int) -> Cluster:
+def open_host(cluster: Cluster, host: int, slots: int) -> Cluster:
     """The host takes peers."""
     hosts = cluster.hosts
-    opened = replace(hosts, slots={**hosts.slots, host: slots}, leaving=hosts.leaving - {host})
-    return replace(cluster, hosts=opened)
+    taking = replace(hosts, slots={**hosts.slots, host: slots}, leaving=hosts.leaving - {host})
+    return replace(cluster, hosts=taking)
 
 
-def closed(cluster: Cluster, host: int, *, leaving: bool) -> Cluster:
+def close_host(cluster: Cluster, host: int, *, leaving: bool) -> Cluster:
     """The host takes no more peers."""
     hosts = cluster.hosts
     slots = {other: count for other, count in hosts.slots.items() if other != host}
@@ -79,23 +79,23 @@ def closed(cluster: Cluster, host: int, *, leaving: bool) -> Cluster:
     return replace(cluster, hosts=replace(hosts, slots=slots, leaving=going))
 
 
-def released(cluster: Cluster) -> Outcome:
+def release_empty_hosts(cluster: Cluster) -> Transition:
     """Lets those hosts go that are leaving and run nobody any more."""
-    empty = sorted(host for host in cluster.hosts.leaving if not people_on(cluster, host))
+    empty = sorted(host for host in cluster.hosts.leaving if not peers_on(cluster, host))
     if not empty:
         return cluster, []
     hosts: Hosts = replace(cluster.hosts, leaving=cluster.hosts.leaving - set(empty))
     return replace(cluster, hosts=hosts), [Release(host) for host in empty]
 
 
-def forgotten(cluster: Cluster) -> Cluster:
+def forget_places(cluster: Cluster) -> Cluster:
     """Without the places of those who neither run nor are in the view."""
     known = cluster.alive | set(cluster.view.ids if cluster.view else ())
     of = {peer: host for peer, host in cluster.hosts.of.items() if peer in known}
     return replace(cluster, hosts=replace(cluster.hosts, of=of))
 
 
-def carries_on(view: View, of: Mapping[int, int], present: Collection[int]) -> bool:
+def has_majority(view: View, of: Mapping[int, int], present: Collection[int]) -> bool:
     """Whether those who are together may go on without the others: they run a strict majority of the view's peers; of
     two halves, the one with rank 0.
 
@@ -105,7 +105,7 @@ def carries_on(view: View, of: Mapping[int, int], present: Collection[int]) -> b
     >>> from kungfu.runtime.core.view import Peer
     >>> view = View(1, (Peer(0, "a:1"), Peer(1, "b:1"), Peer(2, "b:2"), Peer(3, "c:1")))
     >>> of = {0: 0, 1: 1, 2: 1, 3: 2}
-    >>> carries_on(view, of, {1, 2}), carries_on(view, of, {0, 2}), carries_on(view, of, {1})
+    >>> has_majority(view, of, {1, 2}), has_majority(view, of, {0, 2}), has_majority(view, of, {1})
     (True, True, False)
     """
     here = [peer for peer in view.ids if of.get(peer, 0) in present]

@@ -16,19 +16,19 @@ from kungfu.runtime.core.barrier_requests import RescaleRequest
 from kungfu.runtime.core.cluster import (
     Cluster,
     Command,
-    Ended,
     Event,
     Fail,
-    Finishing,
     Form,
-    InForce,
     Kill,
     Offer,
+    PeerProgressed,
+    ProcessEnded,
     Rules,
-    Seen,
+    SizeWanted,
     Tick,
-    Wanted,
-    first,
+    TrainingFinished,
+    ViewStarted,
+    start_job,
     step,
 )
 from kungfu.runtime.core.terms import Terms
@@ -69,11 +69,11 @@ class World:
 
 
 def begun(size: int) -> World:
-    cluster, _ = first(size, rules=Rules(Deadlines(ready_s=100.0)), now=0.0)
+    cluster, _ = start_job(size, rules=Rules(Deadlines(ready_s=100.0)), now=0.0)
     view = View(1, tuple(Peer(id_, f"host:{id_}") for id_ in range(size)))
     for peer in view.peers:
-        cluster, _ = step(cluster, Seen(peer, ready=True), 0.0)
-    cluster, _ = step(cluster, InForce(view), 0.0)
+        cluster, _ = step(cluster, PeerProgressed(peer, ready=True), 0.0)
+    cluster, _ = step(cluster, ViewStarted(view), 0.0)
     return World(cluster, view, Terms(8 * size, 8.0), wanted=size)
 
 
@@ -82,15 +82,15 @@ def happen(world: World, what: str, which: int) -> None:
     on_the_way = world.on_the_way()
     if what == "ready" and on_the_way:
         joiner = on_the_way[which % len(on_the_way)]
-        world.tell(Seen(Peer(joiner, f"host:{joiner}"), ready=True))
+        world.tell(PeerProgressed(Peer(joiner, f"host:{joiner}"), ready=True))
     elif what == "ends" and on_the_way:
-        world.tell(Ended(on_the_way[which % len(on_the_way)], 1))
+        world.tell(ProcessEnded(on_the_way[which % len(on_the_way)], 1))
     elif what == "late":
         world.now += 70.0
         world.tell(Tick())
     elif what == "gone":
         for peer in sorted(world.killed & world.cluster.alive):
-            world.tell(Ended(peer, -9))
+            world.tell(ProcessEnded(peer, -9))
 
 
 def hold_barrier(world: World, *, wish: RescaleRequest | None, meanwhile: list[tuple[str, int]]) -> None:
@@ -102,20 +102,20 @@ def hold_barrier(world: World, *, wish: RescaleRequest | None, meanwhile: list[t
     for what, which in meanwhile:
         happen(world, what, which)
     if decision.prepare is not None:
-        world.tell(Wanted(decision.prepare))
+        world.tell(SizeWanted(decision.prepare))
     leaving = set(world.view.ids) - set(decision.view.ids)
     joining = set(decision.view.ids) - set(world.view.ids)
     assert joining <= world.cluster.alive - world.killed
     world.terms = decision.terms
     if decision.view != world.view:
         world.view = decision.view
-        world.tell(InForce(decision.view))
+        world.tell(ViewStarted(decision.view))
         assert meanwhile or not (joining and world.offer), (
             "who has joined is not offered again: that would be one barrier more"
         )
     for peer in sorted(leaving):
-        world.tell(Finishing(peer, leaving=True))
-        world.tell(Ended(peer, 0))
+        world.tell(TrainingFinished(peer, leaving=True))
+        world.tell(ProcessEnded(peer, 0))
 
 
 happenings = st.lists(

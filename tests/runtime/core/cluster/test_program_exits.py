@@ -11,29 +11,29 @@ from kungfu.runtime.core.cluster import (
     Cluster,
     Command,
     Done,
-    Ended,
-    Exiting,
     Fail,
-    Finishing,
-    InForce,
     Kill,
     Lead,
-    Lost,
-    Noticed,
+    LeaderTookOver,
+    LossReport,
     Offer,
-    Report,
+    PeerNoticed,
+    PeerProgressed,
+    PeersLost,
+    ProcessEnded,
+    ProgramExiting,
     Rules,
-    Seen,
+    SizeWanted,
     Spawn,
-    TakenOver,
     Tick,
-    Wanted,
-    first,
+    TrainingFinished,
+    ViewStarted,
+    start_job,
 )
 from kungfu.runtime.core.exit import Exit
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Deadlines
-from tests.runtime.core.cluster_steps import after, peer, view_of
+from tests.runtime.core.cluster.cluster_steps import after, peer, view_of
 
 RULES = Rules(Deadlines(ready_s=100.0, wait_s=10.0, grace_s=30.0))
 RAISED = Exit("exception", 5, "OSError", "OSError: disk", "train.py:42")
@@ -43,13 +43,13 @@ LOOP = Exit("loop", 5)
 
 
 def training(size: int) -> Cluster:
-    cluster = first(size, rules=RULES, now=0.0)[0]
-    seen = [Seen(peer(id_), ready=ready) for id_ in range(size) for ready in (False, True)]
-    return after(cluster, *seen, InForce(view_of(*range(size))))[0]
+    cluster = start_job(size, rules=RULES, now=0.0)[0]
+    seen = [PeerProgressed(peer(id_), ready=ready) for id_ in range(size) for ready in (False, True)]
+    return after(cluster, *seen, ViewStarted(view_of(*range(size))))[0]
 
 
-def missing(id_: int, other: int, *, version: int = 1, step: int = 5) -> Lost:
-    return Lost(id_, Report(version, step, True, f"peer rank={other} left", (other,)))
+def missing(id_: int, other: int, *, version: int = 1, step: int = 5) -> PeersLost:
+    return PeersLost(id_, LossReport(version, step, True, f"peer rank={other} left", (other,)))
 
 
 def view_led(commands: list[Command]) -> View:
@@ -60,10 +60,10 @@ def view_led(commands: list[Command]) -> View:
 def replaced(cluster: Cluster, commands: list[Command]) -> tuple[Cluster, int]:
     """The cluster once the survivors train and whoever replaces the lost one has begun to train, and its id."""
     view = view_led(commands)
-    cluster, spawns = after(cluster, InForce(view))
+    cluster, spawns = after(cluster, ViewStarted(view))
     (spawn,) = [command for command in spawns if isinstance(command, Spawn)]
     grown = View(view.version + 1, (*view.peers, peer(spawn.peer)))
-    return after(cluster, Seen(peer(spawn.peer), ready=True), InForce(grown))[0], spawn.peer
+    return after(cluster, PeerProgressed(peer(spawn.peer), ready=True), ViewStarted(grown))[0], spawn.peer
 
 
 # ---- ends of the job ------------------------------------------------------------------------------------------------
@@ -71,61 +71,65 @@ def replaced(cluster: Cluster, commands: list[Command]) -> tuple[Cluster, int]:
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_usage_error_of_one_peer_ends_the_job_with_2(size: int) -> None:
-    _, commands = after(training(size), Exiting(0, USAGE))
+    _, commands = after(training(size), ProgramExiting(0, USAGE))
     how = "its program raised UsageError: a batch of 3 (train.py:7) after step 5"
     assert commands == [Fail(0, how, code=2)]
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_program_that_chooses_its_exit_code_ends_the_job_with_it(size: int) -> None:
-    cluster, commands = after(training(size), Exiting(0, ENDED))
+    cluster, commands = after(training(size), ProgramExiting(0, ENDED))
     assert commands == [Announce(0, 0, "its program ended by itself after step 5, before the end of training")]
     how = "exit code 7: its program ended by itself after step 5, before the end of training"
-    assert after(cluster, Ended(0, 7))[1] == [Fail(0, how, code=7, chosen=True)]
+    assert after(cluster, ProcessEnded(0, 7))[1] == [Fail(0, how, code=7, chosen=True)]
 
 
 def test_it_does_so_though_the_others_have_a_view_without_it_by_then() -> None:
-    cluster, commands = after(training(2), Exiting(1, ENDED), missing(0, 1))
-    cluster, _ = after(cluster, InForce(view_led(commands)))
+    cluster, commands = after(training(2), ProgramExiting(1, ENDED), missing(0, 1))
+    cluster, _ = after(cluster, ViewStarted(view_led(commands)))
     assert cluster.view is not None
     assert cluster.view.ids == (0,)
-    (failed,) = after(cluster, Ended(1, 3))[1]
+    (failed,) = after(cluster, ProcessEnded(1, 3))[1]
     assert (failed.code, failed.chosen) == (3, True)
 
 
 def test_it_does_so_though_it_takes_longer_to_end_than_the_others_to_train_to_the_end() -> None:
-    cluster, commands = after(training(2), Exiting(1, ENDED), missing(0, 1))
-    cluster, _ = after(cluster, InForce(view_led(commands)), Finishing(0, leaving=False), Exiting(0, ENDED))
-    cluster, commands = after(cluster, Ended(2, -9), Ended(0, 0))  # the replacement is not needed any more
+    cluster, commands = after(training(2), ProgramExiting(1, ENDED), missing(0, 1))
+    cluster, _ = after(
+        cluster, ViewStarted(view_led(commands)), TrainingFinished(0, leaving=False), ProgramExiting(0, ENDED)
+    )
+    cluster, commands = after(
+        cluster, ProcessEnded(2, -9), ProcessEnded(0, 0)
+    )  # the replacement is not needed any more
     assert commands == []
-    (failed,) = after(cluster, Ended(1, 3))[1]
+    (failed,) = after(cluster, ProcessEnded(1, 3))[1]
     assert isinstance(failed, Fail)
     assert (failed.peer, failed.code, failed.chosen) == (1, 3, True)
 
 
 def test_an_exit_code_alone_is_a_lost_peer() -> None:
-    cluster, commands = after(training(2), Ended(1, 2))
+    cluster, commands = after(training(2), ProcessEnded(1, 2))
     assert commands == [Announce(1, 1, "exit code 2")]
     assert (cluster.losses.failures, dict(cluster.losses.raised)) == (1, {})
 
 
 def test_a_program_that_ends_by_itself_at_sigterm_was_preempted() -> None:
-    cluster, _ = after(training(2), Exiting(1, ENDED), Ended(1, 143))
+    cluster, _ = after(training(2), ProgramExiting(1, ENDED), ProcessEnded(1, 143))
     assert (cluster.losses.preemptions, cluster.losses.failures) == (1, 0)
     assert cluster.losses.noticed == {1}
 
 
 def test_it_was_so_too_where_the_others_missed_it_before_its_process_had_ended() -> None:
-    cluster, commands = after(training(2), Exiting(1, ENDED), missing(0, 1))
-    early = after(cluster, Ended(1, 143), InForce(view_led(commands)))[0].losses
-    late = after(cluster, InForce(view_led(commands)), Ended(1, 143))[0].losses
+    cluster, commands = after(training(2), ProgramExiting(1, ENDED), missing(0, 1))
+    early = after(cluster, ProcessEnded(1, 143), ViewStarted(view_led(commands)))[0].losses
+    late = after(cluster, ViewStarted(view_led(commands)), ProcessEnded(1, 143))[0].losses
     for losses in (early, late):
         assert (losses.preemptions, losses.failures, losses.noticed) == (1, 0, {1})
 
 
 @pytest.mark.parametrize("exit", [ENDED, LOOP, RAISED], ids=lambda exit: exit.kind)
 def test_who_was_given_notice_and_ends_before_it_was_let_go_counts_once(exit: Exit) -> None:
-    cluster, _ = after(training(2), Noticed(1), Exiting(1, exit), missing(0, 1), now=10.0)
+    cluster, _ = after(training(2), PeerNoticed(1), ProgramExiting(1, exit), missing(0, 1), now=10.0)
     cluster, _ = after(cluster, Tick(), now=12.1)
     assert cluster.regrouping is not None
     assert set(cluster.regrouping.lost) == {1}
@@ -133,54 +137,56 @@ def test_who_was_given_notice_and_ends_before_it_was_let_go_counts_once(exit: Ex
 
 
 def test_a_program_that_chooses_an_exit_code_after_its_training_ends_the_job_with_it() -> None:
-    finishing = [Finishing(id_, leaving=False) for id_ in (0, 1)]
-    cluster, commands = after(training(2), *finishing, Exiting(0, ENDED), Exiting(1, ENDED), Ended(0, 7))
+    finishing = [TrainingFinished(id_, leaving=False) for id_ in (0, 1)]
+    cluster, commands = after(
+        training(2), *finishing, ProgramExiting(0, ENDED), ProgramExiting(1, ENDED), ProcessEnded(0, 7)
+    )
     assert commands == []
-    assert after(cluster, Ended(1, 0))[1] == [
+    assert after(cluster, ProcessEnded(1, 0))[1] == [
         Fail(0, "exit code 7, after its training was over", code=7, chosen=True),
     ]
 
 
 def test_a_usage_error_before_the_first_view_ends_the_job_with_2() -> None:
-    cluster, commands = after(first(2, rules=RULES, now=0.0)[0], Exiting(1, USAGE))
+    cluster, commands = after(start_job(2, rules=RULES, now=0.0)[0], ProgramExiting(1, USAGE))
     assert commands == []
-    assert after(cluster, Ended(1, 1))[1] == [Fail(1, "exit code 1", code=2)]
+    assert after(cluster, ProcessEnded(1, 1))[1] == [Fail(1, "exit code 1", code=2)]
 
 
 # ---- exceptions -----------------------------------------------------------------------------------------------------
 
 
 def test_an_exception_is_a_lost_peer_at_once_and_its_process_may_take_its_time() -> None:
-    cluster, commands = after(training(2), Exiting(1, RAISED), missing(0, 1))
+    cluster, commands = after(training(2), ProgramExiting(1, RAISED), missing(0, 1))
     how = "its program raised OSError: disk (train.py:42) after step 5"
     assert commands[0] == Announce(1, 1, how)
     assert view_led(commands).ids == (0,)
     assert (cluster.losses.failures, dict(cluster.losses.raised)) == (1, {1: RAISED})
     cluster, _ = replaced(cluster, commands)
     assert after(cluster, Tick(), now=30.0)[1] == []
-    cluster, commands = after(cluster, Ended(1, 1))
+    cluster, commands = after(cluster, ProcessEnded(1, 1))
     assert (commands, cluster.losses.failures) == ([], 1)
 
 
 def test_the_same_exception_in_the_replacement_ends_the_job_with_1() -> None:
-    cluster, commands = after(training(2), Exiting(1, RAISED), Ended(1, 1), missing(0, 1))
+    cluster, commands = after(training(2), ProgramExiting(1, RAISED), ProcessEnded(1, 1), missing(0, 1))
     cluster, other = replaced(cluster, commands)
     how = (
         "its program raised OSError: disk (train.py:42) after step 9, as peer 1 did before: it would happen to every "
         "peer"
     )
-    assert after(cluster, Exiting(other, replace(RAISED, step=9)))[1] == [Fail(other, how, code=1)]
+    assert after(cluster, ProgramExiting(other, replace(RAISED, step=9)))[1] == [Fail(other, how, code=1)]
 
 
 def test_the_same_exception_in_a_replacement_that_has_not_trained_yet_ends_the_job_too() -> None:
-    cluster, commands = after(training(2), Exiting(1, RAISED), Ended(1, 1), missing(0, 1))
-    cluster, _ = after(cluster, InForce(view_led(commands)))
-    (failed,) = after(cluster, Exiting(2, replace(RAISED, step=0)))[1]
+    cluster, commands = after(training(2), ProgramExiting(1, RAISED), ProcessEnded(1, 1), missing(0, 1))
+    cluster, _ = after(cluster, ViewStarted(view_led(commands)))
+    (failed,) = after(cluster, ProgramExiting(2, replace(RAISED, step=0)))[1]
     assert (failed.peer, failed.code) == (2, 1)
 
 
 def test_the_same_exception_in_a_second_peer_ends_the_job_though_both_raise_at_the_same_time() -> None:
-    _, commands = after(training(3), Exiting(1, RAISED), Exiting(2, RAISED))
+    _, commands = after(training(3), ProgramExiting(1, RAISED), ProgramExiting(2, RAISED))
     assert [type(command) for command in commands] == [Announce, Fail]
     assert commands[1].code == 1
 
@@ -189,27 +195,27 @@ def test_the_same_exception_in_a_second_peer_ends_the_job_though_both_raise_at_t
     "other", [replace(RAISED, where="train.py:43"), replace(RAISED, name="ValueError"), Exit("loss", 5, "PeerFailure")]
 )
 def test_another_exception_or_one_at_another_line_is_a_loss_of_its_own(other: Exit) -> None:
-    cluster, commands = after(training(3), Exiting(1, RAISED), Exiting(2, other))
+    cluster, commands = after(training(3), ProgramExiting(1, RAISED), ProgramExiting(2, other))
     assert [type(command) for command in commands] == [Announce, Announce]
     assert cluster.losses.failures == 2
 
 
 def test_the_last_peer_that_raises_fails_the_job_with_its_exception() -> None:
-    assert after(training(1), Exiting(0, RAISED))[1] == [
+    assert after(training(1), ProgramExiting(0, RAISED))[1] == [
         Fail(0, "its program raised OSError: disk (train.py:42) after step 5")
     ]
 
 
 def test_what_is_told_twice_counts_once() -> None:
-    cluster, _ = after(training(2), Exiting(1, RAISED))
-    assert after(cluster, Exiting(1, RAISED)) == (cluster, [])
+    cluster, _ = after(training(2), ProgramExiting(1, RAISED))
+    assert after(cluster, ProgramExiting(1, RAISED)) == (cluster, [])
 
 
 def test_a_joiner_that_fails_is_no_peer_that_trains() -> None:
-    cluster, _ = after(training(2), Wanted(3))
-    cluster, commands = after(cluster, Exiting(2, USAGE))
+    cluster, _ = after(training(2), SizeWanted(3))
+    cluster, commands = after(cluster, ProgramExiting(2, USAGE))
     assert commands == []
-    assert after(cluster, Ended(2, 1))[0].missing == {}
+    assert after(cluster, ProcessEnded(2, 1))[0].missing == {}
     assert set(cluster.members) == {0, 1}
 
 
@@ -218,40 +224,40 @@ def test_a_joiner_that_fails_is_no_peer_that_trains() -> None:
 
 @pytest.mark.parametrize("exit", [RAISED, USAGE, ENDED], ids=lambda exit: exit.kind)
 def test_a_joiner_whose_program_is_over_is_offered_to_nobody_though_its_process_runs(exit: Exit) -> None:
-    cluster, _ = after(training(1), Wanted(3), Seen(peer(1), ready=True))
-    cluster, kills = after(cluster, Exiting(1, exit))
+    cluster, _ = after(training(1), SizeWanted(3), PeerProgressed(peer(1), ready=True))
+    cluster, kills = after(cluster, ProgramExiting(1, exit))
     assert [command.peer for command in kills if isinstance(command, Kill)] == [1]
-    cluster, commands = after(cluster, Seen(peer(2), ready=True))
+    cluster, commands = after(cluster, PeerProgressed(peer(2), ready=True))
     (offer,) = [command.prepared for command in commands if isinstance(command, Offer)]
     assert ([one.id for one in offer.ready], offer.missing) == ([2], (1,))
     assert offer.reason.startswith("peer 1: its program ")
-    assert after(cluster, Ended(1, -9))[1] == []
+    assert after(cluster, ProcessEnded(1, -9))[1] == []
 
 
 def test_a_program_that_ends_alone_is_lost_as_soon_as_the_others_miss_it() -> None:
-    cluster, commands = after(training(2), Exiting(1, ENDED), missing(0, 1))
+    cluster, commands = after(training(2), ProgramExiting(1, ENDED), missing(0, 1))
     assert view_led(commands).ids == (0,)
     (lead,) = [command for command in commands if isinstance(command, Lead)]
     assert dict(lead.lost) == {1: "its program ended by itself after step 5, before the end of training"}
     assert lead.target == 2
-    assert after(cluster, Ended(1, 0))[1] == []
+    assert after(cluster, ProcessEnded(1, 0))[1] == []
 
 
 def test_programs_that_all_end_by_themselves_are_the_end_of_the_job() -> None:
-    cluster, commands = after(training(2), Exiting(0, ENDED), Exiting(1, ENDED), Ended(0, 0))
+    cluster, commands = after(training(2), ProgramExiting(0, ENDED), ProgramExiting(1, ENDED), ProcessEnded(0, 0))
     assert [type(command) for command in commands] == [Announce, Announce]
-    assert after(cluster, Ended(1, 0))[1] == [Done()]
+    assert after(cluster, ProcessEnded(1, 0))[1] == [Done()]
 
 
 def test_who_left_its_loop_is_waited_for_as_long_as_the_others_do_not_miss_it() -> None:
-    cluster, commands = after(training(2), Exiting(1, LOOP))
+    cluster, commands = after(training(2), ProgramExiting(1, LOOP))
     assert commands == []
     assert set(cluster.members) == {0, 1}
     assert after(cluster, Tick(), now=1e4)[1] == []
 
 
 def test_who_left_its_loop_is_lost_when_the_others_miss_it_and_is_not_killed_before_its_grace() -> None:
-    cluster, _ = after(training(2), Exiting(1, LOOP), missing(0, 1), now=10.0)
+    cluster, _ = after(training(2), ProgramExiting(1, LOOP), missing(0, 1), now=10.0)
     assert after(cluster, Tick(), now=12.0)[1] == []
     cluster, commands = after(cluster, Tick(), now=12.1)
     assert view_led(commands).ids == (0,)
@@ -262,13 +268,13 @@ def test_who_left_its_loop_is_lost_when_the_others_miss_it_and_is_not_killed_bef
 
 
 def test_who_left_its_loop_and_reports_with_the_others_is_one_of_them() -> None:
-    _, commands = after(training(2), Exiting(1, LOOP), missing(0, 1), missing(1, 0))
+    _, commands = after(training(2), ProgramExiting(1, LOOP), missing(0, 1), missing(1, 0))
     assert view_led(commands).ids == (0, 1)
 
 
 def test_a_program_that_has_ended_is_killed_when_its_process_stays_longer_than_the_grace() -> None:
-    cluster, commands = after(training(2), Exiting(1, RAISED), missing(0, 1), now=1.0)
-    cluster, _ = after(cluster, InForce(view_led(commands)), now=2.0)
+    cluster, commands = after(training(2), ProgramExiting(1, RAISED), missing(0, 1), now=1.0)
+    cluster, _ = after(cluster, ViewStarted(view_led(commands)), now=2.0)
     assert after(cluster, Tick(), now=31.0)[1] == []
     cluster, commands = after(cluster, Tick(), now=31.1)
     how = (
@@ -276,26 +282,30 @@ def test_a_program_that_has_ended_is_killed_when_its_process_stays_longer_than_t
         "(--grace)"
     )
     assert commands == [Kill(1, how)]
-    cluster, commands = after(cluster, Tick(), Ended(1, -9), now=40.0)
+    cluster, commands = after(cluster, Tick(), ProcessEnded(1, -9), now=40.0)
     assert commands == []
 
 
 def test_who_takes_over_kills_it_again() -> None:
-    cluster, commands = after(training(2), Exiting(1, RAISED), missing(0, 1), now=1.0)
-    cluster, _ = after(cluster, InForce(view_led(commands)), Tick(), now=31.1)
-    kills = [one for one in after(cluster, TakenOver(), now=32.0)[1] if isinstance(one, Kill)]
+    cluster, commands = after(training(2), ProgramExiting(1, RAISED), missing(0, 1), now=1.0)
+    cluster, _ = after(cluster, ViewStarted(view_led(commands)), Tick(), now=31.1)
+    kills = [one for one in after(cluster, LeaderTookOver(), now=32.0)[1] if isinstance(one, Kill)]
     assert [kill.peer for kill in kills] == [1]
 
 
 def test_who_is_through_with_training_or_was_let_go_ends_as_slowly_as_it_likes() -> None:
-    cluster, _ = after(training(3), Finishing(2, leaving=True), InForce(view_of(0, 1, version=2)), Exiting(2, ENDED))
-    cluster, _ = after(cluster, Finishing(0, leaving=False), Finishing(1, leaving=False), Exiting(0, ENDED))
+    cluster, _ = after(
+        training(3), TrainingFinished(2, leaving=True), ViewStarted(view_of(0, 1, version=2)), ProgramExiting(2, ENDED)
+    )
+    cluster, _ = after(
+        cluster, TrainingFinished(0, leaving=False), TrainingFinished(1, leaving=False), ProgramExiting(0, ENDED)
+    )
     assert after(cluster, Tick(), now=1e4)[1] == []
 
 
 def test_what_was_said_is_forgotten_with_the_view() -> None:
-    cluster, commands = after(training(2), Exiting(1, RAISED), missing(0, 1))
-    cluster, _ = after(cluster, InForce(view_led(commands)))
+    cluster, commands = after(training(2), ProgramExiting(1, RAISED), missing(0, 1))
+    cluster, _ = after(cluster, ViewStarted(view_led(commands)))
     assert set(cluster.losses.exiting) == {1}, "its process still runs"
-    cluster, _ = after(cluster, Ended(1, 1), InForce(view_of(0, 2, version=4)))
+    cluster, _ = after(cluster, ProcessEnded(1, 1), ViewStarted(view_of(0, 2, version=4)))
     assert set(cluster.losses.exiting) == set()

@@ -1,4 +1,4 @@
-"""The ledger of requests, as values: what was asked, the answers, and what happens to them."""
+"""The request log, as values: what was asked, the answers, and what happens to the requests."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kungfu.runtime.core.barrier_requests import ExternalRequest
-from kungfu.runtime.core.requests.profiling import Point, Step, Survey
-from kungfu.runtime.core.requests.request import Request, Stop, in_words
+from kungfu.runtime.core.requests.job_request import JobRequest, StopTraining, in_words
+from kungfu.runtime.core.requests.profiling import Point, Survey, TimedStep
 
 __all__ = [
     "Answer",
-    "Asked",
-    "Entry",
     "Event",
-    "Heard",
-    "Ledger",
-    "Measured",
-    "Over",
-    "State",
-    "Tick",
-    "Viewed",
+    "LeaderReplied",
+    "LoggedRequest",
+    "RequestLog",
+    "RequestState",
+    "RequestSubmitted",
+    "StepsMeasured",
+    "TimePassed",
+    "TrainingEnded",
+    "ViewChanged",
     "current",
     "first_answer",
-    "noted",
     "refusal_of_id",
+    "with_entry",
 ]
 
-State = Literal["accepted", "carried out", "refused", "expired"]
+RequestState = Literal["accepted", "carried out", "refused", "expired"]
 
 # So many ended requests are remembered with their answers; of those before them only that their ids were given.
 REMEMBERED = 1000
@@ -44,17 +44,17 @@ _LINE = 12  # characters of a digest and its line end
 class Answer:
     """How far a request is: ``reason`` says why it was refused or what came of it, in the view of version ``view``."""
 
-    state: State
+    state: RequestState
     reason: str = ""
     view: int = 0
     points: tuple[Point, ...] = ()
 
 
 @dataclass(frozen=True)
-class Entry:
+class LoggedRequest:
     """A request with its first and newest answer, when it was asked and will expire, and what is still to be done."""
 
-    request: Request
+    request: JobRequest
     first: Answer
     newest: Answer
     asked_at: float
@@ -64,32 +64,32 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class RequestLog:
     """All requests by id, in the order in which they were asked, and which of them is under way.
 
     ``forgotten`` has a line for the id of each older one, its digest: none of them is carried out again as long as the
     job lives. It is one text, for it goes to all agents with every change of what is known.
     """
 
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, LoggedRequest] = field(default_factory=dict)
     under_way: str | None = None
     forgotten: str = ""
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestSubmitted:
     """Somebody asks."""
 
-    request: Request
+    request: JobRequest
 
 
 @dataclass(frozen=True)
-class Viewed:
-    """A view is in force: the one of the situation."""
+class ViewChanged:
+    """A new view is in force: the one in the admission context."""
 
 
 @dataclass(frozen=True)
-class Heard:
+class LeaderReplied:
     """The leader's word on a demand: why it cannot be, or with an empty ``refusal`` that it is done, and the result."""
 
     demand: str
@@ -98,62 +98,62 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Measured:
+class StepsMeasured:
     """Steps that the leader measured, while nobody was getting ready beside them."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[TimedStep, ...]
 
 
 @dataclass(frozen=True)
-class Over:
-    """Training is over; the situation says how."""
+class TrainingEnded:
+    """Training has ended; `AdmissionContext.over` says how."""
 
 
 @dataclass(frozen=True)
-class Tick:
+class TimePassed:
     """Time went by."""
 
 
-Event = Asked | Viewed | Heard | Measured | Over | Tick
+Event = RequestSubmitted | ViewChanged | LeaderReplied | StepsMeasured | TrainingEnded | TimePassed
 
 
-def current(ledger: Ledger) -> Entry | None:
+def current(log: RequestLog) -> LoggedRequest | None:
     """The request that is under way."""
-    return None if ledger.under_way is None else ledger.entries.get(ledger.under_way)
+    return None if log.under_way is None else log.entries.get(log.under_way)
 
 
-def first_answer(ledger: Ledger, request: Request) -> Answer | None:
+def first_answer(log: RequestLog, request: JobRequest) -> Answer | None:
     """What a request of this id was answered first; a refusal if it was another request."""
-    entry = ledger.entries.get(request.id)
+    entry = log.entries.get(request.id)
     if entry is None or entry.request == request:
         return entry.first if entry else None
     given = in_words(entry.request.action)
     return Answer("refused", f"the id {request.id!r} was given to another request, {given}; choose a new one")
 
 
-def refusal_of_id(ledger: Ledger, request: Request) -> str | None:
+def refusal_of_id(log: RequestLog, request: JobRequest) -> str | None:
     """Why a request of this id is neither new nor a repetition of one that is remembered; ``None`` if it is."""
-    if request.id in ledger.entries:
+    if request.id in log.entries:
         return None
-    if _digest(request.id) in ledger.forgotten:
+    if _digest(request.id) in log.forgotten:
         return f"the id {request.id!r} was given to a request of this job that ended long ago; choose a new one"
-    count = len(ledger.forgotten) // _LINE
-    if count >= MOST_FORGOTTEN and not isinstance(request.action, Stop):
+    count = len(log.forgotten) // _LINE
+    if count >= MOST_FORGOTTEN and not isinstance(request.action, StopTraining):
         return (
-            f"this job has answered {count + len(ledger.entries)} requests and cannot tell any more "
+            f"this job has answered {count + len(log.entries)} requests and cannot tell any more "
             "whether an id is new; it takes only stop: go on from a checkpoint in a new job"
         )
     return None
 
 
-def noted(ledger: Ledger, entry: Entry) -> Ledger:
+def with_entry(log: RequestLog, entry: LoggedRequest) -> RequestLog:
     """With this entry; of the oldest ones that are not under way only the ids are kept."""
-    entries, forgotten = {**ledger.entries, entry.request.id: entry}, ledger.forgotten
-    spare = [name for name in entries if name not in (ledger.under_way, entry.request.id)]
+    entries, forgotten = {**log.entries, entry.request.id: entry}, log.forgotten
+    spare = [name for name in entries if name not in (log.under_way, entry.request.id)]
     for old in spare[: max(0, len(entries) - REMEMBERED)]:
         del entries[old]
         forgotten += _digest(old)
-    return replace(ledger, entries=entries, forgotten=forgotten)
+    return replace(log, entries=entries, forgotten=forgotten)
 
 
 def _digest(name: str) -> str:
