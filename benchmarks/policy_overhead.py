@@ -101,8 +101,7 @@ class Beside:
     name: str
 
     def join(self, state: Any, *, description: Any, machine: str) -> Any:
-        from kungfu.runtime.core.decide import Terms
-
+        from kungfu.runtime.core.terms import Terms
         from kungfu.runtime.core.view import Peer, View
         from kungfu.runtime.peer.membership import BarrierResult, Standing
         from kungfu.runtime.settings import read_settings
