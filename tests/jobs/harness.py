@@ -19,6 +19,7 @@ import psutil
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
+LEAN = PROGRAMS / "lean"  # programs of users start as they do with a user
 LOOK_S = 0.02
 REPORT_S = 0.25  # tests wait for steps
 REMAINS_S = 8.0  # of a job that has ended; other jobs may come and go on this machine meanwhile
@@ -119,11 +120,12 @@ def launched(
     logdir, console = tmp_path / name, tmp_path / f"console-{name}.txt"
     told = ["--logdir", logdir, "--report-every", REPORT_S]
     line = [sys.executable, "-m", "kungfu.cli.run", *told, *options, sys.executable, script, *arguments]
+    paths = os.pathsep.join(map(str, (ROOT, *([LEAN] if PROGRAMS in script.parents else []))))
     with console.open("wb") as output:
         process = subprocess.Popen(
             [str(word) for word in line],
             cwd=tmp_path,
-            env={**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": str(ROOT), **(environment or {})},
+            env={**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": paths, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
