@@ -1,7 +1,6 @@
 """Specifications of searches in YAML: typed, with units, and with a schema."""
 
-from kungfu.tune.spec.reader import TuningSpec, parse_spec, read_spec
-from kungfu.tune.spec.schema import json_schema
+from kungfu.tune.spec.tuning_spec import TuningSpec, json_schema, parse_spec, read_spec
 from kungfu.tune.spec.units import duration_s
 
 __all__ = ["TuningSpec", "duration_s", "json_schema", "parse_spec", "read_spec"]

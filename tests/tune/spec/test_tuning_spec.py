@@ -9,7 +9,7 @@ import pytest
 
 from kungfu.errors import UsageError
 from kungfu.tune import Latency, json_schema, parse_spec, read_spec, successive_halving
-from kungfu.tune.spec.sections import REQUIRED, SECTIONS
+from kungfu.tune.spec import units
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tuning.yaml"
 LEAST = """\
@@ -77,7 +77,7 @@ def test_hyperband_gives_a_simulator_for_each_bracket() -> None:
         ("cloud:", "clouds:", "SPEC.yaml:10: clouds is not known; did you mean cloud?"),
         ("trials: 32", "trials: 3.5", "SPEC.yaml:3: experiment.trials is '3.5'; give a whole number of at least 1"),
         ("trials: 32", "trials: [32]", "SPEC.yaml:3: experiment.trials is a list; give a single value"),
-        ("trials: 32", "trials:", "SPEC.yaml:3: experiment.trials is ''; give a whole number"),
+        ("trials: 32", "trials:", "SPEC.yaml:3: experiment.trials is empty; give a whole number"),
         ("  trials: 32\n", "", "SPEC.yaml:2: experiment cannot be planned: successive-halving has no trials"),
         ("eta: 3", "eta: 1", "SPEC.yaml:6: experiment.eta is '1'; give a whole number of at least 2"),
         ("most_iterations: 50", "most_iterations: 0", "SPEC.yaml:5: experiment.most_iterations is '0'"),
@@ -90,12 +90,12 @@ def test_hyperband_gives_a_simulator_for_each_bracket() -> None:
         (
             "successive-halving",
             "asha",
-            "SPEC.yaml:2: experiment.method is 'asha'; give one of: successive-halving, hyperband",
+            "SPEC.yaml:2: experiment.method is 'asha'; give 'successive-halving' or 'hyperband'",
         ),
         (
             "$12.24/h",
             "$0/h",
-            "SPEC.yaml:11: cloud.price is '$0/h': every plan would cost the same",
+            "SPEC.yaml:11: cloud.price is '$0/h'; every plan would cost the same: give a price above 0",
         ),
         (
             "$12.24/h",
@@ -111,10 +111,18 @@ def test_hyperband_gives_a_simulator_for_each_bracket() -> None:
         ),
         ("4: 31 s", "4: ", "SPEC.yaml:8: scaling.seconds_per_iteration.4 is wrong: '' is not a duration"),
         ("4: 31 s", "four: 31 s", "SPEC.yaml:8: scaling.seconds_per_iteration.four is for 'four' GPUs"),
-        ("{1: 90 s, 4: 31 s}", "{}", "SPEC.yaml:8: scaling.seconds_per_iteration has no point"),
+        (
+            "{1: 90 s, 4: 31 s}",
+            "{}",
+            "SPEC.yaml:8: scaling.seconds_per_iteration is empty; give measured time of an iteration",
+        ),
         ("{1: 90 s, 4: 31 s}", "90 s", "SPEC.yaml:8: scaling.seconds_per_iteration is '90 s'; give keys and values"),
         ("price:", "init_latency: {men: 3 s}\n  price:", "SPEC.yaml:11: cloud.init_latency.men is not known"),
-        ("price:", "init_latency: {sigma: 3 s}\n  price:", "SPEC.yaml:11: cloud.init_latency has no mean"),
+        (
+            "price:",
+            "init_latency: {sigma: 3 s}\n  price:",
+            "SPEC.yaml:11: cloud.init_latency lacks cloud.init_latency.mean: its mean; write {mean: 15 s",
+        ),
         ("price:", "init_latency: [3 s]\n  price:", "SPEC.yaml:11: cloud.init_latency is a list"),
         ("cloud:", "search: {warm_starts: 2}\ncloud:", "SPEC.yaml:9: search.warm_starts is '2'; give a list"),
         ("cloud:", "search: {warm_starts: [0]}\ncloud:", "SPEC.yaml:9: search.warm_starts[0] is '0'"),
@@ -131,7 +139,12 @@ def test_a_mistake_is_named_with_its_line_its_value_and_what_to_write(old: str, 
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("", "is empty"), ("[1]", "is a list"), ("scaling: {}", "lacks experiment.method")]
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("[1]", "is a list"),
+        ("scaling: {}", r"lacks experiment: the search, as \{method: hyperband, .*; cloud: the provider, as"),
+    ],
 )
 def test_a_file_that_is_no_specification_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
@@ -146,23 +159,75 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_spec(tmp_path / "binary.yaml")
 
 
-def test_the_schema_knows_every_key_and_only_those() -> None:
-    schema = json_schema()
-    assert schema["additionalProperties"] is False
-    assert schema["required"] == ["experiment", "scaling", "cloud"]
-    for name, keys in SECTIONS.items():
-        section = schema["properties"][name]
-        assert section["additionalProperties"] is False
-        assert section["properties"].keys() == keys.keys()
-        assert section["required"] == [key for key, what in keys.items() if what.default is REQUIRED]
+SCHEMA = json_schema()
+SECTIONS = {name: SCHEMA["$defs"][key["$ref"].rsplit("/", 1)[-1]] for name, key in SCHEMA["properties"].items()}
+
+
+def test_the_schema_knows_every_section_and_which_a_search_must_have() -> None:
+    assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert SCHEMA["additionalProperties"] is False
+    assert list(SECTIONS) == ["experiment", "scaling", "cloud", "data", "search"]
+    assert SCHEMA["required"] == ["experiment", "scaling", "cloud"]
+
+
+REQUIRED = {
+    "experiment": ["method", "least_iterations", "most_iterations", "eta"],
+    "scaling": ["seconds_per_iteration"],
+    "cloud": ["gpus_per_instance", "price"],
+    "data": [],
+    "search": [],
+}
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_schema_knows_every_key_of_a_section_and_only_those(name: str) -> None:
+    section = SECTIONS[name]
+    assert section["additionalProperties"] is False
+    assert section.get("required", []) == REQUIRED[name]
+    with pytest.raises(UsageError, match="nonsense is not known; known here: " + ", ".join(section["properties"])):
+        parse_spec(_with({name: ["  nonsense: 1"]}))
+
+
+def test_each_key_in_the_schema_has_a_meaning_and_the_values_that_the_reader_takes() -> None:
+    keys = {f"{name}.{key}": each for name, part in SECTIONS.items() for key, each in part["properties"].items()}
+    assert all(each["description"] for each in keys.values())
+    assert keys["experiment.eta"]["minimum"] == 2
+    assert (keys["experiment.trials"]["type"], keys["experiment.trials"]["minimum"]) == ("integer", 1)
+    assert keys["search.seed"]["minimum"] == 0
+    assert keys["cloud.billing"]["enum"] == ["instance", "function"]
+    assert keys["cloud.minimum_billing"]["pattern"] == units.DURATION
+    assert keys["cloud.price"]["pattern"] == units.RATE
+    assert list(keys["scaling.seconds_per_iteration"]["patternProperties"]) == ["^[1-9][0-9]{0,8}$"]
+    assert keys["search.warm_starts"]["minItems"] == 1
+    assert len(keys["cloud.init_latency"]["oneOf"]) == 2
 
 
 def test_a_default_that_the_schema_shows_reads_as_the_default() -> None:
-    lines = {"experiment": [], "scaling": [], "cloud": [], "data": [], "search": []}
-    for name, keys in SECTIONS.items():
-        lines[name] = [f"  {key}: {what.shown}" for key, what in keys.items() if what.shown is not None]
+    lines = {
+        name: [f"  {key}: {each['default']}" for key, each in part["properties"].items() if "default" in each]
+        for name, part in SECTIONS.items()
+    }
+    assert sum(map(len, lines.values())) == 14
+    assert parse_spec(_with(lines)) == parse_spec(LEAST)
+
+
+def test_an_alias_is_read_as_what_it_stands_for_and_never_in_a_circle() -> None:
+    text = LEAST.replace("{1: 90 s", "{1: &slow 90 s").replace("4: 31 s", "4: *slow")
+    assert parse_spec(text).scaling.seconds == (90, 90)
+    with pytest.raises(UsageError, match=r"SPEC.yaml:9: search.warm_starts\[0\] contains itself by an alias"):
+        parse_spec(LEAST.replace("cloud:", "search: {warm_starts: &all [*all]}\ncloud:"))
+
+
+def test_aliases_of_aliases_do_not_multiply() -> None:
+    bomb = "".join(f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 60))
+    with pytest.raises(UsageError, match=r"SPEC.yaml:\d+: search.a0 is not known"):
+        parse_spec(LEAST + "search:\n  a0: &a0 [1]\n" + bomb)
+
+
+def _with(lines: dict[str, list[str]]) -> str:
+    """LEAST with more lines in its sections."""
     text = LEAST
-    for name in ("scaling", "cloud"):
-        text = text.replace(f"{name}:\n", "\n".join([f"{name}:", *lines[name], ""]))
-    text += "\n".join(["data:", *lines["data"], "search:", *lines["search"], ""])
-    assert parse_spec(text) == parse_spec(LEAST)
+    for name, more in lines.items():
+        body = "\n".join(more)
+        text = text.replace(f"{name}:\n", f"{name}:\n{body}\n") if f"{name}:\n" in text else f"{text}{name}:\n{body}\n"
+    return text

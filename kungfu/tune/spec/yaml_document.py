@@ -1,0 +1,126 @@
+"""A YAML file as plain data whose values remember their lines: what a good error message needs.
+
+Values are handed on as text, exactly as they stand in the file, and not as YAML would guess their type: "12:30" is no
+number of seconds here, and a number without its unit can be refused by what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kungfu.errors import UsageError
+
+__all__ = ["YamlDocument", "load", "parse"]
+
+_IN_PROGRESS = object()
+
+
+@dataclass(frozen=True)
+class YamlDocument:
+    """A parsed file: its name for messages, the root of its syntax tree, and its plain data.
+
+    ``data`` holds dictionaries, lists and the text of each single value; a value that is left empty is "".
+    """
+
+    file: str
+    root: yaml.Node
+    data: Any
+
+    def refusal(self, location: Sequence[int | str], *, reason: str) -> UsageError:
+        """The error that says where the wrong value stands, by file, line and dotted path, and why it is refused.
+
+        Args:
+            location: the keys and indices that lead to the value. Those that the document does not hold, such as a key
+                that is missing, are skipped, so that the error names the closest value that is there.
+            reason: the rest of the sentence whose subject is the path.
+        """
+        node, path = self.root, ""
+        for step in location:
+            found = _child(node, step)
+            if found is not None:
+                node = found
+                path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+        return _refusal(node, file=self.file, path=path, reason=reason)
+
+
+def load(path: Path) -> YamlDocument:
+    """The document in a file. Raises: UsageError when it cannot be read, or is no YAML."""
+    try:
+        return parse(path.read_text(encoding="utf-8"), file=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the specification {path}: {error}") from error
+
+
+def parse(content: str, *, file: str) -> YamlDocument:
+    """The document in a text; ``file`` is its name in messages.
+
+    Raises:
+        UsageError: for text that is no YAML or holds nothing, a key that is given twice or is no word, and lists and
+            mappings that lie too deep in each other.
+    """
+    try:
+        root = yaml.compose(content, Loader=yaml.SafeLoader)
+        if root is None:
+            raise UsageError(f"{file}: the specification is empty; see examples/tuning.yaml for one")
+        return YamlDocument(file, root, _Reader(file).plain(root, path=""))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
+        raise UsageError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}") from error
+    except RecursionError:  # without its chain, which is as long as the nesting is deep
+        raise UsageError(
+            f"{file}: lists and mappings lie too deep in each other to be read; a specification needs three levels: "
+            "see examples/tuning.yaml"
+        ) from None
+
+
+class _Reader:
+    """Turns nodes into plain data, each node once: aliases of a large value share it, and never multiply it."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._known: dict[int, Any] = {}
+
+    def plain(self, node: yaml.Node, *, path: str) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return str(node.value)
+        if id(node) not in self._known:
+            self._known[id(node)] = _IN_PROGRESS
+            self._known[id(node)] = self._collection(node, path=path)
+        found = self._known[id(node)]
+        if found is _IN_PROGRESS:
+            raise _refusal(node, file=self._file, path=path, reason="contains itself by an alias; write its values out")
+        return found
+
+    def _collection(self, node: yaml.Node, *, path: str) -> Any:
+        if isinstance(node, yaml.SequenceNode):
+            return [self.plain(each, path=f"{path}[{index}]") for index, each in enumerate(node.value)]
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                reason = "has a key that is a list or a mapping; give words"
+                raise _refusal(key, file=self._file, path=path, reason=reason)
+            name = str(key.value)
+            inner = f"{path}.{name}" if path else name
+            if name in found:
+                raise _refusal(key, file=self._file, path=inner, reason="is given twice; leave one of them out")
+            found[name] = self.plain(value, path=inner)
+        return found
+
+
+def _child(node: yaml.Node, step: int | str) -> yaml.Node | None:
+    """The value at a key or an index of ``node``; None where there is none."""
+    if isinstance(node, yaml.MappingNode):
+        return next((value for key, value in node.value if key.value == step), None)
+    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+        return node.value[step]  # type: ignore[no-any-return]  # the type information of PyYAML leaves it open
+    return None
+
+
+def _refusal(node: yaml.Node, *, file: str, path: str, reason: str) -> UsageError:
+    return UsageError(f"{file}:{node.start_mark.line + 1}: {path or 'the specification'} {reason}")
