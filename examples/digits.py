@@ -20,7 +20,6 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import kungfu as kf
-from kungfu.policies import gns_batch, schedule
 
 
 def load() -> list[np.ndarray]:
@@ -61,8 +60,8 @@ def arguments() -> argparse.Namespace:
 
 def policy(three_from: int | None) -> kf.Policy:
     """As many peers as the gradient noise scale pays for, if wanted under a cap that a schedule sets."""
-    follow_noise = gns_batch(max_peers=4)
-    return follow_noise if three_from is None else kf.at_most(follow_noise, schedule({0: 4, three_from: 3}))
+    follow_noise = kf.policies.gns_batch(max_peers=4)
+    return follow_noise if three_from is None else kf.at_most(follow_noise, kf.policies.schedule({0: 4, three_from: 3}))
 
 
 def main() -> None:

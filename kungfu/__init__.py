@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from kungfu import control, monitor, ops
-from kungfu.errors import KungfuError, PolicyError
-from kungfu.ops import clip, log, maximum, minimum, round, sqrt, where
+from kungfu.control import Keep, Rule
+from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.policy_definition import Budget, Policy, at_least, at_most, compose, first, policy, shadow
-from kungfu.signal import Signal, fold
+from kungfu.signal import Signal, TrainingSignals, fold
 
 if TYPE_CHECKING:
+    from kungfu import policies
     from kungfu.training.attach import attach
     from kungfu.training.training import SKIPPED, Training
 
 __all__ = [
     "SKIPPED",
     "Budget",
+    "DeadlineExceeded",
+    "Keep",
     "KungfuError",
+    "PeerFailure",
     "Policy",
     "PolicyError",
+    "Rule",
     "Signal",
     "Training",
+    "TrainingSignals",
+    "UsageError",
     "at_least",
     "at_most",
     "attach",
-    "clip",
     "compose",
     "control",
     "first",
     "fold",
-    "log",
-    "maximum",
-    "minimum",
     "monitor",
     "ops",
+    "policies",
     "policy",
-    "round",
     "shadow",
-    "sqrt",
-    "where",
 ]
+
+_FROM_TRAINING = frozenset({"SKIPPED", "Training", "attach"})
 
 
 def __getattr__(name: str) -> Any:
-    """What needs TensorFlow is loaded when it is first asked for: planning and explaining do without."""
-    if name in ("SKIPPED", "Training", "attach"):
-        from kungfu import training
+    """Loads `policies` and what needs TensorFlow when it is first asked for: planning and explaining do without."""
+    if name in _FROM_TRAINING:
+        return getattr(importlib.import_module("kungfu.training"), name)
+    if name == "policies":
+        return importlib.import_module("kungfu.policies")
+    instead = f"; write kf.ops.{name}" if name in ops.__all__ else ""
+    raise AttributeError(f"module 'kungfu' has no attribute {name!r}{instead}")
 
-        return getattr(training, name)
-    raise AttributeError(f"module 'kungfu' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    """The public names, those that are loaded later included."""
+    return sorted({*globals(), *__all__})

@@ -33,7 +33,7 @@ def gns_batch(
     `max_peers`, `min_peers`: peers, at least 1; the job's own limits hold as well. `decay`: weight of the newest step
     in the noise scale's averages, in (0, 1]. `every`: steps between two looks, at least 1. `sample_every`: of so many
     steps one is measured, since the two norms over all gradients are most of what the policy costs. Cost: no message
-    and three floats on the gradient all-reduce; see `monitor.gradient_noise_scale`. Undefined, so that nothing
+    and three floats on the gradient all-reduce; see `kf.monitor.gradient_noise_scale`. Undefined, so that nothing
     happens: while the noise scale is; at size 1 it always is and no rule built on it could fire again, hence
     ``min_peers=2``. Raises `PolicyError` where the bounds cross.
 

@@ -44,7 +44,7 @@ def hybrid_scaling(
     for doublings in reversed(range(16)):
         factor = 2**doublings
         busy = _looked_up(before * factor, optimal_peers) >= peers
-        batch = kf.where((factor <= growth) & busy, before * factor, batch)
+        batch = kf.ops.where((factor <= growth) & busy, before * factor, batch)
     at_rescale = kf.control.on_rescale()
     rate = training.learning_rate * (training.global_batch_size / before)
     return at_rescale.set_global_batch_size(batch), at_rescale.set_learning_rate(rate, over_steps=over_steps)
@@ -53,7 +53,7 @@ def hybrid_scaling(
 def _looked_up(batch: Signal, table: Mapping[int, int]) -> Signal:
     found: Signal = kf.ops.constant(1)
     for entry, peers in sorted(table.items()):
-        found = kf.where(batch >= entry, peers, found)
+        found = kf.ops.where(batch >= entry, peers, found)
     return found
 
 

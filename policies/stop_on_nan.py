@@ -39,5 +39,5 @@ def stop_on_nan(training: TrainingSignals, *, steps: int = 3, watch: Watched = "
         finite = kf.ops.is_finite(training.mean_loss)
     else:
         finite = kf.ops.all_finite(training.mean_grads)
-    in_a_row = kf.fold(lambda count, good: kf.where(good, 0, count + 1), 0, finite).named("steps_not_finite")
+    in_a_row = kf.fold(lambda count, good: kf.ops.where(good, 0, count + 1), 0, finite).named("steps_not_finite")
     return kf.control.always().when(in_a_row >= steps).stop()

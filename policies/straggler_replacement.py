@@ -26,7 +26,7 @@ def straggler_replacement(
     `every`: steps between two looks, at least 1; let it be some times ``1 / decay``, or one that replaced another is
     judged while the others still catch up. `threshold`: fraction of the median speed, in [0, 1]: with 0.8 stragglers
     cost at most 1.25 times the time of a step. `decay`: weight of the newest step in the averages, in (0, 1]. Cost:
-    2 x size floats on the gradient all-reduce, no message; see `monitor.relative_speed`. Raises `PolicyError` at
+    2 x size floats on the gradient all-reduce, no message; see `kf.monitor.relative_speed`. Raises `PolicyError` at
     `attach` for a number out of range.
 
     Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 5 and algorithm 1.

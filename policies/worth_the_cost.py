@@ -49,7 +49,7 @@ def worth_the_cost(
     """
     _check(worth, samples=samples, price_per_hour=price_per_hour)
     speed = kf.monitor.throughput(training).by_size(max_peers)
-    left = kf.maximum(samples - training.samples_done, 0)
+    left = kf.ops.maximum(samples - training.samples_done, 0)
     spent_s = kf.ops.job_seconds()
 
     def value(peers: Signal) -> Signal:
@@ -61,8 +61,7 @@ def worth_the_cost(
         return value(peers + unit) - value(peers)
 
     size = kf.control.next_size(advantage, unit=unit, min_peers=min_peers, max_peers=max_peers)
-    lasted = (training.size > 0).count(on_rescale="reset")
-    return kf.control.every(every).when(lasted > every // 2).rescale(size, keep=keep)
+    return kf.control.every(every).when(training.view_steps > every // 2).rescale(size, keep=keep)
 
 
 def _interpolated(seconds: Signal, points: Mapping[float, float]) -> Signal:
@@ -70,7 +69,7 @@ def _interpolated(seconds: Signal, points: Mapping[float, float]) -> Signal:
     ordered = sorted(points.items())
     value = ordered[0][1] + 0 * seconds  # NaN where the moment is
     for (start, high), (end, low) in itertools.pairwise(ordered):
-        value = value - (high - low) * kf.clip((seconds - start) / (end - start), 0.0, 1.0)
+        value = value - (high - low) * kf.ops.clip((seconds - start) / (end - start), 0.0, 1.0)
     return value
 
 

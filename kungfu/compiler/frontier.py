@@ -41,9 +41,9 @@ class Reduction:
 def frontier_name(node: Signal) -> str:
     """The name of a reduction of a nest, as in ``norm_squared(grads)``; empty for every other node.
 
-    >>> from kungfu import ops
+    >>> import kungfu as kf
     >>> from kungfu.signal import TrainingSignals
-    >>> frontier_name(ops.norm_squared(TrainingSignals().mean_grads))
+    >>> frontier_name(kf.ops.norm_squared(TrainingSignals().mean_grads))
     'norm_squared(mean_grads)'
     """
     if not isinstance(node, Map):

@@ -97,7 +97,7 @@ def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace
     """
     if not isinstance(mask, Signal) or mask.type != SignalType("bool", VECTOR):
         raise PolicyError(
-            f"{kind}({mask!r}): takes a truth value for each peer, as in {kind}(ops.all_gather(speed) < 0.5)"
+            f"{kind}({mask!r}): takes a truth value for each peer, as in {kind}(kf.ops.all_gather(speed) < 0.5)"
         )
     size, marked = Source("size"), sum(where(mask, 1.0, 0.0))
     fewest = Source("min_size") if kind == "evict" else Constant(1)

@@ -13,7 +13,7 @@ _MOST = 1e6  # peers: beyond any job, and within what a message can hold
 
 
 class Control:
-    """What a hook gets first: ``control.every(n).call(fn, *signals)`` calls ``fn(control, *values)``.
+    """What a hook gets first: ``kf.control.every(n).call(fn, *signals)`` calls ``fn(control, *values)``.
 
     The hook runs inside a barrier, on every peer, with the same values in the order of the signals: whole numbers
     (int64) as ``int``, all others as ``float``; rank 0's wish is the one that counts. ``size`` and ``step`` are those

@@ -109,7 +109,7 @@ class Trigger:
         """Ask for the learning rate `rate` (agreed; NaN, and what is not above 0, ask for nothing).
 
         With `over_steps` or `over_samples` it is reached on a straight line over so many steps, or samples over all
-        peers; see `control.SetLearningRate` for the formula. Fires only while no change is pending, for another rate
+        peers; see `kf.control.SetLearningRate` for the formula. Fires only while no change is pending, for another rate
         than the present one and than the one that this rule asked for last. An optimizer's own schedule stays in
         force, multiplied. Cost: no message.
         """

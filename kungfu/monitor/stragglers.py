@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from kungfu import ops
 from kungfu.errors import PolicyError
 from kungfu.monitor.mark import marked
 from kungfu.signal import Fold, Signal, TrainingSignals, fold
+from kungfu.signal.fold.fold import labelled
 
 __all__ = ["relative_speed", "stragglers"]
 
@@ -59,5 +59,5 @@ def relative_speed(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
 
 def _average(fraction: Signal, *, decay: float) -> Fold:
     """The average before this step, which is known in time to ride on the gradients."""
-    made = fold(lambda average, value: average + decay * (value - average), 1.0, fraction)
-    return replace(made, recurrence=replace(made.recurrence, label="average", reads="old"))
+    average = fold(lambda average, value: average + decay * (value - average), 1.0, fraction)
+    return labelled(average.before_step(), label="average")

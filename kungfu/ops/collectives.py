@@ -26,7 +26,7 @@ def all_reduce(x: Signal, reduction: Literal["sum", "mean"]) -> Collective:
     if reduction not in ("sum", "mean"):
         raise PolicyError(f'all_reduce(x, {reduction!r}): a peer can add or average; write "sum" or "mean"')
     if x.type.shape == NEST:
-        raise PolicyError(f"all_reduce of {x!r}: use training.mean_grads, or reduce ops.norm_squared(x)")
+        raise PolicyError(f"all_reduce of {x!r}: use training.mean_grads, or reduce kf.ops.norm_squared(x)")
     if x.type.shape not in (SCALAR, VECTOR):
         raise PolicyError(f"all_reduce of {x!r}: takes a number, or a vector with one entry a peer; reduce it first")
     return Collective(reduction, x)
@@ -40,5 +40,5 @@ def all_gather(x: Signal) -> Collective:
     a scalar.
     """
     if x.type.shape != SCALAR:
-        raise PolicyError(f"all_gather of {x!r}: takes one number a peer; reduce it first, as in ops.mean(x)")
+        raise PolicyError(f"all_gather of {x!r}: takes one number a peer; reduce it first, as in kf.ops.mean(x)")
     return Collective("gather", x)

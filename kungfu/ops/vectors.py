@@ -107,6 +107,6 @@ def scatter(index: Signal | int, value: Signal | float, *, fill: bool | float = 
 def ranks() -> Map:
     """The ranks of all peers, 0 to size - 1: int64 vector with one entry a peer, agreed.
 
-    ``ranks() == ops.argmax(x)`` is true for the peer with the largest entry of `x`.
+    ``ranks() == kf.ops.argmax(x)`` is true for the peer with the largest entry of `x`.
     """
     return operate("ranks", Source("size"))

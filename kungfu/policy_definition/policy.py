@@ -50,7 +50,7 @@ class Policy:
             if not isinstance(rule, Rule):
                 raise PolicyError(
                     f"policy {self.name!r} gave {rule!r}; it must return a rule or a tuple of rules, "
-                    f"as in `return control.every(50).rescale(peers)`{in_brackets(self.place)}",
+                    f"as in `return kf.control.every(50).rescale(peers)`{in_brackets(self.place)}",
                     policy=self.name,
                     origin=self.place,
                 )
@@ -76,10 +76,10 @@ def policy(function: Callable[..., Rules]) -> Callable[..., Policy]:
 
     The arguments are checked at once, the function runs at `attach`.
 
-    >>> from kungfu import control
+    >>> import kungfu as kf
     >>> @policy
     ... def two_peers(training, *, every):
-    ...     return control.every(every).rescale(2)
+    ...     return kf.control.every(every).rescale(2)
     >>> two_peers(every=10).name
     'two_peers'
     """

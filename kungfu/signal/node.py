@@ -98,24 +98,24 @@ class Signal(Operators, Memory):
     def __bool__(self) -> bool:
         raise PolicyError(
             f"a Python `if`, `and`, `or` or `not` on {self!r}: its value is not known until the graph runs; "
-            "write kf.where(condition, a, b) to choose, & | ~ for logic, and .when(condition) on a trigger"
+            "write kf.ops.where(condition, a, b) to choose, & | ~ for logic, and .when(condition) on a trigger"
         )
 
     def __iter__(self) -> NoReturn:
         if self.type.shape == NEST:
             raise PolicyError(
                 f"a Python `for` over {self!r}: the gradients are known as a whole only; reduce them to a number, as "
-                "in ops.norm_squared(training.grads)"
+                "in kf.ops.norm_squared(training.grads)"
             )
         raise PolicyError(
             f"a Python `for` over {self!r}: its entries are not known until the graph runs; compute with the whole "
-            "vector, reduce it, as in ops.sum(x), or take one entry, as in x[0]"
+            "vector, reduce it, as in kf.ops.sum(x), or take one entry, as in x[0]"
         )
 
     def __float__(self) -> float:
         raise PolicyError(
             f"a Python number was asked of {self!r}: its value is not known until the graph runs; compute with signals "
-            "and kf.ops, or take it to Python with control.every(n).call(fn, signal)"
+            "and kf.ops, or take it to Python with kf.control.every(n).call(fn, signal)"
         )
 
     def __int__(self) -> int:

@@ -67,9 +67,11 @@ SOURCES = {
     "rescale_seconds": SourceKind(
         _FLOAT, "local", "before", "s", "how long the last rescale stopped this peer; NaN before its first"
     ),
-    "previous_size": SourceKind(_INT, "agreed", "before", "peers", "peers before the rescale; in control.on_rescale()"),
+    "previous_size": SourceKind(
+        _INT, "agreed", "before", "peers", "peers before the rescale; in kf.control.on_rescale()"
+    ),
     "previous_global_batch_size": SourceKind(
-        _INT, "agreed", "before", "samples", "samples of a step before the rescale; in control.on_rescale()"
+        _INT, "agreed", "before", "samples", "samples of a step before the rescale; in kf.control.on_rescale()"
     ),
 }
 

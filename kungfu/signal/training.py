@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING, NoReturn
 
 from kungfu.errors import PolicyError
+from kungfu.signal.fold import Fold
 from kungfu.signal.node import Source
 from kungfu.signal.sources import SOURCES
 
@@ -40,10 +42,10 @@ _OTHER_WORDS = {
 
 
 class TrainingSignals:
-    """What a step offers to a policy, as attributes: the table is `kungfu.signal.SOURCES`.
+    """What a step offers to a policy: its sources, one property each, and what follows from them.
 
-    The signals belong to `job`, if one is given: no other job's policies may use them. Raises `PolicyError` for a name
-    that no step offers.
+    The signals belong to `job`, if one is given: no other job's policies may use them. The table behind the properties
+    is `kungfu.signal.SOURCES`. A name that no step offers raises `PolicyError`, which says what was probably meant.
 
     >>> TrainingSignals().local_batch_size.placement
     'agreed'
@@ -52,17 +54,164 @@ class TrainingSignals:
     def __init__(self, *, job: object = None) -> None:
         self._job = job
 
-    def __getattr__(self, name: str) -> Source:
-        if name.startswith("__"):
-            raise AttributeError(name)  # Python asks for such names of its own, to copy or to show an object
-        if name not in SOURCES:
+    def _source(self, name: str) -> Source:
+        return Source(name, self._job)
+
+    if not TYPE_CHECKING:  # a type checker shall find a misspelt name, and take none for granted
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Refuses a name that is no property, with what to write instead."""
+            if name.startswith("__"):
+                raise AttributeError(name)  # Python asks for such names of its own, to copy or to show an object
             raise PolicyError(
                 f"{_meant(name)}a step offers no {name!r} to a policy; it offers {', '.join(sorted(SOURCES))}"
             )
-        return Source(name, self._job)
 
     def __dir__(self) -> Iterable[str]:
-        return sorted(SOURCES)
+        return sorted([*SOURCES, "view_steps"])
+
+    # ---- sources ---------------------------------------------------------------------------------------------------
+
+    @property
+    def grads(self) -> Source:
+        """This peer's own gradients (float32[nest], local)."""
+        return self._source("grads")
+
+    @property
+    def loss(self) -> Source:
+        """This peer's own loss (float32, local)."""
+        return self._source("loss")
+
+    @property
+    def samples(self) -> Source:
+        """This peer's true share of the step (float32, samples, local)."""
+        return self._source("samples")
+
+    @property
+    def rank(self) -> Source:
+        """This peer's place in the view, 0 to size - 1 (int64, local)."""
+        return self._source("rank")
+
+    @property
+    def busy_seconds(self) -> Source:
+        """Own time from the last synchronisation to own gradients; NaN at first (float32, s, local)."""
+        return self._source("busy_seconds")
+
+    @property
+    def step_seconds(self) -> Source:
+        """The previous whole step on this peer; NaN in the first two of a view (float32, s, local)."""
+        return self._source("step_seconds")
+
+    @property
+    def mean_grads(self) -> Source:
+        """The gradients averaged over all samples of the step (float32[nest], agreed)."""
+        return self._source("mean_grads")
+
+    @property
+    def mean_loss(self) -> Source:
+        """The loss averaged over all samples of the step (float32, agreed)."""
+        return self._source("mean_loss")
+
+    @property
+    def total_samples(self) -> Source:
+        """Samples of the step over all peers (float32, samples, agreed)."""
+        return self._source("total_samples")
+
+    @property
+    def pending(self) -> Source:
+        """A change of the cluster is under way (bool, agreed)."""
+        return self._source("pending")
+
+    @property
+    def step(self) -> Source:
+        """Number of the running step, from 1 (int64, steps, agreed)."""
+        return self._source("step")
+
+    @property
+    def size(self) -> Source:
+        """Peers in the view (int64, peers, agreed)."""
+        return self._source("size")
+
+    @property
+    def local_batch_size(self) -> Source:
+        """Global batch size over size (float32, samples, agreed)."""
+        return self._source("local_batch_size")
+
+    @property
+    def global_batch_size(self) -> Source:
+        """Samples asked for by a step (int64, samples, agreed)."""
+        return self._source("global_batch_size")
+
+    @property
+    def epoch_samples(self) -> Source:
+        """Samples of an epoch, beyond which no step goes; 0 if unknown (int64, samples, agreed)."""
+        return self._source("epoch_samples")
+
+    @property
+    def learning_rate(self) -> Source:
+        """The optimizer's learning rate (float32, agreed)."""
+        return self._source("learning_rate")
+
+    @property
+    def view(self) -> Source:
+        """Number of the view: larger whenever other peers are in it (int64, agreed)."""
+        return self._source("view")
+
+    @property
+    def min_size(self) -> Source:
+        """Fewest peers this job may have (int64, peers, agreed)."""
+        return self._source("min_size")
+
+    @property
+    def max_size(self) -> Source:
+        """Most peers this job may have (int64, peers, agreed)."""
+        return self._source("max_size")
+
+    @property
+    def refused_size(self) -> Source:
+        """Last size that could not be reached, 0 if none (int64, peers, agreed)."""
+        return self._source("refused_size")
+
+    @property
+    def samples_done(self) -> Source:
+        """Samples trained on before this step (int64, samples, agreed)."""
+        return self._source("samples_done")
+
+    @property
+    def clock_seconds(self) -> Source:
+        """Time since this peer's first step (float32, s, local)."""
+        return self._source("clock_seconds")
+
+    @property
+    def rescale_seconds(self) -> Source:
+        """How long the last rescale stopped this peer; NaN before its first (float32, s, local)."""
+        return self._source("rescale_seconds")
+
+    @property
+    def previous_size(self) -> Source:
+        """Peers before the rescale; in kf.control.on_rescale() (int64, peers, agreed)."""
+        return self._source("previous_size")
+
+    @property
+    def previous_global_batch_size(self) -> Source:
+        """Samples of a step before the rescale; in kf.control.on_rescale() (int64, samples, agreed)."""
+        return self._source("previous_global_batch_size")
+
+    # ---- what follows from them ------------------------------------------------------------------------------------
+
+    @property
+    def view_steps(self) -> Fold:
+        """Steps since the cluster last changed, with this one: 1 in the first step of a view (int64, steps, agreed).
+
+        A policy that judges by measurements waits until the size has lasted: ``.when(training.view_steps > 10)``.
+
+        Cost:
+            8 bytes of state, no message.
+
+        On rescale:
+            The count starts again.
+        """
+        return (self.size > 0).count(on_rescale="reset")
 
 
 def _meant(name: str) -> str:
@@ -73,4 +222,4 @@ def _meant(name: str) -> str:
     if not close:
         return ""
     found = close[0]
-    return f"write monitor.{_MONITORS[found]}(training): " if found in _MONITORS else f"write training.{found}: "
+    return f"write kf.monitor.{_MONITORS[found]}(training): " if found in _MONITORS else f"write training.{found}: "

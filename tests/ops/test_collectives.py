@@ -17,7 +17,7 @@ def test_an_unknown_reduction_is_refused_with_the_known_ones() -> None:
 
 
 def test_gradients_are_not_reduced_a_second_time() -> None:
-    with pytest.raises(PolicyError, match=r"use training.mean_grads, or reduce ops.norm_squared\(x\)"):
+    with pytest.raises(PolicyError, match=r"use training.mean_grads, or reduce kf.ops.norm_squared\(x\)"):
         all_reduce(training.grads, "mean")
 
 
@@ -27,5 +27,5 @@ def test_a_vector_of_a_fixed_length_is_reduced_before_it_travels() -> None:
 
 
 def test_a_vector_is_not_gathered() -> None:
-    with pytest.raises(PolicyError, match=r"takes one number a peer; reduce it first, as in ops.mean\(x\)"):
+    with pytest.raises(PolicyError, match=r"takes one number a peer; reduce it first, as in kf.ops.mean\(x\)"):
         all_gather(all_gather(training.loss))

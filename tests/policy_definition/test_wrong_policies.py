@@ -84,7 +84,7 @@ def fails_in_a_helper(training: Any) -> Any:
 # ---- signals taken for numbers ---------------------------------------------------------------------------------------
 
 
-@wrong(r"a Python `if`, .* write kf.where")
+@wrong(r"a Python `if`, .* write kf.ops.where")
 def branches(training: Any) -> Any:
     if training.mean_loss > 1:  # here
         return control.always().rescale(2)
@@ -102,7 +102,7 @@ def walks_the_gradients(training: Any) -> Any:
     return control.always().rescale(total)
 
 
-@wrong(r"take\(float32\[nest\], int64\): the gradients are a nest of tensors, .* ops.norm_squared\(training.grads\)")
+@wrong(r"take\(float32\[nest\], int64\): the gradients are a nest of tensors, .* kf.ops.norm_squared\(training.grads\)")
 def takes_a_gradient(training: Any) -> Any:
     return control.always().rescale(ops.norm_squared(training.grads[0]))  # here
 
@@ -110,7 +110,7 @@ def takes_a_gradient(training: Any) -> Any:
 # ---- names that no step offers ---------------------------------------------------------------------------------------
 
 
-@wrong(r"write monitor.gradient_noise_scale\(training\): a step offers no 'noise_scale'")
+@wrong(r"write kf.monitor.gradient_noise_scale\(training\): a step offers no 'noise_scale'")
 def asks_for_the_noise_scale(training: Any) -> Any:
     return control.every(50).rescale(training.noise_scale / training.local_batch_size)  # here
 
@@ -330,9 +330,9 @@ def lambda_of(*, keep: str) -> Any:
         Policy("either", lambda t: control.always().when((t.step < 1) | (t.mean_loss > 3)).stop()),
         Policy("not", lambda t: control.always().when(~(t.size < 1)).stop()),
         Policy("nan", lambda t: control.always().when(t.mean_loss != t.mean_loss).stop()),
-        Policy("choice", lambda t: control.always().rescale(kf.where(t.step > 5, 2, math.nan))),
+        Policy("choice", lambda t: control.always().rescale(kf.ops.where(t.step > 5, 2, math.nan))),
         Policy("halved", lambda t: control.always().set_learning_rate(t.learning_rate / 2)),
-        Policy("clip", lambda t: control.always().when(kf.clip(t.mean_loss, 0, 1) >= 1).stop()),
+        Policy("clip", lambda t: control.always().when(kf.ops.clip(t.mean_loss, 0, 1) >= 1).stop()),
         Policy("sum", lambda t: control.always().when(-t.step + 10 > 0).stop()),
         Policy("tenths", lambda t: control.always().when(t.size * 0.1 + 0.2 <= 0.3).stop()),  # float32: size 1
     ],

@@ -59,7 +59,7 @@ def test_a_numpy_number_on_the_left_makes_a_signal_too() -> None:
 def test_a_python_if_on_a_signal_says_what_to_write_instead() -> None:
     condition = training.mean_loss > 1
     with pytest.raises(
-        PolicyError, match=r"a Python `if`.*<agreed bool signal from .*test_node.py:\d+>.*kf.where"
+        PolicyError, match=r"a Python `if`.*<agreed bool signal from .*test_node.py:\d+>.*kf.ops.where"
     ) as no:
         bool(condition)
     assert ".when(condition)" in str(no.value)

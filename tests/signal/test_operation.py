@@ -80,18 +80,18 @@ def test_a_signal_has_the_type_that_its_rule_says(made: Signal, type: str) -> No
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: flag + 1, r"add\(bool, int64\): a bool is no number here; write kf.where\(flag, 1, 0\)"),
+        (lambda: flag + 1, r"add\(bool, int64\): a bool is no number here; write kf.ops.where\(flag, 1, 0\)"),
         (lambda: training.step & flag, r"and\(int64, bool\): takes bool signals only; compare first"),
         (lambda: ~training.loss, r"not\(float32\): takes bool signals only"),
         (lambda: training.loss % 2, r"modulo\(float32, int64\): takes int64 signals only"),
         (lambda: training.loss // 2, r"floor_divide\(float32, int64\): takes int64 signals only"),
-        (lambda: training.grads * 2, r"multiply\(float32\[nest\], int64\): .* reduce them .* ops.norm_squared"),
+        (lambda: training.grads * 2, r"multiply\(float32\[nest\], int64\): .* reduce them .* kf.ops.norm_squared"),
         (lambda: ops.where(training.loss, 1, 2), r"where\(float32, int64, int64\): the first argument decides"),
         (lambda: ops.where(flag, flag, 2), r"where\(bool, bool, int64\): a bool is no number"),
         (lambda: ops.norm_squared(training.loss), r"norm_squared\(float32\): takes training.grads"),
-        (lambda: ops.median(training.loss), r"median\(float32\): takes a vector .* ops.all_gather"),
-        (lambda: vector[0.5], r"take\(float32\[size\], float32\): a place .* ops.cast\(x, \"int64\"\)"),
-        (lambda: training.loss[0], r"take\(float32, int64\): takes a vector .* ops.all_gather"),
+        (lambda: ops.median(training.loss), r"median\(float32\): takes a vector .* kf.ops.all_gather"),
+        (lambda: vector[0.5], r"take\(float32\[size\], float32\): a place .* kf.ops.cast\(x, \"int64\"\)"),
+        (lambda: training.loss[0], r"take\(float32, int64\): takes a vector .* kf.ops.all_gather"),
         (lambda: ops.any(vector), r"any\(float32\[size\]\): takes a vector of truth values; compare first"),
         (lambda: ops.count(flag), r"count\(bool\): takes a vector"),
         (

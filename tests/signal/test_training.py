@@ -6,8 +6,11 @@ import copy
 
 import pytest
 
-from kungfu import monitor
+from kungfu import control, monitor
+from kungfu.compiler import compile_policies
+from kungfu.compiler.replay import Replay
 from kungfu.errors import PolicyError
+from kungfu.policy_definition import Policy
 from kungfu.signal import GATE_SOURCES, SOURCES, TrainingSignals
 from kungfu.signal.sources import SourceKind
 from kungfu.signal.training import _MONITORS, _OTHER_WORDS
@@ -15,8 +18,12 @@ from kungfu.signal.training import _MONITORS, _OTHER_WORDS
 training = TrainingSignals()
 
 
+def ignore(control: object, *values: float) -> None:
+    """A hook that does nothing."""
+
+
 def test_every_source_of_the_table_is_an_attribute_of_its_type() -> None:
-    for name in dir(training):
+    for name in SOURCES:
         signal = getattr(training, name)
         assert (signal.source, signal.type, signal.placement) == (name, SOURCES[name].type, SOURCES[name].placement)
 
@@ -29,8 +36,8 @@ def test_an_unknown_source_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("noise_scale", "monitor.gradient_noise_scale(training)"),
-        ("throughput", "monitor.throughput(training)"),
+        ("noise_scale", "kf.monitor.gradient_noise_scale(training)"),
+        ("throughput", "kf.monitor.throughput(training)"),
         ("lr", "training.learning_rate"),
         ("batch_size", "training.global_batch_size"),
         ("mean_los", "training.mean_loss"),
@@ -61,3 +68,30 @@ def test_what_a_gate_may_read_is_agreed_whole_and_known_before() -> None:
 
 def test_the_signals_of_a_step_can_be_copied() -> None:
     assert copy.copy(training).step.source == "step"
+
+
+def test_every_source_is_a_property_with_its_meaning_and_its_unit() -> None:
+    for name, kind in SOURCES.items():
+        text = " ".join(str(getattr(TrainingSignals, name).__doc__).split())
+        assert text.lower().startswith(kind.meaning.lower()), name
+        assert str(kind.type) in text
+        assert kind.unit in text
+    assert dir(training) == sorted([*SOURCES, "view_steps"])
+
+
+def test_a_misspelt_name_is_an_error_of_a_type_checker() -> None:
+    names = {name for name, one in vars(TrainingSignals).items() if isinstance(one, property)}
+    assert names == set(dir(training))
+
+
+def test_the_steps_of_a_view_are_counted_from_1_and_anew_after_a_rescale() -> None:
+    replay = Replay(
+        compile_policies([Policy("counted", lambda t: control.always().call(ignore, t.view_steps))]), size=2
+    )
+    counts = []
+    for number in (1, 2, 3):
+        (counted,) = replay.step([{}, {}], {"step": number, "pending": False}).saw_whole[:1]
+        counts.append(int(counted))
+    replay.rescale(3)
+    counts.append(int(replay.step([{}, {}, {}], {"step": 4, "pending": False}).saw_whole[0]))
+    assert counts == [1, 2, 3, 1]

@@ -138,12 +138,12 @@ def test_what_was_decided_is_what_the_policy_sees_next() -> None:
 
 def test_shrinking_takes_a_step_and_growing_as_long_as_joining_takes() -> None:
     slow = ClusterModel({1: 100}, steps=40, rescaling=Rescaling(joining_steps=6))
-    flapping = Policy("flapping", lambda t: control.always().rescale(kf.where(t.size == 2, 3, 2)))
+    flapping = Policy("flapping", lambda t: control.always().rescale(kf.ops.where(t.size == 2, 3, 2)))
     assert [one.step for one in run_policy(flapping, slow)][:4] == [1, 9, 11, 19]
 
 
 def test_a_budget_holds_on_a_model() -> None:
-    flapping = Policy("flapping", lambda t: control.always().rescale(kf.where(t.size == 2, 3, 2)))
+    flapping = Policy("flapping", lambda t: control.always().rescale(kf.ops.where(t.size == 2, 3, 2)))
     assert len(run_policy(flapping, SMALL, budget=Budget(2, 1000))) == 2
 
 
@@ -322,7 +322,7 @@ def test_a_model_carries_out_whatever_rules_ask_for_together(
     )
 
     def rules(training: Any) -> Any:
-        target = kf.where(training.step > 8, wanted[0], wanted[1])
+        target = kf.ops.where(training.step > 8, wanted[0], wanted[1])
         return (
             control.every(2).evict(slow_ones(training)),
             control.every(3).rescale(target),

@@ -29,7 +29,8 @@ def check_bounded(target: Signal, *, use: str) -> None:
         if not _bounded(target, side=side):
             raise PolicyError(
                 f"{use}{called(target)} has no {side} bound: a measurement that is off could ask for any number of "
-                "peers; write ops.clip(peers, training.min_size, training.max_size), or use .rescale(peers), which does"
+                "peers; write kf.ops.clip(peers, training.min_size, training.max_size), or use .rescale(peers), which "
+                "does"
             )
 
 

@@ -70,7 +70,8 @@ def _check_gate(gate: Signal, *, of: str) -> None:
         remedy = (
             f"first make it agreed: {remedy_of(gate)}"
             if local
-            else "use control.every(n), and put the condition into .when(condition), or write ops.carried(condition)"
+            else "use kf.control.every(n), and put the condition into .when(condition), or write "
+            "kf.ops.carried(condition)"
         )
         raise PolicyError(
             f"{of} runs where {described(gate)}{local} holds, but a gate decides whether peers take part in a message, "
@@ -92,14 +93,16 @@ def _check_sources(rule: Rule, *, policy: str) -> None:
         if not at_rescale and source in ONLY_AT_RESCALE:
             raise PolicyError(
                 f"policy {policy!r} uses training.{source} ({node.origin}), which only a barrier that changes the size "
-                "knows; use it in a rule of control.on_rescale(), or training.size.previous()"
+                "knows; use it in a rule of kf.control.on_rescale(), or training.size.previous()"
             )
 
 
 def _check_agreed(signal: Signal, *, use: str, type: SignalType | None) -> None:
     _check_placement(signal, use=use)
     if signal.type.shape != SCALAR:
-        raise PolicyError(f"{use} is {signal!r}, not one number; reduce it, as in ops.mean(x) or ops.norm_squared(x)")
+        raise PolicyError(
+            f"{use} is {signal!r}, not one number; reduce it, as in kf.ops.mean(x) or kf.ops.norm_squared(x)"
+        )
     if type and signal.type != type:
         raise PolicyError(f"{use} is {signal!r}; it must be {type}")
 

@@ -34,9 +34,9 @@ def remedy_of(signal: Signal) -> str:
     twin = SOURCES[leaf.source].agreed_twin
     label = _first_named_number(part)
     if leaf.type.shape == NEST and not label:
-        return f"use training.{twin}, or reduce ops.norm_squared(training.{leaf.source}) with ops.all_reduce"
+        return f"use training.{twin}, or reduce kf.ops.norm_squared(training.{leaf.source}) with kf.ops.all_reduce"
     label = label or f"training.{leaf.source}"
-    return f'write ops.all_reduce({label}, "mean")' + (f", or use training.{twin}" if twin else "")
+    return f'write kf.ops.all_reduce({label}, "mean")' + (f", or use training.{twin}" if twin else "")
 
 
 def _local_part(signal: Signal) -> list[Signal]:

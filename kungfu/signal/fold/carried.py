@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kungfu.errors import PolicyError
 from kungfu.signal.fold.fold import fold, labelled
 from kungfu.signal.node import Collective, Signal, Source, apply
@@ -13,22 +11,32 @@ __all__ = ["carried"]
 
 
 def carried(predicate: Signal) -> Collective:
-    """What an agreed bool signal was in the step before, by rank 0's arithmetic: bool, agreed, and a gate.
+    """The value of an agreed bool signal in the step before, by rank 0's arithmetic: bool, agreed, and a gate.
 
     Agreed numbers may differ in their last bit between processors, so a comparison of them could come out differently
     on two peers, and a peer that took the other branch around a message would leave the others waiting. Carried by the
-    message of the next step, rank 0's answer is everybody's: ``control.always().when(ops.carried(noise > 100))`` gates
-    what only that rule needs. False in the first step. A rescale keeps it. Cost: one float on the gradient all-reduce,
-    one truth value of state. Raises `PolicyError` for what is local or not bool.
+    message of the next step, rank 0's answer is everybody's: ``kf.control.always().when(kf.ops.carried(noise > 100))``
+    gates what only that rule needs. False in the first step.
+
+    Args:
+        predicate: An agreed bool signal.
+
+    Raises:
+        PolicyError: The signal is local, or not bool.
+
+    Cost:
+        One float on the gradient all-reduce, one truth value of state.
+
+    On rescale:
+        The value is kept.
 
     >>> from kungfu.signal import TrainingSignals, is_gate
     >>> is_gate(carried(TrainingSignals().mean_loss > 1))
     True
     """
     if predicate.type != SignalType("bool") or predicate.placement == "local":
-        raise PolicyError(f"carried({predicate!r}): takes an agreed bool signal, as in ops.carried(mean_loss > 1)")
-    held = labelled(fold(lambda _, now: now, False, predicate), label="held")
-    before = replace(held, recurrence=replace(held.recurrence, reads="old"))
+        raise PolicyError(f"carried({predicate!r}): takes an agreed bool signal, as in kf.ops.carried(mean_loss > 1)")
+    before = labelled(fold(lambda _, now: now, False, predicate).before_step(), label="held")
     own = _choice(before, 1.0, 0.0)
     return Collective("carry", _choice(Source("rank") == 0, own, 0.0))
 

@@ -87,6 +87,23 @@ class Fold(Signal):
         """This fold, run only in the steps in which a function of step and size is true."""
         return replace(self, gate=gate)
 
+    def before_step(self) -> Fold:
+        """This fold's value as it was before the running step: known in time to ride on the gradient all-reduce.
+
+        The fold still moves on in every step of its gate; a reader sees its value one step later. In the first step it
+        is what the fold gives of its initial state.
+
+        Raises:
+            PolicyError: The fold converts its state on a rescale, so its value needs this step's size.
+        """
+        if self.on_rescale == "convert":
+            raise PolicyError(
+                f".before_step() of {self!r}: a fold that converts its state on a rescale has no value before the step "
+                'that converts it; declare on_rescale="keep" or "reset"'
+            )
+        label = f"{self.recurrence.label} before the step"
+        return replace(self, recurrence=replace(self.recurrence, label=label, reads="old"))
+
 
 def fold(
     update: Callable[..., Any],

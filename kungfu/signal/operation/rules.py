@@ -66,7 +66,7 @@ def integral(instead: str) -> Rule:
         if any(one.dtype != "int64" for one in types):
             raise PolicyError(
                 f"takes int64 signals only, like step and size; for a and b of float32 write {instead}, or make them "
-                'whole with ops.cast(x, "int64")'
+                'whole with kf.ops.cast(x, "int64")'
             )
         return _elementwise(types, of="int64")
 
@@ -102,7 +102,7 @@ def logic(types: tuple[SignalType, ...]) -> Typing:
 def choice(types: tuple[SignalType, ...]) -> Typing:
     """A bool, and two numbers or two truth values to choose from."""
     if types[0].dtype != "bool":
-        raise PolicyError("the first argument decides and must be bool; compare first, as in kf.where(x > 0, a, b)")
+        raise PolicyError("the first argument decides and must be bool; compare first, as in kf.ops.where(x > 0, a, b)")
     rest = types[1:]
     dtype: DType = "bool" if all(one.dtype == "bool" for one in rest) else _promoted(rest)
     operands: tuple[DType, DType, DType] = ("bool", dtype, dtype)
@@ -173,7 +173,7 @@ def shifted(types: tuple[SignalType, ...]) -> Typing:
     if len(vector.shape) != 1 or not isinstance(vector.shape[0], int) or value.shape != SCALAR:
         raise PolicyError("takes a vector of a fixed length, as a fold's state can be, and a scalar")
     if vector.dtype != value.dtype:
-        raise PolicyError("the newest entry must have the dtype of the vector; cast it with ops.cast")
+        raise PolicyError("the newest entry must have the dtype of the vector; cast it with kf.ops.cast")
     return Typing((vector.dtype, vector.dtype), vector)
 
 
@@ -215,7 +215,7 @@ def _elementwise(types: tuple[SignalType, ...], *, of: DType) -> Typing:
 def _promoted(types: tuple[SignalType, ...]) -> DType:
     _broadcast(types)
     if any(one.dtype == "bool" for one in types):
-        raise PolicyError("a bool is no number here; write kf.where(flag, 1, 0) to count it")
+        raise PolicyError("a bool is no number here; write kf.ops.where(flag, 1, 0) to count it")
     return "int64" if all(one.dtype == "int64" for one in types) else "float32"
 
 
@@ -223,7 +223,7 @@ def _broadcast(types: tuple[SignalType, ...]) -> Shape:
     """The shape of the result entry by entry: a scalar goes with any vector, two vectors must be of one length."""
     shapes = {one.shape for one in types} - {SCALAR}
     if NEST in shapes:
-        raise PolicyError("the gradients are a nest of tensors; reduce them to a number with ops.norm_squared first")
+        raise PolicyError("the gradients are a nest of tensors; reduce them to a number with kf.ops.norm_squared first")
     if len(shapes) > 1:
         lengths = " and ".join(sorted(f"[{', '.join(map(str, one))}]" for one in shapes))
         raise PolicyError(f"vectors of lengths {lengths} do not go together; reduce one, or take an entry of it")
@@ -234,21 +234,21 @@ def _vector(type: SignalType) -> None:
     if type.shape == NEST:
         raise PolicyError(
             "the gradients are a nest of tensors, one for each variable, and a policy knows them as a whole only; "
-            "reduce them to a number, as in ops.norm_squared(training.grads)"
+            "reduce them to a number, as in kf.ops.norm_squared(training.grads)"
         )
     if type.shape == SCALAR:
-        raise PolicyError("takes a vector with one entry a peer; make one with ops.all_gather(x)")
+        raise PolicyError("takes a vector with one entry a peer; make one with kf.ops.all_gather(x)")
 
 
 def _flags(type: SignalType) -> None:
     _vector(type)
     if type.dtype != "bool":
-        raise PolicyError("takes a vector of truth values; compare first, as in ops.any(speeds < 0.8)")
+        raise PolicyError("takes a vector of truth values; compare first, as in kf.ops.any(speeds < 0.8)")
 
 
 def _whole(index: SignalType) -> None:
     if index.dtype != "int64":
-        raise PolicyError('a place in a vector is a whole number; write ops.cast(x, "int64") for a float32 one')
+        raise PolicyError('a place in a vector is a whole number; write kf.ops.cast(x, "int64") for a float32 one')
 
 
 def _nests(types: tuple[SignalType, ...]) -> None:

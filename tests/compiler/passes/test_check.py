@@ -27,7 +27,7 @@ def test_a_size_made_of_a_local_signal_names_it_and_the_collective_to_insert() -
     message = str(caught.value)
     assert "the size that policy 'mine' asks for is made of the local signal 'loss'" in message
     assert "test_check.py:" in message
-    assert 'write ops.all_reduce(training.loss, "mean"), or use training.mean_loss' in message
+    assert 'write kf.ops.all_reduce(training.loss, "mean"), or use training.mean_loss' in message
 
 
 def test_the_message_names_only_the_local_signals_that_no_collective_stands_above() -> None:
@@ -41,7 +41,7 @@ def test_the_message_names_only_the_local_signals_that_no_collective_stands_abov
 
 
 def test_a_named_local_signal_is_called_by_its_name() -> None:
-    with pytest.raises(PolicyError, match=r'write ops.all_reduce\(slowness, "mean"\)$'):
+    with pytest.raises(PolicyError, match=r'write kf.ops.all_reduce\(slowness, "mean"\)$'):
         compiled(lambda training: control.always().rescale((training.busy_seconds * 2).named("slowness")))
 
 
@@ -57,7 +57,7 @@ def test_a_named_local_signal_is_called_by_its_name() -> None:
         (lambda t: control.always().rescale(ops.all_gather(t.loss)), "is <agreed float32.size. signal.*not one number"),
         (
             lambda t: control.always().call(print, ops.norm_squared(t.grads)),
-            r"use training.mean_grads, or reduce ops.norm",
+            r"use training.mean_grads, or reduce kf.ops.norm",
         ),
         (lambda t: control.always().call(print, t.mean_grads), "argument 1 .* not one number; reduce it"),
     ],
@@ -141,7 +141,7 @@ def test_a_local_signal_is_called_by_the_users_variable_and_line() -> None:
     with pytest.raises(PolicyError) as caught:
         compiled(slow)
     message = str(caught.value)
-    assert 'write ops.all_reduce(slowness, "mean")' in message
+    assert 'write kf.ops.all_reduce(slowness, "mean")' in message
     line = slow.__code__.co_firstlineno + 1
     assert f"the local signal 'busy_seconds' ({__file__}:{line})" in message
 
@@ -195,14 +195,14 @@ def test_a_collective_under_a_local_gate_names_the_gate_and_how_it_becomes_agree
     message = str(caught.value)
     assert "runs where `late` (<local bool signal" in message
     assert "made of the local signal 'busy_seconds'" in message
-    assert 'first make it agreed: write ops.all_reduce(training.busy_seconds, "mean")' in message
+    assert 'first make it agreed: write kf.ops.all_reduce(training.busy_seconds, "mean")' in message
 
 
 def test_an_agreed_gate_that_is_not_exact_is_told_of_carrying() -> None:
     def gated(training: Any) -> Rule:
         return control.always().rescale(ops.all_reduce(training.loss, "sum").ema(0.5).gated(training.mean_loss > 0))
 
-    with pytest.raises(PolicyError, match=r"a function, in whole numbers, of .* or write ops.carried\(condition\)$"):
+    with pytest.raises(PolicyError, match=r"a function, in whole numbers, of .* or write kf.ops.carried\(condition\)$"):
         compiled(gated)
 
 

@@ -23,8 +23,8 @@ RESULTS = Path(sys.argv[1])
 def newcomers(training):
     """Lets the first one go when another has come, then the next one, and ends training."""
     lowest = kf.ops.all_gather(training.rank) == 0
-    rescaled = kf.ops.all_reduce(kf.where(training.rescale_seconds > 0, 1.0, 0.0), "sum")
-    since = kf.where(rescaled > 0, 1.0, 0.0).cumulative()  # steps since the exchange, which some peer has seen
+    rescaled = kf.ops.all_reduce(kf.ops.where(training.rescale_seconds > 0, 1.0, 0.0), "sum")
+    since = kf.ops.where(rescaled > 0, 1.0, 0.0).cumulative()  # steps since the exchange, which some peer has seen
     return (
         kf.control.always().when(training.step == 5).replace(lowest),
         kf.control.always().when(since == 10).evict(lowest),

@@ -24,7 +24,7 @@ LAST_STEP = 2000
 @kf.policy
 def enough(training, *, after_joining: int):
     """Stops so many steps after the third peer has joined, and at the latest after `LAST_STEP`, a minute of them."""
-    joined = kf.where(training.size == 3, 1.0, 0.0).cumulative()
+    joined = kf.ops.where(training.size == 3, 1.0, 0.0).cumulative()
     return kf.control.always().when((joined >= after_joining) | (training.step >= LAST_STEP)).stop()
 
 

@@ -33,5 +33,5 @@ def test_what_is_carried_gates_what_only_its_rule_needs() -> None:
 
 @pytest.mark.parametrize("predicate", [training.loss > 1, training.mean_loss])
 def test_only_agreed_truth_values_are_carried(predicate: Signal) -> None:
-    with pytest.raises(PolicyError, match=r"takes an agreed bool signal, as in ops.carried"):
+    with pytest.raises(PolicyError, match=r"takes an agreed bool signal, as in kf.ops.carried"):
         carried(predicate)

@@ -64,7 +64,7 @@ def test_a_fold_of_local_inputs_is_local_and_of_agreed_ones_agreed() -> None:
         (lambda: fold(lambda a, x: x, 0.0, training.loss, on_rescale="forget"), "on_rescale='forget'.*keep, reset"),
         (lambda: training.loss.ema(0), r"ema\(decay=0\): .* must lie in \(0, 1\], e.g. 0.01"),
         (lambda: training.loss.ema(1.5), r"ema\(decay=1.5\)"),
-        (lambda: training.grads.ema(0.5), "reduce them to a number with ops.norm_squared"),
+        (lambda: training.grads.ema(0.5), "reduce them to a number with kf.ops.norm_squared"),
         (lambda: training.loss.ema(0.5).sampled(0), "every 0 steps: the period must be a whole number"),
     ],
 )
@@ -162,3 +162,23 @@ def test_a_state_can_be_a_vector_of_a_fixed_length() -> None:
 def test_a_wrong_use_of_memory_is_refused_with_what_to_write(make: Callable[[], Signal], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         make()
+
+
+# ---- the value before the step -------------------------------------------------------------------------------------
+
+
+def test_a_fold_before_the_step_gives_what_it_gave_in_the_step_before() -> None:
+    assert played(lambda x: x.cumulative(), [1, 2, 4]) == [1, 3, 7]
+    assert played(lambda x: x.cumulative().before_step(), [1, 2, 4]) == [0, 1, 3]
+
+
+def test_a_fold_before_the_step_is_known_in_time_for_the_gradients() -> None:
+    late = training.mean_loss.ema(0.5)
+    assert (late.known, late.before_step().known) == ("after", "before")
+    assert late.before_step().recurrence.label == "ema before the step"
+
+
+def test_a_fold_that_converts_has_no_value_before_the_step() -> None:
+    made = fold(lambda n, x: n + 1, 0, training.loss, on_rescale=lambda n, before, after: n * after // before)
+    with pytest.raises(PolicyError, match=r"\.before_step\(\) of .*: a fold that converts its state on a rescale"):
+        made.before_step()

@@ -1,0 +1,39 @@
+"""The names that a program finds in the package itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import kungfu as kf
+
+NAMES = {
+    "errors": {"DeadlineExceeded", "KungfuError", "PeerFailure", "PolicyError", "UsageError"},
+    "a run": {"SKIPPED", "Training", "attach"},
+    "a policy": {"Keep", "Policy", "Rule", "Signal", "TrainingSignals", "fold", "policy"},
+    "several policies": {"Budget", "at_least", "at_most", "compose", "first", "shadow"},
+    "vocabulary": {"control", "monitor", "ops", "policies"},
+}
+
+
+def test_the_list_is_this_one_and_holds_at_most_25_names() -> None:
+    assert set(kf.__all__) == set().union(*NAMES.values())
+    assert len(kf.__all__) <= 25
+    assert set(kf.__all__) <= set(dir(kf))
+
+
+def test_an_import_loads_neither_tensorflow_nor_the_prebuilt_policies() -> None:
+    program = (
+        "import sys, kungfu as kf; assert not {'tensorflow', 'kungfu.policies'} & set(sys.modules); "
+        "kf.policies.gns_batch(max_peers=4); assert 'tensorflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_an_operation_is_found_under_ops_only() -> None:
+    with pytest.raises(AttributeError, match=r"module 'kungfu' has no attribute 'clip'; write kf\.ops\.clip"):
+        _ = kf.clip
+    with pytest.raises(AttributeError, match=r"module 'kungfu' has no attribute 'clop'$"):
+        _ = kf.clop
