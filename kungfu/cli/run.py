@@ -202,11 +202,11 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
 def _run(line: _Line) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
     from kungfu.cli.console import make_console
-    from kungfu.runtime.agent.agent import Agent, Job
+    from kungfu.runtime.agent.agent import Agent, JobSpec
     from kungfu.runtime.agent.record.journal import Journal
 
     journal = Journal(line.folder, trace_limit_bytes=line.trace_limit_bytes)
-    job = Job(
+    job = JobSpec(
         line.command, line.size, line.settings, dict(os.environ), line.budgets, line.scaling,
         line.hosting.hosts, line.hosting.place,
     )  # fmt: skip

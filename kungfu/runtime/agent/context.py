@@ -1,4 +1,4 @@
-"""What every agent of a job has, whether it decides or follows: its place, its peers, its record, its queue."""
+"""What every agent of a job has, whether it leads or follows: the job, its peers, its record, its queue of events."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from kungfu.runtime.agent.consensus.allegiance import Allegiance
-from kungfu.runtime.agent.record.recorder import Recorder
-from kungfu.runtime.agent.supervisor.household import Household
+from kungfu.runtime.agent.consensus.state import ConsensusState
+from kungfu.runtime.agent.record.recorder import HostRecorder
+from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core.cluster import Budgets, Cluster, Rules
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.core.requests.admission import Scaling
@@ -19,17 +19,25 @@ from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Settings
 
-__all__ = ["CUT_OFF", "Ending", "Job", "Outbox", "Signalled", "Station", "name_of"]
+__all__ = ["NO_QUORUM_CODE", "AgentContext", "Ending", "JobSpec", "Outbox", "SignalReceived", "name_of"]
 
-CUT_OFF = 4
+# The exit code of a host that stops because the others may go on without it.
+NO_QUORUM_CODE = 4
 
 
 @dataclass(frozen=True)
-class Job:
-    """What to run: the peers' settings are ``settings`` with their own id; ``budgets`` bound how many are replaced.
+class JobSpec:
+    """What to run.
 
-    The peers of a job that is inelastic are not changed from outside. ``hosts`` are those of the job, and this one is
-    the one at ``place``; if none are named it is alone, with room for every peer.
+    Args:
+        command: The program and its arguments.
+        size: How many peers begin the job.
+        settings: The peers' settings, without their own id.
+        environment: The variables that peers get.
+        budgets: How many peers are replaced at most.
+        scaling: Whether the peers of the job may be changed from outside.
+        hosts: Those of the job; a job that names none runs on this machine, with room for every peer.
+        own_host: The number of this one among them.
     """
 
     command: tuple[str, ...]
@@ -39,23 +47,26 @@ class Job:
     budgets: Budgets = field(default_factory=Budgets)
     scaling: Scaling = "elastic"
     hosts: tuple[Host, ...] = (Host("127.0.0.1", 1 << 16, 0),)
-    place: int = 0
+    own_host: int = 0
 
     @property
     def rules(self) -> Rules:
         return Rules(self.settings.deadlines, self.budgets, self.settings.limits.minimum)
 
     @property
-    def numbered(self) -> dict[int, Host]:
+    def hosts_by_number(self) -> dict[int, Host]:
         return dict(enumerate(self.hosts))
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job ended on this host: its exit code, and the failure at the root if there was one.
+    """How a job ended on this host.
 
-    ``leaves``: only this host is through with it, the others go on. ``raised`` says of the peers that were lost to an
-    exception of their own what it was.
+    Args:
+        code: The exit code.
+        failure: The one at the root, if there was one.
+        leaves: Only this host is through with the job; the others go on.
+        raised: The exceptions of their own that peers were lost to, by peer.
     """
 
     code: int
@@ -65,67 +76,77 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Signalled:
+class SignalReceived:
     """This agent got a signal."""
 
     number: int
 
 
 class Outbox:
-    """What the head has yet to hear of, in order: a happening stays in until the head has taken it."""
+    """The events of this host that the leader has not confirmed yet, in their order."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: deque[pb.Happening] = deque()
+        self._waiting: deque[pb.HostEvent] = deque()
         self._count, self._closed = 0, False
 
-    def put(self, happening: pb.Happening) -> None:
-        """The head shall hear of this."""
+    def put(self, event: pb.HostEvent) -> None:
+        """Numbers an event and adds it."""
         with self._changed:
             self._count += 1
-            happening.number = self._count
-            self._waiting.append(happening)
+            event.number = self._count
+            self._waiting.append(event)
             self._changed.notify_all()
 
-    def first(self, timeout_s: float | None = None) -> pb.Happening | None:
-        """The oldest one, waited for; ``None`` if there is none by then, or this agent ends."""
+    def first(self, timeout_s: float | None = None) -> pb.HostEvent | None:
+        """Waits for the oldest event; ``None`` if there is none by then, or this agent ends."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed, timeout=timeout_s)
             return self._waiting[0] if self._waiting and not self._closed else None
 
-    def taken(self) -> None:
-        """The head has heard of the oldest one."""
+    def remove_first(self) -> None:
+        """Removes the oldest event: the leader has confirmed it."""
         with self._changed:
             self._waiting.popleft()
 
     def close(self) -> None:
-        """This agent ends: nobody waits any more."""
+        """Ends all waits: this agent ends."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
-    def holds(self, what: str) -> bool:
-        """Whether the head has yet to hear of one of this kind."""
+    def holds(self, kind: str) -> bool:
+        """Whether an event of this kind is not confirmed yet."""
         with self._changed:
-            return any(one.what == what for one in self._waiting)
+            return any(event.kind == kind for event in self._waiting)
 
 
 @dataclass(frozen=True)
-class Station:
-    """An agent's own things. ``settings`` are the peers' of this host; ``events`` are for its main thread, and
-    ``happenings`` for the head, wherever it is."""
+class AgentContext:
+    """An agent's own things.
 
-    job: Job
+    Args:
+        job: What it runs.
+        settings: Those of this host's peers.
+        consensus: Its term, vote and log.
+        supervisor: Its peers' processes.
+        recorder: Its record of the job.
+        clock: Monotonic, in seconds; after an election that of the leader before.
+        events: The queue of its main thread.
+        host_events: What the leader, wherever it is, is to be told of this host.
+    """
+
+    job: JobSpec
     settings: Settings
-    allegiance: Allegiance
-    household: Household
-    recorder: Recorder
+    consensus: ConsensusState
+    supervisor: ProcessSupervisor
+    recorder: HostRecorder
     clock: Callable[[], float]
     events: SimpleQueue[Any]
-    happenings: Outbox = field(default_factory=Outbox)
+    host_events: Outbox = field(default_factory=Outbox)
 
     def put(self, event: Any) -> None:
-        """The main thread shall see to this."""
+        """Queues an event for the main thread."""
         self.events.put(event)
 
     def take(self, timeout_s: float) -> Any | None:
@@ -137,7 +158,7 @@ class Station:
 
 
 def name_of(peer: int, cluster: Cluster) -> str:
-    """What people call a peer.
+    """The name of a peer in messages: its rank if it has one.
 
     >>> from kungfu.runtime.settings import Deadlines
     >>> name_of(3, Cluster(Rules(Deadlines())))

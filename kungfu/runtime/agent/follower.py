@@ -1,12 +1,12 @@
-"""An agent that decides nothing: does on its host what the head says, and writes down what the head tells."""
+"""An agent that follows: does on its host what the leader says, and writes down what the leader tells."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from kungfu.runtime.agent.consensus.service import HeadLost, Ordered
-from kungfu.runtime.agent.context import Ending, Signalled, Station
+from kungfu.runtime.agent.consensus.service import LeaderLost, ReplicateReceived
+from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
 from kungfu.runtime.core.cluster import Cluster, Rules
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -15,56 +15,64 @@ __all__ = ["Follower"]
 
 
 class Follower:
-    """Follows whoever leads the job, until it is over or nobody leads it any more."""
+    """Follows the leader of the job, until the job is over or nobody leads it any more."""
 
-    def __init__(self, station: Station) -> None:
-        self._station, self._number = station, station.job.place
+    def __init__(self, context: AgentContext) -> None:
+        self._context, self._number = context, context.job.own_host
 
     @property
     def cluster(self) -> Cluster:
-        """What is known of the job."""
-        standby = self._station.allegiance.held.standby
-        return standby.cluster if standby else Cluster(Rules(self._station.settings.deadlines))
+        """What this agent holds of the job."""
+        snapshot = self._context.consensus.log.snapshot
+        return snapshot.cluster if snapshot else Cluster(Rules(self._context.settings.deadlines))
 
     @property
-    def quiet(self) -> bool:
-        """The head looks at the clock."""
+    def is_idle(self) -> bool:
+        """Whether no deadline is near: always, for the leader keeps them."""
         return True
 
-    def hears(self, event: Any) -> Ending | HeadLost | None:
-        """Sees to an event; how the job ended here, if that is its end, or that nobody leads it."""
-        if isinstance(event, Signalled):
-            return self._signalled(event.number)
-        if isinstance(event, Ordered):
-            return self._ordered(event.orders)
-        return event if isinstance(event, HeadLost) and self._station.allegiance.head is None else None
+    def handle(self, event: Any) -> Ending | LeaderLost | None:
+        """Handles an event of this agent's queue.
 
-    def _signalled(self, number: int) -> Ending | None:
-        """The head knows what a signal to one of several agents means. Until it has heard of one, the next one ends
-        this host's part of the job."""
-        if self._station.happenings.holds("signalled"):
+        Returns:
+            How the job ended on this host, if that is its end; ``LeaderLost`` if a new leader is to be elected.
+        """
+        if isinstance(event, SignalReceived):
+            return self._on_signal(event.number)
+        if isinstance(event, ReplicateReceived):
+            return self._perform(event.request)
+        # A leader that was heard again, or was replaced, is not lost any more.
+        return event if isinstance(event, LeaderLost) and self._context.consensus.leader is None else None
+
+    def _on_signal(self, number: int) -> Ending | None:
+        """Reports a signal to the leader, which knows what it means for one of several agents."""
+        # The leader has not confirmed the one before, and may be lost: this one ends the host's part of the job.
+        if self._context.host_events.holds("signalled"):
             return Ending(128 + number)
-        self._station.happenings.put(pb.Happening(host=self._number, what="signalled", code=number))
+        self._context.host_events.put(pb.HostEvent(host=self._number, kind="signalled", code=number))
         return None
 
-    def _ordered(self, orders: pb.Orders) -> Ending | HeadLost | None:
-        for records in orders.reports:
-            self._station.recorder.take(records)
-        if orders.term == self._station.allegiance.term:  # else another agent leads by now, and has not decided this
-            for start in orders.starts:
+    def _perform(self, request: pb.ReplicateRequest) -> Ending | LeaderLost | None:
+        for records in request.reports:
+            self._context.recorder.take(records)
+        # In another term another agent leads by now, which has not decided this.
+        if request.term == self._context.consensus.term:
+            for start in request.starts:
                 self._start(start)
-            for peer in orders.kills:
-                self._station.household.kill(peer)
-        if orders.HasField("over"):
-            over = orders.over
-            failure = Failure(over.peer, over.why, over.code, tuple(over.output), over.chosen) if over.failed else None
-            return Ending(over.code, failure, leaves=orders.leaves)
-        if orders.leaves:
-            self._station.allegiance.lose()
-            return HeadLost("the host that led the job has left it")
+            for peer in request.kills:
+                self._context.supervisor.kill(peer)
+        # The job is over, or this host was let go.
+        if request.HasField("end"):
+            end = request.end
+            failure = Failure(end.peer, end.why, end.code, tuple(end.output), end.chosen) if end.failed else None
+            return Ending(end.code, failure, leaves=request.leaves)
+        # The leader leaves the job, which goes on: its followers elect another one.
+        if request.leaves:
+            self._context.consensus.lose_leader()
+            return LeaderLost("the host that led the job has left it")
         return None
 
     def _start(self, start: pb.Start) -> None:
-        settings = replace(self._station.settings, peer=start.peer)
-        pid = self._station.household.start(settings, joins=start.joins, over=start.over, threads=start.threads)
-        self._station.happenings.put(pb.Happening(host=self._number, what="spawned", peer=start.peer, pid=pid))
+        settings = replace(self._context.settings, peer=start.peer)
+        pid = self._context.supervisor.start(settings, joins=start.joins, over=start.over, threads=start.threads)
+        self._context.host_events.put(pb.HostEvent(host=self._number, kind="spawned", peer=start.peer, pid=pid))

@@ -1,7 +1,7 @@
-"""The agent that decides: performs what ``cluster`` decides, on this host and through the agents of the others.
+"""The agent that leads: handles events, decides for the whole job, and admits and loses hosts.
 
-Before anything is performed that follows from what it has learned, every other agent holds it too; so whoever takes
-over never knows less than a peer was told.
+Before anything is performed that follows from an event, every follower holds the state that includes it; so a new
+leader never knows less than a peer was told.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.agent.consensus.entering import mismatch, welcome
-from kungfu.runtime.agent.consensus.orders import Deposed, HostGone, HostIs
-from kungfu.runtime.agent.consensus.service import Entering, HeadLost, Ordered
-from kungfu.runtime.agent.consensus.succession import Taken
-from kungfu.runtime.agent.context import Ending, Signalled, Station
-from kungfu.runtime.agent.controller.course import Course
-from kungfu.runtime.agent.controller.relay import Unformed, Unheard
-from kungfu.runtime.agent.record.recorder import nowhere
+from kungfu.runtime.agent.consensus.election import Elected
+from kungfu.runtime.agent.consensus.host_admission import admission_reply, mismatch
+from kungfu.runtime.agent.consensus.replication import HostReported, HostUnreachable, StaleLeader
+from kungfu.runtime.agent.consensus.service import AdmissionRequested, LeaderLost, ReplicateReceived
+from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
+from kungfu.runtime.agent.controller.job_controller import JobController
+from kungfu.runtime.agent.controller.peer_client import FormationFailed, NotifyFailed
+from kungfu.runtime.agent.record.recorder import replicate_nowhere
 from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.cluster.state import UNBOUNDED
@@ -28,227 +28,262 @@ from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.core.requests import current
 from kungfu.runtime.ipc import messages_pb2 as pb
 
-__all__ = ["Fence", "Head"]
+__all__ = ["Leader", "QueueFlush"]
 
 
 @dataclass(frozen=True)
-class Fence:
-    """Set once everything that was put into the queue before it has been seen to."""
+class QueueFlush:
+    """Sets ``passed`` once everything that was put into the queue before it was handled."""
 
     passed: threading.Event
 
 
-class Head:
-    """Decides for the whole job, from its start or from where the head before was lost."""
+class Leader:
+    """Decides for the whole job, from its start or from where the leader before was lost."""
 
-    def __init__(self, station: Station, *, taken: Taken | None = None) -> None:
-        self._station, self._job, self._clock = station, station.job, station.clock
-        self._course = Course(station, taken)
-        self._inherited = self._course.cluster.alive if taken else frozenset[int]()
-        self._taken, self._began = taken, self._clock()
-        self._arrivals: list[pb.Records] = []
-        if self._several:
-            station.recorder.spread = lambda records: self._course.orders.to_all(pb.Orders(reports=[records]))
+    def __init__(self, context: AgentContext, *, elected: Elected | None = None) -> None:
+        self._context, self._job, self._clock = context, context.job, context.clock
+        self._controller = JobController(context, elected)
+        # The peers that run, as far as the leader before had told: some of its last commands may be lost.
+        self._inherited = self._controller.cluster.alive if elected else frozenset[int]()
+        self._elected, self._began = elected, self._clock()
+        self._admissions: list[pb.Records] = []  # the record so far, for those who are admitted before the job begins
+        if self._has_followers:
+            context.recorder.replicate = self._replicate_records
 
     @property
     def cluster(self) -> Cluster:
         """What is known of the job."""
-        return self._course.cluster
+        return self._controller.cluster
 
     @property
-    def quiet(self) -> bool:
-        """Whether nothing is awaited that may come too late."""
-        cluster, ledger = self._course.cluster, self._course.desk.ledger
+    def is_idle(self) -> bool:
+        """Whether no deadline is near."""
+        cluster, ledger = self._controller.cluster, self._controller.requests.ledger
         awaited = cluster.starting or cluster.regrouping is not None or current(ledger) is not None
-        return self._course.began and not awaited
+        return self._controller.has_begun and not awaited
 
     def begin(self) -> Ending | None:
-        """Starts the job, once the agents of all its hosts are in; or goes on with it."""
-        if self._taken is not None:
-            return self._take_over(self._taken)
-        self._came(self._job.place, os.getpid())
-        return self._entered(self._job.place, self._station.household.threads)
+        """Starts the job, once the agents of all its hosts are admitted; or goes on with it after an election."""
+        if self._elected is not None:
+            return self._take_over(self._elected)
+        self._record_host(self._job.own_host, os.getpid())
+        return self._add_host(self._job.own_host, self._context.supervisor.threads)
 
-    def hears(self, event: Any) -> Ending | None:
-        """Sees to an event; how the job ended, if that is its end."""
+    def handle(self, event: Any) -> Ending | None:
+        """Handles an event of this agent's queue; returns how the job ended, if that is its end."""
         match event:
-            case Fence(passed):
+            # A thread waits until this point of the queue is reached.
+            case QueueFlush(passed):
                 passed.set()
                 return None
-            case Ordered() | HeadLost():
-                return None  # by the head before, or of it, and put into the queue while this one took over
-            case Signalled(number):
-                return self._signalled(self._job.place, number)
-            case Entering():
-                return self._welcomed(event)
-            case HostIs():
+            # Of the leader before, and queued while this agent took over.
+            case ReplicateReceived() | LeaderLost():
+                return None
+            case SignalReceived(number):
+                return self._on_signal(self._job.own_host, number)
+            case AdmissionRequested():
+                return self._on_admission(event)
+            # A follower has heard this leader for the first time.
+            case HostReported():
                 self._reconcile(event)
                 return None
-            case HostGone(host, how):
-                return self._lost_host(host, how)
-            case Deposed(host, said):
-                return self._lost_host(host, f"its agent takes no orders from here: {said}")
-            case Unformed(error):
-                return self._course.fail(decided.Fail(-1, str(error), late=isinstance(error, DeadlineExceeded)))
-            case Unheard(peer, error):
-                if peer in self._course.cluster.alive:
-                    self._course.write({"event": "unheard", "peer": peer, "error": error})
+            case HostUnreachable(host, how):
+                return self._on_host_lost(host, how)
+            # A follower has a later leader: it is lost for this one, which stops if it loses its quorum with it.
+            case StaleLeader(host, said):
+                return self._on_host_lost(host, f"its agent takes no orders from here: {said}")
+            case FormationFailed(error):
+                return self._controller.fail(decided.Fail(-1, str(error), late=isinstance(error, DeadlineExceeded)))
+            # A message to a peer failed, and is repeated.
+            case NotifyFailed(peer, error):
+                if peer in self._controller.cluster.alive:
+                    self._controller.record({"event": "unheard", "peer": peer, "error": error})
                 return None
-            case pb.Happening():
-                return self._happened(event)
-            case decided.Tick() if not self._course.began:
-                return self._missing_hosts()
-        return self._course.hears(event)
+            case pb.HostEvent():
+                return self._on_host_event(event)
+            # The job waits for hosts: nothing else has a deadline yet.
+            case decided.Tick() if not self._controller.has_begun:
+                return self._check_missing_hosts()
+        return self._controller.handle(event)
 
     def close(self, ending: Ending | None) -> None:
-        """Tells the other agents how the job ended, or that this one goes; ``None``: that it has failed, and nothing
-        more. What it has not come to do, one of them does."""
-        over = None
+        """Tells the followers how the job ended; if only this agent ends, that it leaves and they are to elect another.
+
+        ``None`` means that this agent has failed: it leaves without an end of the job.
+        """
+        end = None
         if ending is not None and not ending.leaves:
             said = ending.failure or Failure(-1, "", ending.code)
-            over = pb.Over(
+            end = pb.JobEnd(
                 code=ending.code, failed=ending.failure is not None, why=said.text, peer=said.peer, output=said.output,
                 chosen=said.chosen,
             )  # fmt: skip
-        self._station.recorder.spread = nowhere
-        self._course.orders.to_all(pb.Orders(over=over, leaves=over is None))
-        self._course.orders.close()
+        self._context.recorder.replicate = replicate_nowhere
+        self._controller.replicator.broadcast(pb.ReplicateRequest(end=end, leaves=end is None))
+        self._controller.replicator.close()
 
-    # ---- hosts -------------------------------------------------------------------------------------------------------
+    # ---- admission of hosts ------------------------------------------------------------------------------------------
 
     @property
-    def _several(self) -> bool:
+    def _has_followers(self) -> bool:
         return len(self._job.hosts) > 1
 
-    def _came(self, number: int, pid: int) -> None:
-        event = {"event": "host", **self._course.named(number), "pid": pid}
-        self._arrivals.append(self._station.recorder.event(event, told=self._several))
-        self._course.desk.noted(event)
+    def _replicate_records(self, records: pb.Records) -> None:
+        self._controller.replicator.broadcast(pb.ReplicateRequest(reports=[records]))
 
-    def _welcomed(self, entering: Entering) -> Ending | None:
-        """An agent wants to be in: at the start, or because its host is back."""
-        if not entering.reply.set_running_or_notify_cancel():
-            return None  # it was told to ask again
-        host, known = entering.entrance.host, self._course.cluster.hosts.known
-        refusal = mismatch(dict(entering.entrance.line), self._job)
-        same = self._course.incarnations.get(host.number) == host.incarnation
-        ending: Ending | None = None
-        if not refusal and host.number not in known:
-            ending = self._taken_in(host, anew=not same)
-        # One that is in already has not heard of it. Of another one the one before it is not known to be gone.
-        elif refusal or not same:
-            entering.reply.set_result(pb.Welcome(refusal=refusal, later=not refusal))
+    def _record_host(self, number: int, pid: int) -> None:
+        event = {"event": "host", **self._controller.host_fields(number), "pid": pid}
+        self._admissions.append(self._context.recorder.event(event, told=self._has_followers))
+        self._controller.requests.noted(event)
+
+    def _on_admission(self, requested: AdmissionRequested) -> Ending | None:
+        """An agent asks to be admitted: at the start, or because its host is back."""
+        # Its call has timed out meanwhile: it was told to ask again.
+        if not requested.reply.set_running_or_notify_cancel():
             return None
-        if ending is None:  # else whoever leads the job by now may take it in
-            entering.reply.set_result(welcome(self._station.settings, term=self._course.orders.term))
+        host, known = requested.request.host, self._controller.cluster.hosts.known
+        refusal = mismatch(dict(requested.request.command_line), self._job)
+        is_same = self._controller.incarnations.get(host.number) == host.incarnation
+        ending: Ending | None = None
+        # A host that is no member: admit it.
+        if not refusal and host.number not in known:
+            ending = self._admit(host, anew=not is_same)
+        # Another command line; or another agent in a member's place, whose predecessor is not known to be gone. (The
+        # same agent, a member already, has only lost the reply: it gets it again.)
+        elif refusal or not is_same:
+            requested.reply.set_result(pb.HostAdmissionReply(refusal=refusal, retry=not refusal))
+            return None
+        # Without a quorum this leader admits nobody; the next leader may.
+        if ending is None:
+            reply = admission_reply(self._context.settings, term=self._controller.replicator.term)
+            requested.reply.set_result(reply)
         return ending
 
-    def _taken_in(self, host: pb.HostInfo, *, anew: bool) -> Ending | None:
-        self._course.incarnations[host.number] = host.incarnation
+    def _admit(self, host: pb.HostInfo, *, anew: bool) -> Ending | None:
+        self._controller.incarnations[host.number] = host.incarnation
         if anew:
-            self._course.heard.pop(host.number, None)  # an agent counts from its own start
-        self._course.orders.begin(host.number, anew=anew)
-        if not self._course.began:  # its record begins with those who came before
-            self._course.orders.to(host.number, pb.Orders(reports=self._arrivals))
-        self._came(host.number, host.pid)
-        return self._entered(host.number, host.threads)
+            self._controller.last_events.pop(host.number, None)  # an agent counts its events from its own start
+        self._controller.replicator.add_follower(host.number, anew=anew)
+        if not self._controller.has_begun:  # its record begins with the hosts that were admitted before
+            self._controller.replicator.send(host.number, pb.ReplicateRequest(reports=self._admissions))
+        self._record_host(host.number, host.pid)
+        return self._add_host(host.number, host.threads)
 
-    def _entered(self, number: int, threads: int) -> Ending | None:
-        slots = self._job.hosts[number].slots if self._several else UNBOUNDED
-        if self._course.began:
-            return self._course.decide(decided.HostJoined(number, slots))
-        before = self._course.cluster.hosts
+    def _add_host(self, number: int, threads: int) -> Ending | None:
+        slots = self._job.hosts[number].slots if self._has_followers else UNBOUNDED
+        # A host that joins, or comes back into, a running job.
+        if self._controller.has_begun:
+            return self._controller.decide(decided.HostJoined(number, slots))
+        before = self._controller.cluster.hosts
         hosts = decided.Hosts({**before.slots, number: slots}, shares={**before.shares, number: threads})
-        self._course.cluster = replace(self._course.cluster, hosts=hosts)
+        self._controller.cluster = replace(self._controller.cluster, hosts=hosts)
+        # Others are still to come.
         if len(hosts.slots) < len(self._job.hosts):
             return None
-        started = {"event": "started", "job": self._station.settings.job, "size": self._job.size}
-        self._course.write({**started, "command": [*self._job.command]}, told=True)
-        return self._course.follow(
+        started = {"event": "started", "job": self._context.settings.job, "size": self._job.size}
+        self._controller.record({**started, "command": [*self._job.command]}, told=True)
+        return self._controller.apply(
             decided.start_job(self._job.size, rules=self._job.rules, now=self._clock(), hosts=hosts)
         )
 
-    def _missing_hosts(self) -> Ending | None:
+    def _check_missing_hosts(self) -> Ending | None:
         limit_s = self._job.settings.deadlines.ready_s
         if self._clock() - self._began <= limit_s:
             return None
-        missing = [
-            host.name for number, host in enumerate(self._job.hosts) if number not in self._course.cluster.hosts.slots
-        ]
-        who = ", ".join(missing)
-        return self._course.fail(
+        there = self._controller.cluster.hosts.slots
+        who = ", ".join(host.name for number, host in enumerate(self._job.hosts) if number not in there)
+        return self._controller.fail(
             decided.Fail(-1, f"waited {limit_s:.0f} s for the agents of {who}: start the same line there", late=True)
         )
 
-    def _happened(self, happening: pb.Happening) -> Ending | None:
-        if 0 < happening.number <= self._course.heard.get(happening.host, 0):
-            return None  # told again, for its answer was lost
-        if happening.number:
-            self._course.heard[happening.host] = happening.number
-        if happening.what == "spawned":
-            self._course.executor.spawned(happening.peer, happening.pid, host=happening.host)
-            if happening.peer not in self._course.cluster.alive:  # the head before had it started
-                self._course.executor.kill(happening.peer, host=happening.host)
-            return None
-        if happening.what == "signalled":
-            return self._signalled(happening.host, happening.code)
-        self._course.executor.tails[happening.peer] = list(happening.tail)
-        if happening.peer not in self._course.cluster.alive:
-            return None  # of a host that was given up, or told twice
-        return self._course.hears(decided.ProcessEnded(happening.peer, happening.code))
+    # ---- events of hosts ---------------------------------------------------------------------------------------------
 
-    def _signalled(self, host: int, number: int) -> Ending | None:
-        """A first SIGTERM to one agent of several is a notice: its host will be taken away. All else ends the job."""
-        hosts, named = self._course.cluster.hosts, signal.Signals(number).name
-        if self._course.began and host not in hosts.known:
-            return None  # it was let go, and ends
-        notice = number in (signal.SIGTERM, signal.SIGHUP) and host not in hosts.leaving
-        if notice and set(hosts.slots) - {host} and self._course.cluster.view is not None:
-            self._course.write({"event": "host noticed", **self._course.named(host), "signal": named}, told=True)
-            return self._course.decide(decided.HostNoticed(host))
-        where = {"host": host} if self._several else {}
-        self._course.write({"event": "ended", "reason": named, **where})
+    def _on_host_event(self, event: pb.HostEvent) -> Ending | None:
+        # A repeated report: the confirmation of the first one was lost.
+        if 0 < event.number <= self._controller.last_events.get(event.host, 0):
+            return None
+        if event.number:
+            self._controller.last_events[event.host] = event.number
+        if event.kind == "spawned":
+            self._controller.executor.record_spawn(event.peer, event.pid, host=event.host)
+            # The leader before had it started and was lost before anybody else knew of it.
+            if event.peer not in self._controller.cluster.alive:
+                self._controller.executor.kill(event.peer, host=event.host)
+            return None
+        if event.kind == "signalled":
+            return self._on_signal(event.host, event.code)
+        self._controller.executor.tails[event.peer] = list(event.tail)
+        # A peer of a host that was given up, or one whose end is known already.
+        if event.peer not in self._controller.cluster.alive:
+            return None
+        return self._controller.handle(decided.ProcessEnded(event.peer, event.code))
+
+    def _on_signal(self, host: int, number: int) -> Ending | None:
+        """A first SIGTERM to one agent of several is a preemption notice for its host; all else ends the job."""
+        hosts, named = self._controller.cluster.hosts, signal.Signals(number).name
+        # The host was let go, and ends.
+        if self._controller.has_begun and host not in hosts.known:
+            return None
+        is_notice = number in (signal.SIGTERM, signal.SIGHUP) and host not in hosts.leaving
+        # Another host can take the peers: they leave this one at the next barrier.
+        if is_notice and set(hosts.slots) - {host} and self._controller.cluster.view is not None:
+            fields = self._controller.host_fields(host)
+            self._controller.record({"event": "host noticed", **fields, "signal": named}, told=True)
+            return self._controller.decide(decided.HostNoticed(host))
+        where = {"host": host} if self._has_followers else {}
+        self._controller.record({"event": "ended", "reason": named, **where})
         return Ending(128 + number)
 
-    def _lost_host(self, host: int, how: str) -> Ending | None:
-        self._course.orders.end(host)
-        hosts = self._course.cluster.hosts
+    def _on_host_lost(self, host: int, how: str) -> Ending | None:
+        self._controller.replicator.remove_follower(host)
+        hosts = self._controller.cluster.hosts
+        # The host was let go.
         if host not in hosts.known:
-            return None  # it was let go
-        if (ending := self._course.outvoted()) is not None:
+            return None
+        # Without it this leader has no quorum: the others may elect another one.
+        if (ending := self._controller.end_without_quorum()) is not None:
             return ending
-        self._course.write({"event": "host lost", **self._course.named(host), "why": how}, told=True)
-        if self._course.began:
+        self._controller.record({"event": "host lost", **self._controller.host_fields(host), "why": how}, told=True)
+        if self._controller.has_begun:
             lost = decided.HostLost(host, f"host {self._job.hosts[host].name} is lost: {how}")
-            return self._course.decide(lost)
+            return self._controller.decide(lost)
+        # Before the job begins, the host is simply awaited once more.
         slots = {number: count for number, count in hosts.slots.items() if number != host}
         shares = {number: share for number, share in hosts.shares.items() if number != host}
-        self._course.cluster = replace(self._course.cluster, hosts=decided.Hosts(slots, shares=shares))
+        self._controller.cluster = replace(self._controller.cluster, hosts=decided.Hosts(slots, shares=shares))
         return None
 
-    def _take_over(self, taken: Taken) -> Ending | None:
-        """Goes on where the head before was lost."""
-        for number in sorted(taken.present - {self._job.place}):
-            self._course.orders.begin(number)
-        self._course.write({"event": "head", **self._course.named(self._job.place), "term": taken.term}, told=True)
-        if (ending := self._course.settle()) is not None:
-            return ending
-        self._reconcile(HostIs(self._job.place, tuple(self._station.household.started)))
-        ending = self._course.decide(decided.LeaderTookOver())
-        hosts = self._course.cluster.hosts
-        for number in sorted(hosts.known - taken.present):
-            how = "its agent has ended or cannot be reached"
-            ending = ending or self._lost_host(number, how)
-        if ending is not None or self._course.cluster.view is None:
-            return ending
-        return self._course.steer(decided.ViewStarted(self._course.cluster.view))
+    # ---- after an election -------------------------------------------------------------------------------------------
 
-    def _reconcile(self, event: HostIs) -> None:
-        """What the head before decided last may not have come about: who was never started, and who was never ended."""
-        if self._taken is None:
+    def _take_over(self, elected: Elected) -> Ending | None:
+        """Goes on where the leader before was lost."""
+        for number in sorted(elected.voters - {self._job.own_host}):
+            self._controller.replicator.add_follower(number)
+        fields = self._controller.host_fields(self._job.own_host)
+        self._controller.record({"event": "head", **fields, "term": elected.term}, told=True)
+        # The voters must hold the state under this term before anything is decided.
+        if (ending := self._controller.replicate()) is not None:
+            return ending
+        self._reconcile(HostReported(self._job.own_host, tuple(self._context.supervisor.started)))
+        ending = self._controller.decide(decided.LeaderTookOver())
+        # Hosts that did not vote are lost with the leader.
+        for number in sorted(self._controller.cluster.hosts.known - elected.voters):
+            how = "its agent has ended or cannot be reached"
+            ending = ending or self._on_host_lost(number, how)
+        if ending is not None or self._controller.cluster.view is None:
+            return ending
+        # Requests whose barrier was held under the leader before are carried out.
+        return self._controller.handle_request(decided.ViewStarted(self._controller.cluster.view))
+
+    def _reconcile(self, event: HostReported) -> None:
+        """Makes good what the leader before decided last, but could not have performed, on one host."""
+        if self._elected is None:
             return
-        here = {peer for peer in self._inherited if self._course.cluster.hosts.of.get(peer, 0) == event.host}
+        here = {peer for peer in self._inherited if self._controller.cluster.hosts.of.get(peer, 0) == event.host}
+        # Peers that were never started count as killed.
         for peer in sorted(here - set(event.started)):
-            self._station.put(pb.Happening(host=event.host, what="ended", peer=peer, code=-signal.SIGKILL))
-        for peer in sorted(set(event.started) - self._course.cluster.alive):
-            self._course.executor.kill(peer, host=event.host)
+            self._context.put(pb.HostEvent(host=event.host, kind="ended", peer=peer, code=-signal.SIGKILL))
+        # Peers that were never killed are killed now.
+        for peer in sorted(set(event.started) - self._controller.cluster.alive):
+            self._controller.executor.kill(peer, host=event.host)

@@ -390,9 +390,9 @@ class ProgramExit(_message.Message):
     where: str
     def __init__(self, peer: _Optional[int] = ..., kind: _Optional[str] = ..., step: _Optional[int] = ..., name: _Optional[str] = ..., error: _Optional[str] = ..., where: _Optional[str] = ...) -> None: ...
 
-class Entrance(_message.Message):
-    __slots__ = ("host", "line")
-    class LineEntry(_message.Message):
+class HostAdmissionRequest(_message.Message):
+    __slots__ = ("host", "command_line")
+    class CommandLineEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -400,10 +400,10 @@ class Entrance(_message.Message):
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     HOST_FIELD_NUMBER: _ClassVar[int]
-    LINE_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_LINE_FIELD_NUMBER: _ClassVar[int]
     host: HostInfo
-    line: _containers.ScalarMap[str, str]
-    def __init__(self, host: _Optional[_Union[HostInfo, _Mapping]] = ..., line: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    command_line: _containers.ScalarMap[str, str]
+    def __init__(self, host: _Optional[_Union[HostInfo, _Mapping]] = ..., command_line: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class HostInfo(_message.Message):
     __slots__ = ("number", "pid", "incarnation", "threads")
@@ -417,47 +417,47 @@ class HostInfo(_message.Message):
     threads: int
     def __init__(self, number: _Optional[int] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., threads: _Optional[int] = ...) -> None: ...
 
-class Welcome(_message.Message):
-    __slots__ = ("settings", "refusal", "later", "term")
+class HostAdmissionReply(_message.Message):
+    __slots__ = ("settings", "refusal", "retry", "term")
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
-    LATER_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     settings: str
     refusal: str
-    later: bool
+    retry: bool
     term: int
-    def __init__(self, settings: _Optional[str] = ..., refusal: _Optional[str] = ..., later: bool = ..., term: _Optional[int] = ...) -> None: ...
+    def __init__(self, settings: _Optional[str] = ..., refusal: _Optional[str] = ..., retry: bool = ..., term: _Optional[int] = ...) -> None: ...
 
-class Orders(_message.Message):
-    __slots__ = ("job", "term", "head", "number", "now", "state", "version", "settled", "starts", "kills", "reports", "over", "leaves")
+class ReplicateRequest(_message.Message):
+    __slots__ = ("job", "term", "leader", "number", "now", "state", "version", "committed", "starts", "kills", "reports", "end", "leaves")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
-    HEAD_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
     KILLS_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
-    OVER_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     job: str
     term: int
-    head: int
+    leader: int
     number: int
     now: float
     state: bytes
     version: int
-    settled: int
+    committed: int
     starts: _containers.RepeatedCompositeFieldContainer[Start]
     kills: _containers.RepeatedScalarFieldContainer[int]
     reports: _containers.RepeatedCompositeFieldContainer[Records]
-    over: Over
+    end: JobEnd
     leaves: bool
-    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., head: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., settled: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., leaves: bool = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., committed: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ..., leaves: bool = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ("peer", "joins", "over", "threads")
@@ -471,7 +471,7 @@ class Start(_message.Message):
     threads: int
     def __init__(self, peer: _Optional[int] = ..., joins: bool = ..., over: _Optional[_Iterable[int]] = ..., threads: _Optional[int] = ...) -> None: ...
 
-class Over(_message.Message):
+class JobEnd(_message.Message):
     __slots__ = ("code", "why", "peer", "failed", "output", "chosen")
     CODE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
@@ -487,59 +487,59 @@ class Over(_message.Message):
     chosen: bool
     def __init__(self, code: _Optional[int] = ..., why: _Optional[str] = ..., peer: _Optional[int] = ..., failed: bool = ..., output: _Optional[_Iterable[str]] = ..., chosen: bool = ...) -> None: ...
 
-class Followed(_message.Message):
+class ReplicateReply(_message.Message):
     __slots__ = ("started",)
     STARTED_FIELD_NUMBER: _ClassVar[int]
     started: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, started: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class Ballot(_message.Message):
-    __slots__ = ("job", "term", "host", "promise")
+class VoteRequest(_message.Message):
+    __slots__ = ("job", "term", "host", "binding")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
-    PROMISE_FIELD_NUMBER: _ClassVar[int]
+    BINDING_FIELD_NUMBER: _ClassVar[int]
     job: str
     term: int
     host: int
-    promise: bool
-    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., host: _Optional[int] = ..., promise: bool = ...) -> None: ...
+    binding: bool
+    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., host: _Optional[int] = ..., binding: bool = ...) -> None: ...
 
-class Vote(_message.Message):
-    __slots__ = ("granted", "hears", "fenced", "term", "version", "state", "promised")
+class VoteReply(_message.Message):
+    __slots__ = ("granted", "hears_leader", "fenced", "term", "version", "state", "voted_term")
     GRANTED_FIELD_NUMBER: _ClassVar[int]
-    HEARS_FIELD_NUMBER: _ClassVar[int]
+    HEARS_LEADER_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
-    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    VOTED_TERM_FIELD_NUMBER: _ClassVar[int]
     granted: bool
-    hears: bool
+    hears_leader: bool
     fenced: bool
     term: int
     version: int
     state: bytes
-    promised: int
-    def __init__(self, granted: bool = ..., hears: bool = ..., fenced: bool = ..., term: _Optional[int] = ..., version: _Optional[int] = ..., state: _Optional[bytes] = ..., promised: _Optional[int] = ...) -> None: ...
+    voted_term: int
+    def __init__(self, granted: bool = ..., hears_leader: bool = ..., fenced: bool = ..., term: _Optional[int] = ..., version: _Optional[int] = ..., state: _Optional[bytes] = ..., voted_term: _Optional[int] = ...) -> None: ...
 
-class Happening(_message.Message):
-    __slots__ = ("host", "what", "peer", "pid", "code", "tail", "number")
+class HostEvent(_message.Message):
+    __slots__ = ("host", "kind", "peer", "pid", "code", "tail", "number")
     HOST_FIELD_NUMBER: _ClassVar[int]
-    WHAT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     host: int
-    what: str
+    kind: str
     peer: int
     pid: int
     code: int
     tail: _containers.RepeatedScalarFieldContainer[str]
     number: int
-    def __init__(self, host: _Optional[int] = ..., what: _Optional[str] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ...) -> None: ...
+    def __init__(self, host: _Optional[int] = ..., kind: _Optional[str] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
     __slots__ = ("id", "kind", "size", "peers", "host", "span", "if_view", "keep")

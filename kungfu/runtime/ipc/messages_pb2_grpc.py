@@ -866,24 +866,24 @@ class HostServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.Enter = channel.unary_unary(
-                '/kungfu.v1.HostService/Enter',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Entrance.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Welcome.FromString,
+        self.AdmitHost = channel.unary_unary(
+                '/kungfu.v1.HostService/AdmitHost',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.HostAdmissionRequest.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.HostAdmissionReply.FromString,
                 _registered_method=True)
-        self.Follow = channel.unary_unary(
-                '/kungfu.v1.HostService/Follow',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Orders.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Followed.FromString,
+        self.Replicate = channel.unary_unary(
+                '/kungfu.v1.HostService/Replicate',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ReplicateRequest.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ReplicateReply.FromString,
                 _registered_method=True)
-        self.Stand = channel.unary_unary(
-                '/kungfu.v1.HostService/Stand',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ballot.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Vote.FromString,
+        self.RequestVote = channel.unary_unary(
+                '/kungfu.v1.HostService/RequestVote',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.VoteRequest.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.VoteReply.FromString,
                 _registered_method=True)
-        self.Happened = channel.unary_unary(
-                '/kungfu.v1.HostService/Happened',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Happening.SerializeToString,
+        self.ReportHostEvent = channel.unary_unary(
+                '/kungfu.v1.HostService/ReportHostEvent',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.HostEvent.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
 
@@ -891,25 +891,25 @@ class HostServiceStub(object):
 class HostServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
-    def Enter(self, request, context):
+    def AdmitHost(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Follow(self, request, context):
+    def Replicate(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Stand(self, request, context):
+    def RequestVote(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Happened(self, request, context):
+    def ReportHostEvent(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -918,24 +918,24 @@ class HostServiceServicer(object):
 
 def add_HostServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Enter': grpc.unary_unary_rpc_method_handler(
-                    servicer.Enter,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Entrance.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Welcome.SerializeToString,
+            'AdmitHost': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdmitHost,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.HostAdmissionRequest.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.HostAdmissionReply.SerializeToString,
             ),
-            'Follow': grpc.unary_unary_rpc_method_handler(
-                    servicer.Follow,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Orders.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Followed.SerializeToString,
+            'Replicate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Replicate,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ReplicateRequest.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ReplicateReply.SerializeToString,
             ),
-            'Stand': grpc.unary_unary_rpc_method_handler(
-                    servicer.Stand,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ballot.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Vote.SerializeToString,
+            'RequestVote': grpc.unary_unary_rpc_method_handler(
+                    servicer.RequestVote,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.VoteRequest.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.VoteReply.SerializeToString,
             ),
-            'Happened': grpc.unary_unary_rpc_method_handler(
-                    servicer.Happened,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Happening.FromString,
+            'ReportHostEvent': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportHostEvent,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.HostEvent.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
     }
@@ -950,7 +950,7 @@ class HostService(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
-    def Enter(request,
+    def AdmitHost(request,
             target,
             options=(),
             channel_credentials=None,
@@ -963,9 +963,9 @@ class HostService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.HostService/Enter',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Entrance.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Welcome.FromString,
+            '/kungfu.v1.HostService/AdmitHost',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.HostAdmissionRequest.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.HostAdmissionReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -977,7 +977,7 @@ class HostService(object):
             _registered_method=True)
 
     @staticmethod
-    def Follow(request,
+    def Replicate(request,
             target,
             options=(),
             channel_credentials=None,
@@ -990,9 +990,9 @@ class HostService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.HostService/Follow',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Orders.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Followed.FromString,
+            '/kungfu.v1.HostService/Replicate',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ReplicateRequest.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ReplicateReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1004,7 +1004,7 @@ class HostService(object):
             _registered_method=True)
 
     @staticmethod
-    def Stand(request,
+    def RequestVote(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1017,9 +1017,9 @@ class HostService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.HostService/Stand',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ballot.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Vote.FromString,
+            '/kungfu.v1.HostService/RequestVote',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.VoteRequest.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.VoteReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1031,7 +1031,7 @@ class HostService(object):
             _registered_method=True)
 
     @staticmethod
-    def Happened(request,
+    def ReportHostEvent(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1044,8 +1044,8 @@ class HostService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.HostService/Happened',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Happening.SerializeToString,
+            '/kungfu.v1.HostService/ReportHostEvent',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.HostEvent.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,

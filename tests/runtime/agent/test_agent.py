@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kungfu.runtime.agent.agent import Agent, Ending, Job
+from kungfu.runtime.agent.agent import Agent, Ending, JobSpec
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.core.requests import JobRequest, Resize
 from kungfu.runtime.core.requests.admission import Scaling
@@ -72,7 +72,7 @@ def run(
     )
     journal, console = Journal(folder), console or Console()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    job = Job((sys.executable, *command), 2, settings, dict(os.environ), scaling=scaling)
+    job = JobSpec((sys.executable, *command), 2, settings, dict(os.environ), scaling=scaling)
     ending = Agent(job, journal=journal, console=console).run()
     journal.close()
     assert {number: signal.getsignal(number) for number in handlers} == handlers

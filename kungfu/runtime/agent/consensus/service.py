@@ -1,4 +1,4 @@
-"""The gRPC face of an agent to other agents."""
+"""The gRPC service of an agent for other agents: admission, replication, votes, and events of other hosts."""
 
 from __future__ import annotations
 
@@ -9,100 +9,108 @@ from typing import Any
 
 import grpc
 
-from kungfu.runtime.agent.consensus.allegiance import Allegiance
-from kungfu.runtime.agent.consensus.orders import lost_after_s
+from kungfu.runtime.agent.consensus.replication import lost_after_s
+from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceServicer
 from kungfu.runtime.settings import Settings
 
-__all__ = ["Entering", "HeadLost", "HostService", "Ordered", "is_heard"]
+__all__ = ["AdmissionRequested", "HostService", "LeaderLost", "ReplicateReceived", "may_be_up"]
 
-_ANSWER_S = 4.0
-
-
-@dataclass(frozen=True)
-class Entering:
-    """An agent wants to be in; ``reply`` takes the settings of the job's peers as text, or a refusal."""
-
-    entrance: pb.Entrance
-    reply: Future[pb.Welcome] = field(default_factory=Future)
+_REPLY_S = 4.0
 
 
 @dataclass(frozen=True)
-class Ordered:
-    """The head says what to do."""
+class AdmissionRequested:
+    """An agent asks to be admitted; ``reply`` takes the settings of the job's peers, or a refusal."""
 
-    orders: pb.Orders
+    request: pb.HostAdmissionRequest
+    reply: Future[pb.HostAdmissionReply] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
-class HeadLost:
-    """The head is lost, and how."""
+class ReplicateReceived:
+    """A new message of the leader."""
+
+    request: pb.ReplicateRequest
+
+
+@dataclass(frozen=True)
+class LeaderLost:
+    """The leader is lost, and how."""
 
     how: str
 
 
 class HostService(HostServiceServicer):  # type: ignore[misc]  # generated without types
-    """What agents may say to each other; ``put`` takes what the agent's main thread is to see to.
+    """Answers the other agents.
 
-    ``started`` gives the peers that this host ever started. ``noted`` gives back control when all that was put before
-    has been seen to, and whether it was.
+    Args:
+        consensus: This agent's.
+        hosts: All hosts of the job, by number.
+        settings: The job's.
+        put: Takes the events for the agent's main thread.
+        started: Gives the peers that this host has ever started.
+        flushed: Waits until every event that was put before was handled and replicated; returns whether it was.
     """
 
     def __init__(
         self,
-        allegiance: Allegiance,
+        consensus: ConsensusState,
         hosts: Mapping[int, Host],
         settings: Settings,
         *,
         put: Callable[[object], None],
         started: Callable[[], list[int]],
-        noted: Callable[[], bool],
+        flushed: Callable[[], bool],
     ) -> None:
-        self._allegiance, self._hosts, self._settings = allegiance, hosts, settings
-        self._put, self._started, self._noted = put, started, noted
+        self._consensus, self._hosts, self._settings = consensus, hosts, settings
+        self._put, self._started, self._flushed = put, started, flushed
 
-    def Enter(self, request: pb.Entrance, context: Any) -> pb.Welcome:  # noqa: N802 - gRPC's name
-        if not self._allegiance.leads:
-            return pb.Welcome(later=bool(self._allegiance.job))  # there is a job: nobody may found another one
-        entering = Entering(request)
-        self._put(entering)
+    def AdmitHost(self, request: pb.HostAdmissionRequest, context: Any) -> pb.HostAdmissionReply:  # noqa: N802 - gRPC's name
+        # A follower cannot admit anybody; while it is in a job, nobody may found another one.
+        if not self._consensus.is_leader:
+            return pb.HostAdmissionReply(retry=bool(self._consensus.job))
+        requested = AdmissionRequested(request)
+        self._put(requested)
         try:
-            return entering.reply.result(timeout=_ANSWER_S)
+            return requested.reply.result(timeout=_REPLY_S)
         except TimeoutError:
-            # Either it is not taken in any more, or it was just now.
-            return pb.Welcome(later=True) if entering.reply.cancel() else entering.reply.result(_ANSWER_S)
+            # The main thread is busy: either it will not admit the agent any more, or it has just done so.
+            return pb.HostAdmissionReply(retry=True) if requested.reply.cancel() else requested.reply.result(_REPLY_S)
 
-    def Follow(self, request: pb.Orders, context: Any) -> pb.Followed:  # noqa: N802 - gRPC's name
-        if (why := self._allegiance.hear(request)) != "":
+    def Replicate(self, request: pb.ReplicateRequest, context: Any) -> pb.ReplicateReply:  # noqa: N802 - gRPC's name
+        if (why := self._consensus.append(request)) != "":
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
-        if self._allegiance.is_new(request):
-            self._put(Ordered(request))
-        return pb.Followed(started=self._started())
+        if self._consensus.is_new(request):
+            self._put(ReplicateReceived(request))
+        return pb.ReplicateReply(started=self._started())
 
-    def Stand(self, request: pb.Ballot, context: Any) -> pb.Vote:  # noqa: N802 - gRPC's name
-        allegiance = self._allegiance
-        head = allegiance.head
-        if head is not None and head != allegiance.place and not self._hears(head) and allegiance.lose():
-            name = self._hosts[head].name
-            self._put(HeadLost(f"host {name}, which led the job: neither this host nor another one hears its agent"))
-        return allegiance.vote(request)
+    def RequestVote(self, request: pb.VoteRequest, context: Any) -> pb.VoteReply:  # noqa: N802 - gRPC's name
+        consensus = self._consensus
+        leader = consensus.leader
+        # The candidate has lost the leader; this agent looks itself instead of waiting until it notices.
+        if leader is not None and leader != consensus.host and not self._hears(leader) and consensus.lose_leader():
+            name = self._hosts[leader].name
+            self._put(LeaderLost(f"host {name}, which led the job: neither this host nor another one hears its agent"))
+        return consensus.answer_vote(request)
 
-    def Happened(self, request: pb.Happening, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        if not self._allegiance.leads:
+    def ReportHostEvent(self, request: pb.HostEvent, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        if not self._consensus.is_leader:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this host does not lead the job")
         self._put(request)
-        if not self._noted():  # told again, to whoever leads then
+        # This agent ends, or leads no more: the event is reported again, to the next leader.
+        if not self._flushed():
             context.abort(grpc.StatusCode.UNAVAILABLE, "this host does not lead the job any more")
         return pb.Ack()
 
-    def _hears(self, head: int) -> bool:
-        silent = self._allegiance.silence_s() > lost_after_s(self._settings.deadlines)
-        return not silent and is_heard(self._hosts[head])
+    def _hears(self, leader: int) -> bool:
+        is_silent = self._consensus.silence_s() > lost_after_s(self._settings.deadlines)
+        return not is_silent and may_be_up(self._hosts[leader])
 
 
-def is_heard(host: Host) -> bool:
-    """Whether an agent may live: only one whose port refuses does surely not."""
+def may_be_up(host: Host) -> bool:
+    """Whether the agent of a host may live: only a port that refuses says for sure that it does not."""
     return not rpc.is_refused(host.address)

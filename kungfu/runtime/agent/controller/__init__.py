@@ -1,1 +1,1 @@
-"""The course of a job: what its head knows of it, decides, and has done."""
+"""The course of a job: what its leader knows of it, decides, and has done."""

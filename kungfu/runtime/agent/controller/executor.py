@@ -1,4 +1,4 @@
-"""Performs what the head decides: on this host, through the agents of the others, and by messages to peers."""
+"""Performs what the leader decides: on this host, through the agents of the others, and by messages to peers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from kungfu.runtime.agent.consensus.orders import Orders
-from kungfu.runtime.agent.consensus.standby import Standby
-from kungfu.runtime.agent.context import Station
-from kungfu.runtime.agent.controller.relay import Relay
+from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot
+from kungfu.runtime.agent.consensus.replication import Replicator
+from kungfu.runtime.agent.context import AgentContext
+from kungfu.runtime.agent.controller.peer_client import PeerClient
 from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.failure import headline
@@ -19,103 +19,114 @@ __all__ = ["Executor"]
 
 
 class Executor:
-    """The head's hands, and what it must know to use them: where peers listen, their processes, their last words.
+    """Performs commands, and keeps what it takes: where peers listen, their process ids, their last output.
 
-    ``write`` takes events of the record; ``told`` are those that a person shall see. ``known`` gives the cluster
-    as it is known now.
+    Args:
+        context: The agent's.
+        replicator: Carries commands to followers.
+        snapshot: The state that the leader begins with.
+        record: Takes events of the record; with ``told`` a person sees them too.
+        known: Gives the cluster as it is known now.
+
+    Attributes:
+        addresses: Where each peer listens, by its id.
+        pids: The process id of each peer, by its id.
+        tails: The last lines that each ended peer printed, by its id.
     """
 
     def __init__(
-        self, station: Station, orders: Orders, standby: Standby, *, write: Callable[..., None],
+        self, context: AgentContext, replicator: Replicator, snapshot: JobSnapshot, *, record: Callable[..., None],
         known: Callable[[], Cluster],
     ) -> None:  # fmt: skip
-        self._station, self._orders, self._write = station, orders, write
-        self._place, self._several = station.job.place, len(station.job.hosts) > 1
-        self._relay = Relay(station.settings, station.put, known=known, term=orders.term)
-        self.addresses, self.pids = dict(standby.addresses), dict(standby.pids)
+        self._context, self._replicator, self._record = context, replicator, record
+        self._own_host, self._several = context.job.own_host, len(context.job.hosts) > 1
+        self._peers = PeerClient(context.settings, context.put, known=known, term=replicator.term)
+        self.addresses, self.pids = dict(snapshot.addresses), dict(snapshot.pids)
         self.tails: dict[int, list[str]] = {}
-        regrouping = standby.cluster.regrouping
-        self._mourned = set(regrouping.lost) if regrouping else set()  # in the record already
+        regrouping = snapshot.cluster.regrouping
+        self._recorded_lost = set(regrouping.lost) if regrouping else set()
 
     def perform(self, command: decided.Command, cluster: Cluster) -> None:
-        """Performs a command that does not end anything; ``cluster`` is what followed together with it."""
+        """Performs a command that does not end the job; ``cluster`` was decided together with it."""
         match command:
             case decided.Spawn():
                 self._spawn(command, joins=cluster.view is not None, threads=cluster.hosts.threads)
             case decided.Kill(peer, reason):
-                self._write({"event": "dismissed", "peer": peer, "reason": reason}, told=True)
-                self.kill(peer, host=cluster.hosts.of.get(peer, self._place))
+                self._record({"event": "dismissed", "peer": peer, "reason": reason}, told=True)
+                self.kill(peer, host=cluster.hosts.of.get(peer, self._own_host))
             case decided.Form():
-                self._relay.form(command)
+                self._peers.form(command)
             case decided.Compare():
-                self._relay.compare(command, differs=decided.ProgramDiffers)
+                self._peers.compare(command, differs=decided.ProgramDiffers)
             case decided.Remark(usual, others):
                 machines = {str(peer): machine for peer, machine in others.items()}
-                self._write({"event": "machines differ", "usual": usual, "others": machines}, told=True)
+                self._record({"event": "machines differ", "usual": usual, "others": machines}, told=True)
             case decided.Lead():
                 self._lead(command)
             case decided.Announce():
                 self._announce(command, cluster)
             case decided.Tell():
-                self._relay.to_leader(command)
+                self._peers.to_rank_0(command)
             case decided.Offer():
                 self._offer(command)
 
-    def spawned(self, peer: int, pid: int, *, host: int) -> None:
-        """A peer was started."""
+    def record_spawn(self, peer: int, pid: int, *, host: int) -> None:
+        """Notes and records that a peer was started."""
         self.pids[peer] = pid
         where = {"host": host} if self._several else {}
-        self._write({"event": "spawned", "peer": peer, "pid": pid, **where})
+        self._record({"event": "spawned", "peer": peer, "pid": pid, **where})
 
     def forget_all_but(self, alive: Collection[int]) -> None:
-        """Of those who have ended nothing is said to the other agents, however many they become."""
+        """Forgets ended peers, so that the replicated state does not grow with each of them."""
         self.addresses = {peer: where for peer, where in self.addresses.items() if peer in alive}
         self.pids = {peer: pid for peer, pid in self.pids.items() if peer in alive}
 
     def kill(self, peer: int, *, host: int) -> None:
         """Ends a peer at once."""
-        if host == self._place:
-            self._station.household.kill(peer)
+        if host == self._own_host:
+            self._context.supervisor.kill(peer)
         else:
-            self._orders.to(host, pb.Orders(kills=[peer]))
+            self._replicator.send(host, pb.ReplicateRequest(kills=[peer]))
 
     def _spawn(self, command: decided.Spawn, *, joins: bool, threads: int) -> None:
         peer, over = command.peer, command.over
-        if command.host != self._place:
+        if command.host != self._own_host:
             start = pb.Start(peer=peer, joins=joins, over=over, threads=threads)
-            self._orders.to(command.host, pb.Orders(starts=[start]))
+            self._replicator.send(command.host, pb.ReplicateRequest(starts=[start]))
             return
-        settings = replace(self._station.settings, peer=peer)
-        pid = self._station.household.start(settings, joins=joins, over=over, threads=threads)
-        self.spawned(peer, pid, host=command.host)
+        settings = replace(self._context.settings, peer=peer)
+        pid = self._context.supervisor.start(settings, joins=joins, over=over, threads=threads)
+        self.record_spawn(peer, pid, host=command.host)
 
     def _offer(self, command: decided.Offer) -> None:
         prepared = command.prepared
         if prepared.ready:
-            self._write({"event": "offered", "peers": [peer.id for peer in prepared.ready]})
+            self._record({"event": "offered", "peers": [peer.id for peer in prepared.ready]})
         if prepared.missing:
             missing = {"event": "missing", "peers": list(prepared.missing), "reason": prepared.reason}
-            self._write(missing, told=True)
-        self._relay.to_leader(command)
+            self._record(missing, told=True)
+        self._peers.to_rank_0(command)
 
     def _lead(self, command: decided.Lead) -> None:
         survivors, lost = list(command.view.ids), {str(peer): how for peer, how in command.lost.items()}
         told = {"event": "regrouping", "version": command.view.version, "peers": survivors, "lost": lost}
-        self._write({**told, "target": command.target}, told=True)
-        self._relay.lead(command, unled=decided.LeaderUnreachable)
+        self._record({**told, "target": command.target}, told=True)
+        self._peers.lead(command, unled=decided.LeaderUnreachable)
 
     def _announce(self, command: decided.Announce, cluster: Cluster) -> None:
+        # A view is broken, but no process is gone.
         if command.peer < 0:
-            self._write({"event": "broken", "version": command.version, "why": command.how}, told=True)
-        elif command.version and command.peer not in self._mourned:
-            self._mourned.add(command.peer)
-            self._write(self._obituary(command, cluster), told=True)
+            self._record({"event": "broken", "version": command.version, "why": command.how}, told=True)
+        # A peer of the view is gone: recorded once, however often it is announced.
+        elif command.version and command.peer not in self._recorded_lost:
+            self._recorded_lost.add(command.peer)
+            self._record(self._loss_event(command, cluster), told=True)
         ending = {id_ for id_, one in cluster.losses.exiting.items() if one.is_gone}
         alive = [peer for id_, peer in self.addresses.items() if id_ in cluster.alive - ending]
-        self._relay.announce(command, alive)
+        self._peers.announce(command, alive)
 
-    def _obituary(self, command: decided.Announce, cluster: Cluster) -> dict[str, Any]:
-        """What it said of its end itself comes before its output, which is complete only when the process has ended."""
+    def _loss_event(self, command: decided.Announce, cluster: Cluster) -> dict[str, Any]:
+        """The event of a lost peer; its own report of the error is preferred to its output, which may be incomplete."""
         raised = cluster.losses.raised.get(command.peer)
         said = raised.error if raised is not None else headline(self.tails.get(command.peer, ()))
         rank = None if cluster.view is None else cluster.view.rank_of(command.peer)

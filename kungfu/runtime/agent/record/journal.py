@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.errors import UsageError
-from kungfu.runtime.agent.record.log_file import Gap, LogFile, merged
+from kungfu.runtime.agent.record.log_file import LogFile, LogGap, merged
 
 __all__ = ["TRACE_LIMIT_BYTES", "Journal", "Output"]
 
@@ -50,7 +50,7 @@ class Journal:
         self._lock = threading.RLock()  # a line may end a gap, and that is one more line
         self._trace_left = self._trace_limit = trace_limit_bytes
         self._failing: dict[Path, LogFile] = {}
-        self._untold: dict[str, Gap] = {}  # gaps that are over and not in the record yet, by file
+        self._untold: dict[str, LogGap] = {}  # gaps that are over and not in the record yet, by file
         self._unwritten: dict[str, Callable[[], None]] = {}
         self._told_at: float | None = None
         self._told = False  # that lines are being lost, and not yet that they are not any more
@@ -100,7 +100,7 @@ class Journal:
     def close(self) -> None:
         """Closes the files; idempotent. What is missing at the end of one is told and, if possible, written down."""
         with self._lock:
-            self._told, lacking = False, dict[str, Gap]()
+            self._told, lacking = False, dict[str, LogGap]()
             for stream in ("trace", "metrics", "events"):  # events.jsonl last: it holds what the others lack
                 if (file := self._files.get(stream)) is None:
                     continue
@@ -122,7 +122,7 @@ class Journal:
             if first and file.gap is not None:
                 self._tell_of_loss(self._name(file), file.gap.error)
 
-    def went_on(self, file: LogFile, gap: Gap) -> None:
+    def went_on(self, file: LogFile, gap: LogGap) -> None:
         """A file can be written again, after a gap."""
         with self._lock:
             self._over(file, gap)
@@ -140,7 +140,7 @@ class Journal:
                 self._over(file, file.gap)
                 self._write_gaps()
 
-    def _over(self, file: LogFile, gap: Gap) -> None:
+    def _over(self, file: LogFile, gap: LogGap) -> None:
         self._failing.pop(file.path, None)
         self._untold[self._name(file)] = merged(self._untold.get(self._name(file)), gap)
 
@@ -207,11 +207,11 @@ def _append(journal: Journal, file: LogFile, data: bytes) -> None:
         journal.stopped(file)
 
 
-def _event(name: str, gap: Gap) -> dict[str, Any]:
+def _event(name: str, gap: LogGap) -> dict[str, Any]:
     times = {"from": round(gap.since, 6), "to": round(gap.until, 6)}
     return {"event": "gap", "file": name, **times, "lines": gap.lines, "error": gap.error}
 
 
-def _mark(gap: Gap) -> bytes:
+def _mark(gap: LogGap) -> bytes:
     lines = "line is" if gap.lines == 1 else "lines are"
     return f"[kungfu: {gap.lines} {lines} missing here, which could not be written: {gap.error}]\n".encode()

@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-__all__ = ["Gap", "LogFile", "merged"]
+__all__ = ["LogFile", "LogGap", "merged"]
 
 # A disk that fails may take long for each answer.
 _RETRY_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
-class Gap:
+class LogGap:
     """``lines`` that a file lacks, of the seconds from ``since`` to ``until`` (since 1970), and the first error."""
 
     since: float
@@ -28,7 +28,7 @@ class Gap:
     error: str
 
 
-def merged(first: Gap | None, second: Gap) -> Gap:
+def merged(first: LogGap | None, second: LogGap) -> LogGap:
     """Two gaps of one file as one: nobody could write down that it was whole in between."""
     return second if first is None else replace(first, until=second.until, lines=first.lines + second.lines)
 
@@ -40,9 +40,11 @@ class LogFile:
     gap, the file is tried again at most once a second. ``mark`` makes the line that stands in the file for a gap.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float], mark: Callable[[Gap], bytes] | None = None) -> None:
+    def __init__(
+        self, path: Path, *, clock: Callable[[], float], mark: Callable[[LogGap], bytes] | None = None
+    ) -> None:
         self.path, self._clock, self._mark = path, clock, mark
-        self.gap: Gap | None = None
+        self.gap: LogGap | None = None
         self._descriptor: int | None = None
         self._tried = 0.0
         self._torn = self._closed = False
@@ -52,7 +54,7 @@ class LogFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o666)
 
-    def write(self, data: bytes, *, at_once: bool = False) -> Gap | None:
+    def write(self, data: bytes, *, at_once: bool = False) -> LogGap | None:
         """Appends whole lines; gives the gap that ends with them. ``at_once``: also where it failed a moment ago."""
         if self._closed:
             return None
@@ -90,7 +92,7 @@ class LogFile:
 
     def _lacks(self, data: bytes, error: str) -> None:
         now = self._clock()
-        first = self.gap or Gap(now, now, 0, error)
+        first = self.gap or LogGap(now, now, 0, error)
         self.gap = replace(first, until=now, lines=first.lines + _lines_in(data))
 
     def _write(self, data: bytes) -> None:

@@ -13,42 +13,42 @@ from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.desk import Reported
 
-__all__ = ["Recorder", "nowhere"]
+__all__ = ["HostRecorder", "replicate_nowhere"]
 
-_HEAD = -1
+_LEADER = -1
 
 
-def nowhere(records: pb.Records) -> None:
+def replicate_nowhere(records: pb.Records) -> None:
     """There is no other host."""
 
 
-class Recorder:
-    """One host's record of the job. ``spread`` takes whatever the head writes down, for the other hosts."""
+class HostRecorder:
+    """One host's record of the job. ``replicate`` takes whatever the leader writes down, for the other hosts."""
 
     def __init__(self, journal: Journal, console: Console, *, clock: Callable[[], float] = time.time) -> None:
         self.journal, self._console, self._clock = journal, console, clock
         journal.tell = console.event
-        self.spread: Callable[[pb.Records], None] = nowhere
+        self.replicate: Callable[[pb.Records], None] = replicate_nowhere
         self._lock = threading.Lock()
         self._numbers: dict[int, int] = {}
 
     def event(self, fields: Mapping[str, Any], *, told: bool = False) -> pb.Records:
-        """Something that the head did or saw, also as the other hosts get it; ``told``: a person shall see it."""
+        """Something that the leader did or saw, also as the other hosts get it; ``told``: a person shall see it."""
         with self._lock:
             line = self.journal.write("events", fields)
-            records = pb.Records(peer=_HEAD, records=[pb.Record(stream="events", line=line)])
-            self.spread(records)
+            records = pb.Records(peer=_LEADER, records=[pb.Record(stream="events", line=line)])
+            self.replicate(records)
         if told:
             self._console.event(fields)
         return records
 
     def take(self, records: pb.Records) -> Reported:
-        """What a peer recorded, or the head of another host; what was taken before is not taken again."""
+        """What a peer recorded, or the leader of another host; what was taken before is not taken again."""
         told: dict[str, list[dict[str, Any]]] = {"events": [], "metrics": []}
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
         stamp = f'{{"time": {round(self._clock(), 6)}, '
         with self._lock:
-            if records.peer != _HEAD:
+            if records.peer != _LEADER:
                 if 0 < records.number <= self._numbers.get(records.peer, 0):
                     return Reported()
                 self._numbers[records.peer] = records.number
@@ -57,11 +57,11 @@ class Recorder:
                 if record.stream != "trace":
                     fields = json.loads(line)
                     told[record.stream].append(fields)
-                    line = line if "time" in fields else stamp + line[1:]  # the head has stamped its own
+                    line = line if "time" in fields else stamp + line[1:]  # the leader has stamped its own
                 lines[record.stream].append(line)
             for stream, some in lines.items():
                 self.journal.append(stream, some)
-            self.spread(records)
+            self.replicate(records)
         for fields in told["events"]:
             self._console.event(fields)
         for fields in told["metrics"]:

@@ -16,11 +16,11 @@ from typing import Protocol
 
 import psutil
 
-from kungfu.runtime.agent.supervisor import shim
+from kungfu.runtime.agent.supervisor import subreaper
 from kungfu.runtime.agent.supervisor.fit_guard import guarded
-from kungfu.runtime.agent.supervisor.seats import device_of, devices_of
+from kungfu.runtime.agent.supervisor.slots import device_for_slot, devices_of
 
-__all__ = ["Log", "Process", "bury", "end", "end_all", "share_of_host", "start", "threads_each"]
+__all__ = ["Log", "Process", "end", "kill_and_reap", "peer_environment", "start", "terminate_all", "threads_per_peer"]
 
 TAIL_LINES = 60
 
@@ -112,7 +112,7 @@ def start(command: list[str], *, environment: Mapping[str, str], log: Log, folde
     line, theirs = socket.socketpair()
     with theirs:
         child = subprocess.Popen(
-            [sys.executable, "-S", "-E", shim.__file__, str(theirs.fileno()), folder, *guarded(command)],
+            [sys.executable, "-S", "-E", subreaper.__file__, str(theirs.fileno()), folder, *guarded(command)],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -128,7 +128,7 @@ def end(process: Process, how: signal.Signals) -> None:
     process.order(how)
 
 
-def bury(process: Process) -> None:
+def kill_and_reap(process: Process) -> None:
     """Ends a peer that may still run, and all that it left behind, whatever session it is in."""
     process.order(_END)
     try:
@@ -138,7 +138,7 @@ def bury(process: Process) -> None:
         process.child.wait()
 
 
-def end_all(processes: Sequence[Process], *, grace_s: float) -> None:
+def terminate_all(processes: Sequence[Process], *, grace_s: float) -> None:
     """Ends every process by its id, and what it started: asked to at once and again, forced after ``grace_s``."""
     started = time.monotonic()
     for asked_at_s in _ASKED_AT_S:
@@ -147,7 +147,7 @@ def end_all(processes: Sequence[Process], *, grace_s: float) -> None:
             end(process, signal.SIGTERM)
     _await_ends(processes, until=started + grace_s)
     for process in processes:
-        bury(process)
+        kill_and_reap(process)
 
 
 def _await_ends(processes: Sequence[Process], *, until: float) -> None:
@@ -155,12 +155,12 @@ def _await_ends(processes: Sequence[Process], *, until: float) -> None:
         time.sleep(_LOOK_S)
 
 
-def threads_each(peers: int) -> int:
+def threads_per_peer(peers: int) -> int:
     """The threads that each of so many peers would have of this host's cores, at least 1."""
     return max(1, len(psutil.Process().cpu_affinity() or [0]) // max(1, peers))
 
 
-def share_of_host(
+def peer_environment(
     environment: Mapping[str, str], *, place: int, peers: int, gpus: int, threads: int = 0
 ) -> dict[str, str]:
     """CPU threads and the GPU of the peer at ``place`` (0, 1, ...) of ``peers`` on this host.
@@ -170,11 +170,11 @@ def share_of_host(
     What the user set stays, but of the devices that it names each peer gets one; see ``devices_of``. TensorFlow gets at
     least two threads between ops: with one, a barrier would wait for ever for the thread that it holds.
 
-    >>> share = share_of_host({"OMP_NUM_THREADS": "7"}, place=1, peers=2, gpus=4)
+    >>> share = peer_environment({"OMP_NUM_THREADS": "7"}, place=1, peers=2, gpus=4)
     >>> share["OMP_NUM_THREADS"], share["CUDA_VISIBLE_DEVICES"]
     ('7', '1')
     """
-    threads = threads or threads_each(peers)
+    threads = threads or threads_per_peer(peers)
     share = {
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
@@ -187,7 +187,7 @@ def share_of_host(
         return {**share, **environment}
     if len(devices) < peers:  # TensorFlow would take all the memory of a device for the first one
         share["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
-    return {**share, **environment, "CUDA_VISIBLE_DEVICES": device_of(place, devices)}
+    return {**share, **environment, "CUDA_VISIBLE_DEVICES": device_for_slot(place, devices)}
 
 
 def count_gpus() -> int:

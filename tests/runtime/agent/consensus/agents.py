@@ -1,4 +1,4 @@
-"""Agents that only talk to each other: an allegiance and its service on a loopback address each, in this process."""
+"""Agents that only talk to each other: an consensus and its service on a loopback address each, in this process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from kungfu.runtime.agent.consensus.allegiance import Allegiance
+from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, serialize_snapshot
 from kungfu.runtime.agent.consensus.service import HostService
-from kungfu.runtime.agent.consensus.standby import Standby, from_standby
+from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.core.cluster import Cluster, Hosts, Rules
 from kungfu.runtime.core.cluster.state import Processes
 from kungfu.runtime.core.view import Peer, View
@@ -31,7 +31,7 @@ SETTINGS = Settings(
 class Agent:
     """One agent: whom it follows, and what its main thread would see to."""
 
-    allegiance: Allegiance
+    consensus: ConsensusState
     server: rpc.Server
     heard: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     started: list[int] = field(default_factory=list)
@@ -50,7 +50,7 @@ def state(
     view = View(version, tuple(Peer(id_, f"127.0.0.{host + 1}:1") for id_, host in of.items()))
     places = Hosts({host: 4 for host in range(hosts) if host not in gone}, of=of)
     people = Processes(alive=frozenset(of), next_id=first + len(of))
-    return from_standby(Standby(Cluster(Rules(SETTINGS.deadlines), view, processes=people, hosts=places)))
+    return serialize_snapshot(JobSnapshot(Cluster(Rules(SETTINGS.deadlines), view, processes=people, hosts=places)))
 
 
 @contextmanager
@@ -62,30 +62,30 @@ def agents(
     hosts: dict[int, Host] = {}
     with ExitStack() as stack:
         made: list[Agent] = []
-        for place in range(count):
-            allegiance, heard, started = Allegiance(place), queue.SimpleQueue[Any](), list[int]()
-            service = serving.get(place, HostService)(
-                allegiance, hosts, SETTINGS, put=heard.put, started=lambda of=started: of, noted=lambda: True
+        for host in range(count):
+            consensus, heard, started = ConsensusState(host), queue.SimpleQueue[Any](), list[int]()
+            service = serving.get(host, HostService)(
+                consensus, hosts, SETTINGS, put=heard.put, started=lambda of=started: of, flushed=lambda: True
             )
             server = rpc.serve(
                 lambda grpc_server, of=service: add_HostServiceServicer_to_server(of, grpc_server),
-                host=f"127.0.0.{place + 1}", secret=SETTINGS.secret, threads=4,
+                host=f"127.0.0.{host + 1}", secret=SETTINGS.secret, threads=4,
             )  # fmt: skip
             stack.callback(server.stop)
             name, _, port = server.address.rpartition(":")
-            hosts[place] = Host(name, 4, int(port))
-            made.append(Agent(allegiance, server, heard, started))
+            hosts[host] = Host(name, 4, int(port))
+            made.append(Agent(consensus, server, heard, started))
         yield hosts, made
 
 
-def follow(agent: Agent, head: int, *, text: bytes, term: int = 1, version: int = 1, settled: int = 1) -> None:
-    """The agent has orders of this head, with this state."""
-    orders = pb.Orders(
-        job="job", term=term, head=head, number=version, state=text, version=version, settled=settled, now=100.0
+def follow(agent: Agent, leader: int, *, text: bytes, term: int = 1, version: int = 1, committed: int = 1) -> None:
+    """The agent has orders of this leader, with this state."""
+    orders = pb.ReplicateRequest(
+        job="job", term=term, leader=leader, number=version, state=text, version=version, committed=committed, now=100.0
     )
-    if head != agent.allegiance.place:
-        agent.allegiance.enter("job", head)
-    assert agent.allegiance.hear(orders) == ""
+    if leader != agent.consensus.host:
+        agent.consensus.follow("job", leader)
+    assert agent.consensus.append(orders) == ""
 
 
 def free_port(host: str) -> int:

@@ -9,36 +9,36 @@ from typing import Any
 import grpc
 import pytest
 
-from kungfu.runtime.agent.consensus.allegiance import Allegiance
-from kungfu.runtime.agent.consensus.service import HeadLost, HostService
+from kungfu.runtime.agent.consensus.service import HostService, LeaderLost
+from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.agent.record.recorder import Recorder
+from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.agent.service import AgentService
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Deadlines, Limits, Settings
-from tests.runtime.agent.consensus.test_leader import Quiet
+from tests.runtime.agent.test_leader import Quiet
 
 SETTINGS = Settings("job", -1, "127.0.0.1", "ab" * 16, "local", Limits(1, 3), Deadlines(heartbeat_s=5.0))
 
 
-def follower(put: Any, noted: Any = lambda: True) -> tuple[Allegiance, HostService]:
-    """The agent of host 1, which has heard of a head on host 0 whose port refuses by now."""
+def follower(put: Any, flushed: Any = lambda: True) -> tuple[ConsensusState, HostService]:
+    """The agent of host 1, which has heard of a leader on host 0 whose port refuses by now."""
     with socket.create_server(("127.0.0.1", 0)) as once:
         port = int(once.getsockname()[1])
     hosts = {number: Host("127.0.0.1", 1, port) for number in range(3)}
-    allegiance = Allegiance(1)
-    assert allegiance.hear(pb.Orders(job="job", term=1, head=0, now=7.0, number=1)) == ""
-    return allegiance, HostService(allegiance, hosts, SETTINGS, put=put, started=list, noted=noted)
+    consensus = ConsensusState(1)
+    assert consensus.append(pb.ReplicateRequest(job="job", term=1, leader=0, now=7.0, number=1)) == ""
+    return consensus, HostService(consensus, hosts, SETTINGS, put=put, started=list, flushed=flushed)
 
 
-def test_an_agent_that_learns_by_the_question_of_another_one_that_the_head_is_lost_sees_to_it_once() -> None:
+def test_an_agent_that_learns_by_the_question_of_another_one_that_the_leader_is_lost_sees_to_it_once() -> None:
     seen: list[object] = []
-    allegiance, service = follower(seen.append)
+    consensus, service = follower(seen.append)
     for _ in range(2):
-        service.Stand(pb.Ballot(job="job", host=2), None)
-    assert allegiance.head is None
-    assert [type(event) for event in seen] == [HeadLost]
+        service.RequestVote(pb.VoteRequest(job="job", host=2), None)
+    assert consensus.leader is None
+    assert [type(event) for event in seen] == [LeaderLost]
 
 
 class Call:
@@ -56,12 +56,12 @@ def test_what_this_agent_did_not_see_to_before_it_ended_is_not_answered_but_told
     tmp_path: Path,
 ) -> None:
     put: list[object] = []
-    allegiance, service = follower(put.append, lambda: False)
-    assert allegiance.lead("job", 2)
+    consensus, service = follower(put.append, lambda: False)
+    assert consensus.become_leader("job", 2)
     with pytest.raises(RefusedError, match="UNAVAILABLE"):
-        service.Happened(pb.Happening(host=2, what="ended", peer=5), Call())
+        service.ReportHostEvent(pb.HostEvent(host=2, kind="ended", peer=5), Call())
     journal = Journal(tmp_path)
-    peers = AgentService(put.append, Recorder(journal, Quiet()), noted=lambda: False)
+    peers = AgentService(put.append, HostRecorder(journal, Quiet()), flushed=lambda: False)
     for call in (
         lambda: peers.Lost(pb.Loss(peer=5, version=1, step=40, holds=True, error="lost rank 0"), Call()),
         lambda: peers.Finish(pb.Finished(peer=5, summary="{}"), Call()),
@@ -74,22 +74,24 @@ def test_what_this_agent_did_not_see_to_before_it_ended_is_not_answered_but_told
     assert len(put) == 5
 
 
-def test_a_head_is_lost_once_until_another_one_is_heard() -> None:
-    allegiance = Allegiance(1)
-    assert not allegiance.lose(), "there was none"
-    allegiance.hear(pb.Orders(job="job", term=1, head=0, number=1))
-    assert [allegiance.lose(), allegiance.lose()] == [True, False]
-    allegiance.hear(pb.Orders(job="job", term=2, head=2, number=1))
-    assert allegiance.lose()
-    allegiance.lead("job", 3)
-    assert not allegiance.lose(), "it leads itself"
+def test_a_leader_is_lost_once_until_another_one_is_heard() -> None:
+    consensus = ConsensusState(1)
+    assert not consensus.lose_leader(), "there was none"
+    consensus.append(pb.ReplicateRequest(job="job", term=1, leader=0, number=1))
+    assert [consensus.lose_leader(), consensus.lose_leader()] == [True, False]
+    consensus.append(pb.ReplicateRequest(job="job", term=2, leader=2, number=1))
+    assert consensus.lose_leader()
+    consensus.become_leader("job", 3)
+    assert not consensus.lose_leader(), "it leads itself"
 
 
 def test_as_long_as_a_job_is_known_nobody_founds_another_one() -> None:
-    allegiance, service = follower(lambda event: None)
-    again = pb.Entrance(host=pb.HostInfo(number=0, pid=1))
-    assert service.Enter(again, None).later, "the head itself has begun anew, and that it was lost is not noticed yet"
-    allegiance.lose()
-    assert service.Enter(again, None).later
-    fresh = HostService(Allegiance(1), {}, SETTINGS, put=[].append, started=list, noted=lambda: True)
-    assert not fresh.Enter(again, None).later
+    consensus, service = follower(lambda event: None)
+    again = pb.HostAdmissionRequest(host=pb.HostInfo(number=0, pid=1))
+    assert service.AdmitHost(again, None).retry, (
+        "the leader itself has begun anew, and that it was lost is not noticed yet"
+    )
+    consensus.lose_leader()
+    assert service.AdmitHost(again, None).retry
+    fresh = HostService(ConsensusState(1), {}, SETTINGS, put=[].append, started=list, flushed=lambda: True)
+    assert not fresh.AdmitHost(again, None).retry

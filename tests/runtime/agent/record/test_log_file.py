@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from kungfu.runtime.agent.record.log_file import Gap, LogFile, merged
+from kungfu.runtime.agent.record.log_file import LogFile, LogGap, merged
 from tests.runtime.agent.record.full_disk import full_disk
 
 TOO_LARGE = os.strerror(errno.EFBIG)
@@ -30,10 +30,10 @@ def test_lines_that_find_no_room_are_counted_and_the_file_goes_on_behind_a_whole
         assert file.write(b"three is cut in its middle\n") is None
         clock.now = 103.0
         assert file.write(b"four\nfive") is None
-    assert file.gap == Gap(100.0, 103.0, 3, TOO_LARGE)
+    assert file.gap == LogGap(100.0, 103.0, 3, TOO_LARGE)
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
     clock.now = 104.5
-    assert file.write(b"six\n") == Gap(100.0, 103.0, 3, TOO_LARGE)
+    assert file.write(b"six\n") == LogGap(100.0, 103.0, 3, TOO_LARGE)
     assert file.gap is None
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\nsix\n"
 
@@ -68,25 +68,25 @@ def test_a_folder_that_has_become_a_file_costs_the_lines_and_nothing_else(tmp_pa
     (tmp_path / "peers").write_text("")
     file = LogFile(tmp_path / "peers" / "peer-0.log", clock=Clock())
     file.write(b"one\n")
-    assert file.gap == Gap(100.0, 100.0, 1, os.strerror(errno.EEXIST))
+    assert file.gap == LogGap(100.0, 100.0, 1, os.strerror(errno.EEXIST))
 
 
 def test_a_device_without_room_costs_the_lines_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "log").symlink_to("/dev/full")
     file = LogFile(tmp_path / "log", clock=Clock())
     file.write(b"one\n")
-    assert file.gap == Gap(100.0, 100.0, 1, os.strerror(errno.ENOSPC))
+    assert file.gap == LogGap(100.0, 100.0, 1, os.strerror(errno.ENOSPC))
     file.close()
     file.close()
     assert file.write(b"after the end\n") is None
 
 
 def test_two_gaps_between_which_nothing_could_be_told_are_one() -> None:
-    def gaps() -> Iterator[Gap]:
-        yield Gap(1.0, 2.0, 3, "first")
-        yield Gap(5.0, 6.0, 4, "second")
+    def gaps() -> Iterator[LogGap]:
+        yield LogGap(1.0, 2.0, 3, "first")
+        yield LogGap(5.0, 6.0, 4, "second")
 
     whole = None
     for gap in gaps():
         whole = merged(whole, gap)
-    assert whole == Gap(1.0, 6.0, 7, "first")
+    assert whole == LogGap(1.0, 6.0, 7, "first")

@@ -21,12 +21,12 @@ from kungfu.runtime.agent.record.log_file import LogFile
 from kungfu.runtime.agent.supervisor.launch import (
     TAIL_LINES,
     Process,
-    bury,
     end,
-    end_all,
-    share_of_host,
+    kill_and_reap,
+    peer_environment,
     start,
-    threads_each,
+    terminate_all,
+    threads_per_peer,
 )
 
 DEADLINE_S = 20.0
@@ -60,32 +60,32 @@ def ended(pid: int) -> bool:
 
 def test_peers_share_the_cores_and_always_have_two_threads_between_ops() -> None:
     cores = len(psutil.Process().cpu_affinity())
-    alone = share_of_host({}, place=0, peers=1, gpus=0)
-    crowded = share_of_host({}, place=0, peers=1000, gpus=0)
+    alone = peer_environment({}, place=0, peers=1, gpus=0)
+    crowded = peer_environment({}, place=0, peers=1000, gpus=0)
     assert alone["OMP_NUM_THREADS"] == alone["TF_NUM_INTRAOP_THREADS"] == str(cores)
     assert (crowded["OMP_NUM_THREADS"], crowded["TF_NUM_INTEROP_THREADS"]) == ("1", "2")
 
 
 def test_a_job_has_one_number_of_threads_unless_the_user_says_otherwise() -> None:
-    share = share_of_host({}, place=0, peers=1000, gpus=0, threads=3)
+    share = peer_environment({}, place=0, peers=1000, gpus=0, threads=3)
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     assert [share[name] for name in names] == ["3", "3", "3"]
-    own = share_of_host({"TF_NUM_INTRAOP_THREADS": "7"}, place=0, peers=1, gpus=0, threads=3)
+    own = peer_environment({"TF_NUM_INTRAOP_THREADS": "7"}, place=0, peers=1, gpus=0, threads=3)
     assert [own[name] for name in names] == ["3", "7", "3"]
-    assert threads_each(1000) == 1
+    assert threads_per_peer(1000) == 1
 
 
 def test_gpus_go_round_and_are_not_mentioned_where_there_are_none() -> None:
-    given = [share_of_host({}, place=place, peers=5, gpus=2)["CUDA_VISIBLE_DEVICES"] for place in range(5)]
+    given = [peer_environment({}, place=place, peers=5, gpus=2)["CUDA_VISIBLE_DEVICES"] for place in range(5)]
     assert given == ["0", "1", "0", "1", "0"]
-    assert "CUDA_VISIBLE_DEVICES" not in share_of_host({}, place=0, peers=1, gpus=0)
+    assert "CUDA_VISIBLE_DEVICES" not in peer_environment({}, place=0, peers=1, gpus=0)
 
 
 def test_what_the_user_set_stays() -> None:
     own = {"OMP_NUM_THREADS": "9", "TF_NUM_INTEROP_THREADS": "3", "CUDA_VISIBLE_DEVICES": "", "HOME": "/tmp"}
-    share = share_of_host(own, place=1, peers=2, gpus=4)
+    share = peer_environment(own, place=1, peers=2, gpus=4)
     assert own.items() <= share.items()
-    assert share["TF_NUM_INTRAOP_THREADS"] == share_of_host({}, place=1, peers=2, gpus=4)["TF_NUM_INTRAOP_THREADS"]
+    assert share["TF_NUM_INTRAOP_THREADS"] == peer_environment({}, place=1, peers=2, gpus=4)["TF_NUM_INTRAOP_THREADS"]
 
 
 # ---- output and ends ------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_all_are_ended_some_at_the_second_request_and_some_by_force(
             peer.listen(up.put, lambda code: None)
             assert up.get(timeout=DEADLINE_S) == "up"
         began = time.monotonic()
-        end_all(peers, grace_s=grace_s)
+        terminate_all(peers, grace_s=grace_s)
         assert seconds[0] <= time.monotonic() - began < seconds[1]
         assert [peer.child.returncode for peer in peers] == codes
 
@@ -285,7 +285,7 @@ def test_what_has_left_the_session_of_a_peer_ends_with_it_where_it_is_killed_or_
         assert ends.get(timeout=DEADLINE_S) == (-9 if how == "killed" else 3)
         if how == "fails":
             assert psutil.pid_exists(child)
-            bury(process)
+            kill_and_reap(process)
         assert ended(child)
 
 
@@ -334,12 +334,12 @@ def test_sigterm_to_every_process_of_a_host_is_the_peers_own_affair(tmp_path: Pa
 
 
 def test_a_peer_whose_agent_died_before_it_came_up_gives_up(tmp_path: Path) -> None:
-    from kungfu.runtime.agent.supervisor import shim
+    from kungfu.runtime.agent.supervisor import subreaper
 
     ours, theirs = socket.socketpair()
     ours.close()  # as the agent's end is when the agent has died
     line = str(theirs.fileno())
-    command = [sys.executable, "-S", "-E", shim.__file__, line, "", sys.executable, "-c", "print('ran')"]
+    command = [sys.executable, "-S", "-E", subreaper.__file__, line, "", sys.executable, "-c", "print('ran')"]
     with theirs:
         finished = subprocess.run(
             command, capture_output=True, timeout=DEADLINE_S, check=False, pass_fds=[theirs.fileno()]

@@ -1,8 +1,8 @@
-"""What the agent says to peers. Each message goes out from a thread of its own: no peer can hold up the agent.
+"""Sends the leader's messages to peers, each from a thread of its own: no peer can hold up the agent.
 
-A message that was not heard is told again, until it is, or until nothing depends on it any more: its peer has ended,
-its view is over, or a newer message says what counts now. Who hears it twice knows it by its number, by the version of
-its view, or as a fact that it knows.
+A message that was not answered is repeated until it is, or until nothing depends on it any more: its peer has ended,
+its view is over, or a newer message takes its place. The peer recognizes a repeated message by its number, by the
+version of its view, or as a fact that it knows.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from kungfu.runtime.ipc.convert import from_demand, from_prepared, from_terms, f
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.settings import Settings
 
-__all__ = ["Relay", "Unformed", "Unheard"]
+__all__ = ["FormationFailed", "NotifyFailed", "PeerClient"]
 
-_SOON_S, _LATEST_S = 0.1, 1.0  # between two tellings
-_TERM_BITS = 32  # of a number are left to count the messages of one head
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0  # between two attempts
+_TERM_BITS = 32  # of a number are left to count the messages of one leader
 
-Over = Callable[[], bool]
+IsOver = Callable[[], bool]
 
 
 def _in_wire_form(command: Offer | Tell) -> tuple[str, Any, str]:
-    """The method that takes it, the message, and of what kind of messages only the newest one counts."""
+    """The method that takes the command, the message, and its kind: of each kind only the newest message counts."""
     if isinstance(command, Offer):
         return "Offer", from_prepared(command.prepared), "offer"
     demand = command.demand
-    # One request is under way at a time; what the agent demands of itself has no id.
+    # One request is under way at a time; a demand that the agent makes of itself has no id.
     return "Carry", from_demand(demand), "request" if demand.id else f"{demand.kind} {demand.peers}"
 
 
@@ -48,24 +48,28 @@ def _never() -> bool:
 
 
 @dataclass(frozen=True)
-class Unformed:
+class FormationFailed:
     """The first view could not be formed."""
 
     error: KungfuError
 
 
 @dataclass(frozen=True)
-class Unheard:
-    """A peer did not take a message, which is told again; what the peer is like will be seen by other means."""
+class NotifyFailed:
+    """A peer did not take a message, which is repeated; other events say what became of the peer."""
 
     peer: int
     error: str
 
 
-class Relay:
-    """Sends the cluster's commands to peers; ``put`` takes what came of them, ``known`` gives what is known now.
+class PeerClient:
+    """Sends the cluster's commands to peers. Numbers grow with each message, and with the leader's term.
 
-    Numbers grow from message to message, and from head to head by their ``term``.
+    Args:
+        settings: The job's.
+        put: Takes the events that come of the messages.
+        known: Gives the cluster as it is known now.
+        term: Of this leader.
     """
 
     def __init__(
@@ -73,10 +77,10 @@ class Relay:
     ) -> None:
         self._settings, self._put, self._known, self._term = settings, put, known, term
         self._numbers = itertools.count((term << _TERM_BITS) + 1)
-        self._newest: dict[str, int] = {}  # the number of the newest message that takes the place of its like
+        self._newest: dict[str, int] = {}  # the number of the newest message of each kind
 
     def form(self, command: Form) -> None:
-        """Admits everybody to the first view; the state is rank 0's."""
+        """Admits all peers to the first view; the state is rank 0's."""
 
         def perform() -> None:
             view = command.view
@@ -85,9 +89,9 @@ class Relay:
                 for peer in view.peers:
                     self._ask(peer, "Admit", admission, self._settings.deadlines.wait_s)
             except KungfuError as error:
-                self._put(Unformed(error))
+                self._put(FormationFailed(error))
 
-        self._begin(perform)
+        self._in_thread(perform)
 
     def compare(self, command: Compare, *, differs: Callable[[int, str], Any]) -> None:
         """Finds out in what a peer's program differs; ``differs`` makes the event that says so."""
@@ -101,10 +105,10 @@ class Relay:
                 how = f"in what could not be found out ({error})"
             self._put(differs(other.id, how))
 
-        self._begin(perform)
+        self._in_thread(perform)
 
     def _first_described(self, peers: Sequence[Peer]) -> tuple[Peer, Description]:
-        """The program of the job, by one of those who run it; any may be lost meanwhile."""
+        """The program of the job, from the first of the peers that answers: any may be lost meanwhile."""
         for peer in peers[:-1]:
             try:
                 return peer, self._described(peer)
@@ -116,55 +120,61 @@ class Relay:
         return Description.from_bytes(self._ask(peer, "Describe", pb.Inquiry(), self._settings.deadlines.wait_s).parts)
 
     def lead(self, command: Lead, *, unled: Callable[[View], Any]) -> None:
-        """Admits the survivors; ``unled`` makes the event that says that nobody could be: the first has ended, or did
-        not answer for twice the heartbeat. Where nobody else waits, it is given the deadline of every wait."""
+        """Admits the survivors to their view.
+
+        Args:
+            command: The view, whose rank 0 forms it.
+            unled: Makes the event that says that rank 0 has ended, or has not answered for twice ``--heartbeat``.
+                If nobody else waits, it gets the deadline of every wait.
+        """
         view, deadlines = command.view, self._settings.deadlines
         patience_s = deadlines.wait_s if view.size == 1 else min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
 
         def perform() -> None:
             until = time.monotonic() + patience_s
 
-            def over() -> bool:
+            def is_over() -> bool:
                 return self._is_over(command, view.peers[0]) or time.monotonic() > until
 
-            ask = partial(self._admission, view, command.sources, self._attempt_s, over)
-            admission = self._persist(ask, view.peers[0], over)
+            ask = partial(self._admission, view, command.sources, self._attempt_s, is_over)
+            admission = self._repeat(ask, view.peers[0], is_over)
+            # Rank 0 cannot form the view: another one is to be tried.
             if admission is None:
                 self._put(unled(view))
                 return
             admission.survival.target = command.target
             admission.survival.lost.update(command.lost)
             for peer in view.peers:
-                self._tell(peer, "Admit", admission, over=partial(self._is_over, command, peer))
+                self._send(peer, "Admit", admission, is_over=partial(self._is_over, command, peer))
 
-        self._begin(perform)
+        self._in_thread(perform)
 
     def announce(self, command: Announce, peers: Iterable[Peer]) -> None:
-        """Tells every peer of a breach, all at once."""
+        """Announces to all peers at once that a peer is gone, or that views are broken."""
         breach, then = pb.Breach(peer=command.peer, version=command.version, how=command.how), self._version()
 
-        def over(peer: Peer) -> bool:
+        def is_over(peer: Peer) -> bool:
             return self._version() > then or self._has_ended(peer)
 
         for peer in peers:
-            self._tell(peer, "Announce", breach, over=partial(over, peer))
+            self._send(peer, "Announce", breach, is_over=partial(is_over, peer))
 
-    def to_leader(self, command: Offer | Tell) -> None:
-        """Says to rank 0 what it is to hold a barrier for.
+    def to_rank_0(self, command: Offer | Tell) -> None:
+        """Asks rank 0, which leads the barriers, to hold one for this command.
 
-        When another one leads, the agent offers anew, and demands anew what is not as it was asked for. Of two demands
-        of people the newer one counts, and of two offers.
+        In a view with another rank 0 the agent makes a new offer, and repeats a demand that was not met. Of two
+        offers, and of two requests of people, the newer one counts.
         """
-        leader, number = command.view.peers[0], next(self._numbers)
-        method, message, like = _in_wire_form(command)
-        message.number = self._newest[like] = number
+        rank_0, number = command.view.peers[0], next(self._numbers)
+        method, message, kind = _in_wire_form(command)
+        message.number = self._newest[kind] = number
 
-        def over() -> bool:
-            return self._newest[like] > number or self._leader() != leader or self._has_ended(leader)
+        def is_over() -> bool:
+            return self._newest[kind] > number or self._rank_0() != rank_0 or self._has_ended(rank_0)
 
-        self._tell(leader, method, message, over=over)
+        self._send(rank_0, method, message, is_over=is_over)
 
-    # ---- what is known by now ----------------------------------------------------------------------------------------
+    # ---- whether a message still matters -----------------------------------------------------------------------------
 
     def _has_ended(self, peer: Peer) -> bool:
         return peer.id not in self._known().alive
@@ -173,7 +183,7 @@ class Relay:
         view = self._known().view
         return view.version if view else 0
 
-    def _leader(self) -> Peer | None:
+    def _rank_0(self) -> Peer | None:
         view = self._known().view
         return view.peers[0] if view else None
 
@@ -186,43 +196,43 @@ class Relay:
 
     @property
     def _attempt_s(self) -> float:
-        """For how long one telling is waited for: a peer that stands still longer is not heard of by waiting."""
+        """How long one attempt may take: to wait longer for a peer that stands still would tell nothing."""
         return min(self._settings.deadlines.wait_s, self._settings.deadlines.heartbeat_s)
 
-    def _admission(self, view: View, sources: Sequence[int], within_s: float, over: Over = _never) -> pb.Admission:
+    def _admission(self, view: View, sources: Sequence[int], within_s: float, is_over: IsOver = _never) -> pb.Admission:
         message = from_view(view)
-        rendezvous = self._ask(view.peers[0], "PrepareAttachment", message, within_s, over).address
+        rendezvous = self._ask(view.peers[0], "PrepareAttachment", message, within_s, is_over).address
         return pb.Admission(
             view=message, terms=from_terms(Terms()), rendezvous=rendezvous, sources=sources, term=self._term
         )
 
-    def _tell(self, peer: Peer, method: str, message: Any, *, over: Over) -> None:
-        ask = partial(self._ask, peer, method, message, self._attempt_s, over)
-        self._begin(lambda: self._persist(ask, peer, over))
+    def _send(self, peer: Peer, method: str, message: Any, *, is_over: IsOver) -> None:
+        ask = partial(self._ask, peer, method, message, self._attempt_s, is_over)
+        self._in_thread(lambda: self._repeat(ask, peer, is_over))
 
-    def _persist(self, ask: Callable[[], Any], peer: Peer, over: Over) -> Any:
-        """Asks until it is answered or over; ``None`` where it is over. The first failure is told."""
-        pause_s, failed = _SOON_S, False
-        while not over():
+    def _repeat(self, ask: Callable[[], Any], peer: Peer, is_over: IsOver) -> Any:
+        """Asks until there is an answer; ``None`` if it is over before. Only the first failure is put."""
+        pause_s, failed = _FIRST_PAUSE_S, False
+        while not is_over():
             try:
                 return ask()
             except KungfuError as error:
-                if not failed and not over():
-                    self._put(Unheard(peer.id, str(error)))
+                if not failed and not is_over():
+                    self._put(NotifyFailed(peer.id, str(error)))
                 failed = True
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LATEST_S)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return None
 
-    def _ask(self, peer: Peer, method: str, message: Any, within_s: float, over: Over = _never) -> Any:
-        def in_vain() -> str | None:
+    def _ask(self, peer: Peer, method: str, message: Any, within_s: float, is_over: IsOver = _never) -> Any:
+        def abandoned() -> str | None:
             if self._has_ended(peer):
                 return "its process has ended"
-            return "nothing depends on it any more" if over() else None
+            return "nothing depends on it any more" if is_over() else None
 
         with rpc.connect(peer.address, secret=self._settings.secret) as channel:
             call, what = getattr(PeerServiceStub(channel), method), f"peer {peer.id} to take {method}"
-            return rpc.call_unless(in_vain, call, message, deadline_s=within_s, what=what)
+            return rpc.call_unless(abandoned, call, message, deadline_s=within_s, what=what)
 
-    def _begin(self, perform: Callable[[], None]) -> None:
-        threading.Thread(target=perform, daemon=True, name="kungfu-relay").start()
+    def _in_thread(self, perform: Callable[[], None]) -> None:
+        threading.Thread(target=perform, daemon=True, name="kungfu-peer-client").start()

@@ -13,23 +13,23 @@ from typing import Protocol
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.supervisor.launch import (
     Process,
-    bury,
     count_gpus,
     end,
-    end_all,
-    share_of_host,
+    kill_and_reap,
+    peer_environment,
     start,
-    threads_each,
+    terminate_all,
+    threads_per_peer,
 )
-from kungfu.runtime.agent.supervisor.seats import devices_of, seat_for
+from kungfu.runtime.agent.supervisor.slots import choose_slot, devices_of
 from kungfu.runtime.settings import Settings
 
-__all__ = ["Household", "Listener"]
+__all__ = ["ProcessListener", "ProcessSupervisor"]
 
 _GRACE_S = 2.0
 
 
-class Listener(Protocol):
+class ProcessListener(Protocol):
     """Who hears what the peers of this host do; called in threads of the processes."""
 
     def printed(self, peer: int, text: str) -> None:
@@ -39,7 +39,7 @@ class Listener(Protocol):
         """A peer ended, with its exit code (negative: the signal) and the last lines that it printed."""
 
 
-class Household:
+class ProcessSupervisor:
     """Processes of this host, by peer, in its ``slots``. Only the agent's main thread may start some.
 
     See ``launch.start``.
@@ -52,32 +52,32 @@ class Household:
         environment: Mapping[str, str],
         slots: int,
         journal: Journal,
-        listener: Listener,
+        listener: ProcessListener,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._command, self._environment, self.slots = list(command), environment, slots
         self._journal, self._listener, self._clock = journal, listener, clock
         self._processes: dict[int, Process] = {}
-        self._seats: dict[int, int] = {}
+        self._slots_by_peer: dict[int, int] = {}
         self._vacated: dict[int, float] = {}
         self._folder: str | None = None
 
     def start(self, settings: Settings, *, joins: bool, over: Collection[int] = (), threads: int = 0) -> int:
         """Starts the peer of these settings and gives its process id; one that ``joins`` a view resumes nothing.
 
-        ``over`` are peers of this host whose seats it may take, because they will leave; ``threads`` as of
-        ``share_of_host``.
+        ``over`` are peers of this host whose slots it may take, because they will leave; ``threads`` as of
+        ``peer_environment``.
         """
         peer = settings.peer
         if joins:
             settings = replace(settings, keeping=replace(settings.keeping, founders=0, resume=""))
-        taken = {one: seat for one, seat in list(self._seats.items()) if one in self.running}
-        seat = seat_for(taken, slots=self.slots, over=over, vacated=self._vacated, now=self._clock())
-        share = share_of_host(self._environment, place=seat, peers=self.slots, gpus=count_gpus(), threads=threads)
+        taken = {one: slot for one, slot in list(self._slots_by_peer.items()) if one in self.running}
+        slot = choose_slot(taken, slots=self.slots, over=over, vacated=self._vacated, now=self._clock())
+        share = peer_environment(self._environment, place=slot, peers=self.slots, gpus=count_gpus(), threads=threads)
         folder = self._temporary_folder()
         environment = {**share, **({"TMPDIR": folder} if folder else {}), **settings.to_environment()}
         process = start(self._command, environment=environment, log=self._journal.output_of(peer), folder=folder)
-        self._processes[peer], self._seats[peer] = process, seat
+        self._processes[peer], self._slots_by_peer[peer] = process, slot
         process.listen(
             lambda text: self._listener.printed(peer, text),
             lambda code: self._ended(peer, code),
@@ -85,9 +85,9 @@ class Household:
         return process.pid
 
     def _ended(self, peer: int, code: int) -> None:
-        self._vacated[self._seats[peer]] = self._clock()
+        self._vacated[self._slots_by_peer[peer]] = self._clock()
         if code != 0:
-            bury(self._processes[peer])  # ends what a peer that has failed left behind, and forgets its number
+            kill_and_reap(self._processes[peer])  # ends what a peer that has failed left behind, and forgets its number
         self._listener.ended(peer, code, self.tail(peer))
 
     @property
@@ -98,7 +98,7 @@ class Household:
     @property
     def threads(self) -> int:
         """The threads that each peer would have of this host's cores."""
-        return threads_each(self.slots)
+        return threads_per_peer(self.slots)
 
     @property
     def started(self) -> list[int]:
@@ -121,7 +121,7 @@ class Household:
 
     def close(self) -> None:
         """Ends all of them, asked to first; nothing of them is left when this returns."""
-        end_all(list(self._processes.values()), grace_s=_GRACE_S)
+        terminate_all(list(self._processes.values()), grace_s=_GRACE_S)
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Calls to an agent that has no head to pass them on to."""
+"""Calls to an agent that has no leader to pass them on to."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from kungfu.runtime.agent.consensus.allegiance import Allegiance
-from kungfu.runtime.agent.consensus.front import Away, Front
+from kungfu.runtime.agent.consensus.leader_proxy import LeaderClient, LeaderProxy
+from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from tests.runtime.agent.consensus.agents import SETTINGS
@@ -22,9 +22,9 @@ class Context:
         raise RuntimeError(f"{code.name}: {details}")
 
 
-def test_a_call_waits_for_a_head_no_longer_than_the_agent_runs() -> None:
-    allegiance = Allegiance(1)
-    front = Front(object(), AgentServiceStub, Away(allegiance, {}, SETTINGS), allegiance, deadline_s=300.0)
+def test_a_call_waits_for_a_leader_no_longer_than_the_agent_runs() -> None:
+    consensus = ConsensusState(1)
+    front = LeaderProxy(object(), AgentServiceStub, LeaderClient(consensus, {}, SETTINGS), consensus, deadline_s=300.0)
     answers: list[BaseException] = []
 
     def call() -> None:
@@ -34,6 +34,6 @@ def test_a_call_waits_for_a_head_no_longer_than_the_agent_runs() -> None:
 
     waits: Any = threading.Thread(target=call)
     waits.start()
-    allegiance.close()
+    consensus.close()
     waits.join(timeout=10.0)
     assert [str(answer) for answer in answers] == ["UNAVAILABLE: no host leads the job at the moment"]

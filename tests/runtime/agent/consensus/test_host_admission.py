@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.agent.consensus.entering import Entered, enter, welcome
-from kungfu.runtime.agent.context import Job
+from kungfu.runtime.agent.consensus.host_admission import Admitted, admission_reply, request_admission
+from kungfu.runtime.agent.context import JobSpec
 from kungfu.runtime.hosts import Host
 from tests.runtime.agent.consensus.agents import SETTINGS, agents, free_port
 from tests.runtime.ipc.link import link
@@ -18,28 +18,32 @@ from tests.runtime.ipc.link import link
 
 def test_the_first_host_founds_the_job_where_no_agent_runs_on_the_others_yet() -> None:
     hosts = (Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, free_port("127.0.0.2")))
-    assert enter(Job(("true",), 2, SETTINGS, {}, hosts=hosts), SETTINGS, interrupted=lambda: False) is None
+    assert (
+        request_admission(JobSpec(("true",), 2, SETTINGS, {}, hosts=hosts), SETTINGS, interrupted=lambda: False) is None
+    )
 
 
 def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others_and_comes_back_into_theirs() -> None:
-    found: queue.SimpleQueue[Entered | None] = queue.SimpleQueue()
+    found: queue.SimpleQueue[Admitted | None] = queue.SimpleQueue()
     with agents(2) as (hosts, (_, other)), link(hosts[1].address, host="127.0.0.2") as net:
-        other.allegiance.lead("job", 2)
+        other.consensus.become_leader("job", 2)
         hosts[1] = Host("127.0.0.2", 4, int(net.address.rpartition(":")[2]))
-        job = Job(("true",), 2, SETTINGS, {}, hosts=(hosts[0], hosts[1]))
+        job = JobSpec(("true",), 2, SETTINGS, {}, hosts=(hosts[0], hosts[1]))
         net.down()
-        entering = threading.Thread(target=lambda: found.put(enter(job, SETTINGS, interrupted=lambda: False)))
+        entering = threading.Thread(
+            target=lambda: found.put(request_admission(job, SETTINGS, interrupted=lambda: False))
+        )
         entering.start()
         assert net.reached.wait(10.0)
         assert found.empty(), "it is cut off, and may have been in a job before it was restarted"
         net.up()
         settings = replace(SETTINGS, agent=other.server.address)
-        other.heard.get(timeout=10.0).reply.set_result(welcome(settings, term=2))
+        other.heard.get(timeout=10.0).reply.set_result(admission_reply(settings, term=2))
         entered = found.get(timeout=10.0)
         entering.join(10.0)
         net.down()
         hasty = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, ready_s=0.5))
         with pytest.raises(DeadlineExceeded, match=r"no agent .* took this one in; 127\.0\.0\.2 cannot be reached$"):
-            enter(replace(job, settings=hasty), hasty, interrupted=lambda: False)
+            request_admission(replace(job, settings=hasty), hasty, interrupted=lambda: False)
     assert entered is not None
-    assert (entered.head, entered.term, entered.settings.job) == (1, 2, "job")
+    assert (entered.leader, entered.term, entered.settings.job) == (1, 2, "job")

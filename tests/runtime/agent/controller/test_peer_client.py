@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from kungfu.runtime.agent.controller.relay import Relay, Unheard
+from kungfu.runtime.agent.controller.peer_client import NotifyFailed, PeerClient
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Announce, Cluster, Lead, LeaderUnreachable, Offer, Rules, Tell
@@ -30,7 +30,7 @@ SOON_S = 10.0
 RESIZE = ExternalRequest("resize", "kungfu resize 3", size=3, id="r")
 
 
-class Listener(PeerService):
+class ListeningPeer(PeerService):
     """A peer that does as it is told with each message: "hears" it, hears it and its "answer is lost", or "is deaf"."""
 
     def __init__(self) -> None:
@@ -70,12 +70,12 @@ class Agent:
     """What is known of a job of two peers, of which the first one listens here; the other one's place refuses."""
 
     def __init__(self, address: str, refuses: str, *, deadlines: Deadlines) -> None:
-        self.others = [*threading.enumerate()]  # an agent of another test may have a relay that goes on
+        self.others = [*threading.enumerate()]  # an agent of another test may have a message that goes on
         self.view = View(1, (Peer(0, address), Peer(1, refuses)))
         self.cluster = Cluster(Rules(deadlines), self.view, processes=Processes(alive=frozenset({0, 1}), next_id=2))
         self.heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        settings = Settings("relay", -1, "127.0.0.1", SECRET, "local", Limits(1, 4), deadlines)
-        self.relay = Relay(settings, self.heard.put, known=lambda: self.cluster, term=1)
+        settings = Settings("job", -1, "127.0.0.1", SECRET, "local", Limits(1, 4), deadlines)
+        self.peers = PeerClient(settings, self.heard.put, known=lambda: self.cluster, term=1)
 
     def ended(self, *peers: int) -> None:
         people = replace(self.cluster.processes, alive=self.cluster.alive - {*peers})
@@ -83,7 +83,8 @@ class Agent:
 
     def silent(self) -> None:
         """Waits until nothing is told to anybody any more."""
-        for thread in [one for one in threading.enumerate() if one.name == "kungfu-relay" and one not in self.others]:
+        sending = [one for one in threading.enumerate() if one.name == "kungfu-peer-client"]
+        for thread in [one for one in sending if one not in self.others]:
             thread.join(SOON_S)
             assert not thread.is_alive()
 
@@ -95,8 +96,8 @@ class Agent:
 
 
 @contextmanager
-def job(*moods: str, wait_s: float = SOON_S, heartbeat_s: float = SHORT_S) -> Iterator[tuple[Agent, Listener]]:
-    listener = Listener()
+def job(*moods: str, wait_s: float = SOON_S, heartbeat_s: float = SHORT_S) -> Iterator[tuple[Agent, ListeningPeer]]:
+    listener = ListeningPeer()
     for mood in moods:
         listener.moods.put(mood)
     server = rpc.serve(
@@ -119,21 +120,21 @@ def job(*moods: str, wait_s: float = SOON_S, heartbeat_s: float = SHORT_S) -> It
 @pytest.mark.parametrize("mishap", ["is deaf", "answer is lost"])
 def test_a_demand_that_was_not_heard_is_told_again_until_it_is_and_carried_out_once(mishap: str) -> None:
     with job(mishap, mishap) as (agent, listener):
-        agent.relay.to_leader(Tell(agent.view, RESIZE))
+        agent.peers.to_rank_0(Tell(agent.view, RESIZE))
         listener.came.get(timeout=SOON_S)
         assert listener.take_demand() == RESIZE
         assert listener.take_demand() is None
         unheard = agent.heard.get(timeout=SOON_S)
-        assert (type(unheard), unheard.peer) == (Unheard, 0)
+        assert (type(unheard), unheard.peer) == (NotifyFailed, 0)
         assert agent.heard.empty(), "once, however often it is told"
 
 
 def test_the_newer_one_of_two_offers_counts_whichever_is_heard_first() -> None:
     with job("is deaf") as (agent, listener):
         older, newer = Prepared((Peer(2, "a:2"),)), Prepared((Peer(2, "a:2"), Peer(3, "a:3")))
-        agent.relay.to_leader(Offer(agent.view, older))
+        agent.peers.to_rank_0(Offer(agent.view, older))
         assert agent.heard.get(timeout=SOON_S).peer == 0
-        agent.relay.to_leader(Offer(agent.view, newer))
+        agent.peers.to_rank_0(Offer(agent.view, newer))
         listener.came.get(timeout=SOON_S)
         assert listener.take_offer() == newer
         agent.ended(0)
@@ -146,7 +147,7 @@ def test_nothing_is_told_to_a_leader_any_more_when_another_one_leads_or_it_has_e
 
     for over in (is_over, lambda agent: agent.ended(0)):
         with job(*["answer is lost"] * 2) as (agent, listener):
-            agent.relay.to_leader(Tell(agent.view, RESIZE))
+            agent.peers.to_rank_0(Tell(agent.view, RESIZE))
             agent.heard.get(timeout=SOON_S)
             over(agent)
             agent.silent()
@@ -155,7 +156,7 @@ def test_nothing_is_told_to_a_leader_any_more_when_another_one_leads_or_it_has_e
 
 def test_an_announcement_is_told_until_it_is_heard_or_a_later_view_trains() -> None:
     with job("answer is lost") as (agent, listener):
-        agent.relay.announce(Announce(1, 1, "killed by SIGKILL"), agent.view.peers)
+        agent.peers.announce(Announce(1, 1, "killed by SIGKILL"), agent.view.peers)
         listener.came.get(timeout=SOON_S)
         assert listener.breaches.of(agent.view) == "rank 1 (peer 1) is gone: killed by SIGKILL"
         agent.cluster = replace(agent.cluster, view=View(3, agent.view.peers[:1]))
@@ -165,7 +166,7 @@ def test_an_announcement_is_told_until_it_is_heard_or_a_later_view_trains() -> N
 
 def test_a_survivor_that_stood_still_is_admitted_when_it_goes_on() -> None:
     with job("is deaf", "hears", "is deaf") as (agent, listener):  # when asked to prepare, and when admitted
-        agent.relay.lead(agent.regroups(), unled=LeaderUnreachable)
+        agent.peers.lead(agent.regroups(), unled=LeaderUnreachable)
         admission = listener.admission(after=1, deadline_s=SOON_S, what="a view")
         assert (admission.view.version, list(admission.sources)) == (3, [0])
         assert admission.rendezvous == "store for 1"
@@ -175,7 +176,7 @@ def test_a_survivor_that_stood_still_is_admitted_when_it_goes_on() -> None:
 def test_a_view_is_unled_when_its_first_peer_has_ended_or_did_not_answer_in_its_time(how: str) -> None:
     with job(*["is deaf"] * 9, wait_s=SOON_S if how == "it has ended" else SHORT_S) as (agent, _):
         lead = agent.regroups()
-        agent.relay.lead(lead, unled=LeaderUnreachable)
+        agent.peers.lead(lead, unled=LeaderUnreachable)
         if how == "it has ended":
             agent.ended(0)
         events = [agent.heard.get(timeout=SOON_S)]
@@ -186,8 +187,8 @@ def test_a_view_is_unled_when_its_first_peer_has_ended_or_did_not_answer_in_its_
 
 def test_who_survived_and_is_to_be_admitted_to_a_view_that_is_over_by_now_is_not_disturbed() -> None:
     with job("hears", "answer is lost") as (agent, listener):
-        agent.relay.lead(agent.regroups(), unled=LeaderUnreachable)
-        assert isinstance(agent.heard.get(timeout=SOON_S), Unheard)
+        agent.peers.lead(agent.regroups(), unled=LeaderUnreachable)
+        assert isinstance(agent.heard.get(timeout=SOON_S), NotifyFailed)
         agent.cluster = replace(agent.cluster, regrouping=None)
         agent.silent()
         assert isinstance(listener.came.get(timeout=SOON_S), pb.ViewInfo)

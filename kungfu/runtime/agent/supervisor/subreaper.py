@@ -36,9 +36,9 @@ class _Shim:
         if self.peer == 0:
             _become(command, parent)
         self.say(self.peer)
-        nowhere = os.open(os.devnull, os.O_RDWR)
+        replicate_nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (1, 2):  # what the peer prints ends with the peer
-            os.dup2(nowhere, descriptor)
+            os.dup2(replicate_nowhere, descriptor)
         while self.reaped() and not self.told_to_end():
             pass
         while self.reaped(block=True):

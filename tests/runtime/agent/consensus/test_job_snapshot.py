@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from kungfu.runtime.agent.consensus.standby import Standby, from_standby, to_standby
+from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, parse_snapshot, serialize_snapshot
 from kungfu.runtime.core.cluster import Cluster, Rules
 from kungfu.runtime.core.requests import Answer, JobRequest, LoggedRequest, RequestLog
 from kungfu.runtime.core.requests.job_request import Resize
@@ -20,8 +20,8 @@ def asked(log: RequestLog, name: str) -> RequestLog:
 
 def sent_s(log: RequestLog) -> float:
     """Seconds of the processor that one agent takes to send what it holds, and another one to take it."""
-    standby, began = Standby(Cluster(Rules(Deadlines())), log), time.process_time()
-    assert to_standby(from_standby(standby)) == standby
+    snapshot, began = JobSnapshot(Cluster(Rules(Deadlines())), log), time.process_time()
+    assert parse_snapshot(serialize_snapshot(snapshot)) == snapshot
     return time.process_time() - began
 
 

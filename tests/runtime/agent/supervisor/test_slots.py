@@ -1,4 +1,4 @@
-"""Which seat of its host a peer gets, and which device with it; the devices are names, no machine has them."""
+"""Which slot of its host a peer gets, and which device with it; the devices are names, no machine has them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.agent.supervisor.household import Household
-from kungfu.runtime.agent.supervisor.launch import share_of_host
-from kungfu.runtime.agent.supervisor.seats import AVOIDED_S, devices_of, seat_for
+from kungfu.runtime.agent.supervisor.launch import peer_environment
+from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
+from kungfu.runtime.agent.supervisor.slots import AVOIDED_S, choose_slot, devices_of
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 DEADLINE_S = 20.0
@@ -49,7 +49,7 @@ def test_the_devices_are_those_that_the_user_slurm_or_the_container_names(
 
 
 def given(environment: dict[str, str], *, peers: int, gpus: int = 0) -> list[str | None]:
-    shares = [share_of_host(environment, place=place, peers=peers, gpus=gpus) for place in range(peers)]
+    shares = [peer_environment(environment, place=place, peers=peers, gpus=gpus) for place in range(peers)]
     return [share.get("CUDA_VISIBLE_DEVICES") for share in shares]
 
 
@@ -61,23 +61,23 @@ def test_what_the_user_names_is_divided_and_does_not_go_whole_to_every_peer() ->
 
 def test_where_there_are_fewer_devices_than_slots_they_go_round_and_no_peer_takes_all_the_memory() -> None:
     assert given({"CUDA_VISIBLE_DEVICES": "4,5"}, peers=5) == ["4", "5", "4", "5", "4"]
-    shared = share_of_host({"CUDA_VISIBLE_DEVICES": "4"}, place=0, peers=2, gpus=0)
-    alone = share_of_host({"CUDA_VISIBLE_DEVICES": "4,5"}, place=0, peers=2, gpus=0)
+    shared = peer_environment({"CUDA_VISIBLE_DEVICES": "4"}, place=0, peers=2, gpus=0)
+    alone = peer_environment({"CUDA_VISIBLE_DEVICES": "4,5"}, place=0, peers=2, gpus=0)
     own = {"CUDA_VISIBLE_DEVICES": "4", "TF_FORCE_GPU_ALLOW_GROWTH": "false"}
     assert shared["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
     assert "TF_FORCE_GPU_ALLOW_GROWTH" not in alone
-    assert share_of_host(own, place=0, peers=2, gpus=0)["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"
+    assert peer_environment(own, place=0, peers=2, gpus=0)["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"
 
 
 def test_a_seat_that_was_left_not_long_ago_comes_last_and_is_taken_where_there_is_no_other() -> None:
-    def seat(taken: dict[int, int], now: float) -> int:
-        return seat_for(taken, slots=3, over=(), vacated={0: 100.0, 1: 50.0}, now=now)
+    def slot(taken: dict[int, int], now: float) -> int:
+        return choose_slot(taken, slots=3, over=(), vacated={0: 100.0, 1: 50.0}, now=now)
 
-    assert seat({}, now=110.0) == 2
-    assert seat({7: 2}, now=110.0) == 1
-    assert seat({7: 2, 8: 1}, now=110.0) == 0
-    assert seat({}, now=50.0 + AVOIDED_S) == 1, "a while is over"
-    assert seat({}, now=100.0 + AVOIDED_S) == 0
+    assert slot({}, now=110.0) == 2
+    assert slot({7: 2}, now=110.0) == 1
+    assert slot({7: 2, 8: 1}, now=110.0) == 0
+    assert slot({}, now=50.0 + AVOIDED_S) == 1, "a while is over"
+    assert slot({}, now=100.0 + AVOIDED_S) == 0
 
 
 class Heard:
@@ -98,17 +98,17 @@ def settings_of(peer: int) -> Settings:
 
 
 @contextmanager
-def household(
+def supervisor(
     tmp_path: Path,
     program: str,
     *,
     slots: int,
     environment: Mapping[str, str],
     clock: Callable[[], float] = lambda: 0.0,
-) -> Iterator[tuple[Household, Heard]]:
+) -> Iterator[tuple[ProcessSupervisor, Heard]]:
     """The peers of a host that run this program; all of them have ended afterwards."""
     heard, journal = Heard(), Journal(tmp_path / "record")
-    peers = Household(
+    peers = ProcessSupervisor(
         [sys.executable, "-S", "-c", program], environment=environment, slots=slots, journal=journal, listener=heard,
         clock=clock,
     )  # fmt: skip
@@ -124,7 +124,7 @@ def seated(tmp_path: Path, *, slots: int, clock: Callable[[], float]) -> Iterato
     """Gives what starts a peer and says which device it got; of a host with as many devices as slots."""
     program = "import os, signal; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); signal.pause()"
     devices = {"CUDA_VISIBLE_DEVICES": ",".join(f"GPU-{number}" for number in range(slots))}
-    with household(tmp_path, program, slots=slots, environment=devices, clock=clock) as (peers, heard):
+    with supervisor(tmp_path, program, slots=slots, environment=devices, clock=clock) as (peers, heard):
 
         def start(peer: int, *, over: Sequence[int] = (), ended: int | None = None) -> str:
             if ended is not None:
@@ -145,7 +145,7 @@ def test_the_newcomer_of_an_exchange_gets_the_device_of_the_peer_that_leaves_for
 
 def test_temporary_files_of_the_peers_go_with_the_job(tmp_path: Path) -> None:
     program = "import tempfile; print(tempfile.mkstemp(prefix='__autograph_generated_file')[1], flush=True)"
-    with household(tmp_path, program, slots=1, environment={"TMPDIR": str(tmp_path)}) as (peers, heard):
+    with supervisor(tmp_path, program, slots=1, environment={"TMPDIR": str(tmp_path)}) as (peers, heard):
         peers.start(settings_of(0), joins=True)
         peers.start(settings_of(1), joins=True)
         files = [Path(heard.lines.get(timeout=DEADLINE_S)) for _ in range(2)]

@@ -1,11 +1,11 @@
-"""What a job failed of: looked for among all that ended with it."""
+"""Finds the failure at the root of a job's end, among all the peers that ended with it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 
-from kungfu.runtime.agent.context import Station, name_of
+from kungfu.runtime.agent.context import AgentContext, name_of
 from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.failure import Failure, find_root_cause, named
@@ -13,44 +13,56 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 
 __all__ = ["root_cause"]
 
-# How long the head waits for further ends after the first failure: whom the others lost is the root, not they.
+# How long the leader waits for further ends after the first failure: the peer that the others lost is the root.
 _ROOT_CAUSE_S = 3.0
 
 
 def root_cause(
-    station: Station, command: decided.Fail, cluster: Cluster, tails: Mapping[int, Sequence[str]]
+    context: AgentContext, command: decided.Fail, cluster: Cluster, tails: Mapping[int, Sequence[str]]
 ) -> Failure:
-    """Waits a moment for the ends of others, then takes the one that came first in the chain of causes.
+    """Waits a moment for the ends of other peers, then takes the one that comes first in the chain of causes.
 
-    ``tails`` are the last lines of those who have ended, by peer. Where the cause is known, only its own end is waited
-    for, with what it printed.
+    Args:
+        context: The agent's; ends that are waited for come from its queue.
+        command: The failure that was seen first.
+        cluster: The job when it was seen.
+        tails: The last lines that each ended peer printed, by peer.
+
+    Returns:
+        The failure at the root, with the exit code of the job and the last output of that peer.
+
+    Cost:
+        At most three seconds; none where a deadline has expired, for then nobody has ended.
     """
     ended, known = {command.peer: command.reason, **command.others}, dict(tails)
     told = {peer: departure.exit.kind for peer, departure in cluster.losses.exiting.items()}
     if command.kind is not None:
         told[command.peer] = command.kind
     awaited = cluster.alive - set(command.others)
+    # Where the cause is known, only its own end is waited for, with its last output; else the ends of all others.
     awaited = awaited & {command.peer} if command.code is not None else awaited - {command.peer}
     deadline = time.monotonic() + _ROOT_CAUSE_S
     while awaited and not command.late and (left := deadline - time.monotonic()) > 0:
-        event = station.take(left)
+        event = context.take(left)
         if event is None:
             break
+        # A program says why it ends before its process has ended.
         if isinstance(event, decided.ProgramExiting):
             told[event.peer] = event.exit.kind
-        elif isinstance(event, pb.Happening) and event.what == "ended":
+        elif isinstance(event, pb.HostEvent) and event.kind == "ended":
             known[event.peer] = list(event.tail)
             awaited -= {event.peer}
             if _is_bad(event, cluster) and event.peer not in ended:
                 ended[event.peer] = decided.exit_in_words(event.code)
-    last_words = {peer: known.get(peer) or station.household.tail(peer) for peer in ended}
+    last_words = {peer: known.get(peer) or context.supervisor.tail(peer) for peer in ended}
     names = {peer: name_of(peer, cluster) for peer in ended}
+    # The cause is known: a program chose its exit code, say.
     if command.code is not None:
         text, output = named(command.peer, command.reason, names), tuple(last_words[command.peer])
         return Failure(command.peer, text, command.code, output, command.chosen)
     return find_root_cause(ended, last_words, names=names, first=command.peer, late=command.late, told=told)
 
 
-def _is_bad(happening: pb.Happening, cluster: Cluster) -> bool:
-    """Whether an end may be the cause of others': before the first view nobody may end at all."""
-    return happening.peer not in cluster.processes.parting and (happening.code != 0 or cluster.view is None)
+def _is_bad(event: pb.HostEvent, cluster: Cluster) -> bool:
+    """Whether this end may be the cause of others; before the first view any end may."""
+    return event.peer not in cluster.processes.parting and (event.code != 0 or cluster.view is None)

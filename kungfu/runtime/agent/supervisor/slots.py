@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-__all__ = ["AVOIDED_S", "device_of", "devices_of", "seat_for"]
+__all__ = ["AVOIDED_S", "choose_slot", "device_for_slot", "devices_of"]
 
 # A straggler that was evicted, or a peer that failed, may have been what it was because of where it ran.
 AVOIDED_S = 600.0
@@ -54,35 +54,35 @@ def _in_container(text: str, gpus: int) -> tuple[str, ...]:
     return tuple(words) if named else tuple(str(number) for number in range(min(len(words), gpus)))
 
 
-def device_of(seat: int, devices: Sequence[str]) -> str:
-    """The device of a seat: each has one of its own as long as there are enough; then they go round.
+def device_for_slot(slot: int, devices: Sequence[str]) -> str:
+    """The device of a slot: each has one of its own as long as there are enough; then they go round.
 
-    >>> [device_of(seat, ("GPU-a", "GPU-b")) for seat in range(3)]
+    >>> [device_for_slot(slot, ("GPU-a", "GPU-b")) for slot in range(3)]
     ['GPU-a', 'GPU-b', 'GPU-a']
     """
-    return devices[seat % len(devices)]
+    return devices[slot % len(devices)]
 
 
-def seat_for(
+def choose_slot(
     taken: Mapping[int, int], *, slots: int, over: Collection[int], vacated: Mapping[int, float], now: float
 ) -> int:
-    """The seat of a peer that starts: the lowest free one of ``slots``; one that was left in the last ``AVOIDED_S``
+    """The slot of a peer that starts: the lowest free one of ``slots``; one that was left in the last ``AVOIDED_S``
     seconds comes after all others.
 
-    ``taken`` are the seats of the processes that run, by peer, and ``vacated`` says when seats were left. Where all are
-    taken, the peer takes the seat of one of those in ``over``, who will leave or are leaving, and keeps it.
+    ``taken`` are the slots of the processes that run, by peer, and ``vacated`` says when slots were left. Where all are
+    taken, the peer takes the slot of one of those in ``over``, who will leave or are leaving, and keeps it.
 
-    >>> seat_for({0: 0, 1: 1}, slots=4, over=(), vacated={2: 50.0}, now=60.0)
+    >>> choose_slot({0: 0, 1: 1}, slots=4, over=(), vacated={2: 50.0}, now=60.0)
     3
-    >>> seat_for({0: 0, 1: 1}, slots=2, over=(1,), vacated={}, now=60.0)
+    >>> choose_slot({0: 0, 1: 1}, slots=2, over=(1,), vacated={}, now=60.0)
     1
     """
     shared = Counter(taken.values())
-    free = [seat for seat in range(slots) if seat not in shared]
+    free = [slot for slot in range(slots) if slot not in shared]
     if free:
-        return min(free, key=lambda seat: (_avoided(vacated.get(seat), now), seat))
-    given_up = [seat for peer, seat in taken.items() if peer in over]
-    return min(given_up or range(slots), key=lambda seat: (shared[seat], seat))
+        return min(free, key=lambda slot: (_avoided(vacated.get(slot), now), slot))
+    given_up = [slot for peer, slot in taken.items() if peer in over]
+    return min(given_up or range(slots), key=lambda slot: (shared[slot], slot))
 
 
 def _avoided(left_at: float | None, now: float) -> float:

@@ -1,0 +1,188 @@
+"""Elects a new leader after the old one was lost.
+
+Of the agents that hear each other the one with the lowest number stands, once all of them have lost the leader and
+they run a strict majority of the peers (of two halves, the one with rank 0). It goes on from the newest log among its
+voters. An agent that cannot be part of a quorum stops, for the others may have gone on. See the package for the
+invariants.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kungfu.errors import KungfuError
+from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot
+from kungfu.runtime.agent.consensus.state import ConsensusState
+from kungfu.runtime.core.cluster import Cluster, has_majority
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
+from kungfu.runtime.settings import Settings
+
+__all__ = ["Elected", "NoQuorum", "elect", "has_quorum"]
+
+_VOTE_DEADLINE_S = 1.0
+_BETWEEN_ROUNDS_S = 0.2
+
+
+@dataclass(frozen=True)
+class Elected:
+    """This agent leads from now on.
+
+    Args:
+        term: Of this leader.
+        version: Of the state that it begins with.
+        snapshot: That state: the newest among the voters.
+        voters: The hosts that voted for it, its own among them.
+        uncommitted: Every cluster that may count as long as not all followers have acknowledged this state.
+    """
+
+    term: int
+    version: int
+    snapshot: JobSnapshot
+    voters: frozenset[int]
+    uncommitted: tuple[Cluster, ...]
+
+
+@dataclass(frozen=True)
+class NoQuorum:
+    """This agent must stop, and why."""
+
+    why: str
+
+
+def has_quorum(clusters: Sequence[Cluster], hosts: frozenset[int]) -> bool:
+    """Whether ``hosts`` may go on without the others, whichever of ``clusters`` counts; never before the first view."""
+    return bool(clusters) and all(
+        one.view is not None and has_majority(one.view, one.hosts.of, hosts) for one in clusters
+    )
+
+
+def elect(
+    consensus: ConsensusState,
+    hosts: Mapping[int, Host],
+    settings: Settings,
+    *,
+    how: str,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Elected | NoQuorum | None:
+    """Stands for election, or waits for the leader that others elect.
+
+    Args:
+        consensus: This agent's; its leader is lost.
+        hosts: All hosts of the job, by number.
+        settings: The job's.
+        how: How the leader was lost, in words.
+        is_over: Whether this agent is to end without a leader.
+
+    Returns:
+        ``Elected`` if this agent leads now, ``NoQuorum`` if it must stop, ``None`` once another agent leads or
+        ``is_over``.
+
+    Cost:
+        Twice ``--heartbeat``, counted from the last vote for another agent if there is one, at most six times it.
+    """
+    began, patience_s = time.monotonic(), 2 * settings.deadlines.heartbeat_s
+    term, votes = 0, dict[int, pb.VoteReply]()
+    while consensus.leader is None and not is_over():
+        log = consensus.log
+        pre_vote = pb.VoteRequest(job=consensus.job, host=consensus.host)
+        votes = _request_votes(consensus, hosts, settings, pre_vote)
+        # A leader was heard while the others were asked.
+        if consensus.leader is not None:
+            return None
+        # The job went on without this host.
+        if any(vote.fenced for vote in votes.values()):
+            return NoQuorum(f"the other hosts gave this one up while it stood still or could not be reached; {how}")
+        votes = {number: votes[number] for number in _members_of(log.snapshot, votes)}
+        is_first = min([consensus.host, *votes]) == consensus.host
+        leader_is_heard = any(vote.hears_leader for vote in votes.values())
+        # Votes are asked for only where the election can succeed: a voter does not go back to its old leader.
+        if is_first and not leader_is_heard and has_quorum(log.possible_clusters, frozenset({consensus.host, *votes})):
+            term = max([term, log.term, *(vote.voted_term for vote in votes.values())]) + 1
+            elected = _stand(consensus, {number: hosts[number] for number in votes}, settings, term)
+            if elected is not None:
+                return elected
+        # This agent has lost the election to another one, and was told so by its first message.
+        if consensus.leader is not None:
+            return None
+        # A candidate that this agent voted for may lead by now, its first message on the way: it gets its time.
+        if time.monotonic() > min(max(began, consensus.voted_at) + patience_s, began + 3 * patience_s):
+            return NoQuorum(_no_quorum_reason(consensus, hosts, votes, how))
+        time.sleep(_BETWEEN_ROUNDS_S)
+    return None
+
+
+def _stand(consensus: ConsensusState, others: Mapping[int, Host], settings: Settings, term: int) -> Elected | None:
+    """Stands as candidate in ``term``; ``None`` if there is no quorum for it."""
+    # This agent has voted for another candidate meanwhile.
+    if not consensus.grant_vote(term, consensus.host):
+        return None
+    request = pb.VoteRequest(job=consensus.job, host=consensus.host, term=term, binding=True)
+    votes = _request_votes(consensus, others, settings, request)
+    granted = {number: vote for number, vote in votes.items() if vote.granted}
+    log, voters = consensus.log, frozenset({consensus.host, *granted})
+    # A voter holds a newer state: the candidate adopts it before it counts the quorum.
+    newest = max(granted.values(), key=lambda vote: (vote.term, vote.version), default=None)
+    if newest is not None and (newest.term, newest.version) > (log.term, log.version):
+        log = log.with_state(newest.term, newest.version, newest.state)
+    snapshot, voters = log.snapshot, _members_of(log.snapshot, voters)
+    if snapshot is None or not has_quorum(log.possible_clusters, voters):
+        return None
+    # While it asked, this agent has itself voted for the candidate of a later term.
+    if not consensus.become_leader(consensus.job, term):
+        return None
+    return Elected(term, log.version, snapshot, voters, log.possible_clusters)
+
+
+def _members_of(snapshot: JobSnapshot | None, numbers: Iterable[int]) -> frozenset[int]:
+    """Those of the hosts that were not given up: one that has woken up answers, but has no peers in the job."""
+    return frozenset(numbers) if snapshot is None else snapshot.cluster.hosts.known & frozenset(numbers)
+
+
+def _no_quorum_reason(
+    consensus: ConsensusState, hosts: Mapping[int, Host], votes: Mapping[int, pb.VoteReply], how: str
+) -> str:
+    log = consensus.log
+    view = log.snapshot.cluster.view if log.snapshot else None
+    present = {consensus.host, *(number for number, vote in votes.items() if not vote.hears_leader)}
+    if view is None or log.snapshot is None:
+        return f"{how}, before the first view was formed"
+    of = log.snapshot.cluster.hosts.of
+    here = sum(of.get(peer, 0) in present for peer in view.ids)
+    names = ", ".join(hosts[number].name for number in sorted(present))
+    hearing = sorted(hosts[number].name for number, vote in votes.items() if vote.hears_leader)
+    others = f"; {', '.join(hearing)} still hears it" if hearing else ""
+    return (
+        f"{how}{others}; {names} would go on with {here} of the {view.size} peers of view {view.version}, which is no "
+        "majority, and the others may go on: so it stops here"
+    )
+
+
+def _request_votes(
+    consensus: ConsensusState, hosts: Mapping[int, Host], settings: Settings, request: pb.VoteRequest
+) -> dict[int, pb.VoteReply]:
+    """The votes of the agents that answer in time, by host; all are asked at once."""
+    votes: dict[int, pb.VoteReply] = {}
+
+    def ask(number: int, host: Host) -> None:
+        try:
+            with rpc.connect(host.address, secret=settings.secret) as channel:
+                method, what = HostServiceStub(channel).RequestVote, f"the agent of {host.name}"
+                vote = rpc.call(method, request, deadline_s=_VOTE_DEADLINE_S, what=what)
+                if vote.ByteSize():  # else it knows nothing of this job
+                    votes[number] = vote
+        except KungfuError:
+            return  # it does not answer: it has no vote
+
+    others = [(number, host) for number, host in hosts.items() if number != consensus.host]
+    threads = [threading.Thread(target=ask, args=one) for one in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return dict(votes)

@@ -1,0 +1,128 @@
+"""Admits an agent to its job.
+
+All agents of a job get the same command line; the one on the first host founds the job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+
+from kungfu.errors import DeadlineExceeded, KungfuError, UsageError
+from kungfu.runtime.agent.context import JobSpec
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
+from kungfu.runtime.settings import ENVIRONMENT_KEY, Settings, read_settings
+
+__all__ = ["Admitted", "admission_reply", "command_line_of", "mismatch", "request_admission"]
+
+_REQUEST_DEADLINE_S = 5.0
+_RETRY_EVERY_S = 0.3
+
+
+def command_line_of(job: JobSpec) -> dict[str, str]:
+    """The options of kungfu-run that must be the same on all hosts, by name."""
+    settings = job.settings
+    return {
+        "-H": ",".join(f"{host.name}:{host.slots}" for host in job.hosts),
+        "-np": str(job.size),
+        "--min and --max": f"{settings.limits.minimum} and {settings.limits.maximum}",
+        "--attachment": settings.attachment,
+        "--policy": settings.policy,
+        "--deadline, --ready-deadline and --heartbeat": json.dumps(asdict(settings.deadlines)),
+        "--resume": settings.keeping.resume,
+        "program": " ".join(job.command),
+    }
+
+
+def mismatch(command_line: Mapping[str, str], job: JobSpec) -> str:
+    """Why an agent with this command line does not belong to the job; empty if it does."""
+    for name, own in command_line_of(job).items():
+        given = command_line.get(name, "")
+        if given != own:
+            return f"it was started with {name} {given!r}, and the job with {own!r}; start the same line on every host"
+    return ""
+
+
+def admission_reply(settings: Settings, *, term: int) -> pb.HostAdmissionReply:
+    """The reply that admits an agent: the peers' settings, and the term of the leader that sends it."""
+    return pb.HostAdmissionReply(settings=settings.to_environment()[ENVIRONMENT_KEY], term=term)
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """The ``settings`` of the job that this agent is in from now on, the host of its leader, and the leader's term."""
+
+    settings: Settings
+    leader: int
+    term: int
+
+
+def request_admission(
+    job: JobSpec, own: Settings, *, interrupted: Callable[[], bool], threads: int = 0
+) -> Admitted | None:
+    """Asks the other hosts until the leader admits this one.
+
+    Args:
+        job: The job as this host's command line describes it.
+        own: The settings of this host's peers, with its agent's address.
+        interrupted: Whether to give up.
+        threads: The threads that each peer would have of this host's cores.
+
+    Returns:
+        The job that this agent is in from now on; ``None`` if it founds the job, or was interrupted.
+
+    Raises:
+        UsageError: The job refuses this host.
+        DeadlineExceeded: No agent has admitted it within ``--ready-deadline``.
+    """
+    until = time.monotonic() + job.settings.deadlines.ready_s
+    own_host = pb.HostInfo(number=job.own_host, pid=os.getpid(), incarnation=secrets.token_hex(8), threads=threads)
+    request = pb.HostAdmissionRequest(host=own_host, command_line=command_line_of(job))
+    while not interrupted():
+        job_exists, silent = False, list[str]()
+        for number, host in [one for one in enumerate(job.hosts) if one[0] != job.own_host]:
+            reply = _asked(host, request, job.settings)
+            # The host may be up, and in a job, but cannot be reached.
+            if reply is None:
+                silent.append(host.name)
+                continue
+            # Another job, or another command line.
+            if reply.refusal:
+                raise UsageError(f"the job does not take this host: {reply.refusal}")
+            # The leader admits this host.
+            if reply.settings:
+                settings = read_settings({ENVIRONMENT_KEY: reply.settings})
+                assert settings is not None
+                return Admitted(replace(settings, agent=own.agent), number, reply.term)
+            # The host follows a leader, or has just lost one: the leader is still to be asked.
+            job_exists = job_exists or reply.retry
+        # Nobody is in a job. A silent host may be: this one was in it too, say, and was cut off and restarted.
+        if job.own_host == 0 and not job_exists and not silent:
+            return None
+        if time.monotonic() > until:
+            waited_s = job.settings.deadlines.ready_s
+            whom = f"; {', '.join(silent)} cannot be reached" if silent else ""
+            raise DeadlineExceeded(f"waited {waited_s:.0f} s, and no agent of the other hosts took this one in{whom}")
+        time.sleep(_RETRY_EVERY_S)
+    return None
+
+
+def _asked(host: Host, request: pb.HostAdmissionRequest, settings: Settings) -> pb.HostAdmissionReply | None:
+    """The reply of a host's agent: an empty one where none runs, ``None`` where the host cannot be reached."""
+    try:
+        with rpc.connect(host.address, secret=settings.secret) as channel:
+            stub = HostServiceStub(channel)
+            deadline_s, what = min(_REQUEST_DEADLINE_S, settings.deadlines.ready_s), f"the agent of {host.name}"
+            reply: pb.HostAdmissionReply = rpc.call(stub.AdmitHost, request, deadline_s=deadline_s, what=what)
+    except rpc.SecretRefused as error:
+        raise UsageError(f"{host.name} knows another secret: give every host the same one") from error
+    except KungfuError:
+        return pb.HostAdmissionReply() if rpc.is_refused(host.address) else None
+    return reply

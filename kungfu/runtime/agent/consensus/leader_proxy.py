@@ -1,0 +1,124 @@
+"""Passes calls on to the leader: any agent may be asked, and the leader answers, here or on another host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import grpc
+
+from kungfu.runtime.agent.consensus.state import ConsensusState
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
+from kungfu.runtime.settings import Settings
+
+__all__ = ["LeaderClient", "LeaderProxy"]
+
+_RETRY_EVERY_S = 0.1
+_LOOK_S = 0.1
+_REPORT_DEADLINE_S = 5.0
+# What a call fails with if the agent that was asked does not lead, or does not lead any more.
+_NOT_THE_LEADER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.CANCELLED)
+
+
+class LeaderClient:
+    """Calls the leader on another host; a call that it does not answer is repeated to the next leader."""
+
+    def __init__(self, consensus: ConsensusState, hosts: Mapping[int, Host], settings: Settings) -> None:
+        self._consensus, self._hosts = consensus, hosts
+        self._channels = rpc.Lines(secret=settings.secret)
+
+    def call(self, stub: Callable[[Any], Any], method: str, request: Any, *, deadline_s: float) -> Any:
+        """The answer of the leader.
+
+        Args:
+            stub: The generated class of the service.
+            method: Its method, by name.
+            request: The message.
+            deadline_s: Seconds for all attempts together.
+
+        Raises:
+            grpc.RpcError: The leader's own error, or that nobody answered in time.
+            _NoLeaderError: There is no leader, or it is this host.
+        """
+        until = time.monotonic() + deadline_s
+        while True:
+            leader = self._consensus.await_leader(max(0.0, until - time.monotonic()))
+            try:
+                # No leader was elected in time, or this host is the leader now.
+                if leader is None or leader == self._consensus.host:
+                    raise _NoLeaderError
+                ask = getattr(stub(self._channels.to(self._hosts[leader].address)), method)
+                return self._answered(ask.future(request, timeout=max(0.1, until - time.monotonic())), leader)
+            except grpc.RpcError as error:
+                # The leader's own answer is an error, or there is no time for another attempt.
+                if error.code() not in _NOT_THE_LEADER or time.monotonic() > until:
+                    raise
+            except _NoLeaderError:
+                # Only a leader that was lost while it was asked is a reason to ask again.
+                if leader is None or leader == self._consensus.host or time.monotonic() > until:
+                    raise
+            time.sleep(_RETRY_EVERY_S)
+
+    def _answered(self, answer: Any, leader: int) -> Any:
+        """Waits for the answer, but no longer than ``leader`` leads."""
+        while True:
+            try:
+                return answer.result(timeout=_LOOK_S)
+            except grpc.FutureTimeoutError:
+                if self._consensus.leader != leader:
+                    answer.cancel()
+                    raise _NoLeaderError from None
+
+    def report(self, event: pb.HostEvent) -> bool:
+        """Reports an event of this host to the leader; returns whether the leader took it."""
+        try:
+            self.call(HostServiceStub, "ReportHostEvent", event, deadline_s=_REPORT_DEADLINE_S)
+        except (grpc.RpcError, _NoLeaderError):
+            return False
+        return True
+
+
+class _NoLeaderError(Exception):
+    """Nobody leads the job at the moment, or this host does."""
+
+
+class LeaderProxy:
+    """A gRPC servicer whose methods the leader answers.
+
+    Args:
+        local: The servicer that answers while this agent leads.
+        stub: The generated class that calls the same service on another host.
+        client: Calls the leader on another host.
+        consensus: Says who leads.
+        deadline_s: How long a call waits for a leader and its answer, in seconds.
+    """
+
+    def __init__(
+        self, local: Any, stub: Callable[[Any], Any], client: LeaderClient, consensus: ConsensusState, *,
+        deadline_s: float,
+    ) -> None:  # fmt: skip
+        self._local, self._stub, self._client, self._consensus = local, stub, client, consensus
+        self._deadline_s = deadline_s
+
+    def __getattr__(self, method: str) -> Callable[[Any, Any], Any]:
+        return partial(self._answer, method)
+
+    def _answer(self, method: str, request: Any, context: Any) -> Any:
+        until = time.monotonic() + self._deadline_s
+        while True:
+            if self._consensus.await_leader(max(0.0, until - time.monotonic())) == self._consensus.host:
+                return getattr(self._local, method)(request, context)
+            try:
+                left_s = max(0.1, until - time.monotonic())
+                return self._client.call(self._stub, method, request, deadline_s=left_s)
+            except grpc.RpcError as error:
+                context.abort(error.code(), error.details())
+            except _NoLeaderError:
+                # Unless this agent was elected while it asked, nobody can answer.
+                if not self._consensus.is_leader:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "no host leads the job at the moment")

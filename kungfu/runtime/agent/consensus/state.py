@@ -1,0 +1,233 @@
+"""What an agent holds to take part in consensus: its term, its vote, and its log of the job's state.
+
+An agent follows the leader of the latest term that it knows, and votes for at most one host in each term. See the
+package for the invariants.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, parse_snapshot
+from kungfu.runtime.core.cluster import Cluster
+from kungfu.runtime.ipc import messages_pb2 as pb
+
+__all__ = ["ConsensusState", "FollowerLog"]
+
+
+@dataclass(frozen=True)
+class FollowerLog:
+    """The newest state of the job that a follower holds, and the clusters that may still count.
+
+    Args:
+        term: Of the leader that sent the state.
+        version: Of the state; every leader counts on from the one before it.
+        snapshot: The state; ``None`` before the first one has come.
+        encoded: The same as bytes, as they were sent.
+        uncommitted: The last state known to be acknowledged by every follower, then every later one, each as its
+            version and its cluster. Until one of the later ones commits, a quorum is required under each of them.
+    """
+
+    term: int = 0
+    version: int = 0
+    snapshot: JobSnapshot | None = None
+    encoded: bytes = b""
+    uncommitted: tuple[tuple[int, Cluster], ...] = ()
+
+    def with_state(self, term: int, version: int, encoded: bytes) -> FollowerLog:
+        """The log after a newer state has come."""
+        snapshot = parse_snapshot(encoded)
+        return FollowerLog(term, version, snapshot, encoded, (*self.uncommitted, (version, snapshot.cluster)))
+
+    def after_commit(self, version: int) -> FollowerLog:
+        """The log after it became known that every follower has acknowledged ``version``."""
+        last = max((one for one, _ in self.uncommitted if one <= version), default=0)
+        return replace(self, uncommitted=tuple(entry for entry in self.uncommitted if entry[0] >= last))
+
+    @property
+    def possible_clusters(self) -> tuple[Cluster, ...]:
+        """Every cluster that may be the one that counts."""
+        return tuple(cluster for _, cluster in self.uncommitted)
+
+
+class ConsensusState:
+    """The term, the leader, the vote and the log of the agent on ``host``; all threads of the agent use it."""
+
+    def __init__(self, host: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.host, self._clock = host, clock
+        self._changed = threading.Condition()
+        self._job, self._term, self._number = "", 0, 0
+        self._leader: int | None = None
+        self._closed = False
+        self._voted, self._voted_at = (0, -1), -math.inf  # the term and the host of the last vote
+        self._log = FollowerLog()
+        self._heard, self._leader_now = clock(), 0.0
+
+    @property
+    def job(self) -> str:
+        """The job that this agent is in; empty as long as it is in none."""
+        return self._job
+
+    @property
+    def term(self) -> int:
+        """The term of the leader that this agent follows."""
+        return self._term
+
+    @property
+    def leader(self) -> int | None:
+        """The host of the leader; ``None`` while it is lost, or there is none yet."""
+        return self._leader
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this agent leads the job."""
+        return self._leader == self.host
+
+    @property
+    def log(self) -> FollowerLog:
+        """What this agent holds of the job."""
+        return self._log
+
+    @property
+    def voted_at(self) -> float:
+        """When this agent last voted for another one, on its clock."""
+        return self._voted_at
+
+    def leader_clock(self) -> Callable[[], float]:
+        """The clock of the leader, as its messages told it: a new leader counts on in its seconds."""
+        shift = self._leader_now - self._heard
+        return lambda: self._clock() + shift
+
+    def silence_s(self) -> float:
+        """Seconds since the leader was heard."""
+        return self._clock() - self._heard
+
+    # ---- following a leader ------------------------------------------------------------------------------------------
+
+    def follow(self, job: str, leader: int, term: int = 0) -> None:
+        """Follows the leader that has admitted this agent, unless a leader of a later term was heard already."""
+        with self._changed:
+            if not self._job and term >= max(self._term, self._voted[0]):
+                self._job, self._leader, self._heard = job, leader, self._clock()
+                self._term = term
+                self._changed.notify_all()
+
+    def append(self, request: pb.ReplicateRequest) -> str:
+        """Takes a leader's message in: its term, its clock and its state.
+
+        Returns:
+            Why the message is refused; empty if it is not.
+        """
+        with self._changed:
+            # A message of another job: two jobs share a host and a port by mistake.
+            if self._job and request.job != self._job:
+                return f"this host is in another job, {self._job}"
+            # The agent was restarted: later messages are for the one before it, which had heard the earlier ones.
+            if not self._job and request.number > 1:
+                return "the agent of this host has begun anew"
+            # The sender led an earlier term, or this agent has voted for the candidate of a later one.
+            if request.term < max(self._term, self._voted[0]):
+                return f"this host follows another leader: of term {max(self._term, self._voted[0])}"
+            # Another agent claims the term that this one leads.
+            if self.is_leader:
+                return "this host leads the job"
+            # A late copy from a broken connection: later messages of this leader were taken in meanwhile.
+            if request.term == self._term and request.number < self._number:
+                return ""
+            # The first message of a new leader: its numbers begin anew.
+            if request.term > self._term:
+                self._number = 0
+            self._job, self._term, self._leader = request.job, request.term, request.leader
+            self._heard, self._leader_now = self._clock(), request.now
+            if request.state and (request.term, request.version) > (self._log.term, self._log.version):
+                self._log = self._log.with_state(request.term, request.version, request.state)
+            self._log = self._log.after_commit(request.committed)
+            self._changed.notify_all()
+            return ""
+
+    def is_new(self, request: pb.ReplicateRequest) -> bool:
+        """Whether the message was not taken in before; the leader repeats it if the reply was lost.
+
+        Numbers are counted in each term, so a message of an earlier term is never new.
+        """
+        with self._changed:
+            if request.term != self._term or request.number <= self._number:
+                return False
+            self._number = request.number
+            return True
+
+    def lose_leader(self) -> bool:
+        """Notes that the leader is lost; returns whether this is news."""
+        with self._changed:
+            news = self._leader is not None and not self.is_leader
+            if news:
+                self._leader = None
+            self._changed.notify_all()
+            return news
+
+    def await_leader(self, timeout_s: float) -> int | None:
+        """Waits for a leader and returns its host; ``None`` if none is known by then, or this agent ends."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._leader is not None or self._closed, timeout=timeout_s)
+            return self._leader
+
+    def close(self) -> None:
+        """Ends all waits for a leader: this agent ends."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # ---- elections ---------------------------------------------------------------------------------------------------
+
+    def become_leader(self, job: str, term: int) -> bool:
+        """Makes this agent the leader of ``term``; ``False`` if it has voted in, or follows, a later one by now."""
+        with self._changed:
+            if term <= self._term or term < self._voted[0]:
+                return False
+            self._job, self._term, self._leader = job, term, self.host
+            self._changed.notify_all()
+            return True
+
+    def grant_vote(self, term: int, host: int) -> bool:
+        """Votes for ``host`` in ``term``, unless this agent has voted otherwise; from now on no earlier term counts."""
+        with self._changed:
+            last, candidate = self._voted
+            # The term is over, or this agent has voted in a later one, or for another candidate in this one.
+            if term <= self._term or term < last or (term == last and host != candidate):
+                return False
+            if (term, host) != self._voted and host != self.host:
+                self._voted_at = self._clock()
+            self._voted = (term, host)
+            return True
+
+    def answer_vote(self, request: pb.VoteRequest) -> pb.VoteReply:
+        """Answers a candidate, or a pre-vote.
+
+        The log in the reply is the one held when the vote is given: no message of the leader is taken in between.
+        """
+        with self._changed:
+            return self._answer_vote(request)
+
+    def _answer_vote(self, request: pb.VoteRequest) -> pb.VoteReply:
+        log = self._log
+        hosts = log.snapshot.cluster.hosts if log.snapshot else None
+        reply = pb.VoteReply(
+            term=log.term, version=log.version, state=log.encoded, voted_term=max(self._term, self._voted[0])
+        )
+        # This agent knows nothing of that job: it has no vote.
+        if request.job != self._job or hosts is None:
+            return pb.VoteReply()
+        # The candidate was given up while it could not be reached: it must stop.
+        if request.host not in hosts.known:
+            reply.fenced = True
+        # The leader is not lost for this agent, so it does not vote.
+        elif self._leader is not None:
+            reply.hears_leader = True
+        # No pre-vote: the answer binds this agent.
+        elif request.binding:
+            reply.granted = self.grant_vote(request.term, request.host)
+        return reply

@@ -1,0 +1,205 @@
+"""Controls a job: decides event by event, replicates the new state, then performs what follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kungfu.runtime.agent.consensus.election import Elected, has_quorum
+from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, serialize_snapshot
+from kungfu.runtime.agent.consensus.replication import Replicator
+from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending
+from kungfu.runtime.agent.controller.executor import Executor
+from kungfu.runtime.agent.controller.root_cause import root_cause
+from kungfu.runtime.core import cluster as decided
+from kungfu.runtime.core.cluster import Cluster
+from kungfu.runtime.core.failure import Failure
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.job_api.desk import Desk, Reported
+from kungfu.runtime.job_api.service import Question
+
+__all__ = ["JobController"]
+
+
+class JobController:
+    """The leader's knowledge of its job, and what it does about each event.
+
+    Args:
+        context: The agent's.
+        elected: What an election gave; ``None`` for the leader that founds the job.
+
+    Attributes:
+        cluster: The view, the processes and the hosts; replaced by each decision.
+        last_events: The number of the last event that each host has reported.
+        incarnations: Of the agent of each host, the one that was admitted last.
+        requests: What people and schedulers asked for.
+    """
+
+    def __init__(self, context: AgentContext, elected: Elected | None) -> None:
+        self._context, self._job, self._clock = context, context.job, context.clock
+        if elected is not None:
+            snapshot, term, version = elected.snapshot, elected.term, elected.version
+        else:
+            snapshot, term, version = JobSnapshot(Cluster(context.job.rules, hosts=decided.Hosts(slots={}))), 1, 0
+        self.cluster, self.last_events = snapshot.cluster, dict(snapshot.last_events)
+        self.incarnations = dict(snapshot.incarnations)
+        # The last one that every follower has acknowledged, and those after it.
+        self._uncommitted: tuple[Cluster, ...] = elected.uncommitted if elected else (self.cluster,)
+        self.requests = Desk(
+            context.settings, scaling=context.job.scaling, tell=self._tell, process_of=self._process_of,
+            hosts=context.job.hosts, ledger=snapshot.ledger,
+        )  # fmt: skip
+        self.replicator = Replicator(
+            context.settings, context.job.hosts_by_number, leader=context.job.own_host, term=term, clock=self._clock,
+            put=context.put, version=version,
+        )  # fmt: skip
+        self.executor = Executor(context, self.replicator, snapshot, record=self.record, known=lambda: self.cluster)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any peer was ever started."""
+        return self.cluster.processes.next_id > 0
+
+    def handle(self, event: Any) -> Ending | None:
+        """Handles an event of a peer, a question or a request, or a tick; returns how the job ended, if it did."""
+        if not isinstance(event, Question | Reported):
+            self._record_event(event)
+            if (ending := self.decide(event)) is not None:
+                return ending
+        return self.handle_request(event)
+
+    def decide(self, event: decided.Event) -> Ending | None:
+        """Decides what follows from an event, replicates it and performs it."""
+        return self.apply(decided.step(self.cluster, event, self._clock()))
+
+    def handle_request(self, event: Any) -> Ending | None:
+        """Answers what people and schedulers ask for, and notes what came of it."""
+        ledger = self.requests.ledger
+        demands = self.requests.hears(event, self.cluster, self._clock())
+        # A request was taken in, or has come further: no answer before the followers know of it.
+        if self.requests.ledger is not ledger and (ending := self.replicate()) is not None:
+            return ending
+        for demand in demands:
+            assert self.cluster.view is not None
+            self.executor.perform(decided.Tell(self.cluster.view, demand), self.cluster)
+        return None
+
+    def _record_event(self, event: Any) -> None:
+        """Records what peers did of themselves; commands are recorded where they are performed."""
+        if isinstance(event, decided.ViewStarted):
+            self.record({"event": "view", "version": event.view.version, "peers": list(event.view.ids)}, told=True)
+        elif isinstance(event, decided.ProcessEnded):
+            self.record({"event": "peer ended", "peer": event.peer, "how": decided.exit_in_words(event.code)})
+        elif isinstance(event, decided.ProgramExiting):
+            self._record_exit(event)
+        elif isinstance(event, decided.PeerNoticed):
+            self.record({"event": "noticed", "peer": event.peer}, told=True)
+        elif isinstance(event, decided.PeerProgressed):
+            self.executor.addresses[event.peer.id] = event.peer
+
+    def _record_exit(self, event: decided.ProgramExiting) -> None:
+        """Records once that a program ends, or leaves its loop, while its peer trains."""
+        peer, exit, cluster = event.peer, event.exit, self.cluster
+        if cluster.view is None or peer not in cluster.members or peer in cluster.losses.exiting:
+            return
+        others = len(cluster.members) - 1
+        fields = {"peer": peer, "rank": cluster.view.rank_of(peer), "step": exit.step, "others": others}
+        self.record({"event": "program ended", **fields, "how": exit.kind, "error": exit.error}, told=True)
+
+    def apply(self, outcome: decided.Transition) -> Ending | None:
+        """Takes over the decided state, replicates it, then performs its commands."""
+        before, (self.cluster, commands) = self.cluster, outcome
+        if (commands or self.cluster is not before) and (ending := self.replicate()) is not None:
+            return ending
+        for command in commands:
+            ending = self._perform(command)
+            if ending is not None:
+                return ending
+        return None
+
+    # ---- consensus with the followers --------------------------------------------------------------------------------
+
+    def replicate(self) -> Ending | None:
+        """Replicates the state; returns the end of this host's part if no quorum can acknowledge it."""
+        if len(self._job.hosts) == 1:
+            return None
+        self.executor.forget_all_but(self.cluster.alive)
+        snapshot = JobSnapshot(
+            self.cluster, self.requests.ledger, self.executor.addresses, self.executor.pids, self.last_events,
+            self.incarnations,
+        )  # fmt: skip
+        self._uncommitted = (*self._uncommitted, self.cluster)
+        # Every follower holds it: no earlier state counts any more.
+        if self.replicator.commit(serialize_snapshot(snapshot), is_enough=self._is_quorum):
+            self._uncommitted = (self.cluster,)
+            return None
+        # Some are late or lost: those who hold it are a quorum, or this leader must stop.
+        return self.end_without_quorum(self.replicator.acknowledged_by)
+
+    def _is_quorum(self, hosts: frozenset[int]) -> bool:
+        """Whether these hosts may go on alone; before the first view a leader needs nobody."""
+        return self.cluster.view is None or has_quorum(self._uncommitted, hosts)
+
+    def end_without_quorum(self, hosts: frozenset[int] | None = None) -> Ending | None:
+        """The end of this host's part of the job, if ``hosts`` are no quorum.
+
+        Args:
+            hosts: Those that have acknowledged the state, say; if not given, those that can be reached.
+        """
+        hosts = self.replicator.reachable if hosts is None else hosts
+        if self._is_quorum(hosts) or self.cluster.view is None:
+            return None
+        others = sorted(self.cluster.hosts.known - hosts)
+        names = ", ".join(self._job.hosts[number].name for number in others)
+        why = (
+            f"lost {names}, without which this host has no majority of the peers of view {self.cluster.view.version}: "
+            "the others may go on without it, so it stops"
+        )
+        self.record({"event": "failed", "peer": -1, "error": why, "code": NO_QUORUM_CODE})
+        return Ending(NO_QUORUM_CODE, Failure(-1, why, NO_QUORUM_CODE))
+
+    # ---- commands ----------------------------------------------------------------------------------------------------
+
+    def _perform(self, command: decided.Command) -> Ending | None:
+        match command:
+            case decided.Release(host):
+                return self._release(host)
+            case decided.Fail():
+                return self.fail(command)
+            case decided.Done():
+                self.record({"event": "ended", "reason": "training is over"})
+                return Ending(0)
+            case _:
+                self.executor.perform(command, self.cluster)
+        return None
+
+    def fail(self, command: decided.Fail) -> Ending:
+        """The end of a job that cannot go on, with the failure at its root."""
+        failure = root_cause(self._context, command, self.cluster, self.executor.tails)
+        self.record({"event": "failed", "peer": failure.peer, "error": failure.text, "code": failure.code})
+        return Ending(failure.code, failure)
+
+    def _release(self, host: int) -> Ending | None:
+        self.record({"event": "host left", **self.host_fields(host), "why": "its peers have left"}, told=True)
+        # The leader's own host: the others elect another leader.
+        if host == self._job.own_host:
+            return Ending(0, leaves=True)
+        self.replicator.send(host, pb.ReplicateRequest(end=pb.JobEnd(code=0, peer=-1), leaves=True))
+        self.replicator.remove_follower(host)
+        return None
+
+    # ---- the record --------------------------------------------------------------------------------------------------
+
+    def _process_of(self, peer: int) -> int:
+        return self.executor.pids.get(peer, 0)
+
+    def _tell(self, fields: dict[str, Any]) -> None:
+        self.record(fields, told=True)
+
+    def record(self, fields: dict[str, Any], *, told: bool = False) -> None:
+        """Adds an event to the record; ``told``: a person shall see it."""
+        self._context.recorder.event(fields, told=told)
+        self.requests.noted(fields)
+
+    def host_fields(self, host: int) -> dict[str, Any]:
+        """A host, as events name it."""
+        return {"host": host, "name": self._job.hosts[host].name}

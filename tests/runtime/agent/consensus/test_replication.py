@@ -1,0 +1,205 @@
+"""What the leader sends: in order, held by all before it goes on, and who takes no orders is lost."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kungfu.runtime.agent.consensus.replication import (
+    HostReported,
+    HostUnreachable,
+    Replicator,
+    StaleLeader,
+    lost_after_s,
+)
+from kungfu.runtime.agent.consensus.service import HostService, ReplicateReceived
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.settings import Settings
+from tests.runtime.agent.consensus.agents import SETTINGS, agents, state
+from tests.runtime.ipc.link import link
+
+
+@contextmanager
+def head_of(
+    hosts: dict[int, Host], term: int = 1, *, settings: Settings = SETTINGS
+) -> Iterator[tuple[Replicator, queue.SimpleQueue[Any]]]:
+    heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    replicator = Replicator(settings, hosts, leader=0, term=term, clock=time.monotonic, put=heard.put)
+    try:
+        yield replicator, heard
+    finally:
+        replicator.close()
+
+
+def test_everybody_holds_the_state_before_the_leader_goes_on() -> None:
+    with agents(3) as (hosts, made), head_of(hosts) as (replicator, heard):
+        for number in (1, 2):
+            made[number].started.append(7)
+            replicator.add_follower(number)
+        assert replicator.commit(state(0, 1, 2, hosts=3))
+        for number in (1, 2):
+            snapshot = made[number].consensus.log.snapshot
+            assert snapshot is not None
+            assert snapshot.cluster.view is not None
+            assert snapshot.cluster.view.size == 3
+            assert made[number].consensus.leader == 0
+        assert {heard.get(timeout=10.0) for _ in range(2)} == {HostReported(1, (7,)), HostReported(2, (7,))}
+        assert replicator.reachable == {0, 1, 2}
+
+
+class Behind(HostService):
+    """Answers heartbeats, and takes a newer state in when it may."""
+
+    may = threading.Event()
+
+    def Replicate(self, request: pb.ReplicateRequest, context: Any) -> pb.ReplicateReply:  # noqa: N802 - gRPC's name
+        if request.version > 1:
+            assert self.may.wait(10.0)
+        return super().Replicate(request, context)
+
+
+def test_an_agent_that_answers_but_does_not_hold_the_newest_state_is_not_counted_on() -> None:
+    quorums: list[frozenset[int]] = []
+
+    def enough(holding: frozenset[int]) -> bool:
+        quorums.append(holding)
+        return holding >= {0, 1}
+
+    Behind.may.clear()
+    patient = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=30.0))
+    with agents(3, {2: Behind}) as (hosts, made), head_of(hosts, settings=patient) as (replicator, _):
+        for number in (1, 2):
+            replicator.add_follower(number)
+        assert replicator.commit(state(0, 1, 2, hosts=3))
+        newer = state(0, 1, 2, hosts=3, version=2)
+        assert not replicator.commit(newer, is_enough=enough, within_s=0.2), "not all of them hold it"
+        assert (replicator.reachable, replicator.acknowledged_by) == ({0, 1, 2}, {0, 1})
+        assert quorums[-1] == {0, 1}
+        waiting: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        newest = state(0, 1, 2, hosts=3, version=3)
+        thread = threading.Thread(target=lambda: waiting.put(replicator.commit(newest, within_s=0.0)))
+        thread.start()
+        with pytest.raises(queue.Empty):
+            waiting.get(timeout=0.5)
+        Behind.may.set()
+        assert waiting.get(timeout=10.0), "without enough of them the leader goes on when the last one holds it"
+        thread.join()
+        snapshot = made[2].consensus.log.snapshot
+        assert snapshot is not None
+        assert snapshot.cluster.view is not None
+        assert snapshot.cluster.view.version == 3
+
+
+def test_those_who_hold_the_state_hear_at_once_that_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kungfu.runtime.agent.consensus.replication.HEARTBEAT_EVERY_S", 60.0)  # no heartbeat says it
+    with agents(3) as (hosts, made), head_of(hosts) as (replicator, _):
+        for number in (1, 2):
+            replicator.add_follower(number)
+        for version in (1, 2):
+            assert replicator.commit(state(0, 1, 2, hosts=3, version=version))
+        deadline = time.monotonic() + 10.0
+        while any(len(made[number].consensus.log.possible_clusters) > 1 for number in (1, 2)):
+            assert time.monotonic() < deadline, "the older state may still hold"
+            time.sleep(0.01)
+
+
+def test_what_an_agent_has_heard_before_it_was_taken_in_once_more_is_counted_on() -> None:
+    with agents(2) as (hosts, (_, other)), head_of(hosts) as (replicator, _):
+        replicator.add_follower(1)
+        replicator.send(1, pb.ReplicateRequest(starts=[pb.Start(peer=3)]))
+        assert replicator.commit(state(0, 1, hosts=2))
+        replicator.remove_follower(1)
+        replicator.add_follower(1, anew=False)
+        replicator.send(1, pb.ReplicateRequest(starts=[pb.Start(peer=4)]))
+        assert replicator.commit(state(0, 1, hosts=2, version=2))
+        heard: list[int] = []
+        while 4 not in heard:
+            event = other.heard.get(timeout=10.0)
+            heard += [start.peer for start in event.request.starts]
+        assert heard == [3, 4]
+
+
+def test_orders_arrive_in_their_order_and_once() -> None:
+    with agents(2) as (hosts, (_, other)), head_of(hosts) as (replicator, _):
+        replicator.add_follower(1)
+        for peer in range(50):
+            replicator.send(1, pb.ReplicateRequest(starts=[pb.Start(peer=peer)]))
+        replicator.commit(state(0, 1, hosts=2))
+        starts: list[int] = []
+        while len(starts) < 50:
+            event = other.heard.get(timeout=10.0)
+            assert isinstance(event, ReplicateReceived)
+            starts += [start.peer for start in event.request.starts]
+        assert starts == list(range(50))
+        again = pb.ReplicateRequest(job="job", term=1, leader=0, number=1)
+        assert not other.consensus.is_new(again)
+
+
+def test_a_link_that_is_down_for_less_than_the_heartbeat_costs_no_host() -> None:
+    settings = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=3.0))
+    with agents(2) as (hosts, (_, other)), link(hosts[1].address, host="127.0.0.2") as net:
+        hosts[1] = Host("127.0.0.2", 4, int(net.address.rpartition(":")[2]))
+        with head_of(hosts, settings=settings) as (replicator, heard):
+            replicator.add_follower(1)
+            assert replicator.commit(state(0, 1, hosts=2))
+            assert isinstance(heard.get(timeout=10.0), HostReported)
+            net.down()
+            up = threading.Timer(2.0, net.up)
+            up.start()
+            newer = state(0, 1, hosts=2, version=2)
+            began = time.monotonic()
+            assert replicator.commit(newer), "TCP itself sends it again 3.0 s after it was sent, which is too late"
+            assert time.monotonic() - began > 2.0
+            up.join()
+            assert other.consensus.silence_s() < lost_after_s(settings.deadlines)
+            assert other.consensus.log.version == 2
+            starts = [pb.Start(peer=peer) for peer in range(3)]
+            replicator.send(1, pb.ReplicateRequest(starts=starts))
+            assert replicator.commit(state(0, 1, hosts=2, version=3))
+        told = [event.request for event in iter(partial(_next, other.heard), None)]
+        assert [start.peer for one in told for start in one.starts] == [0, 1, 2]
+        numbers = [one.number for one in told]
+        assert numbers == sorted(set(numbers)), "what was sent more than once was taken once"
+        assert not isinstance(_next(heard), HostUnreachable)
+
+
+def _next(events: queue.SimpleQueue[Any]) -> Any:
+    with suppress(queue.Empty):
+        return events.get(block=False)
+    return None
+
+
+def test_an_agent_that_has_ended_is_lost_and_nobody_waits_for_it_any_more() -> None:
+    with agents(3) as (hosts, made), head_of(hosts) as (replicator, heard):
+        for number in (1, 2):
+            replicator.add_follower(number)
+        assert replicator.commit(state(0, 1, 2, hosts=3))
+        made[1].stop()
+        assert not replicator.commit(state(0, 2, hosts=3))
+        gone = next(
+            event for event in iter(lambda: heard.get(timeout=10.0), None) if isinstance(event, HostUnreachable)
+        )
+        assert gone.host == 1
+        assert "has ended or cannot be reached" in gone.how
+        assert replicator.reachable == {0, 2}
+        replicator.remove_follower(1)
+        assert replicator.commit(state(0, 2, hosts=3, version=3))
+
+
+def test_an_agent_of_a_later_term_deposes_this_leader() -> None:
+    with agents(2) as (hosts, (_, other)), head_of(hosts) as (replicator, heard):
+        assert other.consensus.append(pb.ReplicateRequest(job="job", term=5, leader=1, number=1)) == ""
+        replicator.add_follower(1)
+        event = heard.get(timeout=10.0)
+        assert isinstance(event, StaleLeader)
+        assert "follows another leader: of term 5" in event.said
+        assert not replicator.commit(state(0, 1, hosts=2))

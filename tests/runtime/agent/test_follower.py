@@ -1,0 +1,187 @@
+"""An agent that follows another one, and what signals mean to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kungfu.errors import KungfuError
+from kungfu.runtime.agent.agent import Agent as WholeAgent
+from kungfu.runtime.agent.consensus.host_admission import admission_reply, command_line_of
+from kungfu.runtime.agent.consensus.replication import Replicator
+from kungfu.runtime.agent.context import NO_QUORUM_CODE, Ending, JobSpec, SignalReceived
+from kungfu.runtime.agent.follower import Follower
+from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
+from tests.runtime.agent.consensus.agents import SETTINGS, agents, follow, free_port, state
+from tests.runtime.agent.test_leader import Quiet, context_of
+
+
+def test_a_signal_is_a_notice_whatever_else_the_leader_has_yet_to_hear_of_and_a_second_one_the_end(
+    tmp_path: Path,
+) -> None:
+    with agents(2) as (hosts, (_, other)):
+        follow(other, 0, text=state(0, 1, hosts=2))
+        context = context_of(other, hosts, tmp_path)
+        follower, ended = Follower(context), pb.HostEvent(host=1, kind="ended", peer=1)
+        context.host_events.put(ended)
+        assert follower.handle(SignalReceived(signal.SIGTERM)) is None
+        assert context.host_events.first(0.0) == ended
+        assert follower.handle(SignalReceived(signal.SIGTERM)) == Ending(128 + signal.SIGTERM), (
+            "the leader has heard of none"
+        )
+        context.recorder.journal.close()
+
+
+def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(tmp_path: Path) -> None:
+    with agents(1) as (hosts, (leader,)):
+        hosts[1] = Host("127.0.0.2", 4, free_port("127.0.0.2"))
+        leader.consensus.become_leader("job", 1)
+
+        def led() -> None:
+            leader.heard.get(timeout=10.0).reply.set_result(
+                admission_reply(replace(SETTINGS, agent=leader.server.address), term=1)
+            )
+            time.sleep(0.3)
+            leader.stop()
+
+        leading = threading.Thread(target=led)
+        leading.start()
+        journal = Journal(tmp_path)
+        job = JobSpec(
+            (sys.executable,), 2, replace(SETTINGS, agent="127.0.0.2"), {}, hosts=(hosts[0], hosts[1]), own_host=1
+        )
+        ending = WholeAgent(job, journal=journal, console=Quiet()).run()
+        journal.close()
+        leading.join(timeout=10.0)
+    assert ending.code == NO_QUORUM_CODE
+    assert ending.failure is not None
+    assert "has ended or cannot be reached, before the first view" in ending.failure.text
+
+
+def test_what_the_leader_says_to_an_agent_that_has_not_heard_its_admission_reply_is_done_after_it(
+    tmp_path: Path,
+) -> None:
+    done: list[Any] = []
+    with agents(1) as (hosts, (leader,)):
+        hosts[1] = Host("127.0.0.2", 4, free_port("127.0.0.2"))
+        leader.consensus.become_leader("job", 1)
+
+        def led() -> None:
+            heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
+            asked = [leader.heard.get(timeout=10.0)]
+            replicator.add_follower(1)
+            replicator.send(1, pb.ReplicateRequest(starts=[pb.Start(peer=5)]))
+            assert replicator.commit(state(0, 1, hosts=2))
+            asked[0].reply.set_exception(RuntimeError("the answer is lost"))
+            asked.append(leader.heard.get(timeout=10.0))
+            asked[1].reply.set_result(admission_reply(replace(SETTINGS, agent=leader.server.address), term=1))
+            done.append(asked[0].request.host == asked[1].request.host)
+            done.append(leader.heard.get(timeout=10.0))
+            replicator.send(1, pb.ReplicateRequest(end=pb.JobEnd(code=0, peer=-1)))
+            replicator.close()
+
+        leading = threading.Thread(target=led)
+        leading.start()
+        journal = Journal(tmp_path)
+        job = JobSpec(("true",), 2, replace(SETTINGS, agent="127.0.0.2"), {}, hosts=(hosts[0], hosts[1]), own_host=1)
+        ending = WholeAgent(job, journal=journal, console=Quiet()).run()
+        leading.join(timeout=20.0)
+        journal.close()
+    assert ending == Ending(0)
+    same, started = done
+    assert same, "one agent, so that the leader can tell that it is"
+    assert (started.kind, started.peer) == ("spawned", 5)
+
+
+class Broken(Quiet):
+    """The leader cannot go on once the second host is in."""
+
+    def event(self, fields: Mapping[str, Any]) -> None:
+        if fields["event"] == "host" and fields["host"] == 1:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+
+def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path) -> None:
+    said: list[pb.ReplicateRequest] = []
+    with agents(2) as (hosts, (_, other)):
+        hosts[0] = Host("127.0.0.1", 4, free_port("127.0.0.1"))
+
+        def entered() -> None:
+            with rpc.connect(hosts[0].address, secret=SETTINGS.secret) as channel:
+                line = command_line_of(JobSpec((sys.executable,), 2, SETTINGS, {}, hosts=(hosts[0], hosts[1])))
+                entrance = pb.HostAdmissionRequest(host=pb.HostInfo(number=1, pid=1), command_line=line)
+                while other.heard.empty():  # at first nobody listens, and then nobody answers any more
+                    with suppress(KungfuError):
+                        rpc.call(HostServiceStub(channel).AdmitHost, entrance, deadline_s=10.0, what="the leader")
+            while not any(orders.leaves for orders in said):
+                said.append(other.heard.get(timeout=10.0).request)
+
+        entering = threading.Thread(target=entered)
+        journal = Journal(tmp_path)
+        job = JobSpec((sys.executable,), 2, replace(SETTINGS, agent="127.0.0.1"), {}, hosts=(hosts[0], hosts[1]))
+        entering.start()
+        with pytest.raises(OSError, match="no space left") as caught:
+            WholeAgent(job, journal=journal, console=Broken()).run()
+        entering.join(timeout=20.0)
+        journal.close()
+    assert "The other hosts of this job go on without this one" in "".join(caught.value.__notes__)
+    assert said[-1].leaves
+    assert not any(orders.HasField("end") for orders in said)
+
+
+def test_an_interrupt_ends_this_host_when_the_leader_is_lost_before_it_hears_of_it(tmp_path: Path) -> None:
+    over, needed_more = threading.Event(), threading.Event()
+    with agents(1) as (hosts, (leader,)):
+        hosts[1] = Host("127.0.0.2", 4, free_port("127.0.0.2"))
+        leader.consensus.become_leader("job", 1)
+
+        def led() -> None:
+            heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
+            leader.heard.get(timeout=10.0).reply.set_result(
+                admission_reply(replace(SETTINGS, agent=leader.server.address), term=1)
+            )
+            replicator.add_follower(1)
+            replicator.commit(state(0, 1, hosts=2))
+            leader.stop()
+            os.kill(os.getpid(), signal.SIGINT)
+            replicator.close()
+
+        def insist() -> None:
+            limit_s = 20.0
+            while not over.wait(limit_s):
+                needed_more.set()
+                os.kill(os.getpid(), signal.SIGINT)
+                limit_s = 0.5
+
+        threads = [threading.Thread(target=led), threading.Thread(target=insist)]
+        for thread in threads:
+            thread.start()
+        journal = Journal(tmp_path)
+        job = JobSpec(
+            (sys.executable,), 2, replace(SETTINGS, agent="127.0.0.2"), {}, hosts=(hosts[0], hosts[1]), own_host=1
+        )
+        ending = WholeAgent(job, journal=journal, console=Quiet()).run()
+        over.set()
+        journal.close()
+        for thread in threads:
+            thread.join(timeout=10.0)
+    assert ending == Ending(128 + signal.SIGINT)
+    assert not needed_more.is_set(), "one interrupt is enough"

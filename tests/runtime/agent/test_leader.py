@@ -1,0 +1,268 @@
+"""What the agent does that takes over: one of real parts that has started no peer, with other agents beside it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from kungfu.runtime.agent.consensus.election import Elected, elect
+from kungfu.runtime.agent.consensus.host_admission import command_line_of
+from kungfu.runtime.agent.consensus.service import AdmissionRequested, LeaderLost, ReplicateReceived
+from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending, JobSpec
+from kungfu.runtime.agent.leader import Leader
+from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.agent.record.recorder import HostRecorder
+from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.ipc import messages_pb2 as pb
+from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, state
+
+
+class Quiet:
+    """Neither a person looks at the console, nor does a peer print or end."""
+
+    def line(self, who: str, text: str) -> None:
+        raise AssertionError(f"nobody prints here: {who}: {text}")
+
+    def event(self, fields: Mapping[str, Any]) -> None:
+        """A person would see it."""
+
+    def status(self, fields: Mapping[str, Any]) -> None:
+        raise AssertionError(f"nothing is measured here: {fields}")
+
+    def printed(self, peer: int, text: str) -> None:
+        raise AssertionError(f"no peer was started: {peer}: {text}")
+
+    def ended(self, peer: int, code: int, tail: Sequence[str]) -> None:
+        raise AssertionError(f"no peer was started: {peer}, {code}, {tail}")
+
+
+def context_of(agent: Agent, hosts: Mapping[int, Host], folder: Path) -> AgentContext:
+    place, journal, quiet = agent.consensus.host, Journal(folder), Quiet()
+    job = JobSpec(("true",), len(hosts), SETTINGS, {}, hosts=tuple(hosts[one] for one in sorted(hosts)), own_host=place)
+    supervisor = ProcessSupervisor(job.command, environment={}, slots=4, journal=journal, listener=quiet)
+    return AgentContext(
+        job, replace(SETTINGS, agent=agent.server.address), agent.consensus, supervisor, HostRecorder(journal, quiet),
+        time.monotonic, SimpleQueue(),
+    )  # fmt: skip
+
+
+@contextmanager
+def taking_over(
+    agent: Agent, hosts: Mapping[int, Host], folder: Path
+) -> Iterator[tuple[Leader, AgentContext, Elected]]:
+    """The agent has lost the leader and takes over; ``begin`` is still to be called."""
+    agent.consensus.lose_leader()
+    elected = elect(agent.consensus, hosts, SETTINGS, how="host 127.0.0.1 is lost")
+    assert isinstance(elected, Elected)
+    context = context_of(agent, hosts, folder)
+    leader = Leader(context, elected=elected)
+    try:
+        yield leader, context, elected
+    finally:
+        leader.close(Ending(0))
+        context.recorder.journal.close()
+
+
+def test_as_long_as_nobody_else_holds_its_state_a_new_leader_needs_a_majority_of_the_one_before_too(
+    tmp_path: Path,
+) -> None:
+    with agents(4) as (hosts, (old, one, two, three)):
+        for agent in (one, two, three):
+            follow(agent, 0, text=state(1, 2, 3, hosts=4))
+        newer = state(1, 2, 3, 1, 1, 1, hosts=4, version=2)  # of which the leader told only host 1 before it was lost
+        follow(one, 0, text=newer, version=2, committed=1)
+        old.stop()
+        for agent in (two, three):
+            agent.consensus.lose_leader()
+        with taking_over(one, hosts, tmp_path) as (leader, _, _):
+            for agent in (two, three):
+                agent.stop()  # who hear each other still, and of the view that they know are two of three
+            ending = leader.begin()
+    assert ending is not None
+    assert ending.code == NO_QUORUM_CODE
+
+
+def test_what_the_leader_before_said_last_is_no_matter_for_the_one_that_has_taken_over(tmp_path: Path) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.consensus.lose_leader()
+        with taking_over(one, hosts, tmp_path) as (leader, _, _):
+            assert leader.begin() is None
+            assert (
+                leader.handle(ReplicateReceived(pb.ReplicateRequest(job="job", term=1, leader=0, number=7, kills=[1])))
+                is None
+            )
+            assert leader.handle(LeaderLost("seen twice")) is None
+            assert leader.cluster.view is not None
+
+
+class Heard(Quiet):
+    """Keeps what the peers print."""
+
+    def __init__(self) -> None:
+        self.lines: SimpleQueue[str] = SimpleQueue()
+
+    def printed(self, peer: int, text: str) -> None:
+        self.lines.put(text)
+
+    def ended(self, peer: int, code: int, tail: Sequence[str]) -> None:
+        """It has said what it was started for."""
+
+
+def test_all_peers_get_the_threads_of_the_host_that_has_the_fewest_for_each(tmp_path: Path) -> None:
+    """The other host has one for each of its peers, this one as many as it has cores."""
+    with agents(2) as (hosts, (here, other)):
+        says, heard = "import os; print(os.environ['TF_NUM_INTRAOP_THREADS'])", Heard()
+        context = context_of(here, hosts, tmp_path)
+        supervisor = ProcessSupervisor(
+            (sys.executable, "-c", says), environment={}, slots=1, journal=context.recorder.journal, listener=heard
+        )
+        hosts[0] = replace(hosts[0], slots=1)
+        job = replace(context.job, hosts=(hosts[0], hosts[1]))
+        context = replace(context, supervisor=supervisor, job=job)
+        here.consensus.become_leader("job", 1)
+        leader = Leader(context)
+        try:
+            assert leader.begin() is None
+            info = pb.HostInfo(number=1, pid=7, incarnation="a", threads=1)
+            request = pb.HostAdmissionRequest(host=info, command_line=command_line_of(job))
+            assert leader.handle(AdmissionRequested(request)) is None
+            assert leader.cluster.hosts.shares == {0: len(os.sched_getaffinity(0)), 1: 1}
+            assert heard.lines.get(timeout=10.0) == "1"
+            started: list[pb.Start] = []
+            while not started:
+                event = other.heard.get(timeout=10.0)
+                started += event.request.starts if isinstance(event, ReplicateReceived) else []
+            assert [(start.peer, start.threads) for start in started] == [(1, 1)]
+        finally:
+            leader.close(Ending(0))
+            supervisor.close()
+            context.recorder.journal.close()
+
+
+def kills_sent_to(agent: Agent) -> list[int]:
+    """In the next messages; one comes twice a second."""
+    events = [agent.heard.get(timeout=10.0) for _ in range(6)]
+    return [peer for event in events if isinstance(event, ReplicateReceived) for peer in event.request.kills]
+
+
+def test_a_peer_that_was_started_too_late_to_be_known_of_is_ended(tmp_path: Path) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.consensus.lose_leader()
+        with taking_over(one, hosts, tmp_path) as (leader, _, _):
+            assert leader.begin() is None
+            assert leader.handle(pb.HostEvent(host=2, kind="spawned", peer=9, pid=4711)) is None
+            assert kills_sent_to(two) == [9]
+
+
+def test_a_notice_that_is_told_again_is_no_second_signal_for_this_leader_nor_for_the_next_one(tmp_path: Path) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.consensus.lose_leader()
+        told = pb.HostEvent(host=2, kind="signalled", code=signal.SIGTERM, number=4)
+        with taking_over(one, hosts, tmp_path) as (leader, _, _):
+            assert leader.begin() is None
+            assert [leader.handle(told), leader.handle(told)] == [None, None]
+            assert leader.cluster.hosts.leaving == {2}
+            held = two.consensus.log.snapshot
+            assert held is not None
+            assert (held.cluster.hosts.leaving, held.last_events) == ({2}, {2: 4})
+            told.number = 5
+            assert leader.handle(told) == Ending(128 + signal.SIGTERM)
+
+
+def test_a_host_that_was_told_to_ask_again_is_not_taken_in_behind_its_back(tmp_path: Path) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.consensus.lose_leader()
+        with taking_over(one, hosts, tmp_path) as (leader, context, _):
+            assert leader.begin() is None
+            line = command_line_of(context.job)
+            late = AdmissionRequested(pb.HostAdmissionRequest(host=pb.HostInfo(number=0, pid=1), command_line=line))
+            assert late.reply.cancel()
+            assert leader.handle(late) is None
+            assert 0 not in leader.cluster.hosts.slots
+            old_again = AdmissionRequested(late.request)
+            assert leader.handle(old_again) is None
+            assert old_again.reply.result().settings
+            assert leader.cluster.hosts.slots[0] == hosts[0].slots
+
+
+def test_an_agent_that_did_not_hear_its_admission_reply_is_told_again_and_another_one_in_its_place_is_not(
+    tmp_path: Path,
+) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.consensus.lose_leader()
+        with taking_over(one, hosts, tmp_path) as (leader, context, elected):
+            assert leader.begin() is None
+            came = pb.HostAdmissionRequest(
+                host=pb.HostInfo(number=0, pid=1, incarnation="a"), command_line=command_line_of(context.job)
+            )
+            told = [AdmissionRequested(came), AdmissionRequested(came)]
+            assert [leader.handle(entering) for entering in told] == [None, None]
+            assert [entering.reply.result(0.0).term for entering in told] == [elected.term] * 2
+            assert all(entering.reply.result(0.0).settings for entering in told)
+            came.host.incarnation = "b"
+            other = AdmissionRequested(came)
+            assert leader.handle(other) is None
+            assert other.reply.result(0.0) == pb.HostAdmissionReply(retry=True), (
+                "that the one before it is gone is not known yet"
+            )
+            held = two.consensus.log.snapshot
+            assert held is not None
+            assert held.incarnations == {0: "a"}, "so that the next leader can tell it too"
+
+
+def test_a_leader_without_a_majority_takes_no_host_in(tmp_path: Path) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.consensus.lose_leader()
+        with taking_over(one, hosts, tmp_path) as (leader, context, _):
+            assert leader.begin() is None
+            two.stop()
+            entering = AdmissionRequested(
+                pb.HostAdmissionRequest(host=pb.HostInfo(number=0, pid=1), command_line=command_line_of(context.job))
+            )
+            ending = leader.handle(entering)
+            assert ending is not None
+            assert ending.code == NO_QUORUM_CODE
+            assert not entering.reply.done(), "whoever leads by now does it"
+
+
+def test_of_a_peer_that_has_ended_the_agents_hold_no_address_and_no_process(tmp_path: Path) -> None:
+    with agents(3) as (hosts, (old, one, two)):
+        for agent in (one, two):
+            follow(agent, 0, text=state(1, 2, 2, hosts=3))
+        old.stop()
+        two.consensus.lose_leader()
+        with taking_over(one, hosts, tmp_path) as (leader, _, _):
+            assert leader.begin() is None
+            for peer in (1, 2):
+                leader.handle(pb.HostEvent(host=2, kind="spawned", peer=peer, pid=100 + peer))
+            assert leader.handle(pb.HostEvent(host=2, kind="ended", peer=1, code=1)) is None
+            held = two.consensus.log.snapshot
+            assert held is not None
+            assert held.pids == {2: 102}
