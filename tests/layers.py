@@ -84,13 +84,10 @@ _TO_RENAME = "not yet: one of them is to be renamed in its room"
 TWINS: dict[str, str] = dict.fromkeys(
     [
         "Checkpoint",
-        "Course",
         "Decision",
         "Desk",
         "Entry",
         "Figures",
-        "Gap",
-        "Held",
         "Job",
         "Ledger",
         "Measured",
@@ -101,7 +98,6 @@ TWINS: dict[str, str] = dict.fromkeys(
         "Plan",
         "Policy",
         "Progress",
-        "Recorder",
         "Request",
         "Resize",
         "Row",
