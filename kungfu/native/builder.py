@@ -268,10 +268,10 @@ def _typed_state(functions: ctypes.CDLL) -> ctypes.CDLL:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     functions.kungfu_digest.restype = None
     functions.kungfu_digest.argtypes = [pointer, number, pointer]
-    functions.kungfu_carry_bytes.restype = number
-    functions.kungfu_carry_bytes.argtypes = []
-    for carry in (functions.kungfu_give, functions.kungfu_take):
-        carry.argtypes = [pointer, number, number, number, ctypes.c_int, ctypes.c_int, ctypes.c_double, pointer]
+    functions.kungfu_transfer_ring_bytes.restype = number
+    functions.kungfu_transfer_ring_bytes.argtypes = []
+    for transfer in (functions.kungfu_send_range, functions.kungfu_receive_range):
+        transfer.argtypes = [pointer, number, number, number, ctypes.c_int, ctypes.c_int, ctypes.c_double, pointer]
     return functions
 
 

@@ -1,4 +1,4 @@
-// The op in the graph. What it is plugged into is looked up on every call, so that a traced graph outlives its view.
+// The op in the graph. Its group is looked up on every call, so that a traced graph outlives its view.
 
 #include <string>
 #include <vector>
@@ -38,7 +38,7 @@ Without peers the op is the identity, prescaled.
 order: Not touched; TensorFlow's control dependencies put the ops that share it in program order.
 prescale: Multiplies the floating values of all tensors but the last, rounded to float32 for those that are no
   float64; 0 stands for zeros, whatever the values are.
-group: The number under which the runtime plugs the op into peers.
+group: The number under which the runtime registers the peers that the op reduces over.
 tag: Names the message in errors; must be equal on all peers.
 )doc");
 
@@ -86,14 +86,15 @@ class AllReduce final : public tf::OpKernel {
     const tf::Tensor& prescale = context->input(1);
     OP_REQUIRES(context, prescale.dims() == 0, absl::InvalidArgumentError("kungfu: prescale must be a scalar"));
     const double scale = prescale.scalar<double>()();
-    const std::shared_ptr<kungfu::Group> group = kungfu::plugged(group_);
+    const std::shared_ptr<kungfu::Group> group = kungfu::find_group(group_);
+    // No group and nothing to scale: the identity.
     if (group == nullptr && scale == 1.0) return forward(context);
 
-    static thread_local std::vector<kungfu::Piece> pieces;  // keeps its room from call to call
-    pieces.clear();
-    OP_REQUIRES_OK(context, gather(context, scale, &pieces));
-    if (group == nullptr) return scale_alone(pieces);
-    const kungfu::MaybeFailure failure = group->all_reduce(tag_, &pieces);
+    static thread_local std::vector<kungfu::TensorPart> parts;  // keeps its room from call to call
+    parts.clear();
+    OP_REQUIRES_OK(context, gather(context, scale, &parts));
+    if (group == nullptr) return scale_alone(parts);  // a view of one peer
+    const kungfu::MaybeFailure failure = group->all_reduce(tag_, &parts);
     if (!failure) return;
     kungfu::note_failure(group_, *failure);  // TensorFlow carries a code and a text only
     context->SetStatus(to_status(*failure));
@@ -104,15 +105,15 @@ class AllReduce final : public tf::OpKernel {
     for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(kFirstValue + i));
   }
 
-  static void scale_alone(const std::vector<kungfu::Piece>& pieces) {
+  static void scale_alone(const std::vector<kungfu::TensorPart>& parts) {
     const kungfu::ExactArithmetic exact;
-    for (const kungfu::Piece& piece : pieces) {
-      kungfu::copy_scaled(piece.type, piece.input, piece.output, piece.bytes, piece.scale);
+    for (const kungfu::TensorPart& part : parts) {
+      kungfu::copy_scaled(part.type, part.input, part.output, part.bytes, part.scale);
     }
   }
 
-  // The tensors as pieces sorted by type, each with an output to fill.
-  static absl::Status gather(tf::OpKernelContext* context, double scale, std::vector<kungfu::Piece>* pieces) {
+  // The tensors as parts sorted by type, each with an output to fill.
+  static absl::Status gather(tf::OpKernelContext* context, double scale, std::vector<kungfu::TensorPart>* parts) {
     for (int type = 0; type < kungfu::kElementTypes; ++type) {
       for (int i = 0; i < context->num_outputs(); ++i) {
         const kungfu::ElementType own = element_type(context->input_dtype(kFirstValue + i));
@@ -124,7 +125,7 @@ class AllReduce final : public tf::OpKernel {
         tf::Tensor* output = nullptr;  // the input's own buffer where nothing else reads it
         TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output({kFirstValue + i}, i, shape, &output));
         const bool last = i == context->num_outputs() - 1;
-        pieces->push_back({own, last ? 1.0 : scale, values, static_cast<char*>(output->data()), bytes});
+        parts->push_back({own, last ? 1.0 : scale, values, static_cast<char*>(output->data()), bytes});
       }
     }
     return absl::OkStatus();

@@ -1,9 +1,10 @@
-// A group: the peers of one view, and the all-reduce over their shared memory.
+// A group: the ranks of one view, and the all-reduce over their shared memory.
 //
-// A message goes through the blocks chunk by chunk, the two buffers in turns. Each rank copies its chunk into its own
-// block; all meet; rank r sums the r-th portion of all blocks, in rank order, into its own block; all meet; each rank
-// copies every portion out of the block in which it was summed, and its next chunk into the other buffer. That buffer is
-// free: who took part in the last meeting had copied the chunk before out of it.
+// A message goes through the blocks chunk by chunk, the two buffers in turn:
+//   1. Each rank copies its chunk into its own block; barrier.
+//   2. Rank r sums the r-th portion of all blocks, in rank order, into its own block; barrier.
+//   3. Each rank copies every portion out of the block in which it was summed. Its next chunk goes to the other buffer.
+// That buffer is free: every rank that reached the last barrier had copied the previous chunk out of it.
 #ifndef KUNGFU_NATIVE_GROUP_H_
 #define KUNGFU_NATIVE_GROUP_H_
 
@@ -13,48 +14,48 @@
 #include <string>
 #include <vector>
 
-#include "crew.h"
 #include "failure.h"
+#include "flat_message.h"
+#include "group_barrier.h"
 #include "shared_memory.h"
-#include "stream.h"
 
 namespace kungfu {
 
 // Final.
 class Group {
  public:
-  Group(int memory_descriptor, const int* sockets, const Place& place);
+  Group(int memory_descriptor, const int* sockets, const Member& me);
 
   // Empty when the group can be used; else what is wrong.
-  std::string defect() const;
-  // Sets every piece's output to the left fold, in rank order, over the peers' scaled inputs. `pieces` must be sorted by
+  std::string setup_error() const;
+  // Sets every part's output to the left fold, in rank order, over the peers' scaled inputs. `parts` must be sorted by
   // type. Outputs may be their own inputs; after a failure they hold nothing of use.
-  MaybeFailure all_reduce(const std::string& tag, std::vector<Piece>* pieces);
-  void leave() { crew_.leave(); }
-  void wait_at_most(double deadline_s) { crew_.wait_at_most(deadline_s); }
-  Late take_late() { return crew_.take_late(); }
-  std::vector<int> silent() const { return crew_.silent(); }
+  MaybeFailure all_reduce(const std::string& tag, std::vector<TensorPart>* parts);
+  void leave() { barrier_.leave(); }
+  void wait_at_most(double deadline_s) { barrier_.wait_at_most(deadline_s); }
+  Late take_late() { return barrier_.take_late(); }
+  std::vector<int> silent() const { return barrier_.silent(); }
 
  private:
-  MaybeFailure agree();
+  MaybeFailure compare_signatures();
   void sum_portion(const Span& chunk, const Layout& layout, int buffer);
-  void copy_out(const Span& chunk, int buffer, Cursor* outputs);
+  void copy_out(const Span& chunk, int buffer, MessageCursor* outputs);
 
-  const Place place_;
+  const Member me_;
   SharedMemory memory_;
-  Crew crew_;
+  GroupBarrier barrier_;
   std::mutex one_message_;
 };
 
-// The groups of this process, each under the number that the graph's ops know it by.
-void plug(int64_t number, std::shared_ptr<Group> group);
+// The groups of this process, each under the number by which the graph's ops find it.
+void register_group(int64_t number, std::shared_ptr<Group> group);
 // Leaves and forgets the group; an op inside it ends with a failure. False when there is none.
-bool unplug(int64_t number);
-// Null when no group is plugged.
-std::shared_ptr<Group> plugged(int64_t number);
-// Keeps why the last message of a group failed, until another group is plugged in under its number.
+bool unregister_group(int64_t number);
+// Null when no group has this number.
+std::shared_ptr<Group> find_group(int64_t number);
+// Keeps why the last message of a group failed, until another group is registered under its number.
 void note_failure(int64_t number, const Failure& failure);
-// Empty when no message has failed since the group was plugged in.
+// Empty when no message has failed since the group was registered.
 MaybeFailure last_failure(int64_t number);
 
 }  // namespace kungfu

@@ -20,11 +20,11 @@ const char* kungfu_tensorflow_version() { return kMark + sizeof("kungfu-native t
 // The bytes of shared memory that a group of `size` needs; -1 when no group can have that size.
 int64_t kungfu_memory_bytes(int size) { return kungfu::memory_bytes(size); }
 
-// Plugs the ops of group number `group` into the peers of a view, after leaving whatever it was plugged into.
+// Connects the ops of group number `group` to the peers of a view, after leaving the group that had this number.
 //
-// `memory_fd` holds `memory_bytes` zeros, the same memory on all peers; `sockets` has one stream socket a rank, -1 for
-// the own rank. All descriptors stay the caller's. A wait of longer than `deadline_s`, or for a peer that has shown no life
-// for `heartbeat_s`, breaks the group. Gives 0, or 1 with the reason in `error`.
+// `memory_fd` holds `memory_bytes` zeros, the same memory on all peers; `sockets` has one stream socket per rank, -1
+// for the own rank. All descriptors stay the caller's. A wait of longer than `deadline_s`, or for a peer without a
+// heartbeat for `heartbeat_s`, ends the group with a failure. Gives 0, or 1 with the reason in `error`.
 int kungfu_group_open(int64_t group, int rank, int size, int memory_fd, int64_t memory_bytes, const int* sockets,
                       double deadline_s, double heartbeat_s, char* error, int error_bytes) {
   std::string reason;
@@ -32,10 +32,10 @@ int kungfu_group_open(int64_t group, int rank, int size, int memory_fd, int64_t 
     reason = "rank " + std::to_string(rank) + " of " + std::to_string(size) + " with " + std::to_string(memory_bytes) +
              " bytes; needed are " + std::to_string(kungfu::memory_bytes(size));
   } else {
-    const kungfu::Place place = {rank, size, deadline_s, heartbeat_s};
-    auto opened = std::make_shared<kungfu::Group>(memory_fd, sockets, place);
-    reason = opened->defect();
-    if (reason.empty()) kungfu::plug(group, std::move(opened));
+    const kungfu::Member me = {rank, size, deadline_s, heartbeat_s};
+    auto opened = std::make_shared<kungfu::Group>(memory_fd, sockets, me);
+    reason = opened->setup_error();
+    if (reason.empty()) kungfu::register_group(group, std::move(opened));
   }
   std::snprintf(error, error_bytes, "%s", kungfu::for_people(reason).c_str());
   return reason.empty() ? 0 : 1;
@@ -43,15 +43,15 @@ int kungfu_group_open(int64_t group, int rank, int size, int memory_fd, int64_t 
 
 // Sets the deadline of the group's waits, of one under way too. Gives 1 if there is a group.
 int kungfu_group_wait_at_most(int64_t group, double deadline_s) {
-  const std::shared_ptr<kungfu::Group> found = kungfu::plugged(group);
+  const std::shared_ptr<kungfu::Group> found = kungfu::find_group(group);
   if (found != nullptr) found->wait_at_most(deadline_s);
   return found != nullptr ? 1 : 0;
 }
 
-// Takes what there is to say about a wait that lasts, once: how many ranks are late, the first `most` of them, for how
-// many seconds, and in which message. 0 when there is nothing.
+// Takes the last wait that was noted, once: how many ranks are late, the first `most` of them, for how many seconds,
+// and in which message. 0 when there is none.
 int kungfu_group_late(int64_t group, int* ranks, int most, double* waited_s, char* tag, int tag_bytes) {
-  const std::shared_ptr<kungfu::Group> found = kungfu::plugged(group);
+  const std::shared_ptr<kungfu::Group> found = kungfu::find_group(group);
   if (found == nullptr) return 0;
   const kungfu::Late late = found->take_late();
   const int count = std::min(static_cast<int>(late.ranks.size()), most);
@@ -61,9 +61,9 @@ int kungfu_group_late(int64_t group, int* ranks, int most, double* waited_s, cha
   return count;
 }
 
-// Why the last message of the group failed: the number of a FailureKind, 0 when none has failed since the group was opened.
-// `ranks` gets the first `most` peers at fault and `count` how many there are; `waited_s` the seconds of a wait that
-// reached its deadline; `text` what people are to read. It can still be asked for after `leave` and `close`.
+// Why the last message of the group failed: the number of a FailureKind, 0 when none has failed since the group was
+// opened. `ranks` gets the first `most` peers at fault and `count` how many there are; `waited_s` the seconds of a wait
+// that reached its deadline; `text` is for people. It can still be asked for after `leave` and `close`.
 int kungfu_group_failure(int64_t group, int* ranks, int most, int* count, double* waited_s, char* text,
                          int text_bytes) {
   const kungfu::MaybeFailure failure = kungfu::last_failure(group);
@@ -75,9 +75,9 @@ int kungfu_group_failure(int64_t group, int* ranks, int most, int* count, double
   return static_cast<int>(failure->kind);
 }
 
-// How many ranks show no life, whether anybody waits for them or not, and the first `most` of them.
+// How many ranks have no heartbeat, whether a message waits for them or not, and the first `most` of them.
 int kungfu_group_silent(int64_t group, int* ranks, int most) {
-  const std::shared_ptr<kungfu::Group> found = kungfu::plugged(group);
+  const std::shared_ptr<kungfu::Group> found = kungfu::find_group(group);
   if (found == nullptr) return 0;
   const std::vector<int> silent = found->silent();
   const int count = std::min(static_cast<int>(silent.size()), most);
@@ -85,15 +85,15 @@ int kungfu_group_silent(int64_t group, int* ranks, int most) {
   return count;
 }
 
-// Leaves the group, but stays in it to see who shows life; an op inside it ends with an error, and so do later ones. Gives
-// 1 if there is a group.
+// Leaves the group, but goes on with the heartbeat and watches that of the others; an op inside the group ends with an
+// error, and so do later ones. Gives 1 if there is a group.
 int kungfu_group_leave(int64_t group) {
-  const std::shared_ptr<kungfu::Group> found = kungfu::plugged(group);
+  const std::shared_ptr<kungfu::Group> found = kungfu::find_group(group);
   if (found != nullptr) found->leave();
   return found != nullptr ? 1 : 0;
 }
 
 // Leaves the group; an op inside it ends with an error, later ones are the identity. Gives 1 if there was a group.
-int kungfu_group_close(int64_t group) { return kungfu::unplug(group) ? 1 : 0; }
+int kungfu_group_close(int64_t group) { return kungfu::unregister_group(group) ? 1 : 0; }
 
 }  // extern "C"

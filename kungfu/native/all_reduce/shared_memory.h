@@ -1,7 +1,7 @@
 // The memory that the peers of a group share, mapped into this process.
 //
-// A header, then two buffers of one block a rank. All of it starts as zeros. Nothing in it is a pointer: every peer maps
-// it at an address of its own.
+// A header, then two buffers of one block per rank. All of it starts as zeros. Nothing in it is a pointer: every peer
+// maps it at an address of its own.
 #ifndef KUNGFU_NATIVE_SHARED_MEMORY_H_
 #define KUNGFU_NATIVE_SHARED_MEMORY_H_
 

@@ -20,12 +20,12 @@ class Hash {
   uint64_t state_ = 14695981039346656037ull;
 };
 
-unsigned long long hash_of(const std::string& tag, const std::vector<Piece>& pieces) {
+unsigned long long hash_of(const std::string& tag, const std::vector<TensorPart>& parts) {
   Hash hash;
   hash.add(tag.data(), tag.size());
-  for (const Piece& piece : pieces) {
-    hash.add(&piece.type, sizeof(piece.type));
-    hash.add(&piece.bytes, sizeof(piece.bytes));
+  for (const TensorPart& part : parts) {
+    hash.add(&part.type, sizeof(part.type));
+    hash.add(&part.bytes, sizeof(part.bytes));
   }
   return hash.value();
 }
@@ -36,24 +36,26 @@ std::string quote(const Signature& signature) {
 
 }  // namespace
 
-void write_signature(const std::string& tag, const std::vector<Piece>& pieces, const Layout& layout, Signature* to) {
+void write_signature(const std::string& tag, const std::vector<TensorPart>& parts, const Layout& layout,
+                     Signature* to) {
   const auto print = [&](size_t used, const char* format, auto... values) {
     const size_t room = kSignatureBytes - used;
     const int length = std::snprintf(to->text + used, room, format, values...);
     return used + std::min(static_cast<size_t>(length), room - 1);
   };
-  size_t used = print(0, "\"%.150s\" of %zu tensors (", tag.c_str(), pieces.size());
+  size_t used = print(0, "\"%.150s\" of %zu tensors (", tag.c_str(), parts.size());
   for (int type = 0; type < kElementTypes; ++type) {
     const long long elements = layout.sections[type].bytes() / kElementBytes[type];
     if (elements > 0) used = print(used, "%s*%lld ", kElementNames[type], elements);
   }
-  print(used, "#%016llx)", hash_of(tag, pieces));
+  print(used, "#%016llx)", hash_of(tag, parts));
 }
 
 std::string difference(const Signature* signatures, int size) {
   for (int rank = 1; rank < size; ++rank) {
     if (quote(signatures[rank]) == quote(signatures[0])) continue;
-    return "rank=0 runs " + quote(signatures[0]) + ", rank=" + std::to_string(rank) + " runs " + quote(signatures[rank]);
+    const std::string theirs = ", rank=" + std::to_string(rank) + " runs " + quote(signatures[rank]);
+    return "rank=0 runs " + quote(signatures[0]) + theirs;
   }
   return "";
 }

@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "flat_message.h"
 #include "shared_memory.h"
-#include "stream.h"
 
 namespace kungfu {
 
 // Writes tag, tensors, elements by type, and a hash of the tag and of every tensor's type and length.
-void write_signature(const std::string& tag, const std::vector<Piece>& pieces, const Layout& layout, Signature* to);
+void write_signature(const std::string& tag, const std::vector<TensorPart>& parts, const Layout& layout, Signature* to);
 
 // Empty when all ranks run the same message, else which two differ, and how.
 std::string difference(const Signature* signatures, int size);

@@ -18,8 +18,8 @@ constexpr int64_t kAheadBytes = 4096;
 constexpr int64_t kBytesWorthAThread = 8 << 20;  // half a millisecond
 constexpr int64_t kMostThreads = 4;
 
-// Numbers without a pattern, all different, else a lane would not tell its two factors apart: the fractions of the square
-// roots of the first nine primes.
+// Numbers without a pattern, all different, else a lane would not tell its two factors apart: the fractions of the
+// square roots of the first nine primes.
 constexpr uint64_t kKeys[kLanes] = {0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1};
 constexpr uint64_t kSeeds[kLanes] = {0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179};
 constexpr uint64_t kEnd = 0xcbbb9d5dc1059ed8;
@@ -53,6 +53,7 @@ uint64_t block_digest(const char* memory, int64_t bytes) {
     __builtin_prefetch(memory + at + kAheadBytes);  // may lie beyond the end: that is no access
     lanes.turn(memory + at);
   }
+  // The last bytes that fill no turn, padded with zeros; the length, folded below, tells them from real zeros.
   char rest[kTurnBytes] = {};
   if (bytes > at) std::memcpy(rest, memory + at, bytes - at);
   lanes.turn(rest);

@@ -5,7 +5,8 @@
 
 namespace kungfu {
 
-Extents::Extents(const int64_t* table, int64_t count) : extents_(reinterpret_cast<const Extent*>(table)), starts_(1, 0) {
+Extents::Extents(const int64_t* table, int64_t count)
+    : extents_(reinterpret_cast<const Extent*>(table)), starts_(1, 0) {
   for (int64_t i = 0; i < count; ++i) starts_.push_back(starts_.back() + extents_[i].bytes);
 }
 
@@ -14,6 +15,7 @@ void Extents::walk(int64_t start, int64_t bytes, Copy copy) const {
   const int64_t stop = std::min(start + bytes, starts_.back());
   size_t next = std::upper_bound(starts_.begin(), starts_.end(), start) - starts_.begin() - 1;
   for (int64_t at = start; at < stop; ++next) {
+    // What of the range lies in this variable; nothing of it in an empty one.
     const int64_t end = std::min(stop, starts_[next + 1]);
     if (end > at) copy(extents_[next].data() + (at - starts_[next]), at - start, end - at);
     at = std::max(at, end);

@@ -7,7 +7,7 @@
 
 namespace kungfu {
 
-// One variable's memory, as Python and the op below write it down: two int64.
+// One variable's memory, as Python and the op KungfuBuffers write it down: two int64.
 struct Extent {
   int64_t address;
   int64_t bytes;

@@ -1,6 +1,6 @@
-// What Python calls through ctypes, for the state. A `table` has a row of address and bytes for each of `count` variables.
+// What Python calls through ctypes, for the state. A `table` has a row of address and bytes per variable, `count` rows.
 
-#include "carry.h"
+#include "transfer.h"
 #include "digest.h"
 #include "extents.h"
 
@@ -11,18 +11,20 @@ void kungfu_digest(const int64_t* table, int64_t count, uint64_t* digests) {
   kungfu::digest(reinterpret_cast<const kungfu::Extent*>(table), count, digests);
 }
 
-// The bytes of the memory that a giver and a taker share.
-int64_t kungfu_carry_bytes() { return kungfu::kCarryBlocks * kungfu::kCarryBlockBytes; }
+// The bytes of the memory that a sender and a receiver share.
+int64_t kungfu_transfer_ring_bytes() { return kungfu::kTransferBlocks * kungfu::kTransferBlockBytes; }
 
-// See carry.h; gives a `Carried`.
-int kungfu_give(const int64_t* table, int64_t count, int64_t start, int64_t stop, int ring_fd, int socket, double wait_s,
-                int64_t* done) {
-  return static_cast<int>(kungfu::give(kungfu::Extents(table, count), {start, stop}, {ring_fd, socket, wait_s}, done));
+// See transfer.h; gives a `TransferOutcome`.
+int kungfu_send_range(const int64_t* table, int64_t count, int64_t start, int64_t stop, int ring_fd, int socket,
+                      double wait_s, int64_t* done) {
+  const kungfu::Extents state(table, count);
+  return static_cast<int>(kungfu::send_range(state, {start, stop}, {ring_fd, socket, wait_s}, done));
 }
 
-int kungfu_take(const int64_t* table, int64_t count, int64_t start, int64_t stop, int ring_fd, int socket, double wait_s,
-                int64_t* done) {
-  return static_cast<int>(kungfu::take(kungfu::Extents(table, count), {start, stop}, {ring_fd, socket, wait_s}, done));
+int kungfu_receive_range(const int64_t* table, int64_t count, int64_t start, int64_t stop, int ring_fd, int socket,
+                         double wait_s, int64_t* done) {
+  const kungfu::Extents state(table, count);
+  return static_cast<int>(kungfu::receive_range(state, {start, stop}, {ring_fd, socket, wait_s}, done));
 }
 
 }  // extern "C"

@@ -76,8 +76,8 @@ def take(
         if not on_open(lambda: _hang_up(connection)):
             return
         library = load_state()
-        ring = _asked(connection, part, place, library.kungfu_carry_bytes())
-        outcome, done = _carried(library.kungfu_take, buffers, part, connection, ring, place)
+        ring = _asked(connection, part, place, library.kungfu_transfer_ring_bytes())
+        outcome, done = _carried(library.kungfu_receive_range, buffers, part, connection, ring, place)
     _raise(outcome, named(part), f"{done} of {part.stop - part.start} bytes came", place)
 
 
@@ -135,13 +135,13 @@ def _give(connection: socket.socket, buffers: Buffers, place: Place) -> None:
     if not 0 <= part.start <= part.stop <= buffers.total_bytes:
         raise PeerFailure(f"rank {rank} asked for bytes {part.start} to {part.stop} of {buffers.total_bytes}")
     library = load_state()
-    ring = memfd.make(library.kungfu_carry_bytes())
+    ring = memfd.make(library.kungfu_transfer_ring_bytes())
     try:
         memfd.send(connection, descriptor=ring, rank=rank)
     except PeerFailure:
         os.close(ring)
         raise
-    outcome, done = _carried(library.kungfu_give, buffers, part, connection, ring, place)
+    outcome, done = _carried(library.kungfu_send_range, buffers, part, connection, ring, place)
     what = f"rank {rank}, taking bytes {part.start} to {part.stop} of the state"
     _raise(outcome, what, f"it has {done} of {part.stop - part.start} bytes", place)
 

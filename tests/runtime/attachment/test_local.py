@@ -33,7 +33,7 @@ Act = Callable[[int, LocalAttachment], Any]
 
 
 @contextmanager
-def crew(size: int, *, deadline_s: float = 10.0) -> Iterator[Callable[[Act], list[Any]]]:
+def open_peers(size: int, *, deadline_s: float = 10.0) -> Iterator[Callable[[Act], list[Any]]]:
     """Opens ``size`` peers; what it gives runs a function of rank and attachment on all of them at once.
 
     The function's result, or the error it raised, is given for each rank.
@@ -102,7 +102,7 @@ scales = st.sampled_from([1.0, 0.0, 0.5, 1 / 3, 1e-6, 3e4])
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 def test_sums_are_bit_for_bit_the_left_fold_in_rank_order(size: int) -> None:
-    with crew(size) as run:
+    with open_peers(size) as run:
 
         @settings(max_examples=40, deadline=None)
         @given(kinds=lists, by_rank=st.lists(scales, min_size=size, max_size=size), seed=st.integers(0, 2**32))
@@ -123,13 +123,13 @@ def test_sums_are_bit_for_bit_the_left_fold_in_rank_order(size: int) -> None:
 
 def test_many_small_tensors_and_one_of_several_blocks_travel_together() -> None:
     small, large = [np.full((i % 7,), i, np.float32) for i in range(500)], np.arange(1_000_000, dtype=np.float64)
-    with crew(2) as run:
+    with open_peers(2) as run:
         for sums in run(lambda rank, peer: reduce(peer, [*small, large])):
             assert all(np.array_equal(total, 2 * value) for total, value in zip(sums, [*small, large], strict=True))
 
 
 def test_an_empty_message_still_meets() -> None:
-    with crew(2) as run:
+    with open_peers(2) as run:
         for sums in run(lambda rank, peer: reduce(peer, [np.zeros((0, 3), np.float32)])):
             assert sums[0].shape == (0, 3)
 
@@ -137,7 +137,7 @@ def test_an_empty_message_still_meets() -> None:
 def test_a_peer_without_samples_contributes_zeros_even_for_nan_but_its_last_tensor_counts() -> None:
     trained = [np.array([7.0, 8.0], np.float32), np.array([3], np.int32), np.array([5.0], np.float32)]
     without = [np.array([np.nan, np.inf], np.float32), np.array([4], np.int32), np.array([6.0], np.float32)]
-    with crew(2) as run:
+    with open_peers(2) as run:
         for sums in run(lambda rank, peer: reduce(peer, (trained, without)[rank], prescale=1.0 - rank)):
             assert [total.tolist() for total in sums] == [[7.0, 8.0], [7], [11.0]]
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_reduced_is_refused(values: list, message: str) -> None:
 def test_peers_that_run_different_messages_are_told_which(other: tuple[str, list[float]]) -> None:
     calls = [("first", [1.0, 2.0]), other]
     said = [f'rank={rank} runs "{tag}" of {len(values)} tensors (float32*' for rank, (tag, values) in enumerate(calls)]
-    with crew(2) as run:
+    with open_peers(2) as run:
         for failure in run(lambda rank, peer: reduce(peer, calls[rank][1], tag=calls[rank][0])):
             assert isinstance(failure, tf.errors.InternalError)
             assert "kungfu: peers differ: " + said[0] in failure.message
@@ -201,13 +201,13 @@ def test_peers_that_run_different_messages_are_told_which(other: tuple[str, list
 
 def test_equal_totals_in_another_order_are_a_difference_too() -> None:
     values = [np.zeros(2, np.float32), np.zeros(3, np.float32)]
-    with crew(2) as run:
+    with open_peers(2) as run:
         for failure in run(lambda rank, peer: reduce(peer, values[:: 1 - 2 * rank])):
             assert isinstance(failure, tf.errors.InternalError)
 
 
 def test_the_deadline_names_the_ranks_that_did_not_come_and_breaks_the_group_for_all() -> None:
-    with crew(4, deadline_s=0.3) as run:
+    with open_peers(4, deadline_s=0.3) as run:
         failures = run(lambda rank, peer: reduce(peer, [1.0]) if rank % 2 == 0 else None)
         expected = "kungfu: waited 0.3 s in gradients for rank=1,rank=3"
         assert all(isinstance(failures[rank], tf.errors.DeadlineExceededError) for rank in (0, 2))
@@ -222,7 +222,7 @@ def test_the_deadline_names_the_ranks_that_did_not_come_and_breaks_the_group_for
 
 
 def test_a_deadline_that_is_set_while_somebody_waits_holds_for_that_wait() -> None:
-    with crew(2, deadline_s=60.0) as run:
+    with open_peers(2, deadline_s=60.0) as run:
 
         def shorten(rank: int, peer: LocalAttachment) -> Any:
             if rank == 1:
@@ -238,7 +238,7 @@ def test_a_deadline_that_is_set_while_somebody_waits_holds_for_that_wait() -> No
 
 
 def test_a_wait_that_lasts_is_told_once_by_the_lowest_rank_that_waits_and_goes_on() -> None:
-    with crew(4, deadline_s=8.0) as run:  # told after a quarter of the deadline
+    with open_peers(4, deadline_s=8.0) as run:  # told after a quarter of the deadline
         came = threading.Event()
 
         def wait_for_two(rank: int, peer: LocalAttachment) -> Any:
@@ -271,7 +271,7 @@ def test_a_closed_attachment_has_no_deadline_and_waits_for_nobody() -> None:
 
 
 def test_a_peer_that_closes_is_named_to_those_that_wait_for_it() -> None:
-    with crew(3) as run:
+    with open_peers(3) as run:
         failures = run(lambda rank, peer: peer.close() if rank == 1 else reduce(peer, [1.0]))
         for rank in (0, 2):
             assert isinstance(failures[rank], tf.errors.UnavailableError)
@@ -284,7 +284,7 @@ def test_a_peer_that_closes_is_named_to_those_that_wait_for_it() -> None:
 
 
 def test_closing_ends_an_all_reduce_of_this_peer() -> None:
-    with crew(2) as run:
+    with open_peers(2) as run:
 
         def wait_alone(rank: int, peer: LocalAttachment) -> Any:
             if rank == 1:
@@ -304,7 +304,7 @@ def test_closing_ends_an_all_reduce_of_this_peer() -> None:
 
 
 def test_a_new_view_and_one_of_a_single_peer_know_nothing_of_the_failure_before() -> None:
-    with crew(2) as run:
+    with open_peers(2) as run:
         run(lambda rank, peer: peer.close() if rank else reduce(peer, [1.0]))
         shared = {"job": JOB, "view": next(_views), "deadline_s": 10.0, "secret": b"s", "addresses": ()}
 
@@ -327,12 +327,12 @@ def test_a_new_view_and_one_of_a_single_peer_know_nothing_of_the_failure_before(
 
 def test_a_new_view_works_under_the_same_trace_after_an_error() -> None:
     traced = {rank: tf.function(reducer(rank)) for rank in range(2)}
-    with crew(2) as run:
+    with open_peers(2) as run:
         assert [float(total) for total in run(lambda rank, peer: traced[rank](2.0))] == [4.0, 4.0]
         run(lambda rank, peer: peer.close() if rank else None)
         assert isinstance(run(lambda rank, peer: None if rank else traced[0](2.0))[0], tf.errors.UnavailableError)
     assert float(traced[0](2.0)) == 2.0
-    with crew(2) as run:
+    with open_peers(2) as run:
         assert [float(total) for total in run(lambda rank, peer: traced[rank](2.0))] == [4.0, 4.0]
     assert all(function.experimental_get_tracing_count() == 1 for function in traced.values())
 
@@ -374,7 +374,7 @@ def test_all_reduces_that_share_an_order_run_in_program_order(step: Callable[[Lo
             return traced(peer).numpy().tolist()
         return [reduce(peer, [[1.0, 1.0]], tag="first")[0].tolist(), reduce(peer, [[1.0]], tag="second")[0].tolist()]
 
-    with crew(2) as run:
+    with open_peers(2) as run:
         for _ in range(3):
             assert run(act) == [[2.0], [[2.0, 2.0], [2.0]]]
 
@@ -384,11 +384,11 @@ def test_nothing_is_left_of_a_closed_group() -> None:
         mappings = Path("/proc/self/maps").read_text().count("memfd:kungfu")
         return mappings, len(os.listdir("/proc/self/fd"))
 
-    with crew(2) as run:
+    with open_peers(2) as run:
         run(lambda rank, peer: reduce(peer, [1.0]))
     mappings, descriptors = held()
     assert mappings == 0
-    with crew(3) as run:
+    with open_peers(3) as run:
         run(lambda rank, peer: reduce(peer, [1.0]))
         assert held()[0] == 3
     assert held() == (0, descriptors)

@@ -162,7 +162,7 @@ def shake_hands(connection: socket.socket) -> int:
     """What an honest giver does up to the first block; gives the ring."""
     handshake.answer(connection, me=handshake.Membership(JOB, 2, 0, 2, bytes.fromhex(SECRET)))
     handshake.receive(connection, 16)
-    ring = memfd.make(load_state().kungfu_carry_bytes())
+    ring = memfd.make(load_state().kungfu_transfer_ring_bytes())
     memfd.send(connection, descriptor=ring, rank=1)
     return ring
 
@@ -281,7 +281,7 @@ def take_a_block_and_hang_up() -> None:
         connection.settimeout(5.0)
         handshake.call(connection, me=handshake.Membership(JOB, 2, 1, 2, bytes.fromhex(SECRET)), listener=0)
         connection.sendall((0).to_bytes(8, "big") + len(CONTENT).to_bytes(8, "big"))
-        os.close(memfd.receive(connection, bytes_=load_state().kungfu_carry_bytes(), deadline_s=5.0, rank=0))
+        os.close(memfd.receive(connection, bytes_=load_state().kungfu_transfer_ring_bytes(), deadline_s=5.0, rank=0))
         handshake.receive(connection, 4)
         connection.sendall(b"\1")
 

@@ -1,4 +1,4 @@
-#include "heart.h"
+#include "heartbeat.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -12,7 +12,7 @@ namespace {
 constexpr long kBeatNs = 200'000'000;
 constexpr double kBeatS = 0.2;
 
-// Starts a thread to which no signal of the process is delivered: they are for the program's own.
+// Starts a thread to which no signal of the process is delivered: signals are for the program's own threads.
 template <typename Run>
 std::thread without_signals(Run run) {
   sigset_t all, before;
@@ -26,10 +26,10 @@ std::thread without_signals(Run run) {
 
 }  // namespace
 
-Heart::Heart(const SharedMemory& memory, int rank, int size)
+Heartbeat::Heartbeat(const SharedMemory& memory, int rank, int size)
     : memory_(memory), rank_(rank), size_(size), process_(getpid()), thread_(without_signals([this] { run(); })) {}
 
-Heart::~Heart() {
+Heartbeat::~Heartbeat() {
   if (process_ != getpid()) {  // a forked child has no such thread, and it could not be joined
     thread_.detach();
     return;
@@ -39,20 +39,21 @@ Heart::~Heart() {
   thread_.join();
 }
 
-double Heart::silent_s(int rank) const { return missed_[rank].load(std::memory_order_relaxed) * kBeatS; }
+double Heartbeat::silent_s(int rank) const { return missed_[rank].load(std::memory_order_relaxed) * kBeatS; }
 
-void Heart::run() {
+void Heartbeat::run() {
   while (stopping_.load() == 0) {
     memory_.header().progress[rank_].beat.fetch_add(1, std::memory_order_relaxed);
-    sleep_on(&stopping_, 0, kBeatNs);
+    sleep_on(&stopping_, 0, kBeatNs);  // returns at once when the destructor stops the thread
     for (int rank = 0; rank < size_; ++rank) {
-      if (rank != rank_) look(rank);
+      if (rank != rank_) check(rank);
     }
   }
 }
 
-void Heart::look(int rank) {
+void Heartbeat::check(int rank) {
   const uint32_t beat = memory_.header().progress[rank].beat.load(std::memory_order_relaxed);
+  // The same count as at the last beat of this rank: one beat missed. Any other count: the process runs.
   missed_[rank].store(beat == seen_[rank] ? missed_[rank].load(std::memory_order_relaxed) + 1 : 0);
   seen_[rank] = beat;
 }

@@ -1,4 +1,4 @@
-#include "links.h"
+#include "peer_sockets.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -6,7 +6,7 @@
 
 namespace kungfu {
 
-Links::Links(const int* sockets, int size) {
+PeerSockets::PeerSockets(const int* sockets, int size) {
   for (int rank = 0; rank < size; ++rank) {
     const int copy = sockets[rank] < 0 ? -1 : fcntl(sockets[rank], F_DUPFD_CLOEXEC, 0);
     if (sockets[rank] >= 0 && copy < 0) complete_ = false;
@@ -14,20 +14,22 @@ Links::Links(const int* sockets, int size) {
   }
 }
 
-Links::~Links() {
+PeerSockets::~PeerSockets() {
   for (const pollfd& socket : sockets_) {
     if (socket.fd >= 0) close(socket.fd);
   }
 }
 
-void Links::look() {
+void PeerSockets::poll_all() {
   for (pollfd& socket : sockets_) socket.revents = 0;
   poll(sockets_.data(), sockets_.size(), 0);
 }
 
-bool Links::closed(int rank) const { return (sockets_[rank].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0; }
+bool PeerSockets::closed(int rank) const {
+  return (sockets_[rank].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
 
-void Links::shut_down() {
+void PeerSockets::shut_down() {
   for (const pollfd& socket : sockets_) {
     if (socket.fd >= 0) shutdown(socket.fd, SHUT_RDWR);
   }

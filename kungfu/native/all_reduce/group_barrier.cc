@@ -1,0 +1,221 @@
+#include "group_barrier.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "futex.h"
+
+namespace kungfu {
+namespace {
+
+constexpr long kSleepNs = 20'000'000;
+
+// A turn takes some tens of cycles. Where every rank has a core, the others are about to arrive; where ranks outnumber
+// cores, spinning only keeps the awaited rank off its core.
+constexpr int kSpinsWithCores = 2000;
+constexpr int kSpinsWithoutCores = 20;
+
+constexpr uint32_t kWhole = 0, kWriting = 1, kBroken = 2;
+
+// A wait is noted after a part of its deadline, but neither at once nor when no user looks any more.
+constexpr double kNotedAfter = 0.25, kNotedAfterLeastS = 2.0, kNotedAfterMostS = 15.0;
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+int cores() {
+  cpu_set_t allowed;
+  return sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+}
+
+std::string in_seconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f s", seconds);
+  return text;
+}
+
+}  // namespace
+
+GroupBarrier::GroupBarrier(const SharedMemory& memory, const int* sockets, const Member& me)
+    : memory_(memory),
+      sockets_(sockets, me.size),
+      me_(me),
+      spins_(cores() >= me.size ? kSpinsWithCores : kSpinsWithoutCores),
+      heartbeat_(memory.mapped() ? std::make_unique<Heartbeat>(memory, me.rank, me.size) : nullptr),
+      deadline_s_(me.deadline_s) {}
+
+MaybeFailure GroupBarrier::arrive_and_wait(const std::string& tag) {
+  Progress& own = memory_.header().progress[me_.rank];
+  own.phase.store(++phase_, std::memory_order_seq_cst);
+  // A rank that went to sleep on the old phase has counted itself first: one of us sees the other.
+  if (own.sleepers.load(std::memory_order_seq_cst) > 0) wake_all_on(&own.phase);
+  const Clock::time_point started = Clock::now();
+  for (int rank = 0; rank < me_.size; ++rank) {
+    if (rank == me_.rank) continue;
+    // One start for all ranks: the deadline is that of the whole barrier.
+    if (MaybeFailure failure = wait_for(rank, tag, started)) return failure;
+  }
+  return {};
+}
+
+bool GroupBarrier::reached(int rank) const {
+  const uint32_t theirs = memory_.header().progress[rank].phase.load(std::memory_order_acquire);
+  return static_cast<int32_t>(theirs - phase_) >= 0;  // the counter may wrap
+}
+
+bool GroupBarrier::spin(int rank) const {
+  for (int turn = 0; turn < spins_; ++turn) {
+    if (reached(rank)) return true;
+    pause();
+  }
+  return reached(rank);
+}
+
+void GroupBarrier::sleep(int rank) const {
+  Progress& theirs = memory_.header().progress[rank];
+  theirs.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const uint32_t seen = theirs.phase.load(std::memory_order_seq_cst);
+  // The rank may have arrived after the spin and before we counted ourselves as a sleeper: it would not wake us.
+  if (!reached(rank)) sleep_on(&theirs.phase, seen, kSleepNs);
+  theirs.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+MaybeFailure GroupBarrier::wait_for(int rank, const std::string& tag, Clock::time_point started) {
+  if (spin(rank)) return {};  // the usual case: all ranks arrive within microseconds
+  while (true) {
+    sleep(rank);
+    if (reached(rank)) return {};
+    if (MaybeFailure failure = check_group(tag, started)) return failure;
+  }
+}
+
+MaybeFailure GroupBarrier::check_group(const std::string& tag, Clock::time_point started) {
+  // Another rank found the cause first: report that one.
+  if (MaybeFailure failure = published_failure()) return failure;
+  // This process closes the group in another thread; the others see it leave, and nothing is published.
+  if (leaving_.load()) return Failure{FailureKind::kClosed, "the group was closed during " + tag};
+  sockets_.poll_all();
+  for (int rank = 0; rank < me_.size; ++rank) {
+    // A rank that is gone but had reached this phase is not what we wait for.
+    if (rank == me_.rank || !sockets_.closed(rank) || reached(rank)) continue;
+    // It is gone: either it said so before (left), or its process ended without a word (died).
+    const char* how = memory_.header().progress[rank].left.load() != 0 ? " left during " : " died during ";
+    return publish_failure({FailureKind::kPeerGone, "peer rank=" + std::to_string(rank) + how + tag, {rank}});
+  }
+  if (MaybeFailure failure = check_heartbeats(tag)) return failure;
+  // All awaited processes run: they are late, and may still come.
+  const double waited_s = std::chrono::duration<double>(Clock::now() - started).count();
+  const double deadline_s = deadline_s_.load();
+  if (waited_s >= deadline_s) {
+    return publish_failure({FailureKind::kLate, late_text(tag, deadline_s), missing(), waited_s});
+  }
+  const double noted_after_s = std::clamp(kNotedAfter * deadline_s, kNotedAfterLeastS, kNotedAfterMostS);
+  if (waited_s >= noted_after_s && started != noted_) note_late(tag, started, waited_s);
+  return {};
+}
+
+MaybeFailure GroupBarrier::check_heartbeats(const std::string& tag) {
+  for (const int rank : missing()) {
+    const double silent_s = heartbeat_->silent_s(rank);
+    if (silent_s < me_.heartbeat_s) continue;
+    const std::string who = "peer rank=" + std::to_string(rank);
+    const std::string text = who + " shows no life for " + in_seconds(silent_s) + " in " + tag;
+    return publish_failure({FailureKind::kPeerGone, text, {rank}});
+  }
+  return {};
+}
+
+void GroupBarrier::note_late(const std::string& tag, Clock::time_point started, double waited_s) {
+  noted_ = started;
+  for (int rank = 0; rank < me_.rank; ++rank) {
+    if (reached(rank)) return;  // it waits too, and reports the wait
+  }
+  const std::lock_guard<std::mutex> held(late_lock_);
+  late_ = {waited_s, tag, missing()};
+}
+
+Late GroupBarrier::take_late() {
+  const std::lock_guard<std::mutex> held(late_lock_);
+  return std::exchange(late_, {});
+}
+
+std::vector<int> GroupBarrier::silent() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < me_.size; ++rank) {
+    if (rank == me_.rank || memory_.header().progress[rank].left.load() != 0) continue;  // it left: no beat is expected
+    if (heartbeat_->silent_s(rank) >= me_.heartbeat_s) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::vector<int> GroupBarrier::missing() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < me_.size; ++rank) {
+    if (rank != me_.rank && !reached(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::string GroupBarrier::late_text(const std::string& tag, double deadline_s) const {
+  std::string text = "waited " + in_seconds(deadline_s) + " in " + tag + " for ";
+  const char* comma = "";
+  for (const int rank : missing()) {
+    text += comma + ("rank=" + std::to_string(rank));
+    comma = ",";
+  }
+  return text;
+}
+
+MaybeFailure GroupBarrier::published_failure() const {
+  const SharedFailure& shared = memory_.header().failure;
+  if (shared.state.load(std::memory_order_acquire) != kBroken) return {};
+  Failure failure{static_cast<FailureKind>(shared.kind), std::string(shared.text, strnlen(shared.text, kFailureBytes))};
+  for (int rank = 0; rank < me_.size; ++rank) {
+    if (shared.at_fault[rank] != 0) failure.ranks.push_back(rank);
+  }
+  failure.waited_s = shared.waited_s;
+  return failure;
+}
+
+Failure GroupBarrier::publish_failure(const Failure& failure) {
+  SharedFailure& shared = memory_.header().failure;
+  uint32_t expected = kWhole;
+  // Only the first rank writes; it wakes the others out of their sleep, so that they need not time out.
+  if (shared.state.compare_exchange_strong(expected, kWriting)) {
+    shared.kind = static_cast<int32_t>(failure.kind);
+    shared.waited_s = failure.waited_s;
+    for (const int rank : failure.ranks) shared.at_fault[rank] = 1;
+    std::snprintf(shared.text, kFailureBytes, "%s", failure.text.c_str());
+    shared.state.store(kBroken, std::memory_order_release);
+    wake_all();
+  }
+  // Another rank may be writing its own cause at this moment: wait for that one.
+  for (int turn = 0; turn < 10'000; ++turn) {
+    if (MaybeFailure published = published_failure()) return *published;
+    pause();
+  }
+  return failure;  // the rank that was first died while it wrote
+}
+
+void GroupBarrier::wake_all() const {
+  for (int rank = 0; rank < me_.size; ++rank) {
+    wake_all_on(&memory_.header().progress[rank].phase);
+  }
+}
+
+void GroupBarrier::leave() {
+  leaving_.store(true);
+  memory_.header().progress[me_.rank].left.store(1);
+  sockets_.shut_down();
+}
+
+}  // namespace kungfu
