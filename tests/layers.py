@@ -85,7 +85,6 @@ TWINS: dict[str, str] = dict.fromkeys(
     [
         "Checkpoint",
         "Decision",
-        "Desk",
         "Entry",
         "Figures",
         "Job",

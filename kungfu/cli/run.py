@@ -18,7 +18,7 @@ from kungfu.runtime.checkpoints import find
 from kungfu.runtime.core.cluster import Budgets
 from kungfu.runtime.core.failure import EXIT_CODES
 from kungfu.runtime.core.requests.admission import Scaling
-from kungfu.runtime.settings import Deadlines, Keeping, Limits, Settings
+from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings
 
 __all__ = ["main"]
 
@@ -133,7 +133,7 @@ def _checked(given: argparse.Namespace) -> _Line:
         deadlines=deadlines,
         policy=given.policy,
         recording="steps" if given.trace_limit else "nothing",
-        keeping=replace(keeping, folder=str((given.checkpoints or folder / "checkpoints").absolute())),
+        checkpoints=replace(keeping, folder=str((given.checkpoints or folder / "checkpoints").absolute())),
         report_s=given.report_every,
     )
     budgets = Budgets(given.failures, given.preemptions)
@@ -168,14 +168,14 @@ def _deadlines(given: argparse.Namespace) -> Deadlines:
     return deadlines
 
 
-def _keeping(given: argparse.Namespace) -> Keeping:
+def _keeping(given: argparse.Namespace) -> CheckpointSettings:
     """What to resume is looked for, and looked at, before any process starts."""
     if not 1 <= given.keep <= 1000:
         raise UsageError(f"--keep {given.keep}: must be from 1 to 1000 checkpoints")
     resume = None if given.resume is None else find(given.resume)
     if given.resume is not None and resume is None:
         raise UsageError(f"--resume {given.resume}: there is no checkpoint of kungfu; give one, or a folder of them")
-    return Keeping("", given.keep, "" if resume is None else str(resume), given.peers)
+    return CheckpointSettings("", given.keep, "" if resume is None else str(resume), given.peers)
 
 
 def _check_policy(spec: str) -> None:

@@ -6,12 +6,12 @@ Importing it loads TensorFlow, by the attachments; what runs before TensorFlow i
 from kungfu.runtime.attachment.choose import make_attachment
 from kungfu.runtime.attachment.protocol import Attachment, Late
 from kungfu.runtime.checkpoints import (
-    Entry,
-    Folder,
+    CheckpointFolder,
     Manifest,
+    VariableEntry,
     find,
     has_step,
-    misfits,
+    mismatches,
     read_manifest,
     stable_names,
     write_manifest,
@@ -29,7 +29,7 @@ from kungfu.runtime.peer.barrier_result import BarrierResult, Told, ToldLater
 from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.runtime.peer.loss import Loss
 from kungfu.runtime.peer.membership import Membership
-from kungfu.runtime.settings import Deadlines, Keeping, Limits, Settings, read_settings
+from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings, read_settings
 from kungfu.runtime.state import Buffers, Gap, digests, gap_of, sampled
 from kungfu.runtime.state.variables import memory_of, overwritten
 
@@ -41,16 +41,15 @@ __all__ = [
     "Attachment",
     "BarrierResult",
     "Buffers",
+    "CheckpointFolder",
+    "CheckpointSettings",
     "Contest",
     "Deadlines",
     "Decision",
     "Description",
-    "Entry",
     "ExitReport",
     "ExternalRequest",
-    "Folder",
     "Gap",
-    "Keeping",
     "Late",
     "Leave",
     "Limits",
@@ -70,6 +69,7 @@ __all__ = [
     "Terms",
     "Told",
     "ToldLater",
+    "VariableEntry",
     "View",
     "advanced",
     "apply_settings",
@@ -83,7 +83,7 @@ __all__ = [
     "meant_size",
     "memory_of",
     "merged",
-    "misfits",
+    "mismatches",
     "overwritten",
     "plausible_wait_s",
     "read_manifest",

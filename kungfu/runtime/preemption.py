@@ -18,16 +18,16 @@ from typing import final
 
 from kungfu.errors import KungfuError
 
-__all__ = ["TAKEN_AWAY", "heed_notices"]
+__all__ = ["PREEMPTED_CODE", "on_preemption_signal"]
 
 # The exit code of a process that got a second notice: the one that a shell gives for SIGTERM.
-TAKEN_AWAY = 143
+PREEMPTED_CODE = 143
 
 _HANDLED = b"\0"  # no signal has this number
 _NOBODY = -1
 
 
-def heed_notices(on_notice: Callable[[], None]) -> Callable[[], None]:
+def on_preemption_signal(on_notice: Callable[[], None]) -> Callable[[], None]:
     """From now on the first SIGTERM calls ``on_notice``, in a thread of its own, and the second ends this process.
 
     Gives what ends that: SIGTERM ends the process again, as it did before. Nothing happens outside the main thread,
@@ -40,7 +40,7 @@ def heed_notices(on_notice: Callable[[], None]) -> Callable[[], None]:
         return _nothing
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return _nothing
-    return _Ear(on_notice).close
+    return _PreemptionSignal(on_notice).close
 
 
 def _nothing() -> None:
@@ -48,7 +48,7 @@ def _nothing() -> None:
 
 
 @final
-class _Ear:
+class _PreemptionSignal:
     def __init__(self, on_notice: Callable[[], None]) -> None:
         self._on_notice, self._over = on_notice, False
         self._heard, self._told = socket.socketpair()
@@ -100,7 +100,7 @@ class _Ear:
 
     def _heed(self, nth: int) -> None:
         if nth > 1 or self._over:
-            os._exit(TAKEN_AWAY)
+            os._exit(PREEMPTED_CODE)
         threading.Thread(target=self._pass_on, name="kungfu-notice-passing", daemon=True).start()
 
     def _pass_on(self) -> None:

@@ -49,7 +49,7 @@ class Deadlines:
 
 
 @dataclass(frozen=True)
-class Keeping:
+class CheckpointSettings:
     """Checkpoints: the ``folder`` for those that name none, of which the newest ``keep`` stay; what to ``resume``.
 
     ``founders`` is how many peers begin the job; 0 for a peer that joins later, and takes its state from the others.
@@ -77,7 +77,7 @@ class Settings:
     deadlines: Deadlines
     policy: str = ""
     recording: Literal["steps", "nothing"] = "steps"
-    keeping: Keeping = Keeping()
+    checkpoints: CheckpointSettings = CheckpointSettings()
     report_s: float = 2.0
 
     @property
@@ -102,7 +102,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings | No
         fields = json.loads(text)
         fields["limits"] = Limits(**fields["limits"])
         fields["deadlines"] = Deadlines(**fields["deadlines"])
-        fields["keeping"] = Keeping(**fields["keeping"])
+        fields["checkpoints"] = CheckpointSettings(**fields["checkpoints"])
         return Settings(**fields)
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(

@@ -22,9 +22,9 @@ from kungfu.policy_definition.policy_path import load_policy
 from kungfu.runtime.api import (
     Alone,
     Attachment,
+    CheckpointSettings,
     Deadlines,
     ExitReport,
-    Keeping,
     Limits,
     Membership,
     Settings,
@@ -84,7 +84,7 @@ def attach(
     attachment = _attachment(settings, deadlines)
     state = _state(model, optimizers, ledger, program)
     if settings is not None:  # a program that runs alone draws what it would draw without kungfu
-        seed = seed if settings.keeping.founders else seed_of_joiner(seed, job=settings.job)
+        seed = seed if settings.checkpoints.founders else seed_of_joiner(seed, job=settings.job)
         plant_seeds(state.classes.own, seed=seed, peer=settings.peer)
     membership = _membership(settings, attachment, ledger)
     atexit.register(membership.close)  # however the program ends, what it recorded reaches the agent first
@@ -94,7 +94,7 @@ def attach(
     equipment = Equipment(ledger, plan, state, attachment, membership, rate, limits)
     pace = Pace(deadlines, wait_at_most=attachment.wait_at_most)
     peer = settings.peer if settings else 0
-    keeping = settings.keeping if settings else Keeping()
+    keeping = settings.checkpoints if settings else CheckpointSettings()
     keeper = Keeper(Trained(model, optimizers, state, seed, peer), keeping, record=membership.record)
     barrier = Barrier(equipment, Chronicle(membership.record), keeper, pace)
     if exits is not None and isinstance(membership, Membership):

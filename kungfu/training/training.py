@@ -11,7 +11,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.runtime.api import Folder
+from kungfu.runtime.api import CheckpointFolder
 from kungfu.training.data import Feed, Remainder, batches, checked_feed
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import Averaging, average
@@ -201,7 +201,7 @@ class Training:
         """
         if not isinstance(keep, int) or keep < 1:
             raise UsageError(f"training.checkpoint(keep={keep!r}): must be an integer of at least 1")
-        folder = None if path is None else Folder(Path(path).absolute(), keep)
+        folder = None if path is None else CheckpointFolder(Path(path).absolute(), keep)
         self._loop.barrier.checkpoint(Request("training.checkpoint", folder))
 
     def resume(self, path: str | os.PathLike[str]) -> Path | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.runtime.preemption import TAKEN_AWAY, heed_notices
+from kungfu.runtime.preemption import PREEMPTED_CODE, on_preemption_signal
 
 DEADLINE_S = 30.0
 
@@ -47,7 +47,7 @@ def test_the_first_is_heard_while_the_main_thread_is_in_a_long_call_and_the_seco
         assert said(process) == "noticed"
         assert time.monotonic() - sent < 5.0
         process.terminate()
-        assert process.wait(DEADLINE_S) == TAKEN_AWAY
+        assert process.wait(DEADLINE_S) == PREEMPTED_CODE
 
 
 @pytest.mark.parametrize("how", ["own-handler", "later-handler", "ignored"])
@@ -75,7 +75,7 @@ def test_a_forked_child_is_ended_by_the_signal_and_its_parent_hears_nothing() ->
         assert said(process) == "noticed"
 
 
-@pytest.mark.parametrize(("how", "code"), [("closed", -signal.SIGTERM), ("closed-in-thread", TAKEN_AWAY)])
+@pytest.mark.parametrize(("how", "code"), [("closed", -signal.SIGTERM), ("closed-in-thread", PREEMPTED_CODE)])
 def test_after_its_end_the_signal_ends_the_process(how: str, code: int) -> None:
     with program(how) as process:
         process.terminate()
@@ -90,7 +90,7 @@ def test_a_notice_that_reaches_nobody_is_told() -> None:
 
 def test_outside_the_main_thread_nothing_happens() -> None:
     before, ends = signal.getsignal(signal.SIGTERM), []
-    thread = threading.Thread(target=lambda: ends.append(heed_notices(lambda: None)))
+    thread = threading.Thread(target=lambda: ends.append(on_preemption_signal(lambda: None)))
     thread.start()
     thread.join()
     ends[0]()
@@ -107,7 +107,7 @@ def ready() -> None:
 
 def long_call() -> None:
     """In C for ever, in a lock that it holds itself: no signal ends that call, and no handler of Python's can run."""
-    heed_notices(noticed)
+    on_preemption_signal(noticed)
     lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
     lock(mutex)
     ready()
@@ -116,13 +116,13 @@ def long_call() -> None:
 
 def own_handler() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    heed_notices(noticed)
+    on_preemption_signal(noticed)
     ready()
     sys.stdin.read()
 
 
 def later_handler() -> None:
-    heed_notices(noticed)
+    on_preemption_signal(noticed)
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     ready()
     sys.stdin.read()
@@ -130,7 +130,7 @@ def later_handler() -> None:
 
 def ignored() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    heed_notices(noticed)
+    on_preemption_signal(noticed)
     ready()
     sys.stdin.read()
 
@@ -139,14 +139,14 @@ def own_descriptor() -> None:
     _, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write)
-    heed_notices(noticed)
+    on_preemption_signal(noticed)
     ready()
     sys.stdin.read()
     print("kept" if signal.set_wakeup_fd(-1) == write else "lost")
 
 
 def fork() -> None:
-    heed_notices(noticed)
+    on_preemption_signal(noticed)
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -161,7 +161,7 @@ def fork() -> None:
 
 
 def closed() -> None:
-    end = heed_notices(noticed)
+    end = on_preemption_signal(noticed)
     end()
     end()
     ready()
@@ -169,7 +169,7 @@ def closed() -> None:
 
 
 def closed_in_thread() -> None:
-    thread = threading.Thread(target=heed_notices(noticed))
+    thread = threading.Thread(target=on_preemption_signal(noticed))
     thread.start()
     thread.join()
     ready()
@@ -183,7 +183,7 @@ def failing() -> None:
         raise PeerFailure("the agent is gone")
 
     os.dup2(1, 2)
-    heed_notices(reach)
+    on_preemption_signal(reach)
     ready()
     sys.stdin.read()
 

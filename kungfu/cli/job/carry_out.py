@@ -15,7 +15,7 @@ from rich.text import Text
 from kungfu.cli.report.values import count, duration
 from kungfu.runtime.core.requests import JobRequest, StopTraining
 from kungfu.runtime.job_api.client import JobClient, JobOver, connected
-from kungfu.runtime.job_api.status import JobStatus, Progress
+from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
 __all__ = ["carried_out", "exit_code", "pursued"]
 
@@ -32,7 +32,7 @@ def carried_out(folder: Path, request: JobRequest, *, timeout_s: float, form: Li
     return exit_code(progress, timeout_s=timeout_s)
 
 
-def exit_code(progress: Progress, *, timeout_s: float) -> int:
+def exit_code(progress: RequestProgress, *, timeout_s: float) -> int:
     """0 for a request that was carried out, or was accepted where nobody wanted to wait; else 1."""
     return 0 if progress.state == "carried out" or (progress.state == "accepted" and timeout_s == 0) else 1
 
@@ -44,7 +44,7 @@ def pursued(
     timeout_s: float,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
-) -> Progress:
+) -> RequestProgress:
     """Asks, and looks again until the request is no longer under way or ``timeout_s`` seconds have gone by.
 
     On a terminal it shows what the job does meanwhile. A job that ends while it is told to stop has done so.
@@ -65,7 +65,7 @@ def pursued(
         return progress
 
 
-def _meanwhile(progress: Progress, job: JobClient) -> str:
+def _meanwhile(progress: RequestProgress, job: JobClient) -> str:
     status = job.status()
     return f"{progress.words}, {duration(progress.seconds)}: {_at_work(status)}"
 
@@ -77,7 +77,7 @@ def _at_work(status: JobStatus) -> str:
     return f"{count(where.size, 'peer')} train{step}{coming}"
 
 
-def _in_words(progress: Progress) -> str:
+def _in_words(progress: RequestProgress) -> str:
     why = f": {progress.reason}" if progress.reason else ""
     match progress.state:
         case "carried out":

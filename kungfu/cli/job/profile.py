@@ -15,7 +15,7 @@ from kungfu.cli.job.carry_out import exit_code, pursued
 from kungfu.cli.report.values import figure
 from kungfu.errors import UsageError
 from kungfu.runtime.core.requests import JobRequest, Point
-from kungfu.runtime.job_api.status import Progress
+from kungfu.runtime.job_api.status import RequestProgress
 
 __all__ = ["Measure", "efficiencies", "profiled"]
 
@@ -75,7 +75,7 @@ def efficiencies(points: Sequence[Point]) -> list[Measure]:
     ]
 
 
-def _print(progress: Progress, measures: Sequence[Measure]) -> None:
+def _print(progress: RequestProgress, measures: Sequence[Measure]) -> None:
     console = Console(highlight=False)
     if measures:
         table = Table()

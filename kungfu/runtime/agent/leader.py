@@ -135,7 +135,7 @@ class Leader:
     def _record_host(self, number: int, pid: int) -> None:
         event = {"event": "host", **self._controller.host_fields(number), "pid": pid}
         self._admissions.append(self._context.recorder.event(event, told=self._has_followers))
-        self._controller.requests.noted(event)
+        self._controller.requests.on_record(event)
 
     def _on_admission(self, requested: AdmissionRequested) -> Ending | None:
         """An agent asks to be admitted: at the start, or because its host is back."""

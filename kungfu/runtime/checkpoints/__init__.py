@@ -1,15 +1,22 @@
 """Checkpoints on disk: what each says of itself, and a folder in which one replaces the other without a gap."""
 
-from kungfu.runtime.checkpoints.folder import Folder, find, has_step, published
-from kungfu.runtime.checkpoints.manifest import Entry, Manifest, misfits, read_manifest, stable_names, write_manifest
+from kungfu.runtime.checkpoints.folder import CheckpointFolder, find, has_step, published
+from kungfu.runtime.checkpoints.manifest import (
+    Manifest,
+    VariableEntry,
+    mismatches,
+    read_manifest,
+    stable_names,
+    write_manifest,
+)
 
 __all__ = [
-    "Entry",
-    "Folder",
+    "CheckpointFolder",
     "Manifest",
+    "VariableEntry",
     "find",
     "has_step",
-    "misfits",
+    "mismatches",
     "published",
     "read_manifest",
     "stable_names",

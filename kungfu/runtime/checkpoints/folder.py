@@ -16,14 +16,14 @@ from pathlib import Path
 from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints.manifest import MANIFEST, read_manifest
 
-__all__ = ["Folder", "find", "published"]
+__all__ = ["CheckpointFolder", "find", "published"]
 
 _LATEST = "latest"
 _WRITING = ".writing-"
 
 
 @dataclass(frozen=True)
-class Folder:
+class CheckpointFolder:
     """Where checkpoints go; the newest ``keep`` of them stay."""
 
     path: Path

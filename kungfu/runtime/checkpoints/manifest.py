@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from kungfu.errors import UsageError
 from kungfu.runtime.core.terms import Ramp, Terms
 
-__all__ = ["MANIFEST", "Entry", "Manifest", "misfits", "read_manifest", "stable_names", "write_manifest"]
+__all__ = ["MANIFEST", "Manifest", "VariableEntry", "mismatches", "read_manifest", "stable_names", "write_manifest"]
 
 MANIFEST = "kungfu.json"
 _FORMAT = 1
@@ -22,7 +22,7 @@ _LASTING = ("global_batch_size", "keep", "ramp")  # of the terms; the others are
 _COUNTED = re.compile(r"_\d+(?=[/_]|$)")  # Keras numbers what has no name by what else the process has made
 
 
-class Entry(NamedTuple):
+class VariableEntry(NamedTuple):
     """A variable: its name, shape and dtype, and the CRC-32 of its bytes."""
 
     name: str
@@ -42,7 +42,7 @@ class Manifest:
     size: int
     batch: int
     terms: Terms
-    variables: tuple[Entry, ...] = ()
+    variables: tuple[VariableEntry, ...] = ()
     data: Mapping[str, int] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
 
@@ -78,15 +78,18 @@ def _parsed(fields: dict[str, Any]) -> Manifest:
     ramp = terms.pop("ramp")
     return Manifest(
         terms=Terms(**terms, ramp=None if ramp is None else Ramp(**ramp)),
-        variables=tuple(Entry(name, tuple(shape), dtype, checksum) for name, shape, dtype, checksum in variables),
+        variables=tuple(
+            VariableEntry(name, tuple(shape), dtype, checksum) for name, shape, dtype, checksum in variables
+        ),
         **fields,
     )
 
 
-def misfits(written: Sequence[Entry], here: Sequence[Entry]) -> Iterator[str]:
+def mismatches(written: Sequence[VariableEntry], here: Sequence[VariableEntry]) -> Iterator[str]:
     """What of a checkpoint does not fit the program, one sentence each; names may differ in what Keras counts.
 
-    >>> list(misfits([Entry("model/dense_4/bias", (3,), "float32")], [Entry("model/dense/bias", (2,), "float32")]))
+    >>> written = [VariableEntry("model/dense_4/bias", (3,), "float32")]
+    >>> list(mismatches(written, [VariableEntry("model/dense/bias", (2,), "float32")]))
     ['model/dense/bias is float32[2] here and float32[3] there']
     """
     there, ours = (dict(zip(stable_names([one.name for one in side]), side, strict=True)) for side in (written, here))
@@ -114,5 +117,5 @@ def stable_names(names: Iterable[str]) -> list[str]:
     return stable
 
 
-def _type(entry: Entry) -> str:
+def _type(entry: VariableEntry) -> str:
     return f"{entry.dtype}[{', '.join(map(str, entry.shape))}]"

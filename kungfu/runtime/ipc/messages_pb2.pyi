@@ -622,14 +622,14 @@ class JobStatus(_message.Message):
     TROUBLES_FIELD_NUMBER: _ClassVar[int]
     job: str
     scaling: str
-    membership: Membership
+    membership: MembershipStatus
     peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
-    figures: Figures
+    figures: JobMetrics
     request: Answer
     troubles: _containers.RepeatedCompositeFieldContainer[Trouble]
-    def __init__(self, job: _Optional[str] = ..., scaling: _Optional[str] = ..., membership: _Optional[_Union[Membership, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., figures: _Optional[_Union[Figures, _Mapping]] = ..., request: _Optional[_Union[Answer, _Mapping]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., scaling: _Optional[str] = ..., membership: _Optional[_Union[MembershipStatus, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., figures: _Optional[_Union[JobMetrics, _Mapping]] = ..., request: _Optional[_Union[Answer, _Mapping]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ...) -> None: ...
 
-class Membership(_message.Message):
+class MembershipStatus(_message.Message):
     __slots__ = ("version", "size", "target", "minimum", "maximum")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -659,7 +659,7 @@ class PeerStatus(_message.Message):
     for_s: float
     def __init__(self, id: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., for_s: _Optional[float] = ...) -> None: ...
 
-class Figures(_message.Message):
+class JobMetrics(_message.Message):
     __slots__ = ("step", "epoch", "global_batch_size", "loss", "samples_per_s")
     STEP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]

@@ -19,7 +19,7 @@ from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 __all__ = [
     "LOOK_S",
     "Channel",
-    "Lines",
+    "ChannelPool",
     "Method",
     "RpcError",
     "SecretRefused",
@@ -163,7 +163,7 @@ def connect(address: str, *, secret: str, shared: bool = True) -> Channel:
     return Channel(address, secret, _OPTIONS if shared else [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
 
 
-class Lines:
+class ChannelPool:
     """Channels to other peers that stay open: to connect takes longer than to call."""
 
     def __init__(self, *, secret: str) -> None:

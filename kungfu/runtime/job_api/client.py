@@ -14,7 +14,7 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
 from kungfu.runtime.job_api.convert import from_request, to_progress, to_status
 from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
-from kungfu.runtime.job_api.status import JobStatus, Progress
+from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
 __all__ = ["DEADLINE_S", "JobClient", "JobOver", "connected"]
 
@@ -43,11 +43,11 @@ class JobClient:
         """How the job is."""
         return to_status(self._call(self._stub.Status, pb.Inquiry()))
 
-    def ask(self, request: JobRequest) -> Progress:
+    def ask(self, request: JobRequest) -> RequestProgress:
         """Hands a request in; gives the first answer to a request of this id."""
         return to_progress(self._call(self._stub.Ask, from_request(request)))
 
-    def look(self, name: str) -> Progress:
+    def look(self, name: str) -> RequestProgress:
         """How far the request of this id is."""
         return to_progress(self._call(self._stub.Look, pb.RequestId(id=name)))
 

@@ -20,7 +20,15 @@ from kungfu.runtime.core.requests import (
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.job_api.status import Figures, JobStatus, Membership, PeerState, PeerStatus, Progress, Trouble
+from kungfu.runtime.job_api.status import (
+    JobMetrics,
+    JobStatus,
+    MembershipStatus,
+    PeerState,
+    PeerStatus,
+    RequestProgress,
+    Trouble,
+)
 
 __all__ = ["from_progress", "from_request", "from_status", "to_progress", "to_request", "to_status"]
 
@@ -89,7 +97,7 @@ def _keep(name: str) -> Keep:
     return cast(Keep, name or "global_batch_size")
 
 
-def from_progress(progress: Progress) -> pb.Answer:
+def from_progress(progress: RequestProgress) -> pb.Answer:
     return pb.Answer(
         id=progress.id,
         words=progress.words,
@@ -104,8 +112,8 @@ def from_progress(progress: Progress) -> pb.Answer:
     )
 
 
-def to_progress(message: pb.Answer) -> Progress:
-    return Progress(
+def to_progress(message: pb.Answer) -> RequestProgress:
+    return RequestProgress(
         message.id,
         message.words,
         message.state,
@@ -121,7 +129,7 @@ def from_status(status: JobStatus) -> pb.JobStatus:
     return pb.JobStatus(
         job=status.job,
         scaling=status.scaling,
-        membership=pb.Membership(
+        membership=pb.MembershipStatus(
             version=where.version,
             size=where.size,
             target=where.target,
@@ -129,7 +137,7 @@ def from_status(status: JobStatus) -> pb.JobStatus:
             maximum=where.maximum,
         ),
         peers=[_from_peer(peer) for peer in status.peers],
-        figures=pb.Figures(
+        figures=pb.JobMetrics(
             step=figures.step,
             epoch=figures.epoch,
             global_batch_size=figures.global_batch_size,
@@ -150,7 +158,7 @@ def to_status(message: pb.JobStatus) -> JobStatus:
     return JobStatus(
         message.job,
         cast(Scaling, message.scaling),
-        Membership(where.version, where.size, where.target, where.minimum, where.maximum),
+        MembershipStatus(where.version, where.size, where.target, where.minimum, where.maximum),
         tuple(_to_peer(peer) for peer in message.peers),
         _to_figures(message.figures),
         to_progress(message.request) if message.HasField("request") else None,
@@ -163,11 +171,11 @@ def _to_peer(message: pb.PeerStatus) -> PeerStatus:
     return PeerStatus(message.id, rank, message.host, message.pid, cast(PeerState, message.state), message.for_s)
 
 
-def _to_figures(message: pb.Figures) -> Figures:
+def _to_figures(message: pb.JobMetrics) -> JobMetrics:
     def known(name: str) -> bool:
         return bool(message.HasField(name))
 
-    return Figures(
+    return JobMetrics(
         message.step if known("step") else None,
         message.epoch if known("epoch") else None,
         message.global_batch_size if known("global_batch_size") else None,

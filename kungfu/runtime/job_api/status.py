@@ -11,23 +11,23 @@ from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.settings import Limits
 
 __all__ = [
-    "Figures",
+    "JobMetrics",
     "JobStatus",
-    "Membership",
+    "MembershipStatus",
     "PeerState",
     "PeerStatus",
-    "Progress",
+    "RequestProgress",
     "Trouble",
-    "membership",
+    "membership_status",
     "peer_states",
-    "progress",
+    "request_progress",
 ]
 
 PeerState = Literal["starting", "ready", "training", "leaving"]
 
 
 @dataclass(frozen=True)
-class Membership:
+class MembershipStatus:
     """The view in force (version 0 before the first), the size that the job is on its way to, and its limits."""
 
     version: int
@@ -50,7 +50,7 @@ class PeerStatus:
 
 
 @dataclass(frozen=True)
-class Figures:
+class JobMetrics:
     """Of the newest steps of the view: ``None`` for what is not known. The batch is the job's, in samples."""
 
     step: int | None = None
@@ -69,7 +69,7 @@ class Trouble:
 
 
 @dataclass(frozen=True)
-class Progress:
+class RequestProgress:
     """How far a request is, ``seconds`` after it was asked; ``points`` are those of a profile."""
 
     id: str
@@ -87,14 +87,14 @@ class JobStatus:
 
     job: str
     scaling: Scaling
-    membership: Membership
+    membership: MembershipStatus
     peers: tuple[PeerStatus, ...]
-    figures: Figures
-    request: Progress | None = None
+    figures: JobMetrics
+    request: RequestProgress | None = None
     troubles: tuple[Trouble, ...] = ()
 
 
-def membership(cluster: Cluster, limits: Limits, *, under_way: LoggedRequest | None) -> Membership:
+def membership_status(cluster: Cluster, limits: Limits, *, under_way: LoggedRequest | None) -> MembershipStatus:
     """Where the job stands and where it is going: a request under way says so, else those who are getting ready."""
     version, size = (cluster.view.version, cluster.view.size) if cluster.view else (0, 0)
     target = size + len(cluster.starting)
@@ -104,7 +104,7 @@ def membership(cluster: Cluster, limits: Limits, *, under_way: LoggedRequest | N
     elif demand is not None and cluster.view is not None:
         going = len(set(demand.peers) & set(cluster.view.ids)) if demand.kind == "leave" else 0
         target = target if demand.kind in ("checkpoint", "stop") else size - going
-    return Membership(version, size, target, limits.minimum, limits.maximum)
+    return MembershipStatus(version, size, target, limits.minimum, limits.maximum)
 
 
 def peer_states(cluster: Cluster) -> dict[int, PeerState]:
@@ -120,9 +120,9 @@ def _state(cluster: Cluster, peer: int, *, member: bool) -> PeerState:
     return "training" if member else "leaving"
 
 
-def progress(entry: LoggedRequest, *, answer: Answer, now: float) -> Progress:
+def request_progress(entry: LoggedRequest, *, answer: Answer, now: float) -> RequestProgress:
     """An answer to a request, as the one who asked hears it."""
-    return Progress(
+    return RequestProgress(
         entry.request.id,
         in_words(entry.request.action),
         answer.state,

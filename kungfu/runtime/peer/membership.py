@@ -35,7 +35,7 @@ from kungfu.runtime.peer.rendezvous.assembly import Assembly
 from kungfu.runtime.peer.rendezvous.install import Entry, Installer
 from kungfu.runtime.peer.rendezvous.likeness import turn_of
 from kungfu.runtime.peer.service import PeerService
-from kungfu.runtime.preemption import heed_notices
+from kungfu.runtime.preemption import on_preemption_signal
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.state import ReplicatedState
 
@@ -61,8 +61,8 @@ class Membership:
         self._deadline_s = settings.deadlines.wait_s
         self._service = PeerService(deadline_s=self._deadline_s, on_offer=on_offer, rendezvous=attachment.prepare)
         self._server, self._agency = _started(settings, self._service)
-        self._lines = rpc.Lines(secret=settings.secret)
-        means = settings, attachment, self._service, self._agency, self._lines
+        self._channels = rpc.ChannelPool(secret=settings.secret)
+        means = settings, attachment, self._service, self._agency, self._channels
         self._installer = Installer(*means, clock)
         self._assembly = Assembly(*means, self._installer.in_vain)
         self._standing: Standing | None = None
@@ -71,7 +71,7 @@ class Membership:
         self._holds = False
         # A program that ends withdraws in one thread and closes in another; two that unplug Horovod wait for ever.
         self._unplugging = threading.Lock()
-        self._heed_no_more: Callable[[], None] | None = None
+        self._ignore_preemption: Callable[[], None] | None = None
 
     @property
     def view(self) -> View:
@@ -97,7 +97,7 @@ class Membership:
         self._agency.ready(Identity(description.digest, machine))
         self._attachment.close()
         passage = self._admitted(state, self._entry, None, None)
-        self._heed_no_more = heed_notices(lambda: self._agency.notify("SIGTERM"))
+        self._ignore_preemption = on_preemption_signal(lambda: self._agency.notify("SIGTERM"))
         return passage
 
     def survive(self, state: ReplicatedState, loss: Loss, *, adjust: Adjust = as_decided) -> BarrierResult:
@@ -176,8 +176,8 @@ class Membership:
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
         """This peer's training is over, and SIGTERM ends it as it does any program."""
-        if self._heed_no_more is not None:
-            self._heed_no_more()
+        if self._ignore_preemption is not None:
+            self._ignore_preemption()
         self._agency.finish(summary, leaving=leaving)
 
     def withdraw(self) -> None:
@@ -190,7 +190,7 @@ class Membership:
         """Leaves the job: unplugs, stops the service."""
         with self._unplugging:
             self._attachment.close()
-        self._lines.keep([])
+        self._channels.keep([])
         self._agency.close()
         self._server.stop()
 
@@ -324,7 +324,7 @@ class Membership:
         what = f"rank 0 (peer {leader.id}), about to lead view {entry.view.version}"
         in_vain = partial(self._installer.in_vain, entry.view)
         carry, demand = (
-            PeerServiceStub(self._lines.to(leader.address)).Carry,
+            PeerServiceStub(self._channels.to(leader.address)).Carry,
             ExternalRequest("stop", "a barrier before a loss"),
         )
         rpc.call_unless(in_vain, carry, from_demand(demand), deadline_s=self._deadline_s, what=what)

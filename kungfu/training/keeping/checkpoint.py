@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.runtime.api import Entry, Manifest, stable_names, write_manifest
+from kungfu.runtime.api import Manifest, VariableEntry, stable_names, write_manifest
 from kungfu.training.graph.state import StateClasses
 from kungfu.training.keeping.twin import Tree, bag, survey
 
@@ -62,13 +62,13 @@ class Draft:
         files = {file.name: file.stat().st_size for file in path.iterdir()}
         write_manifest(replace(manifest, variables=tuple(self._entries()), files=files), path)
 
-    def _entries(self) -> Iterator[Entry]:
+    def _entries(self) -> Iterator[VariableEntry]:
         tree = self.subject.tree
         values = {id(one): value for one, value in zip(tree.variables, self.values, strict=True) if one is not None}
         return entries({name: values[id(one)] for name, one in self.subject.named.items()})
 
 
-def entries(variables: Mapping[str, Any]) -> Iterator[Entry]:
+def entries(variables: Mapping[str, Any]) -> Iterator[VariableEntry]:
     """What a manifest says of variables, or of their values."""
     for name, one in variables.items():
-        yield Entry(name, tuple(one.shape), one.dtype.name, zlib.crc32(one.numpy().tobytes()))
+        yield VariableEntry(name, tuple(one.shape), one.dtype.name, zlib.crc32(one.numpy().tobytes()))

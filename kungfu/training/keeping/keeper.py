@@ -14,7 +14,17 @@ import tensorflow as tf
 
 from kungfu.compiler import Plan
 from kungfu.errors import UsageError
-from kungfu.runtime.api import BarrierResult, Description, Folder, Gap, Keeping, Manifest, Terms, find, has_step
+from kungfu.runtime.api import (
+    BarrierResult,
+    CheckpointFolder,
+    CheckpointSettings,
+    Description,
+    Gap,
+    Manifest,
+    Terms,
+    find,
+    has_step,
+)
 from kungfu.training.description import describe
 from kungfu.training.graph.state import StateClasses, TrainingState, plant_seeds
 from kungfu.training.graph.streams import Owned, Streams
@@ -43,14 +53,14 @@ class Request:
     """A checkpoint that was asked for, and by whom; it goes to the job's folder where none is named."""
 
     reason: str
-    folder: Folder | None = None
+    folder: CheckpointFolder | None = None
 
 
 class Keeper:
     """Registered values, hooks and checkpoints of one peer."""
 
     def __init__(
-        self, trained: Trained, settings: Keeping, *, record: Callable[[str, Mapping[str, Any]], None]
+        self, trained: Trained, settings: CheckpointSettings, *, record: Callable[[str, Mapping[str, Any]], None]
     ) -> None:
         self.registry, self.hooks = Registry(), Hooks()
         self.data: Mapping[str, int] = {}  # what the loader walks
@@ -203,9 +213,9 @@ class Keeper:
         if self._writing is not None:
             self._writing.result()
 
-    def _folder(self, request: Request) -> Folder:
+    def _folder(self, request: Request) -> CheckpointFolder:
         settings = self._settings
-        return request.folder or Folder(Path(settings.folder).absolute(), settings.keep)
+        return request.folder or CheckpointFolder(Path(settings.folder).absolute(), settings.keep)
 
     def _write(self, request: Request, manifest: Manifest, draft: Draft, held_s: float) -> None:
         """A disk that is full, or gone, does not end training: it is told."""

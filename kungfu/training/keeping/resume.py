@@ -9,7 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.runtime.api import Entry, Manifest, misfits, read_manifest
+from kungfu.runtime.api import Manifest, VariableEntry, mismatches, read_manifest
 from kungfu.training.keeping.checkpoint import STATE, Subject, entries
 
 __all__ = ["load"]
@@ -23,7 +23,7 @@ def load(path: Path, subject: Subject) -> Manifest:
     Raises ``UsageError`` that names what does not fit or cannot be read; then no variable was touched.
     """
     manifest = read_manifest(path)
-    wrong = list(misfits(manifest.variables, list(entries(subject.named))))
+    wrong = list(mismatches(manifest.variables, list(entries(subject.named))))
     if wrong:
         more = f" (and {len(wrong) - _SHOWN} more)" if len(wrong) > _SHOWN else ""
         raise UsageError(
@@ -50,7 +50,7 @@ def _check_readable(path: Path) -> None:
         ) from error
 
 
-def _check_same(path: Path, written: Sequence[Entry], read: Sequence[Entry]) -> None:
+def _check_same(path: Path, written: Sequence[VariableEntry], read: Sequence[VariableEntry]) -> None:
     for there, here in zip(written, read, strict=True):
         if there.checksum != here.checksum:
             raise UsageError(

@@ -12,21 +12,21 @@ import pytest
 from kungfu.cli.main import main
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import TrainingFinished, ViewStarted
-from kungfu.runtime.job_api.desk import Reported
 from kungfu.runtime.job_api.job_file import end_job_file
-from tests.runtime.job_api.office import Office, office, view
+from kungfu.runtime.job_api.request_handler import ReportedRecords
+from tests.runtime.job_api.served_job import ServedJob, serve_job, view
 
 ROW = {"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0}
 
 
-def demands_of(place: Office, *words: object) -> list[ExternalRequest]:
+def demands_of(place: ServedJob, *words: object) -> list[ExternalRequest]:
     """What the leader is told because of a command that does not wait."""
     place.told.clear()
     assert main([*map(str, words), str(place.folder), "--no-wait"]) == 0
     return place.told
 
 
-def served(place: Office, *after: Any) -> threading.Thread:
+def served(place: ServedJob, *after: Any) -> threading.Thread:
     """A leader that lets these events happen once it is told something."""
 
     def serve() -> None:
@@ -51,16 +51,16 @@ def test_every_command_says_its_own_to_the_leader(tmp_path: Path, capsys: pytest
         (["profile", 1, 4], ("resize", 4, ())),
         (["stop"], ("stop", 0, ())),
     ):
-        with office(tmp_path) as place:
+        with serve_job(tmp_path) as place:
             (told,) = demands_of(place, *words)
             assert (told.kind, told.size, told.peers) == demand
             assert "under way" in capsys.readouterr().out or words[0] == "profile"
 
 
 def test_a_command_waits_until_it_is_carried_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with office(tmp_path) as place:
+    with serve_job(tmp_path) as place:
         leader = served(
-            place, Reported(events=({"event": "checkpoint", "rule": "kungfu checkpoint", "path": "ckpt-4"},))
+            place, ReportedRecords(events=({"event": "checkpoint", "rule": "kungfu checkpoint", "path": "ckpt-4"},))
         )
         assert main(["checkpoint", str(tmp_path), "--id", "c"]) == 0
         leader.join(5.0)
@@ -70,7 +70,7 @@ def test_a_command_waits_until_it_is_carried_out(tmp_path: Path, capsys: pytest.
 
 
 def test_the_same_id_is_carried_out_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with office(tmp_path) as place:
+    with serve_job(tmp_path) as place:
         assert main(["resize", "2", str(tmp_path), "--id", "r"]) == 0
         assert main(["resize", "2", str(tmp_path), "--id", "r", "--json"]) == 0
         assert len(place.told) == 1
@@ -80,7 +80,7 @@ def test_the_same_id_is_carried_out_once(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_what_is_refused_is_code_1_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with office(tmp_path):
+    with serve_job(tmp_path):
         assert main(["resize", "9", str(tmp_path)]) == 1
         assert capsys.readouterr().out == (
             "resize 9: refused: a size of 9: this job takes 1 to 4 (kungfu-run --min, --max)\n"
@@ -92,7 +92,7 @@ def test_what_is_refused_is_code_1_with_its_reason(tmp_path: Path, capsys: pytes
 def test_what_is_not_carried_out_in_time_is_code_1_and_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with office(tmp_path):
+    with serve_job(tmp_path):
         assert main(["resize", "3", str(tmp_path), "--id", "r", "--timeout", "0.01"]) == 1
     assert "resize 3: under way as 'r'; the same command with --id r waits for it" in capsys.readouterr().out
 
@@ -100,7 +100,7 @@ def test_what_is_not_carried_out_in_time_is_code_1_and_goes_on(
 def test_a_job_that_ends_when_it_is_told_to_stop_has_done_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with office(tmp_path) as place:
+    with serve_job(tmp_path) as place:
         leader = served(place, TrainingFinished(0, leaving=False))
         assert main(["stop", str(tmp_path)]) == 0
         leader.join(5.0)
@@ -111,9 +111,11 @@ def test_a_job_that_ends_when_it_is_told_to_stop_has_done_so(
 
 
 def test_the_status_is_told_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with office(tmp_path) as place:
+    with serve_job(tmp_path) as place:
         place.put(
-            Reported(metrics=({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},))
+            ReportedRecords(
+                metrics=({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},)
+            )
         )
         assert main(["resize", "3", str(tmp_path), "--no-wait", "--id", "r"]) == 0
         assert main(["status", str(tmp_path)]) == 0
@@ -151,16 +153,16 @@ def test_the_newest_job_in_runs_is_taken_where_none_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "one").mkdir(parents=True)
-    with office(tmp_path / "runs" / "one"):
+    with serve_job(tmp_path / "runs" / "one"):
         assert main(["status"]) == 0
     assert "job job in runs/one" in capsys.readouterr().out
 
 
 def test_a_profile_is_printed_written_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def lines(size: int, speed: float) -> Reported:
-        return Reported(metrics=({**ROW, "size": size, "samples_per_s": speed},) * 20)
+    def lines(size: int, speed: float) -> ReportedRecords:
+        return ReportedRecords(metrics=({**ROW, "size": size, "samples_per_s": speed},) * 20)
 
-    with office(tmp_path) as place:
+    with serve_job(tmp_path) as place:
         leader = served(place, lines(2, 30.0), ViewStarted(view(4, 0)), lines(1, 20.0), ViewStarted(view(5, 0, 2)))
         assert main(["profile", "1", "2", str(tmp_path), "--steps", "5"]) == 0
         leader.join(5.0)

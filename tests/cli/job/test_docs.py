@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kungfu.cli.main import main
-from kungfu.runtime.job_api.status import Figures, JobStatus, Membership, PeerStatus, Progress, Trouble
-from tests.runtime.job_api.office import office
+from kungfu.runtime.job_api.status import JobMetrics, JobStatus, MembershipStatus, PeerStatus, RequestProgress, Trouble
+from tests.runtime.job_api.served_job import serve_job
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
 
@@ -28,7 +28,7 @@ def test_its_table_names_every_command_that_looks_at_a_job(capsys: pytest.Captur
 
 def test_it_names_every_field_of_a_status() -> None:
     named = set(re.findall(r"`(\w+)`", GUIDE))
-    kinds = (JobStatus, Membership, PeerStatus, Figures, Progress, Trouble)
+    kinds = (JobStatus, MembershipStatus, PeerStatus, JobMetrics, RequestProgress, Trouble)
     assert {one.name for kind in kinds for one in fields(kind)} <= named
 
 
@@ -38,7 +38,7 @@ def test_its_program_steers_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     folder.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     said = io.StringIO()
-    with office(folder) as place, redirect_stdout(said):
+    with serve_job(folder) as place, redirect_stdout(said):
         exec(compile(program, "commands.md", "exec"), {})
         assert [(demand.kind, demand.size) for demand in place.told] == [("resize", 2)]
     assert said.getvalue() == "accepted \ncarried out\n"

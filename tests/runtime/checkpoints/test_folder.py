@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.runtime.checkpoints import Folder, Manifest, find, has_step, published, read_manifest, write_manifest
+from kungfu.runtime.checkpoints import (
+    CheckpointFolder,
+    Manifest,
+    find,
+    has_step,
+    published,
+    read_manifest,
+    write_manifest,
+)
 from kungfu.runtime.core.terms import Terms
 
 
@@ -20,7 +28,7 @@ def writing(step: int, content: bytes = b"state"):
     return write
 
 
-def published_steps(folder: Folder) -> list[str]:
+def published_steps(folder: CheckpointFolder) -> list[str]:
     return [path.name for path in published(folder.path)]
 
 
@@ -32,7 +40,7 @@ def aged(path: Path, seconds: int) -> Path:
 
 
 def test_the_newest_stay_and_latest_names_the_last(tmp_path):
-    folder = Folder(tmp_path / "kept", keep=2)
+    folder = CheckpointFolder(tmp_path / "kept", keep=2)
     for age, step in ((30, 10), (20, 20), (10, 15)):
         aged(folder.publish(step, writing(step)), age)
     assert published_steps(folder) == ["step-00000015", "step-00000020"]
@@ -41,7 +49,7 @@ def test_the_newest_stay_and_latest_names_the_last(tmp_path):
 
 
 def test_a_step_that_comes_again_gets_a_name_of_its_own(tmp_path):
-    folder = Folder(tmp_path)
+    folder = CheckpointFolder(tmp_path)
     first = aged(folder.publish(7, writing(7, b"old")), 10)
     second = folder.publish(7, writing(7, b"new"))
     assert (first.name, second.name) == ("step-00000007", "step-00000007.2")
@@ -50,7 +58,7 @@ def test_a_step_that_comes_again_gets_a_name_of_its_own(tmp_path):
 
 
 def test_a_disk_that_fails_leaves_the_previous_one_and_nothing_else(tmp_path):
-    folder = Folder(tmp_path)
+    folder = CheckpointFolder(tmp_path)
     first = folder.publish(1, writing(1))
 
     def full(path: Path) -> None:
@@ -64,7 +72,7 @@ def test_a_disk_that_fails_leaves_the_previous_one_and_nothing_else(tmp_path):
 
 
 def test_what_a_killed_writer_left_behind_never_counts_and_is_swept_by_the_next(tmp_path):
-    folder = Folder(tmp_path)
+    folder = CheckpointFolder(tmp_path)
     first = aged(folder.publish(1, writing(1)), 10)
     left = tmp_path / ".writing-2-123"
     left.mkdir()
@@ -76,7 +84,7 @@ def test_what_a_killed_writer_left_behind_never_counts_and_is_swept_by_the_next(
 
 
 def test_a_writer_that_was_only_late_gives_nothing_a_name(tmp_path):
-    folder = Folder(tmp_path)
+    folder = CheckpointFolder(tmp_path)
 
     def overtaken(path: Path) -> None:
         writing(1)(path)
@@ -88,14 +96,14 @@ def test_a_writer_that_was_only_late_gives_nothing_a_name(tmp_path):
 
 
 def test_a_checkpoint_that_was_named_but_not_yet_pointed_to_is_found(tmp_path):
-    folder = Folder(tmp_path)
+    folder = CheckpointFolder(tmp_path)
     made = folder.publish(1, writing(1))
     (tmp_path / "latest").unlink()
     assert find(tmp_path) == made
 
 
 def test_a_damaged_one_is_refused_and_the_one_before_it_named(tmp_path):
-    folder = Folder(tmp_path)
+    folder = CheckpointFolder(tmp_path)
     first = aged(folder.publish(1, writing(1)), 10)
     second = folder.publish(2, writing(2))
     (second / "state").write_bytes(b"sta")
@@ -107,14 +115,14 @@ def test_a_damaged_one_is_refused_and_the_one_before_it_named(tmp_path):
 
 
 def test_where_no_other_is_whole_the_message_says_so(tmp_path):
-    only = Folder(tmp_path).publish(1, writing(1))
+    only = CheckpointFolder(tmp_path).publish(1, writing(1))
     (only / "kungfu.json").write_text("{")
     with pytest.raises(UsageError, match="no other is there"):
         find(tmp_path)
 
 
 def test_a_step_is_in_a_folder_if_a_whole_checkpoint_is_of_it(tmp_path):
-    folder = Folder(tmp_path)
+    folder = CheckpointFolder(tmp_path)
     assert not has_step(tmp_path, 5)
     made = folder.publish(5, writing(5))
     assert [has_step(tmp_path, step) for step in (4, 5)] == [False, True]

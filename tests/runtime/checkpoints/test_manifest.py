@@ -7,14 +7,14 @@ import json
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.runtime.checkpoints import Entry, Manifest, misfits, read_manifest, write_manifest
+from kungfu.runtime.checkpoints import Manifest, VariableEntry, mismatches, read_manifest, write_manifest
 from kungfu.runtime.core.terms import Ramp, Terms
 
 
 def test_a_manifest_is_read_as_it_was_written_but_for_terms_about_peers(tmp_path):
     ramp = Ramp(0.1, 0.2, since=40, over=4.0)
     terms = Terms(64, 32.0, target_size=5, refused_size=7, keep="global_batch_size", ramp=ramp, stopped=True)
-    entry = Entry("model/dense/kernel", (2, 3), "float32", 17)
+    entry = VariableEntry("model/dense/kernel", (2, 3), "float32", 17)
     manifest = Manifest(12, 2, 48, terms, (entry,), {"samples": 100, "seed": 3}, {"state.index": 3})
     (tmp_path / "state.index").write_text("abc")
     write_manifest(manifest, tmp_path)
@@ -44,8 +44,8 @@ def test_a_file_that_was_cut_off_is_named(tmp_path):
         read_manifest(tmp_path)
 
 
-def entries(*names: str) -> list[Entry]:
-    return [Entry(name, (2,), "float32") for name in names]
+def entries(*names: str) -> list[VariableEntry]:
+    return [VariableEntry(name, (2,), "float32") for name in names]
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def entries(*names: str) -> list[Entry]:
         (entries("optimizer/linear_dense_3_bias_v"), entries("optimizer/linear_dense_bias_v"), []),
         (entries("model/d/b"), entries("model/d/b", "model/d_1/b"), ["model/d_1/b is not in it"]),
         (
-            [Entry("model/a/bias", (3,), "float64")],
+            [VariableEntry("model/a/bias", (3,), "float64")],
             entries("model/a/bias"),
             ["model/a/bias is float32[2] here and float64[3] there"],
         ),
     ],
 )
 def test_misfits_are_told_by_name(there, here, told):
-    assert list(misfits(there, here)) == told
+    assert list(mismatches(there, here)) == told

@@ -278,16 +278,16 @@ def test_nobody_waits_for_a_connection_to_one_that_is_known_to_be_gone() -> None
 
 
 def test_a_line_stays_open_until_it_is_not_kept() -> None:
-    lines = rpc.Lines(secret=SECRET)
+    channels = rpc.ChannelPool(secret=SECRET)
     with served() as (service, one), served() as (_, other):
-        line = lines.to(one)
+        line = channels.to(one)
         for version in (1, 2):
             message = pb.Admission(view=pb.ViewInfo(version=version))
-            rpc.call(PeerServiceStub(lines.to(one)).Admit, message, deadline_s=10.0, what="rank 1")
-        assert lines.to(one) is line
+            rpc.call(PeerServiceStub(channels.to(one)).Admit, message, deadline_s=10.0, what="rank 1")
+        assert channels.to(one) is line
         assert service.admitted == [1, 2]
-        lines.keep([other])
-        assert lines.to(one) is not line
+        channels.keep([other])
+        assert channels.to(one) is not line
         with pytest.raises(ValueError, match="closed channel"):
             PeerServiceStub(line).Admit(pb.Admission(), timeout=10.0)
-    lines.keep([])
+    channels.keep([])

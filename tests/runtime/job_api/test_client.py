@@ -17,15 +17,17 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
 from kungfu.runtime.job_api.client import JobOver, connected
-from kungfu.runtime.job_api.desk import Reported
 from kungfu.runtime.job_api.job_file import end_job_file, read_job_file, write_job_file
-from tests.runtime.job_api.office import SECRET, office, view
+from kungfu.runtime.job_api.request_handler import ReportedRecords
+from tests.runtime.job_api.served_job import SECRET, serve_job, view
 
 
 def test_the_status_tells_of_view_peers_and_the_newest_steps(tmp_path: Path) -> None:
-    with office(tmp_path) as place, connected(tmp_path) as job:
+    with serve_job(tmp_path) as place, connected(tmp_path) as job:
         place.put(
-            Reported(metrics=({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},))
+            ReportedRecords(
+                metrics=({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},)
+            )
         )
         status = job.status()
     assert (status.job, status.scaling) == ("job", "elastic")
@@ -38,7 +40,7 @@ def test_the_status_tells_of_view_peers_and_the_newest_steps(tmp_path: Path) -> 
 
 
 def test_a_request_is_taken_shown_as_under_way_and_done_when_its_view_is_in_force(tmp_path: Path) -> None:
-    with office(tmp_path) as place, connected(tmp_path) as job:
+    with serve_job(tmp_path) as place, connected(tmp_path) as job:
         assert job.ask(JobRequest("r", Resize(3))).state == "accepted"
         status = job.status()
         assert status.request is not None
@@ -55,16 +57,16 @@ def test_a_request_is_taken_shown_as_under_way_and_done_when_its_view_is_in_forc
 
 
 def test_a_refusal_says_why(tmp_path: Path) -> None:
-    with office(tmp_path) as place, connected(tmp_path) as job:
+    with serve_job(tmp_path) as place, connected(tmp_path) as job:
         assert "not in view 2" in job.ask(JobRequest("a", Resize(1), if_view=2)).reason
         assert "peer 5 is not in view 3" in job.ask(JobRequest("b", ScaleIn((5,)))).reason
         assert place.told == []
-    with office(tmp_path, scaling="inelastic"), connected(tmp_path) as job:
+    with serve_job(tmp_path, scaling="inelastic"), connected(tmp_path) as job:
         assert "inelastic" in job.ask(JobRequest("a", Resize(1))).reason
 
 
 def test_a_request_that_nobody_made_and_one_without_an_id_are_usage_errors(tmp_path: Path) -> None:
-    with office(tmp_path), connected(tmp_path) as job:
+    with serve_job(tmp_path), connected(tmp_path) as job:
         with pytest.raises(UsageError, match="has taken no request 'x'"):
             job.look("x")
         with pytest.raises(UsageError, match="has no id"):
@@ -73,7 +75,7 @@ def test_a_request_that_nobody_made_and_one_without_an_id_are_usage_errors(tmp_p
 
 @pytest.mark.parametrize("secret", ["", "5ec2e8", SECRET[:-1]])
 def test_without_the_secret_nothing_is_answered(tmp_path: Path, secret: str) -> None:
-    with office(tmp_path, secret=secret) as place, connected(tmp_path) as job:
+    with serve_job(tmp_path, secret=secret) as place, connected(tmp_path) as job:
         for ask in (job.status, lambda: job.look("r"), lambda: job.ask(JobRequest("r", Resize(3)))):
             with pytest.raises(UsageError, match="does not take the secret"):
                 ask()
@@ -81,21 +83,21 @@ def test_without_the_secret_nothing_is_answered(tmp_path: Path, secret: str) -> 
 
 
 def test_a_request_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with office(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
+    with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
         with pytest.raises(rpc.RpcError) as caught:
             JobServiceStub(channel).Ask(pb.Request(id="r", kind="explode"), timeout=5.0)
         assert "knows no request 'explode'; it knows resize, scale-out" in caught.value.details()
 
 
 def test_only_a_batch_size_can_be_kept(tmp_path: Path) -> None:
-    with office(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
+    with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
         with pytest.raises(rpc.RpcError) as caught:
             JobServiceStub(channel).Ask(pb.Request(id="r", kind="resize", keep="loss"), timeout=5.0)
         assert "'loss' cannot be kept; it is local_batch_size or global_batch_size" in caught.value.details()
 
 
 def test_a_job_that_has_ended_is_over_with_its_code_and_without_its_secret(tmp_path: Path) -> None:
-    with office(tmp_path):
+    with serve_job(tmp_path):
         end_job_file(tmp_path, code=3, now=time.time())
     assert read_job_file(tmp_path).secret == ""
     with pytest.raises(JobOver, match="the job is over; it ended with exit code 3") as caught, connected(tmp_path):
@@ -104,7 +106,7 @@ def test_a_job_that_has_ended_is_over_with_its_code_and_without_its_secret(tmp_p
 
 
 def test_a_job_that_ends_while_it_is_asked_is_over_too(tmp_path: Path) -> None:
-    with office(tmp_path):
+    with serve_job(tmp_path):
         line = connected(tmp_path)
         job = line.__enter__()
     end_job_file(tmp_path, code=0, now=time.time())
@@ -116,14 +118,14 @@ def test_a_job_that_ends_while_it_is_asked_is_over_too(tmp_path: Path) -> None:
 def test_a_job_whose_kungfu_run_was_killed_is_over_without_a_word(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait(10.0)
-    with office(tmp_path):
+    with serve_job(tmp_path):
         write_job_file(tmp_path, replace(read_job_file(tmp_path), pid=gone.pid))
     with pytest.raises(JobOver, match="ended without a word"), connected(tmp_path):
         pass
 
 
 def test_another_process_under_the_number_of_an_old_one_is_not_the_job(tmp_path: Path) -> None:
-    with office(tmp_path):
+    with serve_job(tmp_path):
         long_ago = replace(read_job_file(tmp_path), pid=os.getpid(), process="another boot 17")
         write_job_file(tmp_path, long_ago)
     with pytest.raises(JobOver, match="ended without a word"), connected(tmp_path):
@@ -131,7 +133,7 @@ def test_another_process_under_the_number_of_an_old_one_is_not_the_job(tmp_path:
 
 
 def test_an_agent_that_does_not_listen_is_lost_by_name(tmp_path: Path) -> None:
-    with office(tmp_path):
+    with serve_job(tmp_path):
         pass
     with (
         pytest.raises(PeerFailure, match=f"lost the agent of .* \\(process {os.getpid()}\\)"),

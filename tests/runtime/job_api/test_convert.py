@@ -25,7 +25,7 @@ from kungfu.runtime.job_api.convert import (
     to_request,
     to_status,
 )
-from kungfu.runtime.job_api.status import Figures, JobStatus, Membership, PeerStatus, Progress, Trouble
+from kungfu.runtime.job_api.status import JobMetrics, JobStatus, MembershipStatus, PeerStatus, RequestProgress, Trouble
 
 WHOLE, REAL, TEXT = st.integers(0, 2**40), st.floats(0.0, 1e9), st.text(max_size=9)
 KEEP = st.sampled_from(["global_batch_size", "local_batch_size"])
@@ -39,15 +39,15 @@ ACTIONS = st.one_of(
     st.just(StopTraining()),
 )
 POINTS = st.lists(st.builds(Point, WHOLE, WHOLE, WHOLE, REAL), max_size=3).map(tuple)
-PROGRESS = st.builds(Progress, TEXT, TEXT, TEXT, TEXT, WHOLE, REAL, POINTS)
+PROGRESS = st.builds(RequestProgress, TEXT, TEXT, TEXT, TEXT, WHOLE, REAL, POINTS)
 STATES = st.sampled_from(["starting", "ready", "training", "leaving"])
 PEERS = st.builds(PeerStatus, WHOLE, st.none() | WHOLE, TEXT, WHOLE, STATES, REAL)
-FIGURES = st.builds(Figures, *[st.none() | WHOLE] * 3, *[st.none() | REAL] * 2)
+FIGURES = st.builds(JobMetrics, *[st.none() | WHOLE] * 3, *[st.none() | REAL] * 2)
 STATUSES = st.builds(
     JobStatus,
     TEXT,
     st.sampled_from(["elastic", "inelastic"]),
-    st.builds(Membership, *[WHOLE] * 5),
+    st.builds(MembershipStatus, *[WHOLE] * 5),
     st.lists(PEERS, max_size=3).map(tuple),
     FIGURES,
     st.none() | PROGRESS,
@@ -61,7 +61,7 @@ def test_requests(request: JobRequest) -> None:
 
 
 @given(PROGRESS)
-def test_progress(progress: Progress) -> None:
+def test_progress(progress: RequestProgress) -> None:
     assert to_progress(pb.Answer.FromString(from_progress(progress).SerializeToString())) == progress
 
 

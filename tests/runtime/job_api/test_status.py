@@ -7,7 +7,7 @@ from kungfu.runtime.core.cluster import Cluster, Rules, Starting
 from kungfu.runtime.core.cluster.state import Processes
 from kungfu.runtime.core.requests import Answer, JobRequest, LoggedRequest, StopTraining
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.job_api.status import membership, peer_states
+from kungfu.runtime.job_api.status import membership_status, peer_states
 from kungfu.runtime.settings import Deadlines, Limits
 
 VIEW = View(4, (Peer(2, "a:2"), Peer(5, "a:5")))
@@ -18,7 +18,7 @@ LIMITS = Limits(1, 6)
 
 def target(demand: ExternalRequest) -> int:
     entry = LoggedRequest(JobRequest("r", StopTraining()), Answer("accepted"), Answer("accepted"), 0.0, 9.0, demand)
-    return membership(CLUSTER, LIMITS, under_way=entry).target
+    return membership_status(CLUSTER, LIMITS, under_way=entry).target
 
 
 def test_a_peer_is_starting_ready_training_or_leaving() -> None:
@@ -26,7 +26,7 @@ def test_a_peer_is_starting_ready_training_or_leaving() -> None:
 
 
 def test_without_a_request_the_job_goes_where_those_who_start_lead_it() -> None:
-    where = membership(CLUSTER, LIMITS, under_way=None)
+    where = membership_status(CLUSTER, LIMITS, under_way=None)
     assert (where.version, where.size, where.target, where.minimum, where.maximum) == (4, 2, 4, 1, 6)
 
 
@@ -39,4 +39,4 @@ def test_a_request_under_way_says_where_the_job_is_going() -> None:
 
 def test_before_the_first_view_there_is_no_size_yet() -> None:
     cluster = Cluster(Rules(Deadlines()), starting={0: Starting(0.0)}, processes=Processes(alive=frozenset([0])))
-    assert (membership(cluster, LIMITS, under_way=None).version, peer_states(cluster)) == (0, {0: "starting"})
+    assert (membership_status(cluster, LIMITS, under_way=None).version, peer_states(cluster)) == (0, {0: "starting"})

@@ -9,7 +9,7 @@ from kungfu.runtime.checkpoints import Manifest
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, Standing, Survived
-from kungfu.runtime.settings import Keeping
+from kungfu.runtime.settings import CheckpointSettings
 from kungfu.training.graph.state import StateClasses, TrainingState
 from kungfu.training.keeping.exchange import Together
 from kungfu.training.keeping.hooks import Hooks, Rescaled
@@ -48,7 +48,7 @@ TWO = standing(view(1, 0, 1), 1)
 )
 def test_a_hook_hears_of_each_change_as_its_peer_sees_it(passage, founders, told):
     state = TrainingState(StateClasses({}, {}, {}), on_rescaled=lambda: None)
-    keeper = Keeper(Trained(None, [], state, 0, 1), Keeping(founders=founders), record=lambda *_: None)
+    keeper = Keeper(Trained(None, [], state, 0, 1), CheckpointSettings(founders=founders), record=lambda *_: None)
     heard: list[Rescaled] = []
     keeper.hooks.add(heard.append)
     keeper.entered(passage, step=40)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import PeerFailure, UsageError
-from kungfu.runtime.checkpoints import Folder, Manifest, find, published, read_manifest, stable_names
+from kungfu.runtime.checkpoints import CheckpointFolder, Manifest, find, published, read_manifest, stable_names
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, Standing, Survived
@@ -210,7 +210,7 @@ def test_a_checkpoint_that_a_lost_rank_0_had_not_brought_to_disk_is_written_by_t
     run = regular_run()
     walked(run, until=2)
     keeper = run.training._loop.barrier.keeper
-    keeper.ask(Request("keeping", Folder(tmp_path)))
+    keeper.ask(Request("keeping", CheckpointFolder(tmp_path)))
     keeper.due = Due()
     keeper.settle(Together(1, 3, total=list), Manifest(2, 3, 6, Terms()))
     assert not keeper.wanted

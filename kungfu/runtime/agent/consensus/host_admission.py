@@ -36,7 +36,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
         "--attachment": settings.attachment,
         "--policy": settings.policy,
         "--deadline, --ready-deadline and --heartbeat": json.dumps(asdict(settings.deadlines)),
-        "--resume": settings.keeping.resume,
+        "--resume": settings.checkpoints.resume,
         "program": " ".join(job.command),
     }
 

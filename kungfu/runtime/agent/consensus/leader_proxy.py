@@ -30,7 +30,7 @@ class LeaderClient:
 
     def __init__(self, consensus: ConsensusState, hosts: Mapping[int, Host], settings: Settings) -> None:
         self._consensus, self._hosts = consensus, hosts
-        self._channels = rpc.Lines(secret=settings.secret)
+        self._channels = rpc.ChannelPool(secret=settings.secret)
 
     def call(self, stub: Callable[[Any], Any], method: str, request: Any, *, deadline_s: float) -> Any:
         """The answer of the leader.

@@ -14,8 +14,8 @@ from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.job_api.desk import Desk, Reported
-from kungfu.runtime.job_api.service import Question
+from kungfu.runtime.job_api.request_handler import ReportedRecords, RequestHandler
+from kungfu.runtime.job_api.service import Query
 
 __all__ = ["JobController"]
 
@@ -44,7 +44,7 @@ class JobController:
         self.incarnations = dict(snapshot.incarnations)
         # The last one that every follower has acknowledged, and those after it.
         self._uncommitted: tuple[Cluster, ...] = elected.uncommitted if elected else (self.cluster,)
-        self.requests = Desk(
+        self.requests = RequestHandler(
             context.settings, scaling=context.job.scaling, tell=self._tell, process_of=self._process_of,
             hosts=context.job.hosts, ledger=snapshot.ledger,
         )  # fmt: skip
@@ -61,7 +61,7 @@ class JobController:
 
     def handle(self, event: Any) -> Ending | None:
         """Handles an event of a peer, a question or a request, or a tick; returns how the job ended, if it did."""
-        if not isinstance(event, Question | Reported):
+        if not isinstance(event, Query | ReportedRecords):
             self._record_event(event)
             if (ending := self.decide(event)) is not None:
                 return ending
@@ -74,7 +74,7 @@ class JobController:
     def handle_request(self, event: Any) -> Ending | None:
         """Answers what people and schedulers ask for, and notes what came of it."""
         ledger = self.requests.ledger
-        demands = self.requests.hears(event, self.cluster, self._clock())
+        demands = self.requests.handle(event, self.cluster, self._clock())
         # A request was taken in, or has come further: no answer before the followers know of it.
         if self.requests.ledger is not ledger and (ending := self.replicate()) is not None:
             return ending
@@ -198,7 +198,7 @@ class JobController:
     def record(self, fields: dict[str, Any], *, told: bool = False) -> None:
         """Adds an event to the record; ``told``: a person shall see it."""
         self._context.recorder.event(fields, told=told)
-        self.requests.noted(fields)
+        self.requests.on_record(fields)
 
     def host_fields(self, host: int) -> dict[str, Any]:
         """A host, as events name it."""

@@ -11,7 +11,7 @@ from typing import Any
 from kungfu.runtime.agent.record.console import Console
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.job_api.desk import Reported
+from kungfu.runtime.job_api.request_handler import ReportedRecords
 
 __all__ = ["HostRecorder", "replicate_nowhere"]
 
@@ -42,7 +42,7 @@ class HostRecorder:
             self._console.event(fields)
         return records
 
-    def take(self, records: pb.Records) -> Reported:
+    def take(self, records: pb.Records) -> ReportedRecords:
         """What a peer recorded, or the leader of another host; what was taken before is not taken again."""
         told: dict[str, list[dict[str, Any]]] = {"events": [], "metrics": []}
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
@@ -50,7 +50,7 @@ class HostRecorder:
         with self._lock:
             if records.peer != _LEADER:
                 if 0 < records.number <= self._numbers.get(records.peer, 0):
-                    return Reported()
+                    return ReportedRecords()
                 self._numbers[records.peer] = records.number
             for record in records.records:
                 line = record.line
@@ -66,4 +66,4 @@ class HostRecorder:
             self._console.event(fields)
         for fields in told["metrics"]:
             self._console.status(fields)
-        return Reported(tuple(told["events"]), tuple(told["metrics"]))
+        return ReportedRecords(tuple(told["events"]), tuple(told["metrics"]))

@@ -70,7 +70,7 @@ class ProcessSupervisor:
         """
         peer = settings.peer
         if joins:
-            settings = replace(settings, keeping=replace(settings.keeping, founders=0, resume=""))
+            settings = replace(settings, checkpoints=replace(settings.checkpoints, founders=0, resume=""))
         taken = {one: slot for one, slot in list(self._slots_by_peer.items()) if one in self.running}
         slot = choose_slot(taken, slots=self.slots, over=over, vacated=self._vacated, now=self._clock())
         share = peer_environment(self._environment, place=slot, peers=self.slots, gpus=count_gpus(), threads=threads)

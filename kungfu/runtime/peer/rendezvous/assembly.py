@@ -33,7 +33,7 @@ class Assembly:
     attachment: Attachment
     service: PeerService
     agency: Agency
-    lines: rpc.Lines
+    channels: rpc.ChannelPool
     in_vain: Callable[[View], str | None]
     named: set[str] = field(default_factory=set)  # of variables that were told to differ by rounding
 
@@ -74,7 +74,7 @@ class Assembly:
     def _follow(self, view: View, arrival: pb.Arrival) -> pb.Verdict:
         leader = view.peers[0]
         what = f"rank 0 (peer {leader.id}), leading barrier {arrival.number} of view {arrival.version}"
-        arrive, in_vain = PeerServiceStub(self.lines.to(leader.address)).Arrive, partial(self.in_vain, view)
+        arrive, in_vain = PeerServiceStub(self.channels.to(leader.address)).Arrive, partial(self.in_vain, view)
         deadline_s = 2.5 * self.settings.deadlines.wait_s
         verdict: pb.Verdict = rpc.call_unless(in_vain, arrive, arrival, deadline_s=deadline_s, what=what)
         if verdict.error:
@@ -153,7 +153,7 @@ class Assembly:
         return answer.address
 
     def _admit(self, peer: Peer, admission: pb.Admission) -> None:
-        stub = PeerServiceStub(self.lines.to(peer.address))
+        stub = PeerServiceStub(self.channels.to(peer.address))
         deadlines = self.settings.deadlines  # it does nothing but wait for this, and all others wait for it
         patience_s = min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
         rpc.call(stub.Admit, admission, deadline_s=patience_s, what=f"peer {peer.id}, about to join")

@@ -63,7 +63,7 @@ class Installer:
     attachment: Attachment
     service: PeerService
     agency: Agency
-    lines: rpc.Lines
+    channels: rpc.ChannelPool
     clock: Callable[[], float] = field(default=time.monotonic)
 
     def install(self, entry: Entry, state: ReplicatedState, parts: dict[str, float]) -> Standing:
@@ -87,7 +87,7 @@ class Installer:
             terms = self._compared(entry, message, tuple(digest))
         if isinstance(terms, Unlike):
             terms = self._compared_again(entry, message, terms, state)
-        self.lines.keep(peer.address for peer in entry.view.peers)
+        self.channels.keep(peer.address for peer in entry.view.peers)
         parts["state/agree"] = self.clock() - started - parts["state/take and compare"]
         parts["state"] = self.clock() - started - parts["attach"]
         return replace(entry.standing, terms=terms)
@@ -164,7 +164,7 @@ class Installer:
     def _installed(self, entry: Entry, message: pb.Installed) -> Terms | Unlike:
         leader: Peer = entry.view.peers[0]
         what = f"rank 0 (peer {leader.id}), confirming view {message.version}"
-        stub = PeerServiceStub(self.lines.to(leader.address))
+        stub = PeerServiceStub(self.channels.to(leader.address))
         deadline_s = 2.5 * self.settings.deadlines.wait_s
         confirmation: pb.Confirmation = rpc.call_unless(
             partial(self.in_vain, entry.view), stub.Install, message, deadline_s=deadline_s, what=what

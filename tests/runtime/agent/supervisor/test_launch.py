@@ -177,7 +177,7 @@ def test_to_end_what_has_ended_already_does_nothing(tmp_path: Path) -> None:
         end(process, signal.SIGKILL)
 
 
-NOTICED = "import kungfu.runtime.preemption as n; n.heed_notices(lambda: None); "
+NOTICED = "import kungfu.runtime.preemption as n; n.on_preemption_signal(lambda: None); "
 IGNORING = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 WAITING = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
 

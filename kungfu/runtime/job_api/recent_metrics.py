@@ -10,9 +10,9 @@ from typing import Any
 
 from kungfu.runtime.core.requests import TimedStep
 from kungfu.runtime.ipc.numbers import as_float
-from kungfu.runtime.job_api.status import Figures, Trouble
+from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
-__all__ = ["Recent"]
+__all__ = ["RecentMetrics"]
 
 _STEPS, _TROUBLES = 20, 8
 # The last batch of an epoch is smaller: the largest of so many is the job's.
@@ -21,7 +21,7 @@ _BATCHES = 5
 Fields = Mapping[str, Any]
 
 
-class Recent:
+class RecentMetrics:
     """Remembers the newest lines of the job's journal; one thread at a time calls it."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -30,7 +30,7 @@ class Recent:
         self._troubles: deque[Trouble] = deque(maxlen=_TROUBLES)
         self._dismissed: set[int] = set()
 
-    def stepped(self, fields: Fields) -> TimedStep | None:
+    def add_step(self, fields: Fields) -> TimedStep | None:
         """A step was measured; gives its share of a profile, ``None`` where its seconds are not known."""
         if self._steps and self._steps[-1].get("size") != fields.get("size"):
             self._steps.clear()
@@ -38,7 +38,7 @@ class Recent:
         seconds = _seconds(fields)
         return None if seconds is None else TimedStep(fields["size"], fields["batch"], seconds)
 
-    def happened(self, fields: Fields) -> None:
+    def add_event(self, fields: Fields) -> None:
         """Something was decided or done; what went wrong is remembered."""
         if fields.get("event") == "dismissed":
             self._dismissed.add(fields["peer"])  # that it is killed then is no trouble
@@ -51,14 +51,14 @@ class Recent:
         """The last ones, oldest first."""
         return tuple(self._troubles)
 
-    def figures(self) -> Figures:
+    def newest(self) -> JobMetrics:
         """Of the newest steps of one size: throughput as all their samples over all their seconds."""
         if not self._steps:
-            return Figures()
+            return JobMetrics()
         newest = self._steps[-1]
         timed = [(step["batch"], seconds) for step in self._steps if (seconds := _seconds(step)) is not None]
         total_s = sum(seconds for _, seconds in timed)
-        return Figures(
+        return JobMetrics(
             newest.get("step"),
             newest.get("epoch"),
             max(step["batch"] for step in [*self._steps][-_BATCHES:]),

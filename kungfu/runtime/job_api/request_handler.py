@@ -22,25 +22,32 @@ from kungfu.runtime.core.requests import (
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.requests.request_log import refusal_of_id
 from kungfu.runtime.hosts import Host
-from kungfu.runtime.job_api.recent import Recent
-from kungfu.runtime.job_api.service import AboutRequest, Question
-from kungfu.runtime.job_api.status import JobStatus, PeerStatus, Progress, membership, peer_states, progress
+from kungfu.runtime.job_api.recent_metrics import RecentMetrics
+from kungfu.runtime.job_api.service import ProgressQuery, Query
+from kungfu.runtime.job_api.status import (
+    JobStatus,
+    PeerStatus,
+    RequestProgress,
+    membership_status,
+    peer_states,
+    request_progress,
+)
 from kungfu.runtime.settings import Settings
 
-__all__ = ["Desk", "Reported"]
+__all__ = ["ReportedRecords", "RequestHandler"]
 
 Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Reported:
+class ReportedRecords:
     """Lines of the leader's events and metrics."""
 
     events: tuple[Fields, ...] = ()
     metrics: tuple[Fields, ...] = ()
 
 
-class Desk:
+class RequestHandler:
     """Steers one job. ``tell`` writes events into the journal; ``process_of`` gives a peer's process id.
 
     ``hosts`` are those of the job, in the order of their numbers; without any the peers run on the agent's.
@@ -58,19 +65,19 @@ class Desk:
     ) -> None:
         self._settings, self._scaling, self._tell, self._process_of = settings, scaling, tell, process_of
         self._hosts = [host.name for host in hosts] or [settings.agent.partition(":")[0]]
-        self._ledger, self._recent = ledger or RequestLog(), Recent()
+        self._ledger, self._recent = ledger or RequestLog(), RecentMetrics()
         self._states: dict[int, tuple[str, float]] = {}
         self._looked_at: Cluster | None = None
         self._measured: tuple[requests.TimedStep, ...] = ()
         self._over = self._unreached = ""
 
-    def hears(self, event: Any, cluster: Cluster, now: float) -> list[ExternalRequest]:
+    def handle(self, event: Any, cluster: Cluster, now: float) -> list[ExternalRequest]:
         """What the leader is to be told after ``event``, which ``cluster`` knows of already."""
         self._since(cluster, now)
         demands: list[ExternalRequest] = []
-        if isinstance(event, Question):
+        if isinstance(event, Query):
             demands += self._answer(event, cluster, now)
-        elif isinstance(event, Reported):
+        elif isinstance(event, ReportedRecords):
             self._remember(event, cluster)
         if isinstance(event, TrainingFinished) and not event.leaving:
             self._over = self._over or "training is over: the peers' programs run on to their ends"
@@ -83,25 +90,25 @@ class Desk:
         """What was asked and what came of it."""
         return self._ledger
 
-    def noted(self, fields: Fields) -> None:
+    def on_record(self, fields: Fields) -> None:
         """Something stands in the journal now."""
-        self._recent.happened(fields)
+        self._recent.add_event(fields)
         if fields["event"] == "missing":
             self._unreached = str(fields["reason"])
 
-    def _remember(self, reported: Reported, cluster: Cluster) -> None:
+    def _remember(self, reported: ReportedRecords, cluster: Cluster) -> None:
         """Steps beside which somebody got ready, on the same host, are no measure of a size."""
-        steps = [self._recent.stepped(line) for line in reported.metrics]
+        steps = [self._recent.add_step(line) for line in reported.metrics]
         self._measured = () if cluster.starting else tuple(one for one in steps if one is not None)
         for fields in reported.events:
-            self._recent.happened(fields)
+            self._recent.add_event(fields)
 
     def _news(self, event: Any) -> Iterator[requests.Event]:
         """What an event says of the request that is under way."""
         entry = current(self._ledger)
         demand = entry.demand if entry else None
         match event:
-            case Reported(events, _):
+            case ReportedRecords(events, _):
                 yield requests.StepsMeasured(self._measured)
                 if demand is not None:
                     yield from (_heard(fields, demand) for fields in events if _speaks_of(fields, demand))
@@ -115,16 +122,16 @@ class Desk:
         if unreached and demand is not None and demand.kind in ("resize", "replace"):
             yield requests.LeaderReplied(demand.id, refusal=unreached)
 
-    def _answer(self, question: Question, cluster: Cluster, now: float) -> list[ExternalRequest]:
-        matter, demands = question.matter, list[ExternalRequest]()
-        if isinstance(matter, JobRequest):
-            demands = self._step(requests.RequestSubmitted(matter), cluster, now)
-            entry, answer = self._answered(matter, now)
-            question.reply.set_result(progress(entry, answer=answer, now=now))
-        elif isinstance(matter, AboutRequest):
-            question.reply.set_result(self._progress(self._ledger.entries.get(matter.id), now))
+    def _answer(self, query: Query, cluster: Cluster, now: float) -> list[ExternalRequest]:
+        subject, demands = query.subject, list[ExternalRequest]()
+        if isinstance(subject, JobRequest):
+            demands = self._step(requests.RequestSubmitted(subject), cluster, now)
+            entry, answer = self._answered(subject, now)
+            query.reply.set_result(request_progress(entry, answer=answer, now=now))
+        elif isinstance(subject, ProgressQuery):
+            query.reply.set_result(self._progress(self._ledger.entries.get(subject.id), now))
         else:
-            question.reply.set_result(self._status(cluster, now))
+            query.reply.set_result(self._status(cluster, now))
         return demands
 
     def _answered(self, request: JobRequest, now: float) -> tuple[LoggedRequest, Answer]:
@@ -157,7 +164,7 @@ class Desk:
             self._names(cluster),
             deadlines.ready_s + deadlines.longest_wait_s,
             self._over,
-            self._recent.figures().global_batch_size,
+            self._recent.newest().global_batch_size,
             free_slots(cluster),
         )
 
@@ -173,15 +180,15 @@ class Desk:
         return JobStatus(
             self._settings.job,
             self._scaling,
-            membership(cluster, self._settings.limits, under_way=under_way),
+            membership_status(cluster, self._settings.limits, under_way=under_way),
             self._peers(cluster, now),
-            self._recent.figures(),
+            self._recent.newest(),
             self._progress(under_way, now),
             self._recent.troubles,
         )
 
-    def _progress(self, entry: LoggedRequest | None, now: float) -> Progress | None:
-        return None if entry is None else progress(entry, answer=entry.newest, now=now)
+    def _progress(self, entry: LoggedRequest | None, now: float) -> RequestProgress | None:
+        return None if entry is None else request_progress(entry, answer=entry.newest, now=now)
 
     def _peers(self, cluster: Cluster, now: float) -> tuple[PeerStatus, ...]:
         return tuple(
@@ -223,7 +230,7 @@ def _heard(fields: Fields, demand: ExternalRequest) -> requests.LeaderReplied:
 def _told(entry: LoggedRequest, now: float) -> dict[str, Any]:
     """An event of the journal."""
     answer = entry.newest
-    words = progress(entry, answer=answer, now=now)
+    words = request_progress(entry, answer=answer, now=now)
     return {
         "event": "request",
         "id": words.id,

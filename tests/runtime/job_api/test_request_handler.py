@@ -11,9 +11,9 @@ from kungfu.runtime.core.cluster.state import Processes
 from kungfu.runtime.core.requests import Action, JobRequest, Profile, Resize, SaveCheckpoint, ScaleIn
 from kungfu.runtime.core.requests.request_log import REMEMBERED
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.job_api.desk import Desk, Reported
-from kungfu.runtime.job_api.service import AboutJob, AboutRequest, Question
-from kungfu.runtime.job_api.status import JobStatus, Progress
+from kungfu.runtime.job_api.request_handler import ReportedRecords, RequestHandler
+from kungfu.runtime.job_api.service import ProgressQuery, Query, StatusQuery
+from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 SETTINGS = Settings("job", -1, "127.0.0.1:80", "", "local", Limits(1, 4), Deadlines(60.0, 20.0))
@@ -33,34 +33,36 @@ class Agent:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.desk = Desk(SETTINGS, scaling="elastic", tell=self.journal.append, process_of=lambda peer: 100 + peer)
+        self.handler = RequestHandler(
+            SETTINGS, scaling="elastic", tell=self.journal.append, process_of=lambda peer: 100 + peer
+        )
         self.cluster = Cluster(Rules(SETTINGS.deadlines))
         self.moves(view(3, 0, 1))
 
-    def hears(self, event: Any) -> None:
-        self.told += self.desk.hears(event, self.cluster, self.now)
+    def handle(self, event: Any) -> None:
+        self.told += self.handler.handle(event, self.cluster, self.now)
 
     def moves(self, after: View, *starting: int) -> None:
         """A view is in force; those who are starting are beside it."""
         people = Processes(alive=frozenset(after.ids) | set(starting))
         on_the_way = {peer: Starting(self.now) for peer in starting}
         self.cluster = replace(self.cluster, view=after, processes=people, starting=on_the_way)
-        self.hears(ViewStarted(after))
+        self.handle(ViewStarted(after))
 
-    def asked(self, action: Action, *, name: str = "r") -> Progress:
-        question = Question(JobRequest(name, action))
-        self.hears(question)
-        return question.reply.result(timeout=0.0)
+    def asked(self, action: Action, *, name: str = "r") -> RequestProgress:
+        query = Query(JobRequest(name, action))
+        self.handle(query)
+        return query.reply.result(timeout=0.0)
 
-    def look(self, name: str = "r") -> Progress:
-        question = Question(AboutRequest(name))
-        self.hears(question)
-        return question.reply.result(timeout=0.0)
+    def look(self, name: str = "r") -> RequestProgress:
+        query = Query(ProgressQuery(name))
+        self.handle(query)
+        return query.reply.result(timeout=0.0)
 
     def status(self) -> JobStatus:
-        question = Question(AboutJob())
-        self.hears(question)
-        return question.reply.result(timeout=0.0)
+        query = Query(StatusQuery())
+        self.handle(query)
+        return query.reply.result(timeout=0.0)
 
 
 def test_a_peer_is_told_with_how_long_it_has_been_as_it_is() -> None:
@@ -68,7 +70,7 @@ def test_a_peer_is_told_with_how_long_it_has_been_as_it_is() -> None:
     agent.now = 5.0
     agent.moves(view(4, 1), 2)
     agent.now = 7.0
-    agent.hears(Tick())
+    agent.handle(Tick())
     assert [(one.id, one.state, one.for_s) for one in agent.status().peers] == [
         (1, "training", 7.0),
         (2, "starting", 2.0),
@@ -78,18 +80,18 @@ def test_a_peer_is_told_with_how_long_it_has_been_as_it_is() -> None:
 def test_joiners_that_never_got_ready_refuse_what_waits_for_them_with_their_reason() -> None:
     agent = Agent()
     agent.asked(Resize(3))
-    agent.desk.noted({"event": "missing", "peers": [2], "reason": "peer 2: ended (exit code 5)"})
-    agent.hears(Tick())
+    agent.handler.on_record({"event": "missing", "peers": [2], "reason": "peer 2: ended (exit code 5)"})
+    agent.handle(Tick())
     assert (agent.look().state, agent.look().reason) == ("refused", "peer 2: ended (exit code 5)")
     assert [one.text for one in agent.status().troubles] == ["peers 2 never got ready: peer 2: ended (exit code 5)"]
 
 
 def test_joiners_that_never_got_ready_are_nothing_to_peers_that_leave() -> None:
     agent = Agent()
-    agent.desk.noted({"event": "missing", "peers": [2], "reason": "of a policy"})
-    agent.hears(Tick())
+    agent.handler.on_record({"event": "missing", "peers": [2], "reason": "of a policy"})
+    agent.handle(Tick())
     agent.asked(ScaleIn((0,)))
-    agent.hears(Tick())
+    agent.handle(Tick())
     assert agent.look().state == "accepted"
     agent.moves(view(4, 1))
     assert agent.look().state == "carried out"
@@ -99,9 +101,9 @@ def test_a_checkpoint_that_could_not_be_written_is_refused_with_where_and_why() 
     agent = Agent()
     agent.asked(SaveCheckpoint())
     failed = {"event": "checkpoint", "rule": "kungfu checkpoint", "path": "ckpt", "error": "No space left on device"}
-    agent.hears(Reported(events=({**failed, "rule": "a policy"},)))
+    agent.handle(ReportedRecords(events=({**failed, "rule": "a policy"},)))
     assert agent.look().state == "accepted"
-    agent.hears(Reported(events=(failed,)))
+    agent.handle(ReportedRecords(events=(failed,)))
     assert (agent.look().state, agent.look().reason) == ("refused", "ckpt: No space left on device")
 
 
@@ -109,10 +111,10 @@ def test_steps_beside_which_somebody_gets_ready_do_not_count_in_a_profile() -> N
     agent = Agent()
     agent.asked(Profile(2, 2, 5))
     agent.moves(view(3, 0, 1), 2)
-    agent.hears(Reported(metrics=(ROW,) * 20))
+    agent.handle(ReportedRecords(metrics=(ROW,) * 20))
     assert agent.look().state == "accepted"
     agent.moves(view(3, 0, 1))
-    agent.hears(Reported(metrics=(ROW,) * 20))
+    agent.handle(ReportedRecords(metrics=(ROW,) * 20))
     (point,) = agent.look().points
     assert (agent.look().state, point.size, point.steps, point.samples_per_s) == ("carried out", 2, 5, 128.0)
 
@@ -133,9 +135,9 @@ def test_a_request_whose_id_was_given_long_ago_is_refused_and_stands_nowhere() -
 def test_once_training_is_over_nothing_is_taken_any_more() -> None:
     agent = Agent()
     agent.asked(Resize(3))
-    agent.hears(TrainingFinished(0, leaving=True))
+    agent.handle(TrainingFinished(0, leaving=True))
     assert agent.look().state == "accepted", "that one has only left"
-    agent.hears(TrainingFinished(1, leaving=False))
+    agent.handle(TrainingFinished(1, leaving=False))
     assert "training is over" in agent.look().reason
     assert "training is over" in agent.asked(Resize(2), name="s").reason
 
@@ -146,7 +148,7 @@ def test_every_change_of_a_request_is_in_the_journal_once() -> None:
     agent.asked(Resize(3))
     agent.now = 4.0
     agent.moves(view(4, 0, 1, 2))
-    agent.hears(Tick())
+    agent.handle(Tick())
     assert [(one["event"], one["id"], one["request"], one["state"], one["seconds"]) for one in agent.journal] == [
         ("request", "r", "resize 3", "accepted", 0.0),
         ("request", "r", "resize 3", "carried out", 4.0),

@@ -18,8 +18,8 @@ from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import add_JobServiceServicer_to_server
-from kungfu.runtime.job_api.desk import Desk
 from kungfu.runtime.job_api.job_file import JobFile, identify_process, write_job_file
+from kungfu.runtime.job_api.request_handler import RequestHandler
 from kungfu.runtime.job_api.service import JobService
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
@@ -31,7 +31,7 @@ def view(version: int, *peers: int) -> View:
 
 
 @dataclass
-class Office:
+class ServedJob:
     """``put`` is the agent's queue; ``told`` is what the leader heard, ``journal`` what was written down."""
 
     folder: Path
@@ -47,12 +47,12 @@ class Office:
     def put(self, event: Any) -> None:
         self.queue.put(event)
 
-    def work(self, desk: Desk) -> None:
+    def work(self, handler: RequestHandler) -> None:
         """The agent's thread; ``None`` ends it."""
         while (event := self.queue.get()) is not None:
             if isinstance(event, ViewStarted):
                 self.cluster = with_view(self.cluster, event.view)
-            self.told += desk.hears(event, self.cluster, time.monotonic())
+            self.told += handler.handle(event, self.cluster, time.monotonic())
 
 
 def with_view(cluster: Cluster, after: View) -> Cluster:
@@ -61,11 +61,11 @@ def with_view(cluster: Cluster, after: View) -> Cluster:
 
 
 @contextmanager
-def office(folder: Path, *, scaling: Scaling = "elastic", secret: str = SECRET) -> Iterator[Office]:
+def serve_job(folder: Path, *, scaling: Scaling = "elastic", secret: str = SECRET) -> Iterator[ServedJob]:
     """A job of peers 0 and 1 in view 3, which takes 1 to 4; its file in ``folder`` holds ``secret``."""
     settings = Settings("job", -1, "127.0.0.1:0", SECRET, "local", Limits(1, 4), Deadlines(60.0, 20.0))
-    place = Office(folder, with_view(Cluster(Rules(settings.deadlines)), view(3, 0, 1)))
-    desk = Desk(settings, scaling=scaling, tell=place.journal.append, process_of=lambda peer: 100 + peer)
+    place = ServedJob(folder, with_view(Cluster(Rules(settings.deadlines)), view(3, 0, 1)))
+    handler = RequestHandler(settings, scaling=scaling, tell=place.journal.append, process_of=lambda peer: 100 + peer)
     service = JobService(place.put)
     server = rpc.serve(
         lambda grpc_server: add_JobServiceServicer_to_server(service, grpc_server),
@@ -75,7 +75,7 @@ def office(folder: Path, *, scaling: Scaling = "elastic", secret: str = SECRET) 
     )
     process = identify_process(os.getpid())
     write_job_file(folder, JobFile("job", server.address, secret, os.getpid(), time.time(), process=process))
-    worker = threading.Thread(target=place.work, args=(desk,))
+    worker = threading.Thread(target=place.work, args=(handler,))
     worker.start()
     try:
         yield place

@@ -1,0 +1,63 @@
+"""What a job's newest steps and troubles are."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kungfu.runtime.core.requests import TimedStep
+from kungfu.runtime.job_api.recent_metrics import RecentMetrics
+from kungfu.runtime.job_api.status import JobMetrics
+
+
+def row(step: int, *, size: int = 2, batch: int = 64, speed: float | None = 32.0) -> dict[str, Any]:
+    return {"step": step, "epoch": 0, "size": size, "batch": batch, "loss": 0.25, "samples_per_s": speed}
+
+
+def test_throughput_is_that_of_the_newest_steps_of_one_size() -> None:
+    recent = RecentMetrics()
+    for step in range(30):
+        recent.add_step(row(step, speed=1.0))
+    for step in range(30, 34):
+        recent.add_step(row(step, size=3, batch=60, speed=30.0 if step % 2 else 60.0))
+    assert recent.newest() == JobMetrics(33, 0, 60, 0.25, 40.0)
+
+
+def test_a_loss_that_is_no_number_is_known_as_such_and_since_when() -> None:
+    recent = RecentMetrics()
+    recent.add_step({**row(41), "loss": "NaN", "samples_per_s": None})
+    recent.add_event({"event": "not finite", "what": "loss", "step": 41, "value": "NaN"})
+    loss = recent.newest().loss
+    assert loss is not None
+    assert math.isnan(loss)
+    assert [trouble.text for trouble in recent.troubles] == ["step 41: the loss is NaN"]
+
+
+def test_the_small_batch_at_the_end_of_an_epoch_is_not_the_batch_of_the_job() -> None:
+    recent = RecentMetrics()
+    for step, batch in enumerate([64, 36, 64, 36]):
+        recent.add_step(row(step, batch=batch))
+    assert recent.newest().global_batch_size == 64
+
+
+def test_a_step_without_a_known_time_has_no_share_in_a_profile() -> None:
+    recent = RecentMetrics()
+    assert recent.add_step(row(1, speed=None)) is None
+    assert recent.add_step(row(2, speed=math.nan)) is None
+    assert recent.add_step(row(3)) == TimedStep(2, 64, 2.0)
+    assert RecentMetrics().newest() == JobMetrics()
+
+
+def test_troubles_are_remembered_but_not_the_end_of_a_peer_that_was_dismissed() -> None:
+    recent = RecentMetrics(clock=lambda: 5.0)
+    recent.add_event({"event": "dismissed", "peer": 3, "reason": "the job wants 2 peers now"})
+    recent.add_event({"event": "peer ended", "peer": 3, "how": "killed by SIGKILL"})
+    recent.add_event({"event": "peer ended", "peer": 2, "how": "exit code 0"})
+    recent.add_event({"event": "view", "version": 2, "peers": [0]})
+    assert recent.troubles == ()
+    recent.add_event({"event": "peer ended", "peer": 1, "how": "killed by SIGKILL"})
+    recent.add_event({"event": "missing", "peers": [4, 5], "reason": "peer 4: late"})
+    assert [(one.time, one.text) for one in recent.troubles] == [
+        (5.0, "peer 1: killed by SIGKILL"),
+        (5.0, "peers 4, 5 never got ready: peer 4: late"),
+    ]
