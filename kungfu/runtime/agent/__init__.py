@@ -1,1 +1,1 @@
-"""The agent of a host: processes, their output, the job's folder."""
+"""The agent of a host (`kungfu-run`): its role as leader or follower, its peers' processes, its record of the job."""

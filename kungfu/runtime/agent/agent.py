@@ -113,11 +113,11 @@ class Agent:
 
     # ---- what the processes of this host do, in their threads --------------------------------------------------------
 
-    def printed(self, peer: int, text: str) -> None:
+    def on_output(self, peer: int, text: str) -> None:
         """A peer of this host printed a line."""
         self._console.line(f"peer {peer}" if self._role is None else name_of(peer, self._role.cluster), text)
 
-    def ended(self, peer: int, code: int, tail: Sequence[str]) -> None:
+    def on_exit(self, peer: int, code: int, tail: Sequence[str]) -> None:
         """A peer of this host ended."""
         here = self._context.job.own_host
         self._context.host_events.put(pb.HostEvent(host=here, kind="ended", peer=peer, code=code, tail=tail))

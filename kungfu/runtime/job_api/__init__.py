@@ -1,1 +1,1 @@
-"""How a running job is steered from outside: where it is found, what it answers, what it is asked."""
+"""The service by which people and schedulers watch and change a running job, and its client."""

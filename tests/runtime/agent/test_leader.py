@@ -38,10 +38,10 @@ class Quiet:
     def status(self, fields: Mapping[str, Any]) -> None:
         raise AssertionError(f"nothing is measured here: {fields}")
 
-    def printed(self, peer: int, text: str) -> None:
+    def on_output(self, peer: int, text: str) -> None:
         raise AssertionError(f"no peer was started: {peer}: {text}")
 
-    def ended(self, peer: int, code: int, tail: Sequence[str]) -> None:
+    def on_exit(self, peer: int, code: int, tail: Sequence[str]) -> None:
         raise AssertionError(f"no peer was started: {peer}, {code}, {tail}")
 
 
@@ -113,10 +113,10 @@ class Heard(Quiet):
     def __init__(self) -> None:
         self.lines: SimpleQueue[str] = SimpleQueue()
 
-    def printed(self, peer: int, text: str) -> None:
+    def on_output(self, peer: int, text: str) -> None:
         self.lines.put(text)
 
-    def ended(self, peer: int, code: int, tail: Sequence[str]) -> None:
+    def on_exit(self, peer: int, code: int, tail: Sequence[str]) -> None:
         """It has said what it was started for."""
 
 

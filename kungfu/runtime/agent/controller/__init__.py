@@ -1,1 +1,1 @@
-"""The course of a job: what its leader knows of it, decides, and has done."""
+"""Controls a job as its leader: decides event by event, performs commands, calls peers, finds root causes."""

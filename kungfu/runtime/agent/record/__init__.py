@@ -1,1 +1,1 @@
-"""What a job leaves behind: its journal, and what a person sees while it runs."""
+"""The record of a job on this host: its files, and what a person sees while it runs."""

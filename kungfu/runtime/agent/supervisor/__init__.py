@@ -1,1 +1,1 @@
-"""The processes of this host."""
+"""Supervises the peers of this host: starts, watches, signals, kills and reaps their processes."""

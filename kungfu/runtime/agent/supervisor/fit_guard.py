@@ -1,8 +1,8 @@
-"""Starts a peer's Python script, and tells where Keras' ``fit`` would train it apart from the others.
+"""Starts a peer's Python script, and refuses a Keras ``fit`` that would train a model of its own on each peer.
 
 ``kungfu-run`` has an interpreter run this file with the script as its first argument. The script is then what it is
-under ``python script.py``: ``__main__`` with its own file, ``sys.argv`` and ``sys.path``. Like the shim it is run as a
-file, and imports almost nothing. Keras is not loaded for it: a finder waits until the script loads it.
+under ``python script.py``: ``__main__`` with its own file, ``sys.argv`` and ``sys.path``. Like the subreaper it
+is run as a file, and imports almost nothing. It does not load Keras: a finder waits until the script loads it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def guarded(command: Sequence[str]) -> list[str]:
     return [*words[:place], __file__, *words[place:]]
 
 
-class _Watch:
-    """Finds modules as the others do, and puts a check before ``fit`` of those that have one."""
+class _TrainerFinder:
+    """Finds modules as the other finders do, and puts a check before ``fit`` of the classes that have one."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Nothing of its own: that of the next finder, changed for a few modules."""
+        """The module as the next finder finds it; the few with a trainer are changed when they are loaded."""
         if name not in _TRAINERS:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
@@ -129,7 +129,7 @@ def main() -> None:
     script = sys.argv[0]
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(script))
-    sys.meta_path.insert(0, _Watch())
+    sys.meta_path.insert(0, _TrainerFinder())
     sys.excepthook = _show
     file = os.path.abspath(script)
     program = types.ModuleType("__main__")

@@ -1,4 +1,4 @@
-"""Processes of this host: started with their share of it, listened to line by line, ended by their id."""
+"""Starts a peer with its share of the host, reads its output line by line, and ends it with all that it started."""
 
 from __future__ import annotations
 
@@ -20,19 +20,27 @@ from kungfu.runtime.agent.supervisor import subreaper
 from kungfu.runtime.agent.supervisor.fit_guard import guarded
 from kungfu.runtime.agent.supervisor.slots import device_for_slot, devices_of
 
-__all__ = ["Log", "Process", "end", "kill_and_reap", "peer_environment", "start", "terminate_all", "threads_per_peer"]
+__all__ = [
+    "OutputLog",
+    "PeerProcess",
+    "kill_and_reap",
+    "peer_environment",
+    "start",
+    "terminate_all",
+    "threads_per_peer",
+]
 
 TAIL_LINES = 60
 
-# To a peer that trains the first SIGTERM is a notice, and the second ends it. A third one for a machine so busy that it
-# delivered two as one; no more, for a program that handles the signal itself gets them all.
-_ASKED_AT_S = (0.0, 0.2, 1.0)
+# To a peer that trains the first SIGTERM is a notice, and the second ends it. The third one is for a machine so busy
+# that it delivered two as one. There are no more, for a program that handles the signal itself gets them all.
+_SIGTERM_AT_S = (0.0, 0.2, 1.0)
 _LOOK_S = 0.02
-_PARENT_S = 5.0
-_END = 0
+_REAPED_WITHIN_S = 5.0
+_KILL_ALL = 0  # to the subreaper: kill all that is left
 
 
-class Log(Protocol):
+class OutputLog(Protocol):
     """Takes what a peer prints; it never raises ``OSError``, so that a full disk ends no peer."""
 
     def write(self, data: bytes) -> object:
@@ -42,56 +50,65 @@ class Log(Protocol):
         """The peer prints nothing any more."""
 
 
-class Process:
-    """A running peer, under a parent of its own (see ``shim``) that this one talks to over a socket.
+class PeerProcess:
+    """A running peer, under a parent of its own: see ``subreaper``.
 
-    ``pid`` is the peer's own process id. ``tail`` holds its last lines of output, which also go to ``log`` and to
-    ``on_line``.
+    Args:
+        child: The subreaper.
+        control: The socket to it: signals go out, the peer's process id and exit code come in.
+        log: Takes the peer's output.
+
+    Attributes:
+        pid: The peer's own process id.
+        tail: Its last lines of output.
     """
 
-    def __init__(self, child: subprocess.Popen[bytes], line: socket.socket, log: Log) -> None:
-        self.child, self.log, self._line = child, log, line
-        self._said, self._over = line.makefile("rb"), threading.Event()
+    def __init__(self, child: subprocess.Popen[bytes], control: socket.socket, log: OutputLog) -> None:
+        self.child, self.log, self._control = child, log, control
+        self._replies, self._has_exited = control.makefile("rb"), threading.Event()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self.pid = int(self._said.readline() or child.pid)
+        self.pid = int(self._replies.readline() or child.pid)
 
-    def listen(self, on_line: Callable[[str], None], on_end: Callable[[int], None]) -> None:
-        """Reads the output in a thread; another one says with which code the process ended, and when it did.
+    def watch(self, on_line: Callable[[str], None], on_exit: Callable[[int], None]) -> None:
+        """Reads the output in one thread and waits for the exit in another.
 
-        A child of the peer may hold the output open after the peer is gone: its end is not taken for the peer's.
+        The two are apart because a child of the peer may hold the output open after the peer has exited.
+
+        Args:
+            on_line: Takes each line of output.
+            on_exit: Takes the exit code (negative: the signal) when the peer has exited.
         """
         reader = threading.Thread(target=self._read, args=(on_line,), daemon=True, name="kungfu-output")
         reader.start()
 
         def wait() -> None:
             code = self._exit_code()
-            self._over.set()
+            self._has_exited.set()
             reader.join(timeout=1.0)
-            on_end(code)
+            on_exit(code)
             self.child.wait()  # until nothing is left that the peer started
-            self.hang_up()
+            self._close_socket()
 
         threading.Thread(target=wait, daemon=True, name="kungfu-wait").start()
 
-    def ended(self) -> bool:
-        """Whether the peer has ended; what it started may go on."""
-        return self._over.is_set() or self.child.poll() is not None
+    def has_exited(self) -> bool:
+        """Whether the peer has exited; processes that it started may go on."""
+        return self._has_exited.is_set() or self.child.poll() is not None
 
-    def order(self, number: int) -> None:
-        """Has the peer's parent send this signal to the peer and its group; at 0 it ends all that is left."""
-        with suppress(OSError):  # it has ended
-            self._line.send(bytes([number]))
+    def send_signal(self, number: int) -> None:
+        """Sends a signal to the peer and its process group; SIGKILL, or 0, also ends what has left the group."""
+        with suppress(OSError):  # the subreaper has exited
+            self._control.send(bytes([number]))
 
-    def hang_up(self) -> None:
-        """Closes the socket to the peer's parent, which has ended."""
-        self._said.close()
-        self._line.close()
+    def _close_socket(self) -> None:
+        self._replies.close()
+        self._control.close()
 
     def _exit_code(self) -> int:
         with suppress(OSError):
-            if text := self._said.readline():
+            if text := self._replies.readline():
                 return int(text)
-        return -signal.SIGKILL  # somebody killed its parent, and the kernel the peer with it
+        return -signal.SIGKILL  # somebody killed the subreaper, and the kernel the peer with it
 
     def _read(self, on_line: Callable[[str], None]) -> None:
         assert self.child.stdout is not None
@@ -104,12 +121,18 @@ class Process:
                 on_line(line)
 
 
-def start(command: list[str], *, environment: Mapping[str, str], log: Log, folder: str = "") -> Process:
+def start(command: list[str], *, environment: Mapping[str, str], log: OutputLog, folder: str = "") -> PeerProcess:
     """Starts one peer in a session of its own, so that a key press in the terminal reaches only the agent.
 
-    It ends with this process, and so does all that it started. ``folder``, of its temporary files, is removed then.
+    The peer ends when this process ends, and so does all that it started.
+
+    Args:
+        command: The user's program.
+        environment: All of its variables.
+        log: Takes its output.
+        folder: Of its temporary files; removed if this process ends first.
     """
-    line, theirs = socket.socketpair()
+    control, theirs = socket.socketpair()
     with theirs:
         child = subprocess.Popen(
             [sys.executable, "-S", "-E", subreaper.__file__, str(theirs.fileno()), folder, *guarded(command)],
@@ -120,38 +143,33 @@ def start(command: list[str], *, environment: Mapping[str, str], log: Log, folde
             start_new_session=True,
             pass_fds=[theirs.fileno()],
         )
-    return Process(child, line, log)
+    return PeerProcess(child, control, log)
 
 
-def end(process: Process, how: signal.Signals) -> None:
-    """Sends a signal to the peer and to what it started; SIGKILL ends what left its group too."""
-    process.order(how)
-
-
-def kill_and_reap(process: Process) -> None:
-    """Ends a peer that may still run, and all that it left behind, whatever session it is in."""
-    process.order(_END)
+def kill_and_reap(process: PeerProcess) -> None:
+    """Kills a peer that may still run and all that it started, in whatever session it is, and waits for their ends."""
+    process.send_signal(_KILL_ALL)
     try:
-        process.child.wait(_PARENT_S)
-    except subprocess.TimeoutExpired:  # its parent was stopped, say: the peer at least goes with it
+        process.child.wait(_REAPED_WITHIN_S)
+    except subprocess.TimeoutExpired:  # the subreaper was stopped, say: the peer at least goes with it
         process.child.kill()
         process.child.wait()
 
 
-def terminate_all(processes: Sequence[Process], *, grace_s: float) -> None:
-    """Ends every process by its id, and what it started: asked to at once and again, forced after ``grace_s``."""
+def terminate_all(processes: Sequence[PeerProcess], *, grace_s: float) -> None:
+    """Ends all processes and what they started: by SIGTERM, repeated, and by SIGKILL after ``grace_s`` seconds."""
     started = time.monotonic()
-    for asked_at_s in _ASKED_AT_S:
-        _await_ends(processes, until=started + asked_at_s)
+    for asked_at_s in _SIGTERM_AT_S:
+        _await_exits(processes, until=started + asked_at_s)
         for process in processes:
-            end(process, signal.SIGTERM)
-    _await_ends(processes, until=started + grace_s)
+            process.send_signal(signal.SIGTERM)
+    _await_exits(processes, until=started + grace_s)
     for process in processes:
         kill_and_reap(process)
 
 
-def _await_ends(processes: Sequence[Process], *, until: float) -> None:
-    while time.monotonic() < until and not all(process.ended() for process in processes):
+def _await_exits(processes: Sequence[PeerProcess], *, until: float) -> None:
+    while time.monotonic() < until and not all(process.has_exited() for process in processes):
         time.sleep(_LOOK_S)
 
 
@@ -163,12 +181,19 @@ def threads_per_peer(peers: int) -> int:
 def peer_environment(
     environment: Mapping[str, str], *, place: int, peers: int, gpus: int, threads: int = 0
 ) -> dict[str, str]:
-    """CPU threads and the GPU of the peer at ``place`` (0, 1, ...) of ``peers`` on this host.
+    """The environment of a peer: the user's, with the peer's share of the host's cores and its device.
 
-    ``threads`` is the number that all peers of the job have, 0 for this host's share: in an op that adds up, another
-    number of them rounds in another way.
-    What the user set stays, but of the devices that it names each peer gets one; see ``devices_of``. TensorFlow gets at
-    least two threads between ops: with one, a barrier would wait for ever for the thread that it holds.
+    A variable that the user set stays as it is; but of the devices that it names each peer gets one, see
+    ``devices_of``. TensorFlow gets at least two threads between ops: with one, a barrier would wait for ever for the
+    thread that it holds.
+
+    Args:
+        environment: The user's variables.
+        place: The peer's slot on this host, from 0.
+        peers: The slots of this host.
+        gpus: How many GPUs the driver shows.
+        threads: The threads within an op that all peers of the job have; 0 for this host's share. They must be alike,
+            for an op that sums rounds in another way with another number of threads.
 
     >>> share = peer_environment({"OMP_NUM_THREADS": "7"}, place=1, peers=2, gpus=4)
     >>> share["OMP_NUM_THREADS"], share["CUDA_VISIBLE_DEVICES"]

@@ -1,4 +1,4 @@
-"""The peers of this host: started, listened to, ended. What they are started for is decided elsewhere."""
+"""Supervises the peers of this host: starts each in a slot, watches it, and ends it; others decide when."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Protocol
 
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.supervisor.launch import (
-    Process,
+    PeerProcess,
     count_gpus,
-    end,
     kill_and_reap,
     peer_environment,
     start,
@@ -30,19 +29,25 @@ _GRACE_S = 2.0
 
 
 class ProcessListener(Protocol):
-    """Who hears what the peers of this host do; called in threads of the processes."""
+    """Takes the output and the exits of peers; called in threads of the supervisor."""
 
-    def printed(self, peer: int, text: str) -> None:
-        """A peer printed a line."""
+    def on_output(self, peer: int, text: str) -> None:
+        """A peer has printed a line."""
 
-    def ended(self, peer: int, code: int, tail: Sequence[str]) -> None:
-        """A peer ended, with its exit code (negative: the signal) and the last lines that it printed."""
+    def on_exit(self, peer: int, code: int, tail: Sequence[str]) -> None:
+        """A peer has exited, with its exit code (negative: the signal) and the last lines that it printed."""
 
 
 class ProcessSupervisor:
-    """Processes of this host, by peer, in its ``slots``. Only the agent's main thread may start some.
+    """The processes of this host, by peer. Only the agent's main thread may start one.
 
-    See ``launch.start``.
+    Args:
+        command: The user's program, the same for every peer.
+        environment: The user's variables.
+        slots: How many peers this host has room for.
+        journal: Takes the peers' output.
+        listener: Takes their lines and their exits.
+        clock: Monotonic, in seconds.
     """
 
     def __init__(
@@ -57,16 +62,19 @@ class ProcessSupervisor:
     ) -> None:
         self._command, self._environment, self.slots = list(command), environment, slots
         self._journal, self._listener, self._clock = journal, listener, clock
-        self._processes: dict[int, Process] = {}
+        self._processes: dict[int, PeerProcess] = {}
         self._slots_by_peer: dict[int, int] = {}
         self._vacated: dict[int, float] = {}
         self._folder: str | None = None
 
     def start(self, settings: Settings, *, joins: bool, over: Collection[int] = (), threads: int = 0) -> int:
-        """Starts the peer of these settings and gives its process id; one that ``joins`` a view resumes nothing.
+        """Starts a peer and returns its process id.
 
-        ``over`` are peers of this host whose slots it may take, because they will leave; ``threads`` as of
-        ``peer_environment``.
+        Args:
+            settings: The peer's.
+            joins: Whether it joins a view, and so takes the state of the others instead of a checkpoint.
+            over: Peers of this host whose slots it may share, because they will leave.
+            threads: Of each peer of the job within an op; see ``peer_environment``.
         """
         peer = settings.peer
         if joins:
@@ -78,21 +86,21 @@ class ProcessSupervisor:
         environment = {**share, **({"TMPDIR": folder} if folder else {}), **settings.to_environment()}
         process = start(self._command, environment=environment, log=self._journal.output_of(peer), folder=folder)
         self._processes[peer], self._slots_by_peer[peer] = process, slot
-        process.listen(
-            lambda text: self._listener.printed(peer, text),
-            lambda code: self._ended(peer, code),
+        process.watch(
+            lambda text: self._listener.on_output(peer, text),
+            lambda code: self._on_exit(peer, code),
         )
         return process.pid
 
-    def _ended(self, peer: int, code: int) -> None:
+    def _on_exit(self, peer: int, code: int) -> None:
         self._vacated[self._slots_by_peer[peer]] = self._clock()
         if code != 0:
-            kill_and_reap(self._processes[peer])  # ends what a peer that has failed left behind, and forgets its number
-        self._listener.ended(peer, code, self.tail(peer))
+            kill_and_reap(self._processes[peer])  # a peer that has failed may have left processes behind
+        self._listener.on_exit(peer, code, self.tail(peer))
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that the peers of this host divide among themselves."""
+        """The devices that the peers of this host share."""
         return devices_of(self._environment, gpus=count_gpus())
 
     @property
@@ -108,19 +116,19 @@ class ProcessSupervisor:
     @property
     def running(self) -> list[int]:
         """The peers whose processes have not ended."""
-        return [peer for peer, process in list(self._processes.items()) if not process.ended()]
+        return [peer for peer, process in list(self._processes.items()) if not process.has_exited()]
 
     def tail(self, peer: int) -> list[str]:
         """The last lines that a peer printed."""
         return list(self._processes[peer].tail) if peer in self._processes else []
 
     def kill(self, peer: int) -> None:
-        """Ends a peer, and what it started, at once."""
+        """Kills a peer and all that it started."""
         if peer in self._processes:
-            end(self._processes[peer], signal.SIGKILL)
+            self._processes[peer].send_signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Ends all of them, asked to first; nothing of them is left when this returns."""
+        """Ends all peers, by SIGTERM first; nothing of them is left when this returns."""
         terminate_all(list(self._processes.values()), grace_s=_GRACE_S)
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Where a peer sits on its host: one of the host's slots, and with it one of the devices that the host may use."""
+"""Chooses the slot of a peer on its host, and with it one of the devices that the host may use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 __all__ = ["AVOIDED_S", "choose_slot", "device_for_slot", "devices_of"]
 
-# A straggler that was evicted, or a peer that failed, may have been what it was because of where it ran.
+# For so long a slot that was left comes last: a straggler or a failed peer may have suffered from its device.
 AVOIDED_S = 600.0
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -17,8 +17,16 @@ _BY_NAME = ("GPU-", "MIG-")
 
 
 def devices_of(environment: Mapping[str, str], *, gpus: int) -> tuple[str, ...]:
-    """The devices that this host may use, each by the name that CUDA knows it by: what the user, Slurm or the container
-    says, in this order, else the ``gpus`` that the driver shows. Empty where there are none, or none shall be used.
+    """The devices that this host may use, each by its name in CUDA.
+
+    The user's choice comes first, then Slurm's, then the container's.
+
+    Args:
+        environment: The variables that name devices.
+        gpus: How many GPUs the driver shows; all of them are used where no variable names any.
+
+    Returns:
+        The names; empty where there are no devices, or none shall be used.
 
     >>> devices_of({"CUDA_VISIBLE_DEVICES": "3,GPU-8f2a,-1,5"}, gpus=8)
     ('3', 'GPU-8f2a')
@@ -34,7 +42,7 @@ def devices_of(environment: Mapping[str, str], *, gpus: int) -> tuple[str, ...]:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    """As CUDA reads a list: up to the first entry that names nothing."""
+    """The entries of a list as CUDA reads it: up to the first one that names no device."""
     found: list[str] = []
     for word in (entry.strip() for entry in text.split(",")):
         if not (word.isdecimal() or word.startswith(_BY_NAME)):
@@ -44,7 +52,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _in_container(text: str, gpus: int) -> tuple[str, ...]:
-    """Inside a container devices are numbered anew, but keep their names."""
+    """The devices of a container, where they are numbered anew but keep their names."""
     words = [entry.strip() for entry in text.split(",")]
     if words[0] in ("", "none", "void"):
         return ()
@@ -55,7 +63,7 @@ def _in_container(text: str, gpus: int) -> tuple[str, ...]:
 
 
 def device_for_slot(slot: int, devices: Sequence[str]) -> str:
-    """The device of a slot: each has one of its own as long as there are enough; then they go round.
+    """The device of a slot: one of its own while there are enough, then they are shared in turn.
 
     >>> [device_for_slot(slot, ("GPU-a", "GPU-b")) for slot in range(3)]
     ['GPU-a', 'GPU-b', 'GPU-a']
@@ -66,11 +74,14 @@ def device_for_slot(slot: int, devices: Sequence[str]) -> str:
 def choose_slot(
     taken: Mapping[int, int], *, slots: int, over: Collection[int], vacated: Mapping[int, float], now: float
 ) -> int:
-    """The slot of a peer that starts: the lowest free one of ``slots``; one that was left in the last ``AVOIDED_S``
-    seconds comes after all others.
+    """The slot of a peer that starts: the lowest free one, those left in the last ``AVOIDED_S`` seconds last.
 
-    ``taken`` are the slots of the processes that run, by peer, and ``vacated`` says when slots were left. Where all are
-    taken, the peer takes the slot of one of those in ``over``, who will leave or are leaving, and keeps it.
+    Args:
+        taken: The slots of the processes that run, by peer.
+        slots: How many slots the host has.
+        over: Peers that will leave: where all slots are taken, the new peer shares one of theirs, and keeps it.
+        vacated: When slots were left, on the clock of ``now``.
+        now: Seconds.
 
     >>> choose_slot({0: 0, 1: 1}, slots=4, over=(), vacated={2: 50.0}, now=60.0)
     3
@@ -86,5 +97,5 @@ def choose_slot(
 
 
 def _avoided(left_at: float | None, now: float) -> float:
-    """What was left longest ago is taken first."""
+    """A key that orders slots: the one that was left longest ago comes first."""
     return left_at if left_at is not None and now - left_at < AVOIDED_S else float("-inf")

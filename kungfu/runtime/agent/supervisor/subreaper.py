@@ -1,10 +1,13 @@
-"""The parent of one peer: starts the user's command, says how it ended, and lets nothing of it outlive the agent.
+"""The parent of one peer: executes the user's command, reports its exit, and lets nothing of it outlive the agent.
 
-Run as a file, not as a module: there is one beside every peer, and it imports almost nothing. ``line`` is a socket to
-the agent. Up it go the peer's process id and its exit code (negative: the signal), each as a line of digits. Down it
-come single bytes: the number of a signal for the peer's process group, or 0: all that the peer has left behind shall
-end. So it shall when the agent is gone, which closes the socket. As the subreaper of its descendants this process is
-the parent of each that has lost its own, in whatever session or group it is; when none is left it ends as the peer did.
+It is run as a file, not as a module, once per peer, and imports almost nothing. A socket connects it to the agent. It
+sends the peer's process id and its exit code (negative: the signal), each as a line of digits. It receives single
+bytes: the number of a signal for the peer's process group, or 0 to kill all processes that are left. It kills them too
+when the socket closes, for then the agent is gone.
+
+The kernel kills the peer if this process dies (a parent-death signal, ``prctl(PR_SET_PDEATHSIG)``). As subreaper of its
+descendants (``PR_SET_CHILD_SUBREAPER``) this process is the parent of each that has lost its own, in whatever session
+or group it is. When none is left it exits as the peer did.
 """
 
 import ctypes
@@ -14,14 +17,14 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_END = 0
+_KILL_ALL = 0
 
 
-class _Shim:
-    def __init__(self, line: int) -> None:
-        self.line = line
+class _Subreaper:
+    def __init__(self, control: int) -> None:
+        self.control = control
         self.peer = self.status = 0
-        self.over = self.alone = False  # the peer has ended; the agent is gone
+        self.peer_exited = self.agent_gone = False
         self.woken, wakes = os.pipe()
         for descriptor in (self.woken, wakes):
             os.set_blocking(descriptor, False)
@@ -30,69 +33,70 @@ class _Shim:
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
 
     def run(self, command: list[str]) -> None:
-        """Until the peer has ended and nothing of it is left, or is to be left."""
+        """Runs the command until it and all that it started have exited, or are to be killed."""
         parent = os.getpid()
         self.peer = os.fork()
         if self.peer == 0:
-            _become(command, parent)
-        self.say(self.peer)
-        replicate_nowhere = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (1, 2):  # what the peer prints ends with the peer
-            os.dup2(replicate_nowhere, descriptor)
-        while self.reaped() and not self.told_to_end():
+            _exec(command, parent)
+        self.report(self.peer)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (1, 2):  # the output must end when the peer exits
+            os.dup2(null, descriptor)
+        while self.reap() and not self.must_kill_all():
             pass
-        while self.reaped(block=True):
+        while self.reap(kill=True):
             pass
 
-    def say(self, number: int) -> None:
-        """Tells the agent, if it is there."""
+    def report(self, number: int) -> None:
+        """Sends a number to the agent, if it is there."""
         try:
-            os.write(self.line, b"%d\n" % number)
+            os.write(self.control, b"%d\n" % number)
         except OSError:
-            self.alone = True
+            self.agent_gone = True
 
-    def reaped(self, *, block: bool = False) -> bool:
-        """Buries those who have ended; whether any process is left. With ``block`` all that are left are killed."""
+    def reap(self, *, kill: bool = False) -> bool:
+        """Reaps children that have exited, and with ``kill`` kills all others; returns whether any are left."""
         while True:
-            if block:
+            if kill:
                 _kill_children()
             try:
-                pid, status = os.waitpid(-1, 0 if block else os.WNOHANG)
-            except ChildProcessError:
+                pid, status = os.waitpid(-1, 0 if kill else os.WNOHANG)
+            except ChildProcessError:  # there is no child left
                 return False
-            if pid == 0:
+            if pid == 0:  # some are left, and run
                 return True
             if pid == self.peer:
-                self.over, self.status = True, os.waitstatus_to_exitcode(status)
-                self.say(self.status)
+                self.peer_exited, self.status = True, os.waitstatus_to_exitcode(status)
+                self.report(self.status)
 
-    def told_to_end(self) -> bool:
-        """Waits until something happens; whether all that is left shall end.
+    def must_kill_all(self) -> bool:
+        """Waits for a message of the agent or a signal; returns whether all that is left must be killed.
 
-        SIGTERM is heard and passed over: who sends it to all processes of a host sends it to the peer and the agent
-        too, for whom it is a notice.
+        SIGTERM to this process has no effect: a platform that sends it to all processes of a host sends it to the peer
+        and to the agent too, for whom it is a preemption notice.
         """
-        ready, _, _ = select.select([self.line, self.woken], [], [])
+        ready, _, _ = select.select([self.control, self.woken], [], [])
         if self.woken in ready:
             os.read(self.woken, 64)
-        if self.line not in ready:
+        if self.control not in ready:
             return False
-        orders = os.read(self.line, 64)
-        self.alone = self.alone or not orders
-        for number in orders:
-            self.pass_on(number)
-        return not orders or _END in orders or signal.SIGKILL in orders
+        received = os.read(self.control, 64)
+        self.agent_gone = self.agent_gone or not received
+        for number in received:
+            self.send_signal(number)
+        return not received or _KILL_ALL in received or signal.SIGKILL in received
 
-    def pass_on(self, number: int) -> None:
-        if number != _END and not self.over:  # until it is reaped nobody else can have its number
+    def send_signal(self, number: int) -> None:
+        """Sends a signal to the peer's process group, unless the peer has exited."""
+        if number != _KILL_ALL and not self.peer_exited:  # until it is reaped no other process can have its id
             try:
                 os.killpg(self.peer, number)
             except OSError:
-                os.kill(self.peer, number)  # it has yet to make its group
+                os.kill(self.peer, number)  # it has not made its group yet
 
 
-def _become(command: list[str], parent: int) -> None:
-    """Turns the forked child into the user's command; the kernel kills it when its parent ends."""
+def _exec(command: list[str], parent: int) -> None:
+    """Executes the user's command in the forked child; the kernel kills it when its parent exits."""
     try:
         os.setsid()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -116,29 +120,33 @@ def _kill_children() -> None:
                 if parent == own:
                     os.kill(int(entry), signal.SIGKILL)
             except OSError:
-                continue  # it has just ended
+                continue  # it has just exited
 
 
-def main(line: int, folder: str, command: list[str]) -> None:
-    """Runs ``command``; ``folder`` holds its temporary files, and goes with the agent."""
-    os.set_inheritable(line, False)
+def main(control: int, folder: str, command: list[str]) -> None:
+    """Runs ``command``; removes ``folder``, which holds its temporary files, if the agent is gone."""
+    os.set_inheritable(control, False)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if select.select([line], [], [], 0)[0]:  # nothing can be said yet: the agent died before the peer came up
+    # No message can have come yet: the agent died before the peer was started.
+    if select.select([control], [], [], 0)[0]:
         sys.exit(1)
-    shim = _Shim(line)
-    shim.run(command)
-    if shim.alone and folder:
+    subreaper = _Subreaper(control)
+    subreaper.run(command)
+    if subreaper.agent_gone and folder:
         import shutil
 
         shutil.rmtree(folder, ignore_errors=True)
-    if shim.status < 0:
+    # The peer was killed by a signal: so is this process, without a core file of its own.
+    if subreaper.status < 0:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.set_wakeup_fd(-1)
-        signal.signal(-shim.status, signal.SIG_DFL) if -shim.status not in (signal.SIGKILL, signal.SIGSTOP) else None
-        os.kill(os.getpid(), -shim.status)
-    os._exit(shim.status & 0xFF)
+        number = -subreaper.status
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(subreaper.status & 0xFF)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ import pytest
 from kungfu.runtime.agent.record.log_file import LogFile
 from kungfu.runtime.agent.supervisor.launch import (
     TAIL_LINES,
-    Process,
-    end,
+    PeerProcess,
     kill_and_reap,
     peer_environment,
     start,
@@ -34,13 +33,13 @@ PYTHON = (sys.executable, "-c")
 
 
 @contextmanager
-def started(log: Path, *command: str, environment: Mapping[str, str] = os.environ) -> Iterator[Process]:
+def started(log: Path, *command: str, environment: Mapping[str, str] = os.environ) -> Iterator[PeerProcess]:
     """A peer; whatever happens it is gone afterwards, with all that it started."""
     process = start(list(command), environment=environment, log=LogFile(log, clock=time.time))
     try:
         yield process
     finally:
-        end(process, signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
         process.child.wait(DEADLINE_S)
 
 
@@ -95,7 +94,7 @@ def test_output_goes_to_the_log_the_listener_and_the_tail_and_the_end_comes_afte
     program = "import sys; print('one'); print('two', file=sys.stderr, flush=True); print('\\xff-ü'); sys.exit(7)"
     lines, ends = list[str](), queue.SimpleQueue[int]()
     with started(tmp_path / "peers" / "peer-0.log", *PYTHON, program) as process:
-        process.listen(lines.append, ends.put)
+        process.watch(lines.append, ends.put)
         assert ends.get(timeout=DEADLINE_S) == 7
     assert sorted(lines) == ["one", "two", "ÿ-ü"]
     assert list(process.tail) == lines
@@ -106,7 +105,7 @@ def test_bytes_that_are_no_text_do_not_stop_the_listener(tmp_path: Path) -> None
     program = "import sys; sys.stdout.buffer.write(b'\\xff\\xfe\\nafter\\n')"
     lines, ends = list[str](), queue.SimpleQueue[int]()
     with started(tmp_path / "log", *PYTHON, program) as process:
-        process.listen(lines.append, ends.put)
+        process.watch(lines.append, ends.put)
         assert ends.get(timeout=DEADLINE_S) == 0
     assert lines == ["\N{REPLACEMENT CHARACTER}" * 2, "after"]
     assert (tmp_path / "log").read_bytes() == b"\xff\xfe\nafter\n"
@@ -115,7 +114,7 @@ def test_bytes_that_are_no_text_do_not_stop_the_listener(tmp_path: Path) -> None
 def test_the_tail_holds_the_last_lines_and_the_log_all_of_them(tmp_path: Path) -> None:
     ends = queue.SimpleQueue[int]()
     with started(tmp_path / "log", *PYTHON, "for number in range(500): print(number)") as process:
-        process.listen(lambda line: None, ends.put)
+        process.watch(lambda line: None, ends.put)
         assert ends.get(timeout=DEADLINE_S) == 0
     assert list(process.tail) == [str(number) for number in range(500 - TAIL_LINES, 500)]
     assert len((tmp_path / "log").read_text().splitlines()) == 500
@@ -125,7 +124,7 @@ def test_the_environment_is_the_one_that_was_given_and_there_is_no_input(tmp_pat
     program = "import os, sys; print(sorted(set(os.environ) - {'LC_CTYPE'}), repr(sys.stdin.read()))"
     lines, ends = list[str](), queue.SimpleQueue[int]()
     with started(tmp_path / "log", *PYTHON, program, environment={"KEY": "value"}) as process:
-        process.listen(lines.append, ends.put)
+        process.watch(lines.append, ends.put)
         assert ends.get(timeout=DEADLINE_S) == 0
     assert lines == ["['KEY'] ''"]
 
@@ -139,10 +138,10 @@ def test_a_peer_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     """
     lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
     with started(tmp_path / "log", *PYTHON, program) as process:
-        process.listen(lines.put, ends.put)
+        process.watch(lines.put, ends.put)
         said = {lines.get(timeout=DEADLINE_S), lines.get(timeout=DEADLINE_S)}
         (grandchild,) = said - {"up"}
-        end(process, signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
         assert ends.get(timeout=DEADLINE_S) == -signal.SIGKILL
         assert ended(int(grandchild))
 
@@ -156,7 +155,7 @@ def test_the_end_of_a_peer_is_seen_though_a_child_of_it_holds_the_output_open(tm
     """
     lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
     with started(tmp_path / "log", *PYTHON, program) as process:
-        process.listen(lines.put, ends.put)
+        process.watch(lines.put, ends.put)
         left_behind = int(lines.get(timeout=DEADLINE_S))
         try:
             assert ends.get(timeout=DEADLINE_S) == 0
@@ -169,12 +168,12 @@ def test_the_end_of_a_peer_is_seen_though_a_child_of_it_holds_the_output_open(tm
 def test_to_end_what_has_ended_already_does_nothing(tmp_path: Path) -> None:
     ends = queue.SimpleQueue[int]()
     with started(tmp_path / "log", *PYTHON, "pass") as process:
-        process.listen(lambda line: None, ends.put)
+        process.watch(lambda line: None, ends.put)
         assert ends.get(timeout=DEADLINE_S) == 0
         for how in (signal.SIGTERM, signal.SIGKILL):
-            end(process, how)
+            process.send_signal(how)
         assert process.child.wait(DEADLINE_S) == 0
-        end(process, signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
 
 
 NOTICED = "import kungfu.runtime.preemption as n; n.on_preemption_signal(lambda: None); "
@@ -201,7 +200,7 @@ def test_all_are_ended_some_at_the_second_request_and_some_by_force(
         ]
         up = queue.SimpleQueue[object]()
         for peer in peers:
-            peer.listen(up.put, lambda code: None)
+            peer.watch(up.put, lambda code: None)
             assert up.get(timeout=DEADLINE_S) == "up"
         began = time.monotonic()
         terminate_all(peers, grace_s=grace_s)
@@ -278,10 +277,10 @@ def test_what_has_left_the_session_of_a_peer_ends_with_it_where_it_is_killed_or_
     last = "    signal.pause()" if how == "killed" else "    sys.exit(3)"
     lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
     with started(tmp_path / "log", *PYTHON, LEAVING_SESSION + last) as process:
-        process.listen(lines.put, ends.put)
+        process.watch(lines.put, ends.put)
         child = int(lines.get(timeout=DEADLINE_S))
         if how == "killed":
-            end(process, signal.SIGKILL)
+            process.send_signal(signal.SIGKILL)
         assert ends.get(timeout=DEADLINE_S) == (-9 if how == "killed" else 3)
         if how == "fails":
             assert psutil.pid_exists(child)
@@ -292,7 +291,7 @@ def test_what_has_left_the_session_of_a_peer_ends_with_it_where_it_is_killed_or_
 def test_a_peer_that_has_ended_leaves_no_zombie_though_nobody_asks_for_it(tmp_path: Path) -> None:
     ends = queue.SimpleQueue[int]()
     with started(tmp_path / "log", *PYTHON, "pass") as process:
-        process.listen(lambda line: None, ends.put)
+        process.watch(lambda line: None, ends.put)
         assert ends.get(timeout=DEADLINE_S) == 0
         assert ended(process.child.pid)
         until = time.monotonic() + DEADLINE_S
@@ -305,7 +304,7 @@ def test_a_peer_that_has_ended_leaves_no_zombie_though_nobody_asks_for_it(tmp_pa
 def test_a_peer_does_not_outlive_its_parent(tmp_path: Path) -> None:
     lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
     with started(tmp_path / "log", *PYTHON, WAITING) as process:
-        process.listen(lines.put, ends.put)
+        process.watch(lines.put, ends.put)
         assert lines.get(timeout=DEADLINE_S) == "up"
         process.child.kill()
         assert ends.get(timeout=DEADLINE_S) == -signal.SIGKILL
@@ -323,12 +322,12 @@ def test_sigterm_to_every_process_of_a_host_is_the_peers_own_affair(tmp_path: Pa
     """
     lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
     with started(tmp_path / "log", *PYTHON, program) as process:
-        process.listen(lines.put, ends.put)
+        process.watch(lines.put, ends.put)
         assert lines.get(timeout=DEADLINE_S) == "up"
         process.child.send_signal(signal.SIGTERM)  # as Slurm and systemd do it, with all of a job's processes
         os.kill(process.pid, signal.SIGTERM)
         assert lines.get(timeout=DEADLINE_S) == "SIGTERM"
-        end(process, signal.SIGUSR1)
+        process.send_signal(signal.SIGUSR1)
         assert lines.get(timeout=DEADLINE_S) == "SIGUSR1"
         assert ends.empty()
 
@@ -351,6 +350,6 @@ def test_a_peer_whose_agent_died_before_it_came_up_gives_up(tmp_path: Path) -> N
 def test_a_command_that_cannot_be_run_is_an_end_with_an_error(command: str, tmp_path: Path) -> None:
     ends = queue.SimpleQueue[int]()
     with started(tmp_path / "log", command) as process:
-        process.listen(lambda line: None, ends.put)
+        process.watch(lambda line: None, ends.put)
         assert ends.get(timeout=DEADLINE_S) == 1
     assert process.tail[-1].startswith("FileNotFoundError")

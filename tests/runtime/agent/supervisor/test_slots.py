@@ -86,10 +86,10 @@ class Heard:
     def __init__(self) -> None:
         self.lines, self.ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
 
-    def printed(self, peer: int, text: str) -> None:
+    def on_output(self, peer: int, text: str) -> None:
         self.lines.put(text)
 
-    def ended(self, peer: int, code: int, tail: Sequence[str]) -> None:
+    def on_exit(self, peer: int, code: int, tail: Sequence[str]) -> None:
         self.ends.put(peer)
 
 
