@@ -20,9 +20,9 @@ Rows = dict[str, tuple[str, ...]]
 
 CALCULUS = ("policy_definition", "monitor", "control", "ops", "signal")
 PACKAGES: Rows = {
-    "cli": ("testing", "compiler", "record", "runtime", "schedule", "tune", *CALCULUS, "errors"),
-    "testing": ("compiler", "record", "runtime", *CALCULUS, "errors"),
-    "training": ("compiler", "record", "runtime", "native", *CALCULUS, "errors"),
+    "cli": ("testing", "compiler", "record", "runtime", "event_log", "schedule", "tune", *CALCULUS, "errors"),
+    "testing": ("compiler", "record", "runtime", "event_log", *CALCULUS, "errors"),
+    "training": ("compiler", "record", "runtime", "event_log", "native", *CALCULUS, "errors"),
     "record": ("compiler", *CALCULUS, "errors"),
     "compiler": ("native", *CALCULUS, "errors"),
     "policy_definition": ("monitor", "control", "ops", "signal", "errors"),
@@ -30,9 +30,10 @@ PACKAGES: Rows = {
     "control": ("ops", "signal", "errors"),
     "ops": ("signal", "errors"),
     "signal": ("errors",),
-    "runtime": ("native", "errors"),
+    "runtime": ("event_log", "native", "errors"),
     "schedule": ("errors",),
     "tune": ("errors",),
+    "event_log": ("errors",),
     "native": ("errors",),
     "errors": (),
 }

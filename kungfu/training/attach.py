@@ -17,6 +17,7 @@ from kungfu.compiler.plan import is_whole
 from kungfu.control import Budget, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.errors import UsageError
+from kungfu.event_log.events import LateEvent
 from kungfu.policy_definition import Policy
 from kungfu.policy_definition.policy_path import load_policy
 from kungfu.runtime.api import (
@@ -113,7 +114,7 @@ def _attachment(settings: Settings | None, deadlines: Deadlines) -> Attachment:
 
 
 def _lookout(attachment: Attachment, membership: Membership | Alone, ledger: Ledger) -> Callable[[], None]:
-    def tell(event: Mapping[str, Any]) -> None:
+    def tell(event: LateEvent) -> None:
         membership.record("events", event)
 
     return keep_lookout(attachment.late, tell, steps=ledger.progress.steps)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kungfu import control, policy
+from kungfu.event_log.codec import fields_of
 from kungfu.policy_definition import shadow
 from tests.training.linear import linear_run, points
 
@@ -22,7 +23,7 @@ def run_with(rule: Any, **given: Any) -> Any:
     barrier = run.training._loop.barrier
 
     def record(stream: str, fields: Any) -> None:
-        events.append(dict(fields() if callable(fields) else fields, stream=stream))
+        events.append(dict(fields() if callable(fields) else fields_of(fields), stream=stream))
 
     barrier.chronicle._record = record
     barrier.keeper._record = barrier.chronicle._record

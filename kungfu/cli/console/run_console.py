@@ -23,6 +23,9 @@ from kungfu.cli.console.plain import PlainScreen
 from kungfu.cli.reader_gone import let_go
 from kungfu.cli.report import paces, read_events, sentence
 from kungfu.errors import UsageError
+from kungfu.event_log.codec import fields_of
+from kungfu.event_log.events import LoggedEvent
+from kungfu.event_log.numbers import as_json
 from kungfu.runtime.agent.agent import Ending
 
 __all__ = ["RunConsole", "Screen", "make_console"]
@@ -73,8 +76,9 @@ class RunConsole:
         if not is_noise(text):
             self._board.say(Said(who, legible(text, encoding=self._encoding)))
 
-    def event(self, fields: Mapping[str, Any]) -> None:
+    def event(self, event: LoggedEvent) -> None:
         """Something was decided or done."""
+        fields = as_json(fields_of(event))
         self._board.event(fields)
         told = sentence(fields)
         if fields.get("event") == "gap":

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kungfu.cli.report.values import UNKNOWN, count, duration, figure
-from kungfu.runtime.ipc.numbers import as_json
+from kungfu.event_log.numbers import as_json
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.status import JobStatus, PeerStatus
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kungfu.runtime.ipc.numbers import as_float, as_json
+from kungfu.event_log.numbers import as_float, as_json
 
 __all__ = [
     "UNKNOWN",

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, KungfuError
+from kungfu.event_log.events import DevicesEvent
 from kungfu.runtime.agent.consensus.election import NoQuorum, elect
 from kungfu.runtime.agent.consensus.host_admission import request_admission
 from kungfu.runtime.agent.consensus.leader_proxy import LeaderClient, LeaderProxy
@@ -179,9 +180,9 @@ class Agent:
         """Records how the devices of this host are divided, where there is not one for each slot."""
         supervisor = self._context.supervisor
         if supervisor.devices and len(supervisor.devices) != supervisor.slots:
-            where = {"host": self._context.job.own_host} if len(self._context.job.hosts) > 1 else {}
-            devices = {"devices": list(supervisor.devices), "slots": supervisor.slots}
-            self._context.recorder.event({"event": "devices", **where, **devices}, told=True)
+            host = self._context.job.own_host if len(self._context.job.hosts) > 1 else None
+            devices = DevicesEvent(host=host, devices=tuple(supervisor.devices), slots=supervisor.slots)
+            self._context.recorder.event(devices, told=True)
 
     def _raised(self) -> dict[int, str]:
         """The exceptions that peers were lost to, as far as this agent knows."""

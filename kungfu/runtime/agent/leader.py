@@ -13,6 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded
+from kungfu.event_log.events import (
+    EndedEvent,
+    HostJoinedEvent,
+    HostLostEvent,
+    HostNoticedEvent,
+    LeaderEvent,
+    StartedEvent,
+    UnheardEvent,
+)
 from kungfu.runtime.agent.consensus.election import Elected
 from kungfu.runtime.agent.consensus.host_admission import admission_reply, mismatch
 from kungfu.runtime.agent.consensus.replication import HostReported, HostUnreachable, StaleLeader
@@ -98,7 +107,7 @@ class Leader:
             # A message to a peer failed, and is repeated.
             case NotifyFailed(peer, error):
                 if peer in self._controller.cluster.alive:
-                    self._controller.record({"event": "unheard", "peer": peer, "error": error})
+                    self._controller.record(UnheardEvent(peer=peer, error=error))
                 return None
             case pb.HostEvent():
                 return self._on_host_event(event)
@@ -133,7 +142,7 @@ class Leader:
         self._controller.replicator.broadcast(pb.ReplicateRequest(reports=[records]))
 
     def _record_host(self, number: int, pid: int) -> None:
-        event = {"event": "host", **self._controller.host_fields(number), "pid": pid}
+        event = HostJoinedEvent(host=number, name=self._controller.name_of(number), pid=pid)
         self._admissions.append(self._context.recorder.event(event, told=self._has_followers))
         self._controller.requests.on_record(event)
 
@@ -181,8 +190,8 @@ class Leader:
         # Others are still to come.
         if len(hosts.slots) < len(self._job.hosts):
             return None
-        started = {"event": "started", "job": self._context.settings.job, "size": self._job.size}
-        self._controller.record({**started, "command": [*self._job.command]}, told=True)
+        job = self._context.settings.job
+        self._controller.record(StartedEvent(job=job, size=self._job.size, command=tuple(self._job.command)), told=True)
         return self._controller.apply(
             decided.start_job(self._job.size, rules=self._job.rules, now=self._clock(), hosts=hosts)
         )
@@ -228,11 +237,10 @@ class Leader:
         is_notice = number in (signal.SIGTERM, signal.SIGHUP) and host not in hosts.leaving
         # Another host can take the peers: they leave this one at the next barrier.
         if is_notice and set(hosts.slots) - {host} and self._controller.cluster.view is not None:
-            fields = self._controller.host_fields(host)
-            self._controller.record({"event": "host noticed", **fields, "signal": named}, told=True)
+            event = HostNoticedEvent(host=host, name=self._controller.name_of(host), signal=named)
+            self._controller.record(event, told=True)
             return self._controller.decide(decided.HostNoticed(host))
-        where = {"host": host} if self._has_followers else {}
-        self._controller.record({"event": "ended", "reason": named, **where})
+        self._controller.record(EndedEvent(reason=named, host=host if self._has_followers else None))
         return Ending(128 + number)
 
     def _on_host_lost(self, host: int, how: str) -> Ending | None:
@@ -244,7 +252,7 @@ class Leader:
         # Without it this leader has no quorum: the others may elect another one.
         if (ending := self._controller.end_without_quorum()) is not None:
             return ending
-        self._controller.record({"event": "host lost", **self._controller.host_fields(host), "why": how}, told=True)
+        self._controller.record(HostLostEvent(host=host, name=self._controller.name_of(host), why=how), told=True)
         if self._controller.has_begun:
             lost = decided.HostLost(host, f"host {self._job.hosts[host].name} is lost: {how}")
             return self._controller.decide(lost)
@@ -260,8 +268,9 @@ class Leader:
         """Goes on where the leader before was lost."""
         for number in sorted(elected.voters - {self._job.own_host}):
             self._controller.replicator.add_follower(number)
-        fields = self._controller.host_fields(self._job.own_host)
-        self._controller.record({"event": "head", **fields, "term": elected.term}, told=True)
+        own = self._job.own_host
+        event = LeaderEvent(host=own, name=self._controller.name_of(own), term=elected.term)
+        self._controller.record(event, told=True)
         # The voters must hold the state under this term before anything is decided.
         if (ending := self._controller.replicate()) is not None:
             return ending

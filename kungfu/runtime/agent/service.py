@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from kungfu.event_log.codec import event_of
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.identity import Identity
@@ -59,8 +60,9 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         return self._confirm(decided.ProgramExiting(request.peer, to_exit(request)), context)
 
     def Finish(self, request: pb.Finished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        fields = {"event": "finished", "peer": request.peer, "leaving": request.leaving, **json.loads(request.summary)}
-        self._recorder.event(fields, told=True)
+        summary = json.loads(request.summary)
+        finished = event_of({"event": "finished", "peer": request.peer, "leaving": request.leaving, **summary})
+        self._recorder.event(finished, told=True)
         return self._confirm(decided.TrainingFinished(request.peer, request.leaving), context)
 
     def _confirm(self, event: decided.Event, context: Any) -> pb.Ack:

@@ -5,11 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from kungfu.event_log.events import (
+    DismissedEvent,
+    FailedEvent,
+    HostLostEvent,
+    LoggedEvent,
+    MissingEvent,
+    NotFiniteEvent,
+    PeerEndedEvent,
+    RefusedEvent,
+)
+from kungfu.event_log.numbers import as_float, as_json
 from kungfu.runtime.core.requests import TimedStep
-from kungfu.runtime.ipc.numbers import as_float
 from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
 __all__ = ["RecentMetrics"]
@@ -38,12 +48,12 @@ class RecentMetrics:
         seconds = _seconds(fields)
         return None if seconds is None else TimedStep(fields["size"], fields["batch"], seconds)
 
-    def add_event(self, fields: Fields) -> None:
+    def add_event(self, event: LoggedEvent) -> None:
         """Something was decided or done; what went wrong is remembered."""
-        if fields.get("event") == "dismissed":
-            self._dismissed.add(fields["peer"])  # that it is killed then is no trouble
-        text = _trouble(fields)
-        if text and fields.get("peer") not in self._dismissed:
+        if isinstance(event, DismissedEvent):
+            self._dismissed.add(event.peer)  # that it is killed then is no trouble
+        peer = event.peer if isinstance(event, PeerEndedEvent | FailedEvent) else None
+        if (text := _trouble(event)) and peer not in self._dismissed:
             self._troubles.append(Trouble(self._clock(), text))
 
     @property
@@ -73,22 +83,22 @@ def _seconds(fields: Fields) -> float | None:
     return fields["batch"] / speed if speed is not None and 0 < speed < math.inf else None
 
 
-def _trouble(fields: Fields) -> str:
-    match fields.get("event"):
-        case "missing":
-            return f"peers {_named(fields['peers'])} never got ready: {fields['reason']}"
-        case "refused":
-            return f"{fields['asked']} peers cannot be had: {fields['reason']}"
-        case "peer ended" if fields["how"] != "exit code 0":
-            return f"peer {fields['peer']}: {fields['how']}"
-        case "not finite":
-            return f"step {fields['step']}: the {fields['what']} is {fields['value']}"
-        case "host lost":
-            return f"host {fields['name']} is lost: {fields['why']}"
-        case "failed":
-            return str(fields["error"])
+def _trouble(event: LoggedEvent) -> str:
+    match event:
+        case MissingEvent():
+            return f"peers {_named(event.peers)} never got ready: {event.reason}"
+        case RefusedEvent():
+            return f"{event.asked} peers cannot be had: {event.reason}"
+        case PeerEndedEvent() if event.how != "exit code 0":
+            return f"peer {event.peer}: {event.how}"
+        case NotFiniteEvent():
+            return f"step {event.step}: the {event.what} is {as_json(event.value)}"
+        case HostLostEvent():
+            return f"host {event.name} is lost: {event.why}"
+        case FailedEvent():
+            return event.error
     return ""
 
 
-def _named(peers: list[int]) -> str:
+def _named(peers: Iterable[int]) -> str:
     return ", ".join(str(peer) for peer in peers)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kungfu.event_log.events import AnyEvent, CheckpointEvent, LoggedEvent, MissingEvent, RequestEvent
 from kungfu.runtime.core import requests
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Cluster, Tick, TrainingFinished, ViewStarted, free_slots
@@ -41,9 +42,9 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ReportedRecords:
-    """Lines of the leader's events and metrics."""
+    """The leader's events, and the fields of its steps."""
 
-    events: tuple[Fields, ...] = ()
+    events: tuple[AnyEvent, ...] = ()
     metrics: tuple[Fields, ...] = ()
 
 
@@ -58,7 +59,7 @@ class RequestHandler:
         settings: Settings,
         *,
         scaling: Scaling,
-        tell: Callable[[dict[str, Any]], Any],
+        tell: Callable[[RequestEvent], Any],
         process_of: Callable[[int], int],
         hosts: Sequence[Host] = (),
         ledger: RequestLog | None = None,
@@ -90,18 +91,18 @@ class RequestHandler:
         """What was asked and what came of it."""
         return self._ledger
 
-    def on_record(self, fields: Fields) -> None:
+    def on_record(self, event: LoggedEvent) -> None:
         """Something stands in the journal now."""
-        self._recent.add_event(fields)
-        if fields["event"] == "missing":
-            self._unreached = str(fields["reason"])
+        self._recent.add_event(event)
+        if isinstance(event, MissingEvent):
+            self._unreached = event.reason
 
     def _remember(self, reported: ReportedRecords, cluster: Cluster) -> None:
         """Steps beside which somebody got ready, on the same host, are no measure of a size."""
         steps = [self._recent.add_step(line) for line in reported.metrics]
         self._measured = () if cluster.starting else tuple(one for one in steps if one is not None)
-        for fields in reported.events:
-            self._recent.add_event(fields)
+        for event in reported.events:
+            self._recent.add_event(event)
 
     def _news(self, event: Any) -> Iterator[requests.Event]:
         """What an event says of the request that is under way."""
@@ -111,7 +112,8 @@ class RequestHandler:
             case ReportedRecords(events, _):
                 yield requests.StepsMeasured(self._measured)
                 if demand is not None:
-                    yield from (_heard(fields, demand) for fields in events if _speaks_of(fields, demand))
+                    checkpoints = (one for one in events if isinstance(one, CheckpointEvent))
+                    yield from (_heard(one, demand) for one in checkpoints if _speaks_of(one, demand))
             case ViewStarted():
                 yield requests.ViewChanged()
             case TrainingFinished(_, leaving) if not leaving:
@@ -216,27 +218,20 @@ class RequestHandler:
         }
 
 
-def _speaks_of(fields: Fields, demand: ExternalRequest) -> bool:
-    """Whether an event of the leader's is the outcome of a demand."""
-    return fields.get("event") == demand.kind == "checkpoint" and fields.get("rule") == demand.why
+def _speaks_of(event: CheckpointEvent, demand: ExternalRequest) -> bool:
+    """Whether a checkpoint of the leader's is the outcome of a demand."""
+    return demand.kind == "checkpoint" and event.rule == demand.why
 
 
-def _heard(fields: Fields, demand: ExternalRequest) -> requests.LeaderReplied:
-    where = str(fields.get("path", ""))
-    failure = fields.get("error")
-    return requests.LeaderReplied(demand.id, f"{where}: {failure}" if failure else "", where)
+def _heard(event: CheckpointEvent, demand: ExternalRequest) -> requests.LeaderReplied:
+    return requests.LeaderReplied(demand.id, f"{event.path}: {event.error}" if event.error else "", event.path)
 
 
-def _told(entry: LoggedRequest, now: float) -> dict[str, Any]:
+def _told(entry: LoggedRequest, now: float) -> RequestEvent:
     """An event of the journal."""
     answer = entry.newest
     words = request_progress(entry, answer=answer, now=now)
-    return {
-        "event": "request",
-        "id": words.id,
-        "request": words.words,
-        "state": answer.state,
-        "reason": answer.reason,
-        "view": answer.view,
-        "seconds": round(words.seconds, 6),
-    }
+    return RequestEvent(
+        id=words.id, request=words.words, state=answer.state, reason=answer.reason, view=answer.view,
+        seconds=round(words.seconds, 6),
+    )  # fmt: skip

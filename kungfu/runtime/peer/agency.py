@@ -10,6 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.numbers import as_json
 from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.identity import Identity
 from kungfu.runtime.core.view import Peer, View
@@ -17,7 +19,6 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_peer, from_report, from_view
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
-from kungfu.runtime.ipc.numbers import as_json
 from kungfu.runtime.peer.barrier_result import Told, ToldLater
 from kungfu.runtime.settings import Settings
 
@@ -74,12 +75,13 @@ class Agency:
         """This peer will be taken away: the job shall let it go."""
         self._call(self._stub.Notify, pb.Notice(peer=self._peer.id, why=why))
 
-    def record(self, stream: str, fields: Told) -> None:
-        """Queues one JSON object for a stream of the agent's journal, which has it in ``report_s``, an event sooner.
+    def record(self, stream: str, told: Told) -> None:
+        """Queues a line for a stream of the agent's journal, which has it within ``report_s``, an event sooner.
 
-        A function that gives the object, or its text, is called off the training thread, and so is the writing of it.
+        A function that gives the line's fields, or its text, is called off the training thread, where the line is
+        written too.
         """
-        self._records.put((stream, fields) if callable(fields) else _record(stream, fields))
+        self._records.put((stream, told) if callable(told) else pb.Record(stream=stream, line=event_to_line(told)))
         if stream == "events":
             self._news.set()
 

@@ -63,7 +63,7 @@ class Alone:
         """Nobody can ask."""
         return None
 
-    def record(self, stream: str, fields: Told) -> None:
+    def record(self, stream: str, told: Told) -> None:
         """Nobody keeps a journal of a program that runs alone."""
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:

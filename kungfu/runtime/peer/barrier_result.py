@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kungfu.event_log.events import LoggedEvent
 from kungfu.runtime.core.barrier import Decision, Prepared
 from kungfu.runtime.core.barrier_requests import RescaleRequest
 from kungfu.runtime.core.terms import Terms
@@ -15,9 +16,10 @@ __all__ = ["Adjust", "BarrierResult", "Standing", "Survived", "Told", "ToldLater
 
 Adjust = Callable[[View, Decision], Terms]
 
-# What goes into the job's record, as an object or as a function that gives it or its text: see ``Agency.record``.
+# What goes into the job's record: an event, or a function that gives the fields of a line or its text; see
+# ``Agency.record``.
 ToldLater = Callable[[], Mapping[str, Any] | str]
-Told = Mapping[str, Any] | ToldLater
+Told = LoggedEvent | ToldLater
 
 
 def as_decided(before: View, decision: Decision) -> Terms:

@@ -170,9 +170,9 @@ class Membership:
         """The leader's: what somebody outside wants to have carried out at this barrier, if anything."""
         return self._service.take_demand() if self._member().rank == 0 else None
 
-    def record(self, stream: str, fields: Told) -> None:
+    def record(self, stream: str, told: Told) -> None:
         """One more line of a stream of the job's journal; see ``Agency.record``."""
-        self._agency.record(stream, fields)
+        self._agency.record(stream, told)
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
         """This peer's training is over, and SIGTERM ends it as it does any program."""

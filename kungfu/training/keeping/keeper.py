@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from kungfu.compiler import Plan
 from kungfu.errors import UsageError
+from kungfu.event_log.events import CheckpointEvent, LoggedEvent, RoundedEvent, RoundedVariable
 from kungfu.runtime.api import (
     BarrierResult,
     CheckpointFolder,
@@ -60,7 +61,7 @@ class Keeper:
     """Registered values, hooks and checkpoints of one peer."""
 
     def __init__(
-        self, trained: Trained, settings: CheckpointSettings, *, record: Callable[[str, Mapping[str, Any]], None]
+        self, trained: Trained, settings: CheckpointSettings, *, record: Callable[[str, LoggedEvent], None]
     ) -> None:
         self.registry, self.hooks = Registry(), Hooks()
         self.data: Mapping[str, int] = {}  # what the loader walks
@@ -220,17 +221,18 @@ class Keeper:
     def _write(self, request: Request, manifest: Manifest, draft: Draft, held_s: float) -> None:
         """A disk that is full, or gone, does not end training: it is told."""
         started, folder = time.monotonic(), self._folder(request)
-        event = {"event": "checkpoint", "step": manifest.step, "rule": request.reason}
+        where, size_bytes, reason = folder.path, None, ""
         try:
             path = folder.publish(manifest.step, lambda beside: draft.write(manifest, beside))
-            written = sum(file.stat().st_size for file in path.iterdir())
-            event |= {"path": str(path), "bytes": written}
+            where, size_bytes = path, sum(file.stat().st_size for file in path.iterdir())
         except (OSError, tf.errors.OpError) as error:
             reason = str(error).splitlines()[0]
-            event |= {"path": str(folder.path), "error": reason}
             print(f"kungfu: no checkpoint of step {manifest.step} in {folder.path}: {reason}", file=sys.stderr)
-        seconds = {"seconds": round(time.monotonic() - started, 6), "stop_s": round(held_s, 6)}
-        self._record("events", event | seconds)
+        event = CheckpointEvent(
+            step=manifest.step, rule=request.reason, path=str(where), size_bytes=size_bytes, error=reason,
+            seconds=round(time.monotonic() - started, 6), stop_s=round(held_s, 6),
+        )  # fmt: skip
+        self._record("events", event)
 
 
 def _due(passage: BarrierResult, *, step: int, founds: bool) -> Due:
@@ -245,10 +247,12 @@ def _due(passage: BarrierResult, *, step: int, founds: bool) -> Due:
     return Due(sources[0], survived is not None, sources, Rescaled(change, *sizes, after.rank, step))
 
 
-def _rounded(gaps: Mapping[str, Gap], *, rank: int) -> dict[str, Any]:
+def _rounded(gaps: Mapping[str, Gap], *, rank: int) -> RoundedEvent:
     """The event of registered values that differed from rank 0's by rounding."""
-    widest = [{"name": name, "difference": gap.difference, "largest": gap.largest} for name, gap in gaps.items()][:3]
-    return {"event": "rounded", "ranks": [rank], "variables": len(gaps), "widest": widest}
+    widest = tuple(
+        RoundedVariable(name=name, difference=gap.difference, largest=gap.largest) for name, gap in gaps.items()
+    )
+    return RoundedEvent(ranks=(rank,), variables=len(gaps), widest=widest[:3])
 
 
 def _told(data: Mapping[str, int]) -> str:

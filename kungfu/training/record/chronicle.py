@@ -8,10 +8,26 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
+from kungfu.event_log.events import (
+    CalledEvent,
+    DecisionEvent,
+    FiniteAgainEvent,
+    HeldEvent,
+    NotFiniteEvent,
+    RecoveredEvent,
+    RefusedEvent,
+    RescaleEvent,
+    SetEvent,
+    ShadowEvent,
+    SpanEvent,
+    SupersededEvent,
+)
 from kungfu.runtime.api import BarrierResult, RescaleRequest, SettingChange, Superseded, Told
 from kungfu.training.record.done import done_of
 from kungfu.training.record.pace import Stop
-from kungfu.training.record.span import span_of
+from kungfu.training.record.span import parts_of
 from kungfu.training.requests import Fired
 
 __all__ = ["Chronicle"]
@@ -29,7 +45,8 @@ class Chronicle:
     def __init__(self, record: Record, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._record, self._clock = record, clock
         self._under_way: RescaleRequest | None = None
-        self._rescale: dict[str, Any] | None = None
+        self._rescale: RescaleEvent | RecoveredEvent | None = None  # told with the first step after it
+        self._entered, self._is_first_step = 0.0, False  # when the new view began; whether its first step is under way
         self._leading = False
         self._stop: Callable[[], Stop]
         self._not_finite: int | None = None  # the first of the last steps whose loss is no number
@@ -47,37 +64,31 @@ class Chronicle:
     def called(self, rule: str, *, step: int, saw: Mapping[str, float], asked: int | None, ignored: str = "") -> None:
         """A hook was called; ``ignored`` says why what it asked for is passed over, where it is."""
         if self._leading:
-            told = {"event": "called", "step": step, "rule": rule, "saw": saw, "asked": asked}
-            self._record("events", {**told, "ignored": ignored} if ignored else told)
+            self._record("events", CalledEvent(step=step, rule=rule, saw=saw, asked=asked, ignored=ignored))
 
     def set(self, settings: Sequence[SettingChange]) -> None:
         """The leader's barrier changes other settings than the size."""
         for setting in settings:
-            self._record(
-                "events",
-                {
-                    "event": "set",
-                    "step": setting.step,
-                    "rule": setting.rule,
-                    "saw": setting.saw,
-                    "what": setting.kind.replace("_", " "),
-                    "to": None if setting.kind == "stop" else setting.value,
-                    "over": setting.over,
-                    "unit": setting.unit,
-                },
-            )
+            event = SetEvent(
+                step=setting.step, rule=setting.rule, saw=setting.saw, what=setting.kind.replace("_", " "),
+                to=None if setting.kind == "stop" else setting.value, over=setting.over, unit=setting.unit,
+            )  # fmt: skip
+            self._record("events", event)
 
     def shadowed(self, fired: Sequence[Fired]) -> None:
         """What rules in the shadow would have asked for, and what rules ask for that the job's budget holds back."""
         for one in fired:
-            self._record("events", _told(one) | {"event": "held" if one.standing == "held" else "shadow"})
+            self._record("events", _fired(one))
 
     def superseded(self, superseded: Sequence[Superseded]) -> None:
         """Wishes that came to nothing since another one came before them, or after them."""
         for one in superseded if self._leading else ():
             wish = one.wish
-            told = {"step": wish.step, "rule": wish.rule, "saw": wish.saw, "asked": wish.size, "by": one.by}
-            self._record("events", {"event": "superseded", **told, **_named(wish)})
+            told = SupersededEvent(
+                step=wish.step, rule=wish.rule, saw=wish.saw, asked=wish.size, by=one.by, won=wish.contest.won,
+                lost=wish.contest.lost, peers=_named(wish), when=_when(wish),
+            )  # fmt: skip
+            self._record("events", told)
 
     def passed(self, passage: BarrierResult, *, step: int, stop_s: float) -> None:
         """A barrier was held after ``step``; it stopped this peer for ``stop_s`` seconds."""
@@ -95,22 +106,21 @@ class Chronicle:
         if after.view.version == before.view.version:
             self._stayed(passage)
             return
-        ended, now = self._under_way, self._clock()
-        parts = {f"{name}_s": round(seconds, 6) for name, seconds in self._parts(passage).items()}
-        self._rescale = {
-            "event": "rescale",
-            "step": step,
-            "rule": _rules_of(ended) if ended else "",
-            "decided_at": ended.step if ended else None,
-            "from": before.view.size,
-            "to": after.view.size,
-            "view": after.view.version,
-            "joined": [peer for peer in after.view.ids if peer not in before.view.ids],
-            "left": [peer for peer in before.view.ids if peer not in after.view.ids],
-            "global_batch_size": after.terms.global_batch_size,
-            "stop_s": round(stop_s, 6),
-            "parts": {**parts, "_since": now},
-        }
+        ended = self._under_way
+        self._rescale = RescaleEvent(
+            step=step,
+            rule=_rules_of(ended) if ended else "",
+            decided_at=ended.step if ended else None,
+            before=before.view.size,
+            after=after.view.size,
+            view=after.view.version,
+            joined=tuple(peer for peer in after.view.ids if peer not in before.view.ids),
+            left=tuple(peer for peer in before.view.ids if peer not in after.view.ids),
+            global_batch_size=after.terms.global_batch_size,
+            stop_s=round(stop_s, 6),
+            parts=self._parts_s(passage),
+        )
+        self._entered, self._is_first_step = self._clock(), False
 
     def spanned(self, what: str, passage: BarrierResult, *, step: int, total_s: float) -> None:
         """Every peer's: how long a change of the membership took it, part by part."""
@@ -121,8 +131,9 @@ class Chronicle:
         else:
             assert before.rank is not None
             peer = before.view.ids[before.rank]
-        place = {"peer": peer, "view": after.view.version, "step": step}
-        self._record("events", {"event": "span", "what": what, **place, **span_of(passage.parts, total_s=total_s)})
+        parts = parts_of(passage.parts)
+        span = SpanEvent(what=what, peer=peer, view=after.view.version, step=step, s=round(total_s, 6), parts=parts)
+        self._record("events", span)
 
     def recovered(self, passage: BarrierResult, *, step: int, redone: int, stop: Callable[[], Stop]) -> None:
         """Peers were lost, and those who live have gone on from ``step``; ``redone`` steps of this peer are undone.
@@ -138,21 +149,20 @@ class Chronicle:
             exchanges = [one for one in self._under_way.parts if one.leave and one.leave.when == "replaced"]
             self.superseded([Superseded(one, "the loss of peers") for one in exchanges])
         self._under_way = None  # who comes next comes for those that were lost
-        self._rescale = {
-            "event": "recovered",
-            "step": step,
-            "from": before.view.size,
-            "to": after.view.size,
-            "view": after.view.version,
-            "lost": {str(peer): how for peer, how in survived.lost.items()},
-            "noticed_by": survived.error,
-            "state_of": after.view.peers[survived.source].id,
-            "redone": redone,
-            "target": after.terms.target_size,
-            "global_batch_size": after.terms.global_batch_size,
+        self._rescale = RecoveredEvent(
+            step=step,
+            before=before.view.size,
+            after=after.view.size,
+            view=after.view.version,
+            lost={str(peer): how for peer, how in survived.lost.items()},
+            noticed_by=survived.error,
+            state_of=after.view.peers[survived.source].id,
+            redone=redone,
+            target=after.terms.target_size,
+            global_batch_size=after.terms.global_batch_size,
             **_stopped(stop()),
-            "parts": {f"{name}_s": round(seconds, 6) for name, seconds in self._parts(passage).items()},
-        }
+            parts=self._parts_s(passage),
+        )
         self._stop = stop
 
     def stepped(self, figures: Callable[[], Mapping[str, Any]]) -> None:
@@ -171,46 +181,44 @@ class Chronicle:
         if is_finite and since is None:
             return
         if is_finite:
-            if self._is_told:
-                self._tell_loss("finite again", step, {"step": step, "since": since})
+            if self._is_told and since is not None:
+                self._tell_loss(FiniteAgainEvent(what="loss", step=step, since=since), step)
             self._not_finite, self._is_told = None, False
             return
         self._not_finite = since = step if since is None else since
         if not self._is_told and step >= self._quiet_until:
             self._is_told = True
-            self._tell_loss("not finite", step, {"step": since, "value": loss})
+            self._tell_loss(NotFiniteEvent(what="loss", step=since, value=loss), step)
 
-    def _tell_loss(self, event: str, step: int, fields: Mapping[str, Any]) -> None:
+    def _tell_loss(self, event: NotFiniteEvent | FiniteAgainEvent, step: int) -> None:
         self._quiet_until = step + _QUIET_STEPS
         if self._leading:
-            self._record("events", {"event": event, "what": "loss", **fields})
+            self._record("events", event)
 
     def ended(self) -> None:
         """A change of the membership is told; without its first step where none came, as behind the last one."""
         rescale, self._rescale = self._rescale, None
         if rescale is not None and self._leading:
-            rescale["parts"].pop("_since", None)
-            rescale.pop("_began", None)
             self._record("events", rescale)
 
-    def _told_rescale(self, rescale: dict[str, Any]) -> None:
-        """The barrier ended the step that held it: the first step of the new view is the one after that."""
-        if rescale["event"] == "recovered":
+    def _told_rescale(self, event: RescaleEvent | RecoveredEvent) -> None:
+        if isinstance(event, RecoveredEvent):
             stop = self._stop()
-            rescale |= _stopped(stop)
-            rescale["parts"]["first_step_s"] = round(stop.first_step_s or 0.0, 6)
-            self.ended()
+            parts = {**event.parts, "first_step_s": round(stop.first_step_s or 0.0, 6)}
+            self._rescale = replace(event, **_stopped(stop), parts=parts)
+        elif not self._is_first_step:
+            # The barrier ended the step that held it: the first step of the new view is the one after that.
+            self._is_first_step = True
             return
-        since = rescale["parts"].pop("_since", None)
-        if since is not None:
-            rescale["_began"] = since
-            return
-        rescale["parts"]["first_step_s"] = round(self._clock() - rescale["_began"], 6)
+        else:
+            parts = {**event.parts, "first_step_s": round(self._clock() - self._entered, 6)}
+            self._rescale = replace(event, parts=parts)
         self.ended()
 
-    def _parts(self, passage: BarrierResult) -> dict[str, float]:
+    def _parts_s(self, passage: BarrierResult) -> dict[str, float]:
         prepared = dict(passage.prepared.parts) if passage.prepared else {}
-        return {**prepared, **{name: seconds for name, seconds in passage.parts.items() if "/" not in name}}
+        parts = {**prepared, **{name: seconds for name, seconds in passage.parts.items() if "/" not in name}}
+        return {f"{name}_s": round(seconds, 6) for name, seconds in parts.items()}
 
     def _no_longer(self, passage: BarrierResult, newer: RescaleRequest) -> list[Superseded]:
         """What was under way before this barrier, where the wish that it followed put something else in its place."""
@@ -225,34 +233,24 @@ class Chronicle:
 
     def _decided(self, passage: BarrierResult, wish: RescaleRequest) -> None:
         assert passage.before is not None
-        self._record(
-            "events",
-            {
-                "event": "decision",
-                "step": wish.step,
-                "rule": wish.rule,
-                "saw": wish.saw,
-                "size": passage.before.view.size,
-                "asked": wish.size,
-                "done": done_of(passage, wish),
-                **_named(wish),
-            },
-        )
+        decision = DecisionEvent(
+            step=wish.step, rule=wish.rule, saw=wish.saw, size=passage.before.view.size, asked=wish.size,
+            done=done_of(passage, wish), won=wish.contest.won, lost=wish.contest.lost, peers=_named(wish),
+            when=_when(wish),
+        )  # fmt: skip
+        self._record("events", decision)
 
     def _stayed(self, passage: BarrierResult) -> None:
         """Peers that were awaited did not come, or not all: the run goes on without them, and says so."""
         if self._leading and passage.prepared is not None and passage.prepared.missing:
             assert passage.before is not None
-            self._record(
-                "events",
-                {
-                    "event": "refused",
-                    "rule": _rules_of(self._under_way) if self._under_way else "",
-                    "asked": passage.after.terms.refused_size or (self._under_way.size if self._under_way else 0),
-                    "size": passage.after.view.size,
-                    "reason": passage.prepared.reason,
-                },
+            refused = RefusedEvent(
+                rule=_rules_of(self._under_way) if self._under_way else "",
+                asked=passage.after.terms.refused_size or (self._under_way.size if self._under_way else 0),
+                size=passage.after.view.size,
+                reason=passage.prepared.reason,
             )
+            self._record("events", refused)
 
 
 def _stopped(stop: Stop) -> dict[str, float]:
@@ -266,29 +264,25 @@ def _rules_of(wish: RescaleRequest) -> str:
     return " and ".join(one.rule for one in wish.parts)
 
 
-def _named(wish: RescaleRequest) -> dict[str, Any]:
-    """Who was named, and whose wish won and lost, where that says something."""
-    named: dict[str, Any] = {}
-    if wish.contest.won or wish.contest.lost:
-        named |= {"won": wish.contest.won, "lost": wish.contest.lost}
-    if wish.leave is not None:
-        named |= {"peers": wish.leave.peers, "when": wish.leave.when}
-    return named
+def _named(wish: RescaleRequest) -> tuple[int, ...]:
+    """The peers that a rule named."""
+    return () if wish.leave is None else wish.leave.peers
+
+
+def _when(wish: RescaleRequest) -> str:
+    """When the peers that a rule named are to leave."""
+    return "" if wish.leave is None else wish.leave.when
 
 
 def _metrics(now: float, figures: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     return {"time": round(now, 6), **figures()}
 
 
-def _told(fired: Fired) -> dict[str, Any]:
-    """A rule that fired, as an event tells it."""
+def _fired(fired: Fired) -> ShadowEvent | HeldEvent:
+    """A rule that fired and changes nothing, as an event tells it."""
     asked = None if math.isnan(fired.value) else fired.value
-    action = type(fired.action).__name__
-    return {
-        "step": fired.step,
-        "rule": fired.rule,
-        "saw": fired.saw,
-        "action": action,
-        "asked": asked,
-        "ranks": fired.ranks,
-    }
+    event = HeldEvent if fired.standing == "held" else ShadowEvent
+    return event(
+        step=fired.step, rule=fired.rule, saw=fired.saw, action=type(fired.action).__name__, asked=asked,
+        ranks=fired.ranks,
+    )  # fmt: skip

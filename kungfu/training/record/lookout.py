@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from kungfu.event_log.events import LateEvent
 from kungfu.runtime.api import Late
 
 __all__ = ["keep_lookout"]
@@ -14,7 +14,7 @@ _LOOK_EVERY_S = 1.0
 
 
 def keep_lookout(
-    late: Callable[[], Late | None], tell: Callable[[Mapping[str, Any]], None], *, steps: Callable[[], int]
+    late: Callable[[], Late | None], tell: Callable[[LateEvent], None], *, steps: Callable[[], int]
 ) -> Callable[[], None]:
     """Looks every second, in a thread, whether the attachment waits for somebody; gives what ends the thread.
 
@@ -38,6 +38,5 @@ def keep_lookout(
     return end
 
 
-def _event(late: Late, *, steps: int) -> dict[str, Any]:
-    waited_s = round(late.waited_s, 3)
-    return {"event": "late", "ranks": list(late.ranks), "in": late.tag, "step": steps, "waited_s": waited_s}
+def _event(late: Late, *, steps: int) -> LateEvent:
+    return LateEvent(ranks=tuple(late.ranks), where=late.tag, step=steps, waited_s=round(late.waited_s, 3))

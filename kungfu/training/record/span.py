@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-__all__ = ["span_of"]
+from kungfu.event_log.events import SpanPart
+
+__all__ = ["parts_of"]
 
 
-def span_of(seconds: Mapping[str, float], *, total_s: float) -> dict[str, Any]:
-    """A stop of ``total_s`` seconds with its parts, in the order in which they were timed.
+def parts_of(seconds: Mapping[str, float], *, within: str = "") -> tuple[SpanPart, ...]:
+    """The parts of a stop, in the order in which they were timed; ``within`` is the part that has them.
 
-    A part within another bears its name and a stroke. Parts may overlap: a state travels while the attachment opens.
+    The name of a part within another is that of the other, a slash, and its own. Parts may overlap: a state travels
+    while the attachment opens.
 
-    >>> span_of({"barrier": 0.02, "barrier/digest": 0.01}, total_s=0.03)
-    {'s': 0.03, 'parts': [{'name': 'barrier', 's': 0.02, 'parts': [{'name': 'digest', 's': 0.01}]}]}
+    >>> [barrier] = parts_of({"barrier": 0.02, "barrier/digest": 0.01})
+    >>> barrier.s, barrier.parts
+    (0.02, (SpanPart(name='digest', s=0.01, parts=()),))
     """
-    return {"s": round(total_s, 6), **_inside("", seconds)}
-
-
-def _inside(prefix: str, seconds: Mapping[str, float]) -> dict[str, Any]:
+    prefix = f"{within}/" if within else ""
     names = [name for name in seconds if name.startswith(prefix) and "/" not in name[len(prefix) :]]
-    parts = [
-        {"name": name[len(prefix) :], "s": round(seconds[name], 6), **_inside(f"{name}/", seconds)} for name in names
-    ]
-    return {"parts": parts} if parts else {}
+    return tuple(
+        SpanPart(name=name[len(prefix) :], s=round(seconds[name], 6), parts=parts_of(seconds, within=name))
+        for name in names
+    )

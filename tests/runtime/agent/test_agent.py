@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from kungfu.event_log.codec import fields_of
+from kungfu.event_log.events import LoggedEvent
 from kungfu.runtime.agent.agent import Agent, Ending, JobSpec
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.core.requests import JobRequest, Resize
@@ -39,8 +41,8 @@ class Console:
         self.lines.append((who, text))
         self.on_line(text)
 
-    def event(self, fields: Mapping[str, Any]) -> None:
-        self.events.append(fields["event"])
+    def event(self, event: LoggedEvent) -> None:
+        self.events.append(fields_of(event)["event"])
 
     def status(self, fields: Mapping[str, Any]) -> None:
         raise AssertionError(f"these peers measure nothing: {fields}")

@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from kungfu.errors import KungfuError
+from kungfu.event_log.events import HostJoinedEvent, LoggedEvent
 from kungfu.runtime.agent.agent import Agent as WholeAgent
 from kungfu.runtime.agent.consensus.host_admission import admission_reply, command_line_of
 from kungfu.runtime.agent.consensus.replication import Replicator
@@ -113,8 +113,8 @@ def test_what_the_leader_says_to_an_agent_that_has_not_heard_its_admission_reply
 class Broken(Quiet):
     """The leader cannot go on once the second host is in."""
 
-    def event(self, fields: Mapping[str, Any]) -> None:
-        if fields["event"] == "host" and fields["host"] == 1:
+    def event(self, event: LoggedEvent) -> None:
+        if isinstance(event, HostJoinedEvent) and event.host == 1:
             raise OSError(errno.ENOSPC, "no space left on device")
 
 

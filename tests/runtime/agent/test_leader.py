@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from kungfu.event_log.events import LoggedEvent
 from kungfu.runtime.agent.consensus.election import Elected, elect
 from kungfu.runtime.agent.consensus.host_admission import command_line_of
 from kungfu.runtime.agent.consensus.service import AdmissionRequested, LeaderLost, ReplicateReceived
@@ -32,7 +33,7 @@ class Quiet:
     def line(self, who: str, text: str) -> None:
         raise AssertionError(f"nobody prints here: {who}: {text}")
 
-    def event(self, fields: Mapping[str, Any]) -> None:
+    def event(self, event: LoggedEvent) -> None:
         """A person would see it."""
 
     def status(self, fields: Mapping[str, Any]) -> None:

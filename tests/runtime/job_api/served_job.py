@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kungfu.event_log.events import RequestEvent
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Cluster, Rules, ViewStarted
 from kungfu.runtime.core.requests.admission import Scaling
@@ -38,7 +39,7 @@ class ServedJob:
     cluster: Cluster
     queue: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     told: list[ExternalRequest] = field(default_factory=list)
-    journal: list[dict[str, Any]] = field(default_factory=list)
+    journal: list[RequestEvent] = field(default_factory=list)
 
     def moves(self, after: View) -> None:
         """Another view is in force."""

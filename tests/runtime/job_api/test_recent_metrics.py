@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from kungfu.event_log.events import DismissedEvent, MissingEvent, NotFiniteEvent, PeerEndedEvent, ViewEvent
 from kungfu.runtime.core.requests import TimedStep
 from kungfu.runtime.job_api.recent_metrics import RecentMetrics
 from kungfu.runtime.job_api.status import JobMetrics
@@ -26,7 +27,7 @@ def test_throughput_is_that_of_the_newest_steps_of_one_size() -> None:
 def test_a_loss_that_is_no_number_is_known_as_such_and_since_when() -> None:
     recent = RecentMetrics()
     recent.add_step({**row(41), "loss": "NaN", "samples_per_s": None})
-    recent.add_event({"event": "not finite", "what": "loss", "step": 41, "value": "NaN"})
+    recent.add_event(NotFiniteEvent(what="loss", step=41, value=math.nan))
     loss = recent.newest().loss
     assert loss is not None
     assert math.isnan(loss)
@@ -50,13 +51,13 @@ def test_a_step_without_a_known_time_has_no_share_in_a_profile() -> None:
 
 def test_troubles_are_remembered_but_not_the_end_of_a_peer_that_was_dismissed() -> None:
     recent = RecentMetrics(clock=lambda: 5.0)
-    recent.add_event({"event": "dismissed", "peer": 3, "reason": "the job wants 2 peers now"})
-    recent.add_event({"event": "peer ended", "peer": 3, "how": "killed by SIGKILL"})
-    recent.add_event({"event": "peer ended", "peer": 2, "how": "exit code 0"})
-    recent.add_event({"event": "view", "version": 2, "peers": [0]})
+    recent.add_event(DismissedEvent(peer=3, reason="the job wants 2 peers now"))
+    recent.add_event(PeerEndedEvent(peer=3, how="killed by SIGKILL"))
+    recent.add_event(PeerEndedEvent(peer=2, how="exit code 0"))
+    recent.add_event(ViewEvent(version=2, peers=(0,)))
     assert recent.troubles == ()
-    recent.add_event({"event": "peer ended", "peer": 1, "how": "killed by SIGKILL"})
-    recent.add_event({"event": "missing", "peers": [4, 5], "reason": "peer 4: late"})
+    recent.add_event(PeerEndedEvent(peer=1, how="killed by SIGKILL"))
+    recent.add_event(MissingEvent(peers=(4, 5), reason="peer 4: late"))
     assert [(one.time, one.text) for one in recent.troubles] == [
         (5.0, "peer 1: killed by SIGKILL"),
         (5.0, "peers 4, 5 never got ready: peer 4: late"),

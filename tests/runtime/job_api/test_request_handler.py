@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
+from kungfu.event_log.events import CheckpointEvent, MissingEvent, RequestEvent
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Cluster, Rules, Starting, Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.cluster.state import Processes
@@ -28,7 +31,7 @@ def view(version: int, *peers: int) -> View:
 class Agent:
     """Asks a desk, and moves its job."""
 
-    journal: list[dict[str, Any]] = field(default_factory=list)
+    journal: list[RequestEvent] = field(default_factory=list)
     told: list[ExternalRequest] = field(default_factory=list)
     now: float = 0.0
 
@@ -80,7 +83,7 @@ def test_a_peer_is_told_with_how_long_it_has_been_as_it_is() -> None:
 def test_joiners_that_never_got_ready_refuse_what_waits_for_them_with_their_reason() -> None:
     agent = Agent()
     agent.asked(Resize(3))
-    agent.handler.on_record({"event": "missing", "peers": [2], "reason": "peer 2: ended (exit code 5)"})
+    agent.handler.on_record(MissingEvent(peers=(2,), reason="peer 2: ended (exit code 5)"))
     agent.handle(Tick())
     assert (agent.look().state, agent.look().reason) == ("refused", "peer 2: ended (exit code 5)")
     assert [one.text for one in agent.status().troubles] == ["peers 2 never got ready: peer 2: ended (exit code 5)"]
@@ -88,7 +91,7 @@ def test_joiners_that_never_got_ready_refuse_what_waits_for_them_with_their_reas
 
 def test_joiners_that_never_got_ready_are_nothing_to_peers_that_leave() -> None:
     agent = Agent()
-    agent.handler.on_record({"event": "missing", "peers": [2], "reason": "of a policy"})
+    agent.handler.on_record(MissingEvent(peers=(2,), reason="of a policy"))
     agent.handle(Tick())
     agent.asked(ScaleIn((0,)))
     agent.handle(Tick())
@@ -100,8 +103,10 @@ def test_joiners_that_never_got_ready_are_nothing_to_peers_that_leave() -> None:
 def test_a_checkpoint_that_could_not_be_written_is_refused_with_where_and_why() -> None:
     agent = Agent()
     agent.asked(SaveCheckpoint())
-    failed = {"event": "checkpoint", "rule": "kungfu checkpoint", "path": "ckpt", "error": "No space left on device"}
-    agent.handle(ReportedRecords(events=({**failed, "rule": "a policy"},)))
+    failed = CheckpointEvent(
+        step=7, rule="kungfu checkpoint", path="ckpt", error="No space left on device", seconds=0.1, stop_s=0.0
+    )
+    agent.handle(ReportedRecords(events=(structs.replace(failed, rule="a policy"),)))
     assert agent.look().state == "accepted"
     agent.handle(ReportedRecords(events=(failed,)))
     assert (agent.look().state, agent.look().reason) == ("refused", "ckpt: No space left on device")
@@ -149,7 +154,7 @@ def test_every_change_of_a_request_is_in_the_journal_once() -> None:
     agent.now = 4.0
     agent.moves(view(4, 0, 1, 2))
     agent.handle(Tick())
-    assert [(one["event"], one["id"], one["request"], one["state"], one["seconds"]) for one in agent.journal] == [
-        ("request", "r", "resize 3", "accepted", 0.0),
-        ("request", "r", "resize 3", "carried out", 4.0),
+    assert [(one.id, one.request, one.state, one.seconds) for one in agent.journal] == [
+        ("r", "resize 3", "accepted", 0.0),
+        ("r", "resize 3", "carried out", 4.0),
     ]

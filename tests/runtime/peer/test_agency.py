@@ -9,11 +9,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
 
 from kungfu.errors import PeerFailure
+from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.events import LoggedEvent, UnheardEvent
 from kungfu.runtime.core.identity import Identity
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -103,13 +106,22 @@ def test_the_agent_hears_what_a_peer_goes_through() -> None:
     assert heard == [ready, ("prepare", 5), ("in force", view), ("leaving", '{"steps": 12}')]
 
 
+def numbered(number: int, text: str = "") -> UnheardEvent:
+    """An event that is told apart from others by its number."""
+    return UnheardEvent(peer=number, error=text)
+
+
+def line_of(event: LoggedEvent) -> tuple[str, str]:
+    return "events", event_to_line(event)
+
+
 def test_records_arrive_in_order_whatever_their_stream() -> None:
     with attached() as (agency, agent):
         agent.gate.set()
         for step in range(500):
-            agency.record("metrics" if step % 3 else "events", {"step": step})
+            agency.record(*(("metrics", partial(dict, peer=step)) if step % 3 else ("events", numbered(step))))
         heard = [agent.next() for _ in range(500)]
-    assert [json.loads(line)["step"] for _, line in heard] == list(range(500))
+    assert [json.loads(line)["peer"] for _, line in heard] == list(range(500))
     assert {stream for stream, _ in heard} == {"metrics", "events"}
 
 
@@ -119,7 +131,7 @@ def test_what_is_not_finite_is_named_however_deep_it_lies_and_null_is_what_is_no
     fields["speed"] = names["speed"] = None
     with attached() as (agency, agent):
         agent.gate.set()
-        agency.record("metrics", fields)
+        agency.record("metrics", lambda: fields)
         assert json.loads(agent.next()[1]) == names
         agency.finish(fields, leaving=False)
         assert json.loads(agent.next()[1]) == names
@@ -127,9 +139,9 @@ def test_what_is_not_finite_is_named_however_deep_it_lies_and_null_is_what_is_no
 
 def test_the_end_comes_after_everything_that_was_recorded_even_if_reports_are_slow() -> None:
     with attached() as (agency, agent):
-        agency.record("events", {"number": 1})
+        agency.record("events", numbered(1))
         assert agent.reporting.wait(10.0)  # the first record is on its way, and held up
-        agency.record("events", {"number": 2})
+        agency.record("events", numbered(2))
         finishing = threading.Thread(target=agency.finish, args=({},), kwargs={"leaving": False})
         finishing.start()
         with pytest.raises(queue.Empty):
@@ -137,18 +149,18 @@ def test_the_end_comes_after_everything_that_was_recorded_even_if_reports_are_sl
         agent.gate.set()
         finishing.join(10.0)
         heard = [agent.next() for _ in range(3)]
-    assert heard == [("events", '{"number": 1}'), ("events", '{"number": 2}'), ("finished", "{}")]
+    assert heard == [line_of(numbered(1)), line_of(numbered(2)), ("finished", "{}")]
 
 
 def test_the_record_goes_on_when_the_agent_has_missed_a_deadline() -> None:
     with attached(wait_s=1.0) as (agency, agent):
-        agency.record("events", {"number": 1})
+        agency.record("events", numbered(1))
         assert agent.reporting.wait(10.0)  # and is held up for longer than the peer waits
-        agency.record("events", {"number": 2})
+        agency.record("events", numbered(2))
         heard = [agent.next() for _ in range(2)]
         agent.gate.set()
         late = agent.next()
-    assert heard == [("events", '{"number": 1}'), ("events", '{"number": 2}')]
+    assert heard == [line_of(numbered(1)), line_of(numbered(2))]
     assert late == heard[0], "its number says that it is the same"
     assert agent.numbers == [1, 1, 2]
 
@@ -156,22 +168,22 @@ def test_the_record_goes_on_when_the_agent_has_missed_a_deadline() -> None:
 def test_what_gathered_meanwhile_comes_in_messages_that_gRPC_takes() -> None:  # noqa: N802 - its name
     text = "x" * (1 << 20)
     with attached() as (agency, agent):
-        agency.record("events", {"number": 0})
+        agency.record("events", numbered(0))
         assert agent.reporting.wait(10.0)
         for number in range(1, 12):
-            agency.record("events", {"number": number, "text": text})
+            agency.record("events", numbered(number, text))
         agent.gate.set()
         heard = [agent.next() for _ in range(12)]
-        assert [json.loads(line)["number"] for _, line in heard] == [*range(12)]
+        assert [json.loads(line)["peer"] for _, line in heard] == [*range(12)]
         assert agent.numbers == [1, 2, 3, 4]
 
 
 def test_closing_sends_what_is_left() -> None:
     with attached() as (agency, agent):
         agent.gate.set()
-        agency.record("events", {"event": "last words"})
+        agency.record("events", numbered(7))
         agency.close()
-        assert agent.heard.get(block=False) == ("events", '{"event": "last words"}')
+        assert agent.heard.get(block=False) == line_of(numbered(7))
 
 
 def test_an_agent_that_is_gone_is_named() -> None:

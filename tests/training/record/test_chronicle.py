@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kungfu.event_log.codec import fields_of
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest, Superseded
 from kungfu.runtime.core.terms import Terms
@@ -32,7 +33,7 @@ def chronicle(*, rank=0):
 
 
 def events(recorded):
-    return [fields for stream, fields in recorded if stream == "events"]
+    return [fields_of(event) for stream, event in recorded if stream == "events"]
 
 
 def grown():
@@ -73,7 +74,7 @@ def test_a_rescale_is_told_behind_the_first_step_of_the_new_view_with_all_its_pa
     told.stepped(FIGURES.copy)
     event = events(recorded)[1]
     assert (event["rule"], event["decided_at"], event["step"]) == ("gns_batch", 50, 60)
-    assert (event["from"], event["to"], event["joined"], event["left"]) == (2, 4, [2, 3], [])
+    assert (event["from"], event["to"], event["joined"], event["left"]) == (2, 4, (2, 3), ())
     assert (event["stop_s"], event["global_batch_size"]) == (0.25, 128)
     parts = {"spawn_s": 2.0, "ready_s": 1.0, "barrier_s": 0.01, "attach_s": 0.02, "state_s": 0.03}
     assert event["parts"] == {**parts, "first_step_s": 0.5}

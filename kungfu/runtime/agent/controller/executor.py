@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any
 
+from kungfu.event_log.events import (
+    BrokenEvent,
+    DismissedEvent,
+    LostEvent,
+    MachinesDifferEvent,
+    MissingEvent,
+    OfferedEvent,
+    RegroupingEvent,
+    SpawnedEvent,
+)
 from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.context import AgentContext
@@ -52,7 +61,7 @@ class Executor:
             case decided.Spawn():
                 self._spawn(command, joins=cluster.view is not None, threads=cluster.hosts.threads)
             case decided.Kill(peer, reason):
-                self._record({"event": "dismissed", "peer": peer, "reason": reason}, told=True)
+                self._record(DismissedEvent(peer=peer, reason=reason), told=True)
                 self.kill(peer, host=cluster.hosts.of.get(peer, self._own_host))
             case decided.Form():
                 self._peers.form(command)
@@ -60,7 +69,7 @@ class Executor:
                 self._peers.compare(command, differs=decided.ProgramDiffers)
             case decided.Remark(usual, others):
                 machines = {str(peer): machine for peer, machine in others.items()}
-                self._record({"event": "machines differ", "usual": usual, "others": machines}, told=True)
+                self._record(MachinesDifferEvent(usual=usual, others=machines), told=True)
             case decided.Lead():
                 self._lead(command)
             case decided.Announce():
@@ -73,8 +82,7 @@ class Executor:
     def record_spawn(self, peer: int, pid: int, *, host: int) -> None:
         """Notes and records that a peer was started."""
         self.pids[peer] = pid
-        where = {"host": host} if self._several else {}
-        self._record({"event": "spawned", "peer": peer, "pid": pid, **where})
+        self._record(SpawnedEvent(peer=peer, pid=pid, host=host if self._several else None))
 
     def forget_all_but(self, alive: Collection[int]) -> None:
         """Forgets ended peers, so that the replicated state does not grow with each of them."""
@@ -101,22 +109,21 @@ class Executor:
     def _offer(self, command: decided.Offer) -> None:
         prepared = command.prepared
         if prepared.ready:
-            self._record({"event": "offered", "peers": [peer.id for peer in prepared.ready]})
+            self._record(OfferedEvent(peers=tuple(peer.id for peer in prepared.ready)))
         if prepared.missing:
-            missing = {"event": "missing", "peers": list(prepared.missing), "reason": prepared.reason}
-            self._record(missing, told=True)
+            self._record(MissingEvent(peers=tuple(prepared.missing), reason=prepared.reason), told=True)
         self._peers.to_rank_0(command)
 
     def _lead(self, command: decided.Lead) -> None:
-        survivors, lost = list(command.view.ids), {str(peer): how for peer, how in command.lost.items()}
-        told = {"event": "regrouping", "version": command.view.version, "peers": survivors, "lost": lost}
-        self._record({**told, "target": command.target}, told=True)
+        survivors, lost = tuple(command.view.ids), {str(peer): how for peer, how in command.lost.items()}
+        regrouping = RegroupingEvent(version=command.view.version, peers=survivors, lost=lost, target=command.target)
+        self._record(regrouping, told=True)
         self._peers.lead(command, unled=decided.LeaderUnreachable)
 
     def _announce(self, command: decided.Announce, cluster: Cluster) -> None:
         # A view is broken, but no process is gone.
         if command.peer < 0:
-            self._record({"event": "broken", "version": command.version, "why": command.how}, told=True)
+            self._record(BrokenEvent(version=command.version, why=command.how), told=True)
         # A peer of the view is gone: recorded once, however often it is announced.
         elif command.version and command.peer not in self._recorded_lost:
             self._recorded_lost.add(command.peer)
@@ -125,9 +132,9 @@ class Executor:
         alive = [peer for id_, peer in self.addresses.items() if id_ in cluster.alive - ending]
         self._peers.announce(command, alive)
 
-    def _loss_event(self, command: decided.Announce, cluster: Cluster) -> dict[str, Any]:
+    def _loss_event(self, command: decided.Announce, cluster: Cluster) -> LostEvent:
         """The event of a lost peer; its own report of the error is preferred to its output, which may be incomplete."""
         raised = cluster.losses.raised.get(command.peer)
         said = raised.error if raised is not None else headline(self.tails.get(command.peer, ()))
         rank = None if cluster.view is None else cluster.view.rank_of(command.peer)
-        return {"event": "lost", "peer": command.peer, "rank": rank, "how": command.how, "error": said}
+        return LostEvent(peer=command.peer, rank=rank, how=command.how, error=said)

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from kungfu.event_log.events import (
+    EndedEvent,
+    FailedEvent,
+    HostLeftEvent,
+    LoggedEvent,
+    NoticedEvent,
+    PeerEndedEvent,
+    ProgramEndedEvent,
+    ViewEvent,
+)
 from kungfu.runtime.agent.consensus.election import Elected, has_quorum
 from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, serialize_snapshot
 from kungfu.runtime.agent.consensus.replication import Replicator
@@ -86,13 +96,13 @@ class JobController:
     def _record_event(self, event: Any) -> None:
         """Records what peers did of themselves; commands are recorded where they are performed."""
         if isinstance(event, decided.ViewStarted):
-            self.record({"event": "view", "version": event.view.version, "peers": list(event.view.ids)}, told=True)
+            self.record(ViewEvent(version=event.view.version, peers=tuple(event.view.ids)), told=True)
         elif isinstance(event, decided.ProcessEnded):
-            self.record({"event": "peer ended", "peer": event.peer, "how": decided.exit_in_words(event.code)})
+            self.record(PeerEndedEvent(peer=event.peer, how=decided.exit_in_words(event.code)))
         elif isinstance(event, decided.ProgramExiting):
             self._record_exit(event)
         elif isinstance(event, decided.PeerNoticed):
-            self.record({"event": "noticed", "peer": event.peer}, told=True)
+            self.record(NoticedEvent(peer=event.peer), told=True)
         elif isinstance(event, decided.PeerProgressed):
             self.executor.addresses[event.peer.id] = event.peer
 
@@ -102,8 +112,10 @@ class JobController:
         if cluster.view is None or peer not in cluster.members or peer in cluster.losses.exiting:
             return
         others = len(cluster.members) - 1
-        fields = {"peer": peer, "rank": cluster.view.rank_of(peer), "step": exit.step, "others": others}
-        self.record({"event": "program ended", **fields, "how": exit.kind, "error": exit.error}, told=True)
+        ended = ProgramEndedEvent(
+            peer=peer, rank=cluster.view.rank_of(peer), step=exit.step, others=others, how=exit.kind, error=exit.error
+        )
+        self.record(ended, told=True)
 
     def apply(self, outcome: decided.Transition) -> Ending | None:
         """Takes over the decided state, replicates it, then performs its commands."""
@@ -154,7 +166,7 @@ class JobController:
             f"lost {names}, without which this host has no majority of the peers of view {self.cluster.view.version}: "
             "the others may go on without it, so it stops"
         )
-        self.record({"event": "failed", "peer": -1, "error": why, "code": NO_QUORUM_CODE})
+        self.record(FailedEvent(peer=-1, error=why, code=NO_QUORUM_CODE))
         return Ending(NO_QUORUM_CODE, Failure(-1, why, NO_QUORUM_CODE))
 
     # ---- commands ----------------------------------------------------------------------------------------------------
@@ -166,7 +178,7 @@ class JobController:
             case decided.Fail():
                 return self.fail(command)
             case decided.Done():
-                self.record({"event": "ended", "reason": "training is over"})
+                self.record(EndedEvent(reason="training is over"))
                 return Ending(0)
             case _:
                 self.executor.perform(command, self.cluster)
@@ -175,11 +187,11 @@ class JobController:
     def fail(self, command: decided.Fail) -> Ending:
         """The end of a job that cannot go on, with the failure at its root."""
         failure = root_cause(self._context, command, self.cluster, self.executor.tails)
-        self.record({"event": "failed", "peer": failure.peer, "error": failure.text, "code": failure.code})
+        self.record(FailedEvent(peer=failure.peer, error=failure.text, code=failure.code))
         return Ending(failure.code, failure)
 
     def _release(self, host: int) -> Ending | None:
-        self.record({"event": "host left", **self.host_fields(host), "why": "its peers have left"}, told=True)
+        self.record(HostLeftEvent(host=host, name=self.name_of(host), why="its peers have left"), told=True)
         # The leader's own host: the others elect another leader.
         if host == self._job.own_host:
             return Ending(0, leaves=True)
@@ -192,14 +204,14 @@ class JobController:
     def _process_of(self, peer: int) -> int:
         return self.executor.pids.get(peer, 0)
 
-    def _tell(self, fields: dict[str, Any]) -> None:
-        self.record(fields, told=True)
+    def _tell(self, event: LoggedEvent) -> None:
+        self.record(event, told=True)
 
-    def record(self, fields: dict[str, Any], *, told: bool = False) -> None:
+    def record(self, event: LoggedEvent, *, told: bool = False) -> None:
         """Adds an event to the record; ``told``: a person shall see it."""
-        self._context.recorder.event(fields, told=told)
-        self.requests.on_record(fields)
+        self._context.recorder.event(event, told=told)
+        self.requests.on_record(event)
 
-    def host_fields(self, host: int) -> dict[str, Any]:
-        """A host, as events name it."""
-        return {"host": host, "name": self._job.hosts[host].name}
+    def name_of(self, host: int) -> str:
+        """The name of a host, by its number."""
+        return self._job.hosts[host].name

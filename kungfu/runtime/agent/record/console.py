@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from kungfu.event_log.events import LoggedEvent
+
 __all__ = ["Console"]
 
 
@@ -14,7 +16,7 @@ class Console(Protocol):
     def line(self, who: str, text: str) -> None:
         """A line that a peer printed."""
 
-    def event(self, fields: Mapping[str, Any]) -> None:
+    def event(self, event: LoggedEvent) -> None:
         """Something was decided or done."""
 
     def status(self, fields: Mapping[str, Any]) -> None:

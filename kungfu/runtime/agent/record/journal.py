@@ -12,11 +12,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+
+from msgspec.structs import replace
 
 from kungfu.errors import UsageError
+from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.events import GapEvent, LoggedEvent, UnrecordedEvent
 from kungfu.runtime.agent.record.log_file import LogFile, LogGap, merged
 
 __all__ = ["TRACE_LIMIT_BYTES", "Journal", "Output"]
@@ -28,10 +31,8 @@ TRACE_LIMIT_BYTES = 256 << 20
 # A disk at its limit fails and works by turns.
 _TELL_EVERY_S = 60.0
 
-Fields = Mapping[str, Any]
 
-
-def _to_nobody(fields: Fields) -> None:
+def _to_nobody(event: LoggedEvent) -> None:
     """There is no screen yet."""
 
 
@@ -46,7 +47,7 @@ class Journal:
         self, folder: Path, *, trace_limit_bytes: int = TRACE_LIMIT_BYTES, clock: Callable[[], float] = time.time
     ) -> None:
         self.folder, self._clock = folder, clock
-        self.tell: Callable[[Fields], None] = _to_nobody
+        self.tell: Callable[[LoggedEvent], None] = _to_nobody
         self._lock = threading.RLock()  # a line may end a gap, and that is one more line
         self._trace_left = self._trace_limit = trace_limit_bytes
         self._failing: dict[Path, LogFile] = {}
@@ -73,13 +74,16 @@ class Journal:
         """Takes the output of a peer."""
         return Output(self, LogFile(self.log_of(peer), clock=self._clock, mark=_mark))
 
-    def write(self, stream: str, fields: Fields) -> str:
-        """One more line of a stream, stamped with the time (seconds since 1970); gives the line."""
+    def write(self, event: LoggedEvent) -> str:
+        """One more event, stamped with the time (seconds since 1970); gives the line."""
         with self._lock:  # the agent and the threads that serve the peers all write
-            line = json.dumps({"time": round(self._clock(), 6), **fields})
-            self._append(self._files[stream], f"{line}\n")
+            line = self._stamped(event)
+            self._append(self._files["events"], f"{line}\n")
             self._write_small_files()
         return line
+
+    def _stamped(self, event: LoggedEvent) -> str:
+        return event_to_line(replace(event, time=round(self._clock(), 6)))
 
     def append(self, stream: str, lines: Sequence[str]) -> None:
         """More lines of a stream, as they are; of the trace only as long as it may grow."""
@@ -149,7 +153,7 @@ class Journal:
         events = self._files["events"]
         while self._untold and events.gap is None and events.is_open:
             name, gap = next(iter(self._untold.items()))
-            self._append(events, json.dumps({"time": round(self._clock(), 6), **_event(name, gap)}) + "\n")
+            self._append(events, f"{self._stamped(_event(name, gap))}\n")
             if events.gap is None:
                 self._untold.pop(name, None)
 
@@ -170,7 +174,7 @@ class Journal:
         if self._told_at is not None and 0 <= now - self._told_at < _TELL_EVERY_S:
             return
         self._told_at, self._told = now, True
-        self.tell({"event": "unrecorded", "file": name, "error": error})
+        self.tell(UnrecordedEvent(file=name, error=error))
 
     def _name(self, file: LogFile) -> str:
         return str(file.path.relative_to(self.folder))
@@ -207,9 +211,9 @@ def _append(journal: Journal, file: LogFile, data: bytes) -> None:
         journal.stopped(file)
 
 
-def _event(name: str, gap: LogGap) -> dict[str, Any]:
-    times = {"from": round(gap.since, 6), "to": round(gap.until, 6)}
-    return {"event": "gap", "file": name, **times, "lines": gap.lines, "error": gap.error}
+def _event(name: str, gap: LogGap) -> GapEvent:
+    since, until = round(gap.since, 6), round(gap.until, 6)
+    return GapEvent(file=name, since=since, until=until, lines=gap.lines, error=gap.error)
 
 
 def _mark(gap: LogGap) -> bytes:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
+from kungfu.event_log.codec import event_to_line, line_to_event
+from kungfu.event_log.events import AnyEvent, LoggedEvent
 from kungfu.runtime.agent.record.console import Console
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -32,21 +36,21 @@ class HostRecorder:
         self._lock = threading.Lock()
         self._numbers: dict[int, int] = {}
 
-    def event(self, fields: Mapping[str, Any], *, told: bool = False) -> pb.Records:
+    def event(self, event: LoggedEvent, *, told: bool = False) -> pb.Records:
         """Something that the leader did or saw, also as the other hosts get it; ``told``: a person shall see it."""
         with self._lock:
-            line = self.journal.write("events", fields)
+            line = self.journal.write(event)
             records = pb.Records(peer=_LEADER, records=[pb.Record(stream="events", line=line)])
             self.replicate(records)
         if told:
-            self._console.event(fields)
+            self._console.event(event)
         return records
 
     def take(self, records: pb.Records) -> ReportedRecords:
         """What a peer recorded, or the leader of another host; what was taken before is not taken again."""
-        told: dict[str, list[dict[str, Any]]] = {"events": [], "metrics": []}
+        events, metrics = list[AnyEvent](), list[dict[str, Any]]()
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
-        stamp = f'{{"time": {round(self._clock(), 6)}, '
+        now = round(self._clock(), 6)
         with self._lock:
             if records.peer != _LEADER:
                 if 0 < records.number <= self._numbers.get(records.peer, 0):
@@ -54,16 +58,19 @@ class HostRecorder:
                 self._numbers[records.peer] = records.number
             for record in records.records:
                 line = record.line
-                if record.stream != "trace":
-                    fields = json.loads(line)
-                    told[record.stream].append(fields)
-                    line = line if "time" in fields else stamp + line[1:]  # the leader has stamped its own
+                if record.stream == "events":
+                    event = line_to_event(line)
+                    events.append(event)
+                    if event.time is None:  # the leader has stamped its own
+                        line = event_to_line(replace(event, time=now))
+                elif record.stream == "metrics":
+                    metrics.append(json.loads(line))
                 lines[record.stream].append(line)
             for stream, some in lines.items():
                 self.journal.append(stream, some)
             self.replicate(records)
-        for fields in told["events"]:
-            self._console.event(fields)
-        for fields in told["metrics"]:
+        for event in events:
+            self._console.event(event)
+        for fields in metrics:
             self._console.status(fields)
-        return ReportedRecords(tuple(told["events"]), tuple(told["metrics"]))
+        return ReportedRecords(tuple(events), tuple(metrics))

@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec.structs import replace
+
 from kungfu.errors import KungfuError
+from kungfu.event_log.events import DissentEvent, ShadowDissentEvent
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Decision
 from kungfu.runtime.core.shadow import differing
@@ -109,22 +112,22 @@ class Assembly:
     def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.Arrival], view: View) -> None:
         """Who rounds in another way does so at every barrier: people are told once of each variable."""
         if (event := rounded(names, arrivals, view)) is not None:
-            news = {one["name"] for one in event["widest"]}
-            self.agency.record("events", {**event, "again": news <= self.named})
+            news = {one.name for one in event.widest}
+            self.agency.record("events", replace(event, again=news <= self.named))
             self.named.update(news)
 
     def _log_dissent(self, wishes: Mapping[int, str], view: View) -> None:
         """Rank 0's decision is the decision: arithmetic may differ in the last bit between machines. But say so."""
         if len(set(wishes.values())) > 1:
-            fields = {"event": "dissent", "view": view.version, "wishes": {str(r): w for r, w in wishes.items()}}
-            self.agency.record("events", fields)
+            by_rank = {str(rank): wish for rank, wish in wishes.items()}
+            self.agency.record("events", DissentEvent(view=view.version, wishes=by_rank))
 
     def _log_other_shadows(self, arrivals: Mapping[int, pb.Arrival], view: View) -> None:
         """What only some peers would have asked for: nobody acts on it yet, and rank 0 tells of its own only."""
         asked = {rank: [*map(to_shadow, message.shadows)] for rank, message in sorted(arrivals.items())}
         if found := differing(asked):
             shadows = {str(rank): what for rank, what in found.items()}
-            self.agency.record("events", {"event": "shadow dissent", "view": view.version, "shadows": shadows})
+            self.agency.record("events", ShadowDissentEvent(view=view.version, shadows=shadows))
 
     def _announce(self, view: View, decision: Decision) -> pb.Verdict:
         """Tells the agent and the joiners; the peers of the view hear it as the answer to their arrival."""

@@ -8,9 +8,9 @@ still is no rounding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kungfu.errors import InternalError
+from kungfu.event_log.events import RoundedEvent, RoundedVariable
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Settings
@@ -44,7 +44,7 @@ def unlike(names: Sequence[str], brought: Mapping[int, Brought], view: View) -> 
     raise InternalError(f"the peers of view {view.version} do not hold the same state: {said}{detail}")
 
 
-def rounded(names: Sequence[str], brought: Mapping[int, Brought], view: View) -> dict[str, Any] | None:
+def rounded(names: Sequence[str], brought: Mapping[int, Brought], view: View) -> RoundedEvent | None:
     """The event that tells of variables that differed by rounding, and are rank 0's now; ``None`` without any."""
     widest: dict[int, pb.Gap] = {}
     for one in brought.values():
@@ -54,11 +54,12 @@ def rounded(names: Sequence[str], brought: Mapping[int, Brought], view: View) ->
     if not widest:
         return None
     order = sorted(widest.values(), key=_width, reverse=True)
-    shown = [
-        {"name": names[gap.place], "difference": gap.difference, "largest": gap.largest} for gap in order[:_MOST_NAMED]
-    ]
-    ranks = sorted(rank for rank, one in brought.items() if one.gaps)
-    return {"event": "rounded", "view": view.version, "ranks": ranks, "variables": len(widest), "widest": shown}
+    shown = tuple(
+        RoundedVariable(name=names[gap.place], difference=gap.difference, largest=gap.largest)
+        for gap in order[:_MOST_NAMED]
+    )
+    ranks = tuple(sorted(rank for rank, one in brought.items() if one.gaps))
+    return RoundedEvent(view=view.version, ranks=ranks, variables=len(widest), widest=shown)
 
 
 def from_gaps(gaps: Sequence[Gap]) -> list[pb.Gap]:

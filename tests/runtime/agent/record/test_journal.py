@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,24 +13,28 @@ from typing import Any
 import pytest
 
 from kungfu.errors import UsageError
+from kungfu.event_log.codec import fields_of
+from kungfu.event_log.events import EndedEvent, FailedEvent, ProgramEndedEvent, UnheardEvent, ViewEvent
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.job_api.job_file import JobFile, read_job_file, write_job_file
 from tests.runtime.agent.record.full_disk import full_disk
 
+VIEW, ENDED = ViewEvent(version=1, peers=(0, 1)), EndedEvent(reason="training is over")
+LOST = UnheardEvent(peer=1, error="nobody listens")  # written while the disk is full
 TOO_LARGE, NO_ROOM = os.strerror(errno.EFBIG), os.strerror(errno.ENOSPC)
 
 
 def test_every_line_is_an_object_with_its_time_and_there_at_once(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "deep" / "run", clock=lambda: 12.3456789)
-    journal.write("events", {"event": "view", "peers": [0, 1]})
-    journal.write("events", {"event": "failed", "error": 'two\nlines, a "quote" and ü'})
-    journal.write("metrics", {"step": 1, "loss": None})
+    journal.write(ViewEvent(version=1, peers=(0, 1)))
+    journal.write(FailedEvent(peer=-1, error='two\nlines, a "quote" and ü', code=1))
+    journal.append("metrics", ['{"step": 1, "loss": null}'])
     events = (journal.folder / "events.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in events] == [
-        {"time": 12.345679, "event": "view", "peers": [0, 1]},
-        {"time": 12.345679, "event": "failed", "error": 'two\nlines, a "quote" and ü'},
+        {"time": 12.345679, "event": "view", "version": 1, "peers": [0, 1]},
+        {"time": 12.345679, "event": "failed", "peer": -1, "error": 'two\nlines, a "quote" and ü', "code": 1},
     ]
-    assert json.loads((journal.folder / "metrics.jsonl").read_text()) == {"time": 12.345679, "step": 1, "loss": None}
+    assert json.loads((journal.folder / "metrics.jsonl").read_text()) == {"step": 1, "loss": None}
     journal.close()
     journal.close()
 
@@ -43,7 +46,7 @@ def test_lines_of_several_threads_stay_whole(tmp_path: Path) -> None:
     def write(who: int) -> None:
         together.wait(10.0)
         for number in range(200):
-            journal.write("events", {"who": who, "number": number, "text": "x" * 500})
+            journal.write(ProgramEndedEvent(peer=who, rank=0, step=number, others=0, how="exit", error="x" * 500))
 
     threads = [threading.Thread(target=write, args=(who,)) for who in range(4)]
     for thread in threads:
@@ -53,7 +56,7 @@ def test_lines_of_several_threads_stay_whole(tmp_path: Path) -> None:
     journal.close()
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     for who in range(4):
-        assert [line["number"] for line in lines if line["who"] == who] == list(range(200))
+        assert [line["step"] for line in lines if line["peer"] == who] == list(range(200))
 
 
 def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
@@ -107,11 +110,11 @@ class Clock:
         return self.now
 
 
-def opened(folder: Path, **options: Any) -> tuple[Journal, Clock, list[Mapping[str, Any]]]:
+def opened(folder: Path, **options: Any) -> tuple[Journal, Clock, list[dict[str, Any]]]:
     """A journal, its clock, and what it tells a person."""
-    clock, told = Clock(), list[Mapping[str, Any]]()
+    clock, told = Clock(), list[dict[str, Any]]()
     journal = Journal(folder, clock=clock, **options)
-    journal.tell = told.append
+    journal.tell = lambda event: told.append(fields_of(event))
     return journal, clock, told
 
 
@@ -121,18 +124,18 @@ def events_in(folder: Path) -> list[dict[str, Any]]:
 
 def test_a_full_disk_is_told_once_and_the_record_says_what_it_lacks_when_there_is_room(tmp_path: Path) -> None:
     journal, clock, told = opened(tmp_path)
-    journal.write("events", {"event": "view"})
+    journal.write(VIEW)
     with full_disk():
-        line = journal.write("events", {"event": "rescale"})
+        line = journal.write(LOST)
         clock.now = 12.0
         journal.append("metrics", ['{"step":1}', '{"step":2}'])
         journal.append("trace", ['{"step":1}'])
         clock.now = 14.0
-        journal.write("events", {"event": "recovered"})
-    assert json.loads(line)["event"] == "rescale", "the other hosts get it"
+        journal.write(LOST)
+    assert json.loads(line)["event"] == "unheard", "the other hosts get it"
     assert told == [{"event": "unrecorded", "file": "events.jsonl", "error": TOO_LARGE}]
     clock.now = 16.0
-    journal.write("events", {"event": "decision"})
+    journal.write(ENDED)
     journal.append("metrics", ['{"step":3}'])
     journal.append("trace", ['{"step":3}'])
     lacks = [
@@ -143,7 +146,7 @@ def test_a_full_disk_is_told_once_and_the_record_says_what_it_lacks_when_there_i
     assert [{**event, "time": 16.0} for event in lacks] == [
         event for event in events_in(tmp_path) if event["event"] == "gap"
     ]
-    assert [event["event"] for event in events_in(tmp_path) if event["event"] != "gap"] == ["view", "decision"]
+    assert [event["event"] for event in events_in(tmp_path) if event["event"] != "gap"] == ["view", "ended"]
     assert told[1:] == lacks
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step":3}\n'
 
@@ -163,9 +166,9 @@ def test_a_file_that_never_has_room_again_is_told_at_the_end(tmp_path: Path) -> 
 
 def test_a_record_that_ends_on_a_full_disk_is_told_to_the_person(tmp_path: Path) -> None:
     journal, clock, told = opened(tmp_path)
-    journal.write("events", {"event": "view"})
+    journal.write(VIEW)
     with full_disk():
-        journal.write("events", {"event": "ended"})
+        journal.write(ENDED)
         clock.now = 11.0
         journal.close()
     assert [event["event"] for event in events_in(tmp_path)] == ["view"]
@@ -180,11 +183,11 @@ def test_a_disk_that_fails_and_works_by_turns_is_told_once_a_minute(tmp_path: Pa
     for _ in range(100):
         clock.now += 2.0
         with full_disk():
-            journal.write("events", {"event": "lost"})
+            journal.write(LOST)
         clock.now += 2.0
-        journal.write("events", {"event": "kept"})
+        journal.write(VIEW)
     kinds = [event["event"] for event in events_in(tmp_path)]
-    assert (kinds.count("kept"), kinds.count("gap")) == (100, 100)
+    assert (kinds.count("view"), kinds.count("gap")) == (100, 100)
     assert len([one for one in told if one["event"] == "unrecorded"]) == 7
     assert len([one for one in told if one["event"] == "gap"]) == 7
 

@@ -1,0 +1,1 @@
+"""The events of a job: their types, and how they are written and read."""

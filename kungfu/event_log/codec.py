@@ -1,0 +1,73 @@
+"""How an event becomes a line of ``events.jsonl`` and an object between processes, and is read back.
+
+One codec, `msgspec`: it checks what it reads against the types, and gives their JSON schema.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import msgspec
+
+from kungfu.errors import UsageError
+from kungfu.event_log.events import RECORD_VERSION, AnyEvent, LoggedEvent, RecordEvent
+from kungfu.event_log.numbers import as_json
+
+__all__ = ["check_version", "event_of", "event_to_line", "fields_of", "json_schema", "line_to_event"]
+
+_ANY: Any = AnyEvent  # a union is a value of no type that a type checker has a name for
+
+
+def event_to_line(event: LoggedEvent) -> str:
+    """The line of an event, without its end.
+
+    >>>     >>> event_to_line(NotFiniteEvent(time=1.5, what="loss", step=41, value=float("nan")))
+    '{"event": "not finite", "time": 1.5, "what": "loss", "step": 41, "value": "NaN"}'
+    """
+    return json.dumps(as_json(fields_of(event)), allow_nan=False)
+
+
+def line_to_event(line: str | bytes) -> AnyEvent:
+    """The event of a line that ``event_to_line`` made. Raises ``ValueError`` for anything else."""
+    try:
+        return cast(AnyEvent, _decoder.decode(line))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"not an event of this record: {error}") from error
+
+
+def fields_of(event: LoggedEvent) -> dict[str, Any]:
+    """An event as an object of plain values, its kind under ``event``; numbers that are not finite stay numbers."""
+    return cast(dict[str, Any], msgspec.to_builtins(event))
+
+
+def event_of(fields: Any) -> AnyEvent:
+    """The event of an object that ``fields_of`` made. Raises ``ValueError`` for anything else."""
+    try:
+        return cast(AnyEvent, msgspec.convert(fields, _ANY))
+    except msgspec.ValidationError as error:
+        raise ValueError(f"not an event of this version: {error}") from error
+
+
+def check_version(first: AnyEvent | None, *, where: str) -> None:
+    """Refuses a record that this version does not read. ``first`` is its first line, ``None`` where that is no event.
+
+    Raises:
+        UsageError: The record says another version, or none, as those of before version 1 do.
+    """
+    if isinstance(first, RecordEvent) and first.version == RECORD_VERSION:
+        return
+    found = f"is of version {first.version}" if isinstance(first, RecordEvent) else "does not say its version"
+    raise UsageError(
+        f"{where}: this record {found}, and this kungfu reads version {RECORD_VERSION}: read it with the kungfu that "
+        "wrote it"
+    )
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a line of ``events.jsonl``."""
+    schema = msgspec.json.schema(_ANY)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A line of events.jsonl", **schema}
+
+
+_decoder = msgspec.json.Decoder(_ANY)
