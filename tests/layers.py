@@ -76,7 +76,7 @@ AGAINST = {
 
 # Imports inside functions that close a ring of modules, as (importing module, what it imports): why.
 DEFERRED = {
-    ("kungfu.signal.memory", "kungfu.signal.fold"): "a signal's methods make folds, which are signals themselves",
+    ("kungfu.signal.fold_methods", "kungfu.signal.fold"): "a signal's methods make folds, which are signals themselves",
     ("kungfu.compiler.plan", "kungfu.compiler.explain"): "`Plan.explain()` stands on the class that it is written for",
 }
 
@@ -92,7 +92,6 @@ TWINS: dict[str, str] = dict.fromkeys(
         "Ledger",
         "Measured",
         "Membership",
-        "Memory",
         "Part",
         "Place",
         "Plan",

@@ -3,16 +3,16 @@
 from kungfu.compiler.compile import compile_policies
 from kungfu.compiler.explain import explain, explain_json
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment
-from kungfu.compiler.settle import Settled, settle
+from kungfu.compiler.rescale_rules import RescaleSetting, evaluate_rescale_rules
 
 __all__ = [
     "Outcome",
     "Plan",
+    "RescaleSetting",
     "RiderLayout",
     "Segment",
-    "Settled",
     "compile_policies",
+    "evaluate_rescale_rules",
     "explain",
     "explain_json",
-    "settle",
 ]

@@ -15,7 +15,7 @@ from kungfu.ops import where
 from kungfu.policy_definition import Policy
 from kungfu.signal import Signal, Source, TrainingSignals, as_signal, topological
 from kungfu.signal.operation import SCALAR
-from kungfu.signal.origin import made_at
+from kungfu.signal.source_location import attributed_to
 
 __all__ = ["compile_policies"]
 
@@ -47,7 +47,7 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
 
 
 def _paced(rule: Rule) -> Rule:
-    with made_at(rule.origin):
+    with attributed_to(rule.origin):
         return paced(rule)
 
 
@@ -65,7 +65,7 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
             name = distinct_name("rescales_left", taken=rule.saw)
             yield replace(rule, saw={**rule.saw, name: credit.whole_left(taken)}, budget=name)
         elif rule.standing == "acting" and isinstance(rule.action, Rescale | Evict | Replace):
-            with made_at(rule.origin):
+            with attributed_to(rule.origin):
                 allowed, saw = credit.allows(taken), {**rule.saw, "rescales_left": credit.left(taken)}
                 news = news_of_held(rule.fires & ~allowed, allowed=allowed, gate=rule.gate)
                 held.append(replace(rule, fires=news, saw=saw, standing="held", name=f"held({rule.name})"))

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from kungfu.compiler.evaluate import Evaluation, conclude, prepare, reduce_gradients
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout
-from kungfu.compiler.walk import Evaluation, conclude, prepare, reduced
 from kungfu.errors import InternalError
 from kungfu.signal import Fold, OnRescale, Source
 from kungfu.signal.operation import NEST, DType, Operation, SignalType
@@ -74,13 +74,13 @@ class Program:
                 one.variable.assign(np.full(one.variable.shape, one.init, one.variable.dtype.as_numpy_dtype))
 
     @tf.autograph.experimental.do_not_convert
-    def frontier(self, sources: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    def gradient_reductions(self, sources: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """What the plan makes of the gradients that `sources` hold, so that it is computed once; minus infinity in a
         step that does not need it. Beside the sources, `riders` and `conclude` take it for given."""
-        machine = TensorFlowMachine(sources, _no_messages)
+        backend = TensorFlowBackend(sources, _no_messages)
         return {
-            name: reduced(one, Evaluation(machine, self.held()))
-            for name, one in self.plan.frontier.items()
+            name: reduce_gradients(one, Evaluation(backend, self.held()))
+            for name, one in self.plan.gradient_reductions.items()
             if name not in sources and all(nest in sources for nest in one.sources)
         }
 
@@ -104,13 +104,13 @@ class OpByOp:
     """Each node of the plan as TensorFlow's own ops."""
 
     def riders(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor:
-        machine = TensorFlowMachine(sources, _no_messages)
-        return prepare(program.plan, Evaluation(machine, program.held()))
+        backend = TensorFlowBackend(sources, _no_messages)
+        return prepare(program.plan, Evaluation(backend, program.held()))
 
     def conclude(
         self, program: Program, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce
     ) -> Outcome:
-        evaluation = Evaluation(TensorFlowMachine(sources, all_reduce), program.held())
+        evaluation = Evaluation(TensorFlowBackend(sources, all_reduce), program.held())
         outcome = conclude(program.plan, evaluation, summed=summed)
         renewed = {fold: evaluation.renewed[fold] for fold in program.states}
         # A peer may be lost in a message of the plan's own: then no fold has moved, and the step can be done again.
@@ -148,8 +148,8 @@ def _no_messages(vectors: list[tf.Tensor], tag: str) -> Sequence[tf.Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class TensorFlowMachine:
-    """Computes with tensors of this peer; see `kungfu.compiler.walk.Machine`."""
+class TensorFlowBackend:
+    """Computes with tensors of this peer; see `kungfu.compiler.evaluate.Backend`."""
 
     sources: Mapping[str, Any]
     all_reduce: AllReduce
@@ -215,7 +215,7 @@ class TensorFlowMachine:
 def _twin(operation: Operation) -> Callable[..., tf.Tensor]:
     """The TensorFlow function of an operation, by its dotted name."""
     where, *path = operation.tensorflow.split(".")
-    found: Any = tf if where == "tf" else importlib.import_module("kungfu.ops.tensorflow_twins")
+    found: Any = tf if where == "tf" else importlib.import_module("kungfu.ops.tensorflow_kernels")
     for part in path:
         found = getattr(found, part)
     return found

@@ -14,7 +14,7 @@ from typing import Any
 
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, roots_of, steps
 from kungfu.compiler.plan import Plan
-from kungfu.compiler.portable import numbered, written
+from kungfu.compiler.serialize import numbered, written
 from kungfu.signal import Constant, Fold, Signal, topological
 
 __all__ = ["outline"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from kungfu.compiler.frontier import Reduction, frontier_of
+from kungfu.compiler.gradient_reductions import Reduction, gradient_reductions_of
 from kungfu.control import Rule
 from kungfu.signal import Collective, Fold, Signal, Source, topological
 
@@ -55,7 +55,8 @@ class Plan:
     """What a step computes for its policies.
 
     `before` is evaluated before the gradient all-reduce and ends in the values that ride on it; `after` is evaluated
-    when it is done. The rules `on_rescale` are no part of a step: a barrier settles them (`kungfu.compiler.settle`).
+    when it is done. The rules `on_rescale` are no part of a step: a barrier evaluates them
+    (`kungfu.compiler.rescale_rules`).
     """
 
     rules: tuple[Rule, ...]
@@ -92,9 +93,9 @@ class Plan:
         return frozenset(one.source for one in self.nodes if isinstance(one, Source))
 
     @cached_property
-    def frontier(self) -> Mapping[str, Reduction]:
+    def gradient_reductions(self) -> Mapping[str, Reduction]:
         """What the plan makes of the gradients, by name: with the other sources, all that a replay needs."""
-        return frontier_of((*self.before, *self.after))
+        return gradient_reductions_of((*self.before, *self.after))
 
     @property
     def watched(self) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from kungfu.compiler.evaluate import Backend, Evaluation, conclude, prepare
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout
-from kungfu.compiler.walk import Evaluation, Machine, conclude, prepare
 from kungfu.errors import UsageError
 from kungfu.signal import Fold, Source
 from kungfu.signal.operation import DType, Operation, SignalType
@@ -22,14 +22,14 @@ from kungfu.signal.sources import SOURCES
 __all__ = ["Replay"]
 
 PerPeer = tuple[Any, ...]
-MachineMaker = Callable[[Mapping[str, PerPeer], int], Machine]
+BackendFactory = Callable[[Mapping[str, PerPeer], int], Backend]
 Local = Sequence[Mapping[str, Any]]  # one peer's local sources after the other
 
 
 class Replay:
     """A plan run step by step over recorded or invented sources of a whole cluster.
 
-    `machine` computes a step from its sources and the size; without it, NumPy does.
+    `backend` computes a step from its sources and the size; without it, NumPy does.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import schedule
@@ -40,9 +40,9 @@ class Replay:
     """
 
     def __init__(
-        self, plan: Plan, *, size: int, machine: Callable[[Mapping[str, PerPeer], int], Machine] | None = None
+        self, plan: Plan, *, size: int, backend: Callable[[Mapping[str, PerPeer], int], Backend] | None = None
     ):
-        self._machine = machine or NumpyCluster
+        self._backend = backend or NumpyBackend
         self.plan = plan
         self.size, self.view = size, 1
         self.states = {fold: _starts(fold, peers=size) for fold in plan.folds}
@@ -56,12 +56,14 @@ class Replay:
         if len(local) != self.size:
             raise UsageError(f"a cluster of {self.size} peers got local sources of {len(local)}; call rescale first")
         sources = {name: self._source(name, local, agreed) for name in sorted(self.plan.sources)}
-        sources |= {name: one for name in self.plan.frontier if (one := self._reduction(name, local, agreed))}
-        machine = self._machine(sources, self.size)
+        sources |= {
+            name: one for name in self.plan.gradient_reductions if (one := self._reduction(name, local, agreed))
+        }
+        backend = self._backend(sources, self.size)
         with np.errstate(all="ignore"):
-            riders = prepare(self.plan, Evaluation(machine, self.states))
-            evaluation = Evaluation(machine, self.states)
-            outcome = conclude(self.plan, evaluation, summed=machine.exchanged(riders, "riders"))
+            riders = prepare(self.plan, Evaluation(backend, self.states))
+            evaluation = Evaluation(backend, self.states)
+            outcome = conclude(self.plan, evaluation, summed=backend.exchanged(riders, "riders"))
         self.states = {fold: evaluation.renewed[fold] for fold in self.states}
         return outcome
 
@@ -93,8 +95,8 @@ class Replay:
         return ((known[name] if name in known else _derived(name, local, known)),) * self.size
 
     def _reduction(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer | None:
-        """A number on the frontier that is given in place of the gradients."""
-        if self.plan.frontier[name].placement == "agreed":
+        """A gradient reduction that is given in place of the gradients."""
+        if self.plan.gradient_reductions[name].placement == "agreed":
             return (np.float32(agreed[name]),) * self.size if name in agreed else None
         return tuple(np.float32(one[name]) for one in local) if all(name in one for one in local) else None
 
@@ -162,8 +164,8 @@ def _weighted(values: Sequence[Any], local: Local) -> Any:
 
 
 @dataclass(frozen=True)
-class NumpyCluster:
-    """Computes with one array a peer; see `kungfu.compiler.walk.Machine`."""
+class NumpyBackend:
+    """Computes with one array a peer; see `kungfu.compiler.evaluate.Backend`."""
 
     sources: Mapping[str, PerPeer]
     size: int

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from kungfu.control.action import Action, SetLearningRate, target_of
 from kungfu.control.pace import NO_COOLDOWN, once_each, with_cooldown
 from kungfu.signal import Fold, Signal, Source
-from kungfu.signal.origin import origin_of_caller
+from kungfu.signal.source_location import location_of_caller
 
 if TYPE_CHECKING:
     from kungfu.control.trigger import Trigger
@@ -43,7 +43,7 @@ class Rule:
     standing: Standing = "acting"
     contenders: tuple[str, ...] = ()
     budget: str = ""
-    origin: str = field(default_factory=origin_of_caller)
+    origin: str = field(default_factory=location_of_caller)
 
     @property
     def gate(self) -> Signal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kungfu.signal import OPERATORS, Map, Operation, apply
-from kungfu.signal.operation import numpy_twins as twins
+from kungfu.signal.operation import numpy_kernels as kernels
 from kungfu.signal.operation.rules import (
     arithmetic,
     cast_to,
@@ -31,30 +31,30 @@ _ENTRIES = (
     Operation("round", fractional, np.rint, "tf.math.round"),
     Operation("floor", fractional, np.floor, "tf.math.floor"),
     Operation("ceil", fractional, np.ceil, "tf.math.ceil"),
-    Operation("minimum", arithmetic, np.minimum, "twins.minimum"),
-    Operation("maximum", arithmetic, np.maximum, "twins.maximum"),
+    Operation("minimum", arithmetic, np.minimum, "kernels.minimum"),
+    Operation("maximum", arithmetic, np.maximum, "kernels.maximum"),
     Operation("is_finite", predicate, np.isfinite, "tf.math.is_finite"),
-    Operation("to_bool", cast_to("bool"), np.bool_, "twins.to_bool"),
-    Operation("to_int64", cast_to("int64"), twins.whole, "twins.whole"),
-    Operation("to_float32", cast_to("float32"), np.float32, "twins.to_float32"),
+    Operation("to_bool", cast_to("bool"), np.bool_, "kernels.to_bool"),
+    Operation("to_int64", cast_to("int64"), kernels.whole, "kernels.whole"),
+    Operation("to_float32", cast_to("float32"), np.float32, "kernels.to_float32"),
     # vectors
     Operation("sum", vector_reduction, np.sum, "tf.reduce_sum"),
     Operation("mean", vector_reduction, np.mean, "tf.reduce_mean"),
-    Operation("min", vector_reduction, np.min, "twins.smallest"),
-    Operation("max", vector_reduction, np.max, "twins.largest"),
-    Operation("median", vector_reduction, np.median, "twins.median"),
+    Operation("min", vector_reduction, np.min, "kernels.smallest"),
+    Operation("max", vector_reduction, np.max, "kernels.largest"),
+    Operation("median", vector_reduction, np.median, "kernels.median"),
     Operation("any", vector_logic, np.any, "tf.reduce_any"),
     Operation("all", vector_logic, np.all, "tf.reduce_all"),
-    Operation("count", numbering, twins.count, "twins.count"),
-    Operation("argmin", entry_index, twins.argmin, "twins.argmin"),
-    Operation("argmax", entry_index, twins.argmax, "twins.argmax"),
-    Operation("spread", spread, twins.vector_of, "twins.vector_of"),
-    Operation("ranks", peers, twins.ranks, "twins.ranks"),
+    Operation("count", numbering, kernels.count, "kernels.count"),
+    Operation("argmin", entry_index, kernels.argmin, "kernels.argmin"),
+    Operation("argmax", entry_index, kernels.argmax, "kernels.argmax"),
+    Operation("spread", spread, kernels.vector_of, "kernels.vector_of"),
+    Operation("ranks", peers, kernels.ranks, "kernels.ranks"),
     # the gradients
-    Operation("norm_squared", nest_reduction, twins.norm_squared, "twins.norm_squared"),
-    Operation("dot", nest_reduction, twins.dot, "twins.dot"),
-    Operation("max_abs", nest_reduction, twins.largest_magnitude, "twins.largest_magnitude"),
-    Operation("all_finite", nest_predicate, twins.all_finite, "twins.all_finite"),
+    Operation("norm_squared", nest_reduction, kernels.norm_squared, "kernels.norm_squared"),
+    Operation("dot", nest_reduction, kernels.dot, "kernels.dot"),
+    Operation("max_abs", nest_reduction, kernels.largest_magnitude, "kernels.largest_magnitude"),
+    Operation("all_finite", nest_predicate, kernels.all_finite, "kernels.all_finite"),
 )
 VOCABULARY = {**OPERATORS, **{entry.name: entry for entry in _ENTRIES}}
 

@@ -12,7 +12,7 @@ from kungfu.ops import is_finite, maximum, minimum, where
 from kungfu.policy_definition.merge import Choice, merged
 from kungfu.policy_definition.policy import Policy
 from kungfu.signal import Signal, TrainingSignals
-from kungfu.signal.origin import made_at, origin_of_caller
+from kungfu.signal.source_location import attributed_to, location_of_caller
 
 __all__ = ["at_least", "at_most", "compose", "first", "shadow"]
 
@@ -29,7 +29,7 @@ def compose(*policies: Policy) -> Policy:
     """
     _check(policies, of="compose")
     name = _called("compose", policies)
-    return Policy(name, lambda training: tuple(_rules(policies, training)), origin_of_caller())
+    return Policy(name, lambda training: tuple(_rules(policies, training)), location_of_caller())
 
 
 def shadow(policy: Policy) -> Policy:
@@ -48,7 +48,7 @@ def shadow(policy: Policy) -> Policy:
     def body(training: TrainingSignals) -> tuple[Rule, ...]:
         return tuple(replace(one, name=f"shadow({one.name})", standing="shadow") for one in policy.build(training))
 
-    return Policy(f"shadow({policy.name})", body, origin_of_caller())
+    return Policy(f"shadow({policy.name})", body, location_of_caller())
 
 
 def at_most(*policies: Policy) -> Policy:
@@ -85,11 +85,11 @@ def _combined(rule: str, policies: tuple[Policy, ...], *, choose: Choice) -> Pol
     _check(policies, of=rule)
     if len(policies) < 2:
         raise PolicyError(f"{rule}: takes at least two policies, got {len(policies)}")
-    name, origin = _called(rule, policies), origin_of_caller()
+    name, origin = _called(rule, policies), location_of_caller()
 
     def body(training: TrainingSignals) -> tuple[Rule, ...]:
         rules = tuple(_rules(policies, training))
-        with made_at(origin):
+        with attributed_to(origin):
             return _resolved(name, rules, choose=choose)
 
     return Policy(name, body, origin)

@@ -11,7 +11,7 @@ from typing import Any
 from kungfu.control import Rule
 from kungfu.errors import KungfuError, PolicyError
 from kungfu.signal import TrainingSignals
-from kungfu.signal.origin import is_prebuilt, origin_in, origin_of_caller, origin_of_function
+from kungfu.signal.source_location import is_prebuilt, location_in_traceback, location_of_caller, location_of_function
 
 __all__ = ["Policy", "Rules", "in_brackets", "policy"]
 
@@ -59,10 +59,10 @@ class Policy:
     @property
     def place(self) -> str:
         """Where it is written, as far as that is known."""
-        return self.origin or origin_of_function(self.body)
+        return self.origin or location_of_function(self.body)
 
     def _located(self, what: str, error: Exception) -> PolicyError:
-        origin = origin_in(error.__traceback__) or self.place
+        origin = location_in_traceback(error.__traceback__) or self.place
         return PolicyError(f"policy {self.name!r}{in_brackets(origin)}: {what}", policy=self.name, origin=origin)
 
 
@@ -96,8 +96,8 @@ def policy(function: Callable[..., Rules]) -> Callable[..., Policy]:
             shown = ", ".join(str(one) for one in list(signature.parameters.values())[1:])
             raise PolicyError(f"{name}: {error}; it takes ({shown})") from error
 
-        written = origin_of_function(function)
-        origin = origin_of_caller() if is_prebuilt(written) else written
+        written = location_of_function(function)
+        origin = location_of_caller() if is_prebuilt(written) else written
 
         def body(training: TrainingSignals) -> Rules:
             given = function(training, *args, **kwargs)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.compiler import Plan
-from kungfu.compiler.portable import plan_from_json
+from kungfu.compiler.serialize import plan_from_json
 from kungfu.errors import UsageError
 from kungfu.record.lines import SCHEMA, kind_of, number
 

@@ -100,7 +100,7 @@ def _stepped(replaying: Replay, step: RecordedStep) -> Outcome:
 
 def _check_recorded(plan: Plan, trace: Trace) -> None:
     held = {name for step in trace.steps for part in (step.agreed, *step.local) for name in part}
-    reductions = sorted(set(plan.frontier) - held)
+    reductions = sorted(set(plan.gradient_reductions) - held)
     if reductions:
         raise UsageError(
             f"the policy needs {' and '.join(reductions)}, which this run did not record: a record holds of the "

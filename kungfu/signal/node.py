@@ -19,10 +19,10 @@ from typing import Literal, NoReturn, Protocol, TypeVar
 import numpy as np
 
 from kungfu.errors import PolicyError
-from kungfu.signal.memory import Memory
+from kungfu.signal.fold_methods import FoldMethods
 from kungfu.signal.operation import NEST, OPERATORS, Operation, SignalType
 from kungfu.signal.operators import Operators
-from kungfu.signal.origin import origin_of_caller
+from kungfu.signal.source_location import location_of_caller
 from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement
 
 __all__ = [
@@ -55,12 +55,12 @@ class Condition(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Signal(Operators, Memory):
+class Signal(Operators, FoldMethods):
     """A value that a policy computes with: a typed, immutable node of the dataflow graph."""
 
     name: str = field(default="", kw_only=True)
     monitor: str = field(default="", kw_only=True)  # the monitor that gave it, if one did
-    origin: str = field(default_factory=origin_of_caller, kw_only=True)
+    origin: str = field(default_factory=location_of_caller, kw_only=True)
 
     def __post_init__(self) -> None:
         # Asked for in the order of making, so that no question ever goes deep.

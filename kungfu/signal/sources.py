@@ -32,7 +32,7 @@ class SourceKind:
     known: Known
     unit: str
     meaning: str
-    agreed_twin: str = ""
+    agreed_counterpart: str = ""
 
 
 SOURCES = {

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kungfu.compiler import Plan, Settled, settle
+from kungfu.compiler import Plan, RescaleSetting, evaluate_rescale_rules
 from kungfu.compiler.replay import Replay
 from kungfu.control import Call, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate, Stop
 from kungfu.control.hook import Control
@@ -112,7 +112,7 @@ class Course:
         decided = decide(view, job.terms, Limits(start.min_size, start.max_size), wish=wish, prepared=prepared)
         self._enter(view, decided)
         size = meant_size(decided.view, decided.terms)
-        brought = settle(self.plan, self._at_rescale(size, *before)) if size != before[0] else ()
+        brought = evaluate_rescale_rules(self.plan, self._at_rescale(size, *before)) if size != before[0] else ()
         chosen = [_as_decision(one, step=job.step - 1) for one in brought]
         now = RunPosition(job.step - 1, job.samples_done, size, 0, job.learning_rate)
         job.terms = apply_settings(job.terms, [*(_setting(one) for one in chosen), *settings], now)
@@ -168,7 +168,7 @@ def _peer(number: int) -> Peer:
 _SETTERS = (SetGlobalBatchSize, SetLearningRate, Stop)
 
 
-def _as_decision(one: Settled, *, step: int) -> Decision:
+def _as_decision(one: RescaleSetting, *, step: int) -> Decision:
     return Decision(step, one.rule, one.action, one.value, one.saw)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.compiler import Plan
-from kungfu.compiler.settle import Settled, settle
+from kungfu.compiler.rescale_rules import RescaleSetting, evaluate_rescale_rules
 from kungfu.control import Call, Checkpoint
 from kungfu.control.hook import Control
 from kungfu.errors import KungfuError, PeerFailure
@@ -326,8 +326,10 @@ class Barrier:
             "min_size": self.equipment.limits.minimum,
             "max_size": self.equipment.limits.maximum,
         }
-        self.chronicle.shadowed(_fired(settle(self.equipment.plan, sources, standing="shadow"), step=step))
-        return [setting_of(one) for one in _fired(settle(self.equipment.plan, sources), step=step)]
+        self.chronicle.shadowed(
+            _fired(evaluate_rescale_rules(self.equipment.plan, sources, standing="shadow"), step=step)
+        )
+        return [setting_of(one) for one in _fired(evaluate_rescale_rules(self.equipment.plan, sources), step=step)]
 
     def _on_scale(self, setting: SettingChange) -> SettingChange:
         rate = self.equipment.rate
@@ -336,5 +338,5 @@ class Barrier:
         return replace(setting, value=rate.on_scale(setting.value))
 
 
-def _fired(settled_rules: Sequence[Settled], *, step: int) -> list[Fired]:
+def _fired(settled_rules: Sequence[RescaleSetting], *, step: int) -> list[Fired]:
     return [Fired(one.action, one.rule, step, one.value, (), one.saw) for one in settled_rules]

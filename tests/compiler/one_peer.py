@@ -65,10 +65,10 @@ def peer_of(
     def step(sources: Mapping[str, Any]) -> Any:
         program = peer.program
         before = {name: value for name, value in sources.items() if name not in _KNOWN_AFTER}
-        before |= program.frontier(before)
+        before |= program.gradient_reductions(before)
         summed = exchange(program.riders(before), "riders")
         after = {**before, **{name: sources[name] for name in _KNOWN_AFTER}}
-        after |= program.frontier(after)
+        after |= program.gradient_reductions(after)
         return program.conclude(after, summed, lambda vectors, tag: [exchange(one, tag) for one in vectors])
 
     peer.step = wrapped(step)

@@ -1,6 +1,6 @@
 """One plan, three interpreters: TensorFlow, the native op and NumPy agree on random policies and inputs.
 
-The first two each at once and traced. A listing waits for no message, so it is met where all collectives ride.
+The first two each at once and traced. Bytecode waits for no message, so it is met where all collectives ride.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def assert_histories_agree(
 ) -> None:
     """Plays one peer of a cluster through changing views, traced and at once, beside the replay of all."""
     rng, log = np.random.default_rng(seed), Log(grid)
-    replay = Replay(plan, size=sizes[0], machine=partial(Witness, log))
+    replay = Replay(plan, size=sizes[0], backend=partial(Witness, log))
     peers = [peer_of(plan, log, wrapped=one, made=made) for one in (traced, eager)]
     for number in range(1, STEPS + 1):
         size = sizes[(number - 1) * len(sizes) // STEPS]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kungfu.compiler.replay import NumpyCluster
+from kungfu.compiler.replay import NumpyBackend
 from kungfu.signal import Operation
 from kungfu.signal.operation import DType
 
@@ -40,10 +40,10 @@ class Log:
 
 
 class Witness:
-    """A NumPy machine that tells a log what it does; see `kungfu.compiler.walk.Machine`."""
+    """A NumPy backend that tells a log what it does; see `kungfu.compiler.evaluate.Backend`."""
 
     def __init__(self, log: Log, sources: Mapping[str, Any], size: int) -> None:
-        self._log, self._cluster = log, NumpyCluster(sources, size)
+        self._log, self._cluster = log, NumpyBackend(sources, size)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cluster, name)

@@ -1,4 +1,4 @@
-"""The twins: TensorFlow, NumPy and the native library say the same about every number, the awkward ones first."""
+"""The kernels: TensorFlow, NumPy and the native library say the same about every number, the awkward ones first."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kungfu.compiler.fused.assemble import Assembler
-from kungfu.compiler.fused.program import evaluated
-from kungfu.compiler.lower import TensorFlowMachine
-from kungfu.compiler.replay import NumpyCluster
+from kungfu.compiler.fused.assembler import Assembler
+from kungfu.compiler.fused.program import run_bytecode
+from kungfu.compiler.lower import TensorFlowBackend
+from kungfu.compiler.replay import NumpyBackend
 from kungfu.errors import PolicyError
 from kungfu.ops.vocabulary import VOCABULARY
 from kungfu.signal import NEST, VECTOR, Operation, SignalType
@@ -59,8 +59,8 @@ def operand_types(operation: Operation) -> list[tuple[DType, ...]]:
 def both(operation: Operation, operands: list[Any], types: tuple[SignalType, ...]) -> tuple[Any, Any]:
     typing = operation.typing(types)
     with np.errstate(all="ignore"):
-        (oracle,) = NumpyCluster({}, 1).apply(operation, [(one,) for one in operands], typing.operands)
-    tensor = TensorFlowMachine({}, lambda vectors, tag: vectors).apply(operation, operands, typing.operands)
+        (oracle,) = NumpyBackend({}, 1).apply(operation, [(one,) for one in operands], typing.operands)
+    tensor = TensorFlowBackend({}, lambda vectors, tag: vectors).apply(operation, operands, typing.operands)
     assert str(np.asarray(oracle).dtype) == tensor.dtype.name == typing.result.dtype
     if all(one.shape != NEST for one in types):
         native = in_a_listing(operation, operands, types)
@@ -71,11 +71,11 @@ def both(operation: Operation, operands: list[Any], types: tuple[SignalType, ...
 
 def in_a_listing(operation: Operation, operands: list[Any], types: tuple[SignalType, ...]) -> Any:
     """The operation in the native library, as a vector."""
-    machine = Assembler(frontier=())
-    registers = [machine.input(f"operand_{place}", one) for place, one in enumerate(types)]
-    result = machine.apply(operation, registers, operation.typing(types).operands)
+    backend = Assembler(reductions=())
+    registers = [backend.input(f"operand_{place}", one) for place, one in enumerate(types)]
+    result = backend.apply(operation, registers, operation.typing(types).operands)
     known = {f"operand_{place}": one for place, one in enumerate(operands)}
-    (given,) = evaluated(machine.listing(states=[], results=[result]), [], known)
+    (given,) = run_bytecode(backend.bytecode(states=[], results=[result]), [], known)
     return given.numpy()
 
 

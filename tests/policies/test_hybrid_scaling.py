@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kungfu.compiler import compile_policies, settle
+from kungfu.compiler import compile_policies, evaluate_rescale_rules
 from kungfu.errors import PolicyError
 from kungfu.policies import hybrid_scaling, linear_scaling, schedule
 from kungfu.testing import ClusterModel, Decision, Start, run_policy
@@ -44,7 +44,7 @@ def settled(
         "epoch_samples": 0,
         "learning_rate": 0.125,
     }
-    done = {type(one.action).__name__: one.value for one in settle(plan, barrier)}
+    done = {type(one.action).__name__: one.value for one in evaluate_rescale_rules(plan, barrier)}
     return {"batch": done.get("SetGlobalBatchSize", kept), "rate": done.get("SetLearningRate", 0.125)}
 
 

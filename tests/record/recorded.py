@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from kungfu.compiler import Plan
-from kungfu.compiler.portable import plan_to_json
 from kungfu.compiler.replay import Replay
+from kungfu.compiler.serialize import plan_to_json
 from kungfu.record.lines import exactly, header_line, snapshot_line, step_form
 
 # Sizes of the views of a run, by the first step of each: (step, the peers in rank order).

@@ -55,10 +55,10 @@ def test_every_monitor_is_known_by_its_name_and_every_other_word_stands_for_a_so
     assert set(_OTHER_WORDS.values()) <= set(SOURCES)
 
 
-def test_an_agreed_twin_is_an_agreed_source() -> None:
-    twins = [kind.agreed_twin for kind in SOURCES.values() if kind.agreed_twin]
-    assert twins
-    assert all(SOURCES[twin].placement == "agreed" for twin in twins)
+def test_an_agreed_counterpart_is_an_agreed_source() -> None:
+    counterparts = [kind.agreed_counterpart for kind in SOURCES.values() if kind.agreed_counterpart]
+    assert counterparts
+    assert all(SOURCES[one].placement == "agreed" for one in counterparts)
 
 
 def test_what_a_gate_may_read_is_agreed_whole_and_known_before() -> None:

@@ -11,7 +11,7 @@ from kungfu.control.action import operands
 from kungfu.control.rule import distinct_name
 from kungfu.errors import InternalError
 from kungfu.signal import SOURCES, Collective, Constant, Fold, Map, Signal, Source, is_exact, topological
-from kungfu.signal.origin import variable_at
+from kungfu.signal.source_location import variable_at
 
 __all__ = ["Labels", "does", "is_plain", "labels_of", "made", "roots_of", "steps"]
 

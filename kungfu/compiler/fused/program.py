@@ -9,29 +9,29 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu import native
-from kungfu.compiler.fused.assemble import SUMMED, after_sync, before_sync
-from kungfu.compiler.fused.listing import Listing
+from kungfu.compiler.fused.assembler import SUMMED, after_sync, before_sync
+from kungfu.compiler.fused.bytecode import Bytecode
 from kungfu.compiler.lower import FoldVariable, Program, offered
 from kungfu.compiler.plan import Outcome, Plan
 from kungfu.control.action import mask_of
 
-__all__ = ["Listings", "evaluated", "fused"]
+__all__ = ["BytecodeProgram", "fused", "run_bytecode"]
 
 
 @dataclass(frozen=True)
-class Listings:
+class BytecodeProgram:
     """The two sides of a step; see `kungfu.compiler.lower.Arithmetic`."""
 
-    before: Listing
-    after: Listing
+    before: Bytecode
+    after: Bytecode
 
     def riders(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor:
-        (riders,) = evaluated(self.before, program.variables, {**sources, **program.frontier(sources)})
+        (riders,) = run_bytecode(self.before, program.variables, {**sources, **program.gradient_reductions(sources)})
         return riders
 
     def conclude(self, program: Program, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: Any) -> Outcome:
-        known = {**sources, **program.frontier(sources), SUMMED: summed}
-        outcome = Outcome(*evaluated(self.after, program.variables, known))
+        known = {**sources, **program.gradient_reductions(sources), SUMMED: summed}
+        outcome = Outcome(*run_bytecode(self.after, program.variables, known))
         size = tf.cast(sources["size"], tf.int64)
         return outcome._replace(masks=tf.reshape(outcome.masks, [_masks(program.plan), size]))
 
@@ -45,16 +45,16 @@ def fused(program: Program) -> Program:
     """
     if not program.plan.rules or program.plan.exchanges or not native.is_available():
         return program
-    return replace(program, arithmetic=Listings(before_sync(program.plan), after_sync(program.plan)))
+    return replace(program, arithmetic=BytecodeProgram(before_sync(program.plan), after_sync(program.plan)))
 
 
 def _masks(plan: Plan) -> int:
     return sum(mask_of(rule.action) is not None for rule in plan.rules)
 
 
-def evaluated(listing: Listing, variables: Sequence[FoldVariable], known: Mapping[str, Any]) -> list[tf.Tensor]:
-    """The vectors that a listing gives, from the states of all folds and what the step offers by name."""
-    values = [offered(known, name=name, dtype=dtype) for name, dtype in listing.inputs.items()]
-    states = [native.handle_of(variables[place].variable) for place in listing.states]
-    dtypes = [tf.as_dtype(one) for one in listing.results]
-    return list(native.load().ops.kungfu_evaluate(states, values, Rs=dtypes, listing=listing.text))
+def run_bytecode(bytecode: Bytecode, variables: Sequence[FoldVariable], known: Mapping[str, Any]) -> list[tf.Tensor]:
+    """The vectors that bytecode gives, from the states of all folds and what the step offers by name."""
+    values = [offered(known, name=name, dtype=dtype) for name, dtype in bytecode.inputs.items()]
+    states = [native.handle_of(variables[place].variable) for place in bytecode.states]
+    dtypes = [tf.as_dtype(one) for one in bytecode.results]
+    return list(native.load().ops.kungfu_evaluate(states, values, Rs=dtypes, bytecode=bytecode.text))

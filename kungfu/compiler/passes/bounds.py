@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from kungfu.compiler.passes.local_part import called
+from kungfu.compiler.passes.locality_errors import called
 from kungfu.errors import PolicyError
 from kungfu.signal import Constant, Map, Signal, Source, topological
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kungfu.compiler.passes.bounds import check_bounded
 from kungfu.compiler.passes.can_fire import check_can_fire
-from kungfu.compiler.passes.local_part import called, described, local_names, remedy_of
+from kungfu.compiler.passes.locality_errors import called, described, local_names, remedy_of
 from kungfu.control import Call, Rescale, Rule
 from kungfu.control.action import mask_of, operands, setting_of, target_of
 from kungfu.errors import PolicyError

@@ -72,7 +72,7 @@ def _key(node: Signal) -> Hashable:
 
 
 def _recurrence_key(recurrence: Recurrence) -> Hashable:
-    """The inside of a fold as a listing: each node by what it is and the lines of its inputs."""
+    """The inside of a fold as a list: each node by what it is and the lines of its inputs."""
     results = (*recurrence.updates, recurrence.output)
     lines: dict[Hashable, int] = {}
     place: dict[Signal, int] = {}

@@ -1,10 +1,10 @@
-// The op in the graph: a whole listing as one node, on the folds' variables in their places.
+// The op in the graph: a whole program of bytecode as one node, on the folds' variables in their places.
 
 #include <mutex>
 #include <string>
 #include <vector>
 
-#include "listing.h"
+#include "bytecode.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -22,7 +22,7 @@ REGISTER_OP("KungfuEvaluate")
     .Attr("count: int >= 0")
     .Attr("Ts: list({float, int64, bool}) >= 0")
     .Attr("Rs: list({float, int64, bool}) >= 0")
-    .Attr("listing: string")
+    .Attr("bytecode: string")
     .SetIsStateful()
     .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
       for (int i = 0; i < context->num_outputs(); ++i) {
@@ -31,10 +31,10 @@ REGISTER_OP("KungfuEvaluate")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Carries out a listing; see listing.h. All that it writes it writes at its end.
+Carries out bytecode; see bytecode.h. All that it writes it writes at its end.
 
-states: Variables that it reads, and moves on where the listing says what is kept.
-values: Scalars and vectors that the listing takes.
+states: Variables that it reads, and moves on where the bytecode says what is kept.
+values: Scalars and vectors that the bytecode takes.
 results: Vectors; a scalar is a vector of one entry.
 )doc");
 
@@ -67,28 +67,28 @@ class Evaluate final : public tf::OpKernel {
  public:
   explicit Evaluate(tf::OpKernelConstruction* construction) : tf::OpKernel(construction) {
     std::string text;
-    OP_REQUIRES_OK(construction, construction->GetAttr("listing", &text));
-    const std::string wrong = listing_.parse(text);
+    OP_REQUIRES_OK(construction, construction->GetAttr("bytecode", &text));
+    const std::string wrong = bytecode_.parse(text);
     OP_REQUIRES(construction, wrong.empty(), absl::InvalidArgumentError(wrong));
-    const size_t inputs = listing_.states().size() + listing_.inputs().size();
+    const size_t inputs = bytecode_.states().size() + bytecode_.inputs().size();
     OP_REQUIRES(construction, inputs == static_cast<size_t>(construction->num_inputs()),
-                absl::InvalidArgumentError("kungfu: a listing and its op differ in what they take"));
-    OP_REQUIRES(construction, listing_.results().size() == static_cast<size_t>(construction->num_outputs()),
-                absl::InvalidArgumentError("kungfu: a listing and its op differ in what they give"));
+                absl::InvalidArgumentError("kungfu: bytecode and its op differ in what they take"));
+    OP_REQUIRES(construction, bytecode_.results().size() == static_cast<size_t>(construction->num_outputs()),
+                absl::InvalidArgumentError("kungfu: bytecode and its op differ in what they give"));
   }
 
   void Compute(tf::OpKernelContext* context) override {
     const std::lock_guard<std::mutex> held(one_run_);
-    std::vector<tf::core::RefCountPtr<tf::Var>> variables(listing_.states().size());
+    std::vector<tf::core::RefCountPtr<tf::Var>> variables(bytecode_.states().size());
     for (size_t i = 0; i < variables.size(); ++i) {
       OP_REQUIRES_OK(context, tf::LookupResource(context, tf::HandleFromInput(context, i), &variables[i]));
       const tf::tf_shared_lock lock(*variables[i]->mu());
-      read(*variables[i]->tensor(), &listing_.value(listing_.states()[i]));
+      read(*variables[i]->tensor(), &bytecode_.value(bytecode_.states()[i]));
     }
-    for (size_t i = 0; i < listing_.inputs().size(); ++i) {
-      read(context->input(variables.size() + i), &listing_.value(listing_.inputs()[i]));
+    for (size_t i = 0; i < bytecode_.inputs().size(); ++i) {
+      read(context->input(variables.size() + i), &bytecode_.value(bytecode_.inputs()[i]));
     }
-    listing_.run();
+    bytecode_.run();
     OP_REQUIRES_OK(context, give(context));
     OP_REQUIRES_OK(context, keep(context, variables));
   }
@@ -96,7 +96,7 @@ class Evaluate final : public tf::OpKernel {
  private:
   absl::Status give(tf::OpKernelContext* context) {
     for (int i = 0; i < context->num_outputs(); ++i) {
-      const kungfu::Value& value = listing_.value(listing_.results()[i]);
+      const kungfu::Value& value = bytecode_.value(bytecode_.results()[i]);
       tf::Tensor* result = nullptr;
       TF_RETURN_IF_ERROR(context->allocate_output(i, {static_cast<int64_t>(value.size())}, &result));
       write(value, result);
@@ -106,19 +106,19 @@ class Evaluate final : public tf::OpKernel {
 
   // Into fresh memory: whoever has read a variable may still hold the old one.
   absl::Status keep(tf::OpKernelContext* context, const std::vector<tf::core::RefCountPtr<tf::Var>>& variables) {
-    for (size_t i = 0; i < listing_.kept().size(); ++i) {
+    for (size_t i = 0; i < bytecode_.kept().size(); ++i) {
       const tf::mutex_lock lock(*variables[i]->mu());
       tf::Tensor* const old = variables[i]->tensor();
       tf::Tensor fresh;
       TF_RETURN_IF_ERROR(context->allocate_temp(old->dtype(), old->shape(), &fresh));
-      write(listing_.value(listing_.kept()[i]), &fresh);
+      write(bytecode_.value(bytecode_.kept()[i]), &fresh);
       *old = fresh;
     }
     return absl::OkStatus();
   }
 
   std::mutex one_run_;
-  kungfu::Listing listing_;
+  kungfu::Bytecode bytecode_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("KungfuEvaluate").Device(tf::DEVICE_CPU), Evaluate);

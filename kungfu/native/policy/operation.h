@@ -1,4 +1,4 @@
-// The operations of a listing by their names: the third twin of each of kungfu/ops/vocabulary.py, and a few more.
+// The operations of the bytecode by their names: the third kernel of each of kungfu/ops/vocabulary.py, and a few more.
 #ifndef KUNGFU_FUSED_OPERATION_H_
 #define KUNGFU_FUSED_OPERATION_H_
 

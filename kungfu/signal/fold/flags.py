@@ -11,7 +11,7 @@ __all__ = ["count", "rising", "streak"]
 
 
 def rising(flag: Signal, *, on_rescale: OnRescale) -> Fold:
-    """See `Memory.rising`."""
+    """See `FoldMethods.rising`."""
     _check(flag, method="rising")
 
     def update(state: Fields, now: Signal) -> Fields:
@@ -22,13 +22,13 @@ def rising(flag: Signal, *, on_rescale: OnRescale) -> Fold:
 
 
 def count(flag: Signal, *, on_rescale: OnRescale) -> Fold:
-    """See `Memory.count`."""
+    """See `FoldMethods.count`."""
     _check(flag, method="count")
     return labelled(fold(lambda n, now: n + _choice(now, 1, 0), 0, flag, on_rescale=on_rescale), label="count")
 
 
 def streak(flag: Signal, *, on_rescale: OnRescale) -> Fold:
-    """See `Memory.streak`."""
+    """See `FoldMethods.streak`."""
     _check(flag, method="streak")
     return labelled(fold(lambda n, now: _choice(now, n + 1, 0), 0, flag, on_rescale=on_rescale), label="streak")
 

@@ -14,7 +14,7 @@ __all__ = ["cumulative", "delta", "ema", "hold", "previous"]
 
 
 def ema(x: Signal, *, decay: float, on_rescale: OnRescale) -> Fold:
-    """See `Memory.ema`."""
+    """See `FoldMethods.ema`."""
     if not 0 < decay <= 1:
         raise PolicyError(f"ema(decay={decay!r}): the weight of the newest value must lie in (0, 1], e.g. 0.01")
 
@@ -31,7 +31,7 @@ def ema(x: Signal, *, decay: float, on_rescale: OnRescale) -> Fold:
 
 
 def previous(x: Signal, *, on_rescale: OnRescale) -> Fold:
-    """See `Memory.previous`."""
+    """See `FoldMethods.previous`."""
 
     def update(state: Fields, value: Signal) -> Fields:
         return value, state[0]
@@ -41,7 +41,7 @@ def previous(x: Signal, *, on_rescale: OnRescale) -> Fold:
 
 
 def delta(x: Signal, *, on_rescale: OnRescale) -> Fold:
-    """See `Memory.delta`."""
+    """See `FoldMethods.delta`."""
 
     def update(state: Fields, value: Signal) -> Fields:
         return value, value - state[0]
@@ -51,7 +51,7 @@ def delta(x: Signal, *, on_rescale: OnRescale) -> Fold:
 
 
 def cumulative(x: Signal, *, on_rescale: OnRescale) -> Fold:
-    """See `Memory.cumulative`."""
+    """See `FoldMethods.cumulative`."""
     if x.type.dtype == "int64":
         return labelled(fold(lambda total, value: total + value, 0, x, on_rescale=on_rescale), label="cumulative")
 
@@ -66,7 +66,7 @@ def cumulative(x: Signal, *, on_rescale: OnRescale) -> Fold:
 
 
 def hold(x: Signal, *, every: int | None, when: Signal | Condition | None, on_rescale: OnRescale) -> Fold:
-    """See `Memory.hold`."""
+    """See `FoldMethods.hold`."""
     if (every is None) == (when is None):
         raise PolicyError("hold: write .hold(n) for the value of every n steps, or .hold(when=condition)")
     gate, predicate = _gate_and_predicate(every_steps(every) if when is None and every is not None else when)

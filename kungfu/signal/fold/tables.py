@@ -41,7 +41,7 @@ class Window:
 
 
 def window(x: Signal, *, length: int, on_rescale: OnRescale) -> Window:
-    """See `Memory.window`."""
+    """See `FoldMethods.window`."""
 
     def update(values: Signal, value: Signal) -> Signal:
         return apply(OPERATORS["push"], values, value * 1.0)
@@ -51,7 +51,7 @@ def window(x: Signal, *, length: int, on_rescale: OnRescale) -> Window:
 
 
 def by_size(x: Signal, *, largest: int, decay: float) -> Fold:
-    """See `Memory.by_size`."""
+    """See `FoldMethods.by_size`."""
     if not 0 < decay <= 1:
         raise PolicyError(f"by_size(decay={decay!r}): the weight of the newest value must lie in (0, 1], e.g. 0.1")
 

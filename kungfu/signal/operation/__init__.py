@@ -1,8 +1,8 @@
-"""What a map may compute: operations, each with a type rule and two twins.
+"""The operations that a map may compute, each with a type rule and two kernels.
 
-An operation is a value: its name, the rule that types it, its NumPy twin, and the place of its TensorFlow twin. The
-latter is a dotted name (``tf.`` is TensorFlow, ``twins.`` is ``kungfu.ops.tensorflow_twins``) and not a function, so
-that a policy can be checked and explained without importing TensorFlow. The two twins must agree to float tolerance.
+An operation is a value: its name, the rule that types it, its NumPy kernel, and the name of its TensorFlow kernel. The
+latter is dotted (``tf.`` is TensorFlow, ``kernels.`` is ``kungfu.ops.tensorflow_kernels``) and not a function, so that
+a policy can be checked and explained without importing TensorFlow. The two kernels must agree to float tolerance.
 
 The operators of Python, the choice ``where`` and the index stand here, because signals themselves are written with
 them; the rest of the vocabulary is in ``kungfu.ops``, one line an entry.

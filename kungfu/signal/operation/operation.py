@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kungfu.errors import PolicyError
-from kungfu.signal.operation import numpy_twins as twins
+from kungfu.signal.operation import numpy_kernels as kernels
 from kungfu.signal.operation.rules import (
     Rule,
     Typing,
@@ -54,8 +54,8 @@ _ENTRIES = (
     Operation("subtract", arithmetic, np.subtract, "tf.math.subtract", "-"),
     Operation("multiply", arithmetic, np.multiply, "tf.math.multiply", "*"),
     Operation("divide", fractional, np.divide, "tf.math.divide", "/"),
-    Operation("floor_divide", integral("kf.floor(a / b)"), twins.floor_divide, "twins.floor_divide", "//"),
-    Operation("modulo", integral("a - b * kf.floor(a / b)"), twins.modulo, "twins.modulo", "%"),
+    Operation("floor_divide", integral("kf.floor(a / b)"), kernels.floor_divide, "kernels.floor_divide", "//"),
+    Operation("modulo", integral("a - b * kf.floor(a / b)"), kernels.modulo, "kernels.modulo", "%"),
     Operation("negative", arithmetic, np.negative, "tf.math.negative", "-"),
     Operation("abs", arithmetic, np.abs, "tf.math.abs"),
     Operation("less", order, np.less, "tf.math.less", "<"),
@@ -68,13 +68,13 @@ _ENTRIES = (
     Operation("or", logic, np.logical_or, "tf.math.logical_or", "|"),
     Operation("not", logic, np.logical_not, "tf.math.logical_not", "~"),
     Operation("where", choice, np.where, "tf.where"),
-    Operation("take", entry, twins.take, "twins.take"),
+    Operation("take", entry, kernels.take, "kernels.take"),
     # What the memory of a signal is made of.
-    Operation("push", shifted, twins.push, "twins.push"),
-    Operation("place", placed, twins.place, "twins.place"),
-    Operation("mean_present", vector_reduction, twins.of_present(np.mean), "twins.mean_present"),
-    Operation("min_present", vector_reduction, twins.of_present(np.min), "twins.min_present"),
-    Operation("max_present", vector_reduction, twins.of_present(np.max), "twins.max_present"),
-    Operation("median_present", vector_reduction, twins.of_present(np.median), "twins.median_present"),
+    Operation("push", shifted, kernels.push, "kernels.push"),
+    Operation("place", placed, kernels.place, "kernels.place"),
+    Operation("mean_present", vector_reduction, kernels.of_present(np.mean), "kernels.mean_present"),
+    Operation("min_present", vector_reduction, kernels.of_present(np.min), "kernels.min_present"),
+    Operation("max_present", vector_reduction, kernels.of_present(np.max), "kernels.max_present"),
+    Operation("median_present", vector_reduction, kernels.of_present(np.median), "kernels.median_present"),
 )
 OPERATORS = {entry.name: entry for entry in _ENTRIES}

@@ -93,7 +93,7 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
     expected = tf.where(expected > 0, expected, samples * tf.cast(size, tf.float32))
     asked = ledger.posts.asked.read_value()
     sources = _known_before(averaging, gradients, loss, samples, size, expected)
-    sources |= _of_samples(program, program.frontier(sources), samples)
+    sources |= _of_samples(program, program.gradient_reductions(sources), samples)
     header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), _float(asked - ledger.posts.served)])
     *sums, extras = averaging.attachment.all_reduce(
         [*_counted(gradients, samples), tf.concat([header, program.riders(sources)], axis=0)],
@@ -105,7 +105,7 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
     with tf.control_dependencies([ledger.posts.carried.assign(asked), *_stamp_synchronisation(ledger, extras)]):
         after = _known_after(averaging, means, extras)
     sources |= after
-    fired = _conclude(averaging, sources | program.frontier(sources), extras)
+    fired = _conclude(averaging, sources | program.gradient_reductions(sources), extras)
     if not program.plan.exchanges:
         return means
     with tf.control_dependencies([fired]):  # a peer lost in those messages must not leave an update half done
@@ -122,7 +122,7 @@ def _of_samples(program: Program, reductions: Mapping[str, Any], samples: Any) -
 
     What a step does not compute stays minus infinity.
     """
-    local = {name for name, one in program.plan.frontier.items() if one.placement == "local"}
+    local = {name for name, one in program.plan.gradient_reductions.items() if one.placement == "local"}
     return {
         name: tf.where(tf.logical_or(samples > 0, value == -math.inf), value, math.nan) if name in local else value
         for name, value in reductions.items()

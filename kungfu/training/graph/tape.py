@@ -103,7 +103,7 @@ def _columns(plan: Plan) -> Iterator[Column]:
     for name, kind in SOURCES.items():
         if kind.type.shape == SCALAR and name not in ONLY_AT_RESCALE:
             yield Column(kind.placement, name, kind.type.dtype)
-    for name, reduction in plan.frontier.items():
+    for name, reduction in plan.gradient_reductions.items():
         yield Column(reduction.placement, name, "float32")
     yield from _vector("watched", plan.watched, "float32")
     whole = [name for name, one in plan.watched_signals.items() if is_whole(one)]

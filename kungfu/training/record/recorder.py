@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final
 
 from kungfu.compiler import Plan
 from kungfu.compiler.lower import Program
-from kungfu.compiler.portable import plan_to_json
+from kungfu.compiler.serialize import plan_to_json
 from kungfu.errors import InternalError
 from kungfu.record.lines import CONVERSIONS, exactly, header_line, snapshot_line, step_form
 from kungfu.runtime.api import ToldLater
@@ -148,5 +148,5 @@ class _Layout:
         return _Form(whole, itemgetter(*put_in))
 
     def _is_unknown(self, index: int, value: float) -> bool:
-        """What no rule needed in this step: see ``Program.frontier``."""
+        """What no rule needed in this step: see ``Program.gradient_reductions``."""
         return value == _UNKNOWN and "(" in self._columns[index].name

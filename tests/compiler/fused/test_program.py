@@ -54,7 +54,7 @@ def test_all_that_is_no_norm_is_two_nodes() -> None:
     local, agreed = invented(np.random.default_rng(0), number=1, size=1)
     sources = as_tensors(local[0], rank=0, agreed=agreed, local=local)
     numbers = {name: value for name, value in sources.items() if not isinstance(value, list)}
-    norms = {name: tf.constant(1.0) for name in program.plan.frontier}
+    norms = {name: tf.constant(1.0) for name in program.plan.gradient_reductions}
     graph = tf.function(lambda: list(stepped(program, {**numbers, **norms}))).get_concrete_function().graph
     kinds = [one.type for one in graph.get_operations()]
     assert kinds.count("KungfuEvaluate") == 2
@@ -126,10 +126,10 @@ def test_a_source_that_the_step_does_not_offer_is_named() -> None:
 )
 def test_a_line_that_is_no_instruction_is_refused_by_its_words(line: str) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(f"no instruction of this library: {line}")):
-        native.load().ops.kungfu_evaluate([], [], Rs=[], listing=f"states\ninputs\nresults\nkept\n{line}")
+        native.load().ops.kungfu_evaluate([], [], Rs=[], bytecode=f"states\ninputs\nresults\nkept\n{line}")
 
 
 def test_a_listing_that_takes_or_gives_something_else_than_its_op_is_refused() -> None:
     for text, difference in (("inputs 0 1", "what they take"), ("inputs 0\nresults 0 0", "what they give")):
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"a listing and its op differ in {difference}"):
-            native.load().ops.kungfu_evaluate([], [tf.constant(1.0)], Rs=[], listing=text)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"bytecode and its op differ in {difference}"):
+            native.load().ops.kungfu_evaluate([], [tf.constant(1.0)], Rs=[], bytecode=text)

@@ -1,4 +1,4 @@
-"""NumPy twins of the operations whose meaning NumPy's own functions do not have: the oracle of the TensorFlow twins."""
+"""NumPy kernels of the operations that no function of NumPy computes: the oracle of the TensorFlow kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-#include "listing.h"
+#include "bytecode.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -15,7 +15,7 @@ std::vector<int> numbers_in(std::istream& words) {
 
 }  // namespace
 
-std::string Listing::parse(const std::string& text) {
+std::string Bytecode::parse(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (!parse_line(line)) return "kungfu: no instruction of this library: " + line;
@@ -23,7 +23,7 @@ std::string Listing::parse(const std::string& text) {
   return "";
 }
 
-bool Listing::parse_line(const std::string& line) {
+bool Bytecode::parse_line(const std::string& line) {
   std::istringstream words(line);
   std::string head;
   words >> head;
@@ -52,7 +52,7 @@ bool Listing::parse_line(const std::string& line) {
   return true;
 }
 
-bool Listing::parse_constant(const std::string& type, const std::string& text, int number) {
+bool Bytecode::parse_constant(const std::string& type, const std::string& text, int number) {
   hold({number});
   Word& word = registers_[number].words[0];
   if (type == "float32") {
@@ -67,13 +67,13 @@ bool Listing::parse_constant(const std::string& type, const std::string& text, i
   return true;
 }
 
-void Listing::hold(const std::vector<int>& numbers) {
+void Bytecode::hold(const std::vector<int>& numbers) {
   for (const int number : numbers) {
     if (number >= static_cast<int>(registers_.size())) registers_.resize(number + 1);
   }
 }
 
-void Listing::run() {
+void Bytecode::run() {
   for (size_t at = 0; at < instructions_.size(); ++at) {
     const Instruction& next = instructions_[at];
     if (next.operation == nullptr) {

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from kungfu import control, ops
 from kungfu.compiler import compile_policies
-from kungfu.compiler.portable import plan_from_json, plan_to_json
 from kungfu.compiler.replay import Replay
+from kungfu.compiler.serialize import plan_from_json, plan_to_json
 from kungfu.control import Call
 from kungfu.errors import InternalError, UsageError
 from kungfu.policies import gns_batch, schedule

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kungfu.signal import TrainingSignals
-from kungfu.signal.origin import variable_at
+from kungfu.signal.source_location import variable_at
 
 training = TrainingSignals()
 

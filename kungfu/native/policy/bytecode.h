@@ -1,4 +1,4 @@
-// A listing: what a step computes for its policies, one instruction a line, as kungfu/compiler/fused/assemble.py writes.
+// Bytecode: what a step computes for its policies, one instruction a line, as kungfu/compiler/fused/assembler.py writes.
 //
 //   states R...           the registers that begin with the folds' states
 //   inputs R...           the registers that begin with what the step offers
@@ -28,7 +28,7 @@ struct Instruction {
   size_t skipped = 0;
 };
 
-class Listing {
+class Bytecode {
  public:
   // Empty, or what is wrong with the text.
   std::string parse(const std::string& text);

@@ -1,4 +1,4 @@
-"""The frontier: what a plan makes of the gradients, computed once, and enough for a replay without gradients."""
+"""Gradient reductions: what a plan makes of the gradients, computed once, and enough for a replay without gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from kungfu import control, ops
 from kungfu.compiler import Plan, compile_policies
-from kungfu.compiler.frontier import frontier_name
+from kungfu.compiler.gradient_reductions import reduction_name
 from kungfu.compiler.lower import lower
 from kungfu.compiler.replay import Replay
 from kungfu.errors import UsageError
@@ -37,11 +37,14 @@ def without_gradients(source: Mapping[str, Any], **numbers: Any) -> dict[str, An
 
 def test_it_names_what_is_made_of_gradients_and_nothing_else() -> None:
     plan = compile_policies([gns_batch(max_peers=4)])
-    assert sorted(plan.frontier) == ["norm_squared(grads)", "norm_squared(mean_grads)"]
-    assert [plan.frontier[name].placement for name in sorted(plan.frontier)] == ["local", "agreed"]
-    assert all(one.gates == () for one in plan.frontier.values())
-    assert compile_policies([schedule({3: 2})]).frontier == {}
-    assert frontier_name(TrainingSignals().loss + 1) == ""
+    assert sorted(plan.gradient_reductions) == ["norm_squared(grads)", "norm_squared(mean_grads)"]
+    assert [plan.gradient_reductions[name].placement for name in sorted(plan.gradient_reductions)] == [
+        "local",
+        "agreed",
+    ]
+    assert all(one.gates == () for one in plan.gradient_reductions.values())
+    assert compile_policies([schedule({3: 2})]).gradient_reductions == {}
+    assert reduction_name(TrainingSignals().loss + 1) == ""
 
 
 def test_a_program_takes_its_frontier_for_given() -> None:
@@ -49,9 +52,9 @@ def test_a_program_takes_its_frontier_for_given() -> None:
     program = lower(plan)
     local, agreed = invented(np.random.default_rng(1), number=1, size=1)
     sources = as_tensors(local[0], rank=0, agreed=agreed, local=local)
-    found = program.frontier(sources)
+    found = program.gradient_reductions(sources)
     assert float(found["norm_squared(grads)"]) == sum(float(np.sum(leaf**2)) for leaf in local[0]["grads"])
-    assert program.frontier({**sources, **found}) == {}, "what is there is not computed again"
+    assert program.gradient_reductions({**sources, **found}) == {}, "what is there is not computed again"
     invented_norm = {**sources, "grads": [], "norm_squared(grads)": tf.constant(7.0)}
     assert 7.0 in program.riders(invented_norm).numpy()
     np.testing.assert_array_equal(program.riders({**sources, **found}), program.riders(sources))
@@ -63,7 +66,7 @@ def test_off_its_gates_it_is_not_computed() -> None:
     for number in (2, 3):
         local, agreed = invented(np.random.default_rng(1), number=number, size=1)
         sources = as_tensors(local[0], rank=0, agreed=agreed, local=local)
-        found.append(float(program.frontier(sources)["norm_squared(mean_grads)"]))
+        found.append(float(program.gradient_reductions(sources)["norm_squared(mean_grads)"]))
     assert found[0] == -np.inf
     assert found[1] == sum(float(np.sum(leaf**2)) for leaf in local[0]["grads"])
 

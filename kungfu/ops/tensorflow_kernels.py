@@ -1,4 +1,4 @@
-"""TensorFlow twins of the operations whose meaning TensorFlow's own ops do not have; see `kungfu.signal.operation`."""
+"""TensorFlow kernels of the operations that no op of TensorFlow computes; see `kungfu.signal.operation`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The frontier: all that a plan sees of the gradients, as numbers, so that a record of a run needs no gradient.
+"""Gradient reductions: all that a plan sees of the gradients, as numbers, so that a record of a run needs no gradient.
 
-A map that reduces a nest of tensors to a number stands on the frontier: whoever knows its value can compute the rest
-of the plan. In a step the program computes each of them once and hands it on as if it were a source; a replay takes
-the recorded number in the same place.
+With the values of the maps that reduce a nest of tensors to a number, the rest of the plan can be computed. In a step
+the program computes each of them once and hands it on as if it were a source; a replay takes the recorded number in
+the same place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kungfu.signal import NEST, Map, Placement, Signal, Source
 if TYPE_CHECKING:
     from kungfu.compiler.plan import Segment
 
-__all__ = ["Reduction", "frontier_name", "frontier_of"]
+__all__ = ["Reduction", "gradient_reductions_of", "reduction_name"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +38,12 @@ class Reduction:
         return self.node.placement
 
 
-def frontier_name(node: Signal) -> str:
+def reduction_name(node: Signal) -> str:
     """The name of a reduction of a nest, as in ``norm_squared(grads)``; empty for every other node.
 
     >>> import kungfu as kf
     >>> from kungfu.signal import TrainingSignals
-    >>> frontier_name(kf.ops.norm_squared(TrainingSignals().mean_grads))
+    >>> reduction_name(kf.ops.norm_squared(TrainingSignals().mean_grads))
     'norm_squared(mean_grads)'
     """
     if not isinstance(node, Map):
@@ -54,16 +54,16 @@ def frontier_name(node: Signal) -> str:
     return f"{node.operation.name}({', '.join(one.source for one in node.operands if isinstance(one, Source))})"
 
 
-def frontier_of(segments: Iterable[Segment]) -> Mapping[str, Reduction]:
-    """The frontier of these segments, by name."""
+def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, Reduction]:
+    """The gradient reductions in these segments, by name."""
     found: dict[str, Reduction] = {}
     always: set[str] = set()
     for segment in segments:
         for node in segment.nodes:
-            name = frontier_name(node)
+            name = reduction_name(node)
             if not name or not isinstance(node, Map):
                 continue
-            # A gate that a message carries is not known where the frontier is computed.
+            # A gate that a message carries is not known where the reductions are computed.
             if not segment.gates or any(one.known == "after" for one in segment.gates):
                 always.add(name)
             known = found[name].gates if name in found else ()

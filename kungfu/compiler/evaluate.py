@@ -1,7 +1,8 @@
-"""The walk over a plan that both interpreters share; what a value is, and how it is computed, is the machine's affair.
+"""Evaluation of a plan, shared by all interpreters; a backend says what a value is and how it is computed.
 
-A machine has TensorFlow tensors or NumPy arrays for values. The walk evaluates segments in order, runs folds, packs
-and unpacks messages, and collects the outcome, so that the interpreters cannot differ in any of that.
+A backend has TensorFlow tensors, NumPy arrays or registers of bytecode for values. The evaluation runs segments in
+order, moves folds on, packs and unpacks messages, and collects the outcome, so that the interpreters cannot differ in
+any of that.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from functools import reduce
 from math import inf, nan
 from typing import Any, Protocol
 
-from kungfu.compiler.frontier import Reduction, frontier_name
+from kungfu.compiler.gradient_reductions import Reduction, reduction_name
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment, is_whole
 from kungfu.control.action import mask_of, target_of
 from kungfu.errors import InternalError
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
 from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
 
-__all__ = ["Evaluation", "Machine", "conclude", "evaluated", "prepare", "reduced"]
+__all__ = ["Backend", "Evaluation", "conclude", "evaluate_nodes", "prepare", "reduce_gradients"]
 
 Value = Any  # a tensor, or one array a peer
 Branch = Callable[[], list[Value]]
 
 
-class Machine(Protocol):
+class Backend(Protocol):
     """What computes: TensorFlow in a step, or NumPy for a whole cluster at once."""
 
     def source(self, source: Source) -> Value: ...
@@ -63,26 +64,26 @@ class Machine(Protocol):
 class Evaluation:
     """One step's work on a plan: what is known so far, the folds' states before it and, once they ran, after it."""
 
-    machine: Machine
+    backend: Backend
     states: Mapping[Fold, tuple[Value, ...]]
     values: dict[Signal, Value] = field(default_factory=dict)
     renewed: dict[Fold, tuple[Value, ...]] = field(default_factory=dict)
 
 
-def reduced(one: Reduction, evaluation: Evaluation) -> Value:
-    """A number on the frontier, minus infinity in the steps that do not compute it (no reduction comes to that)."""
-    machine = evaluation.machine
+def reduce_gradients(one: Reduction, evaluation: Evaluation) -> Value:
+    """A reduction of the gradients, minus infinity in the steps that do not compute it."""
+    backend = evaluation.backend
 
     def then() -> list[Value]:
         values = [evaluation.values[operand] for operand in one.node.operands]
-        return [machine.cast(_mapped(one.node, values, machine=machine), "float32")]
+        return [backend.cast(_mapped(one.node, values, backend=backend), "float32")]
 
     for node in topological((*one.gates, *one.node.operands)):
         evaluation.values[node] = _value(node, evaluation)
     if not one.gates:
         return then()[0]
-    on = reduce(lambda some, other: _apply("or", some, other, machine), [evaluation.values[g] for g in one.gates])
-    return machine.branch(on, then, lambda: [machine.constant(-inf, "float32")])[0]
+    on = reduce(lambda some, other: _apply("or", some, other, backend), [evaluation.values[g] for g in one.gates])
+    return backend.branch(on, then, lambda: [backend.constant(-inf, "float32")])[0]
 
 
 def prepare(plan: Plan, evaluation: Evaluation) -> Value:
@@ -101,7 +102,7 @@ def conclude(plan: Plan, evaluation: Evaluation, *, summed: Value) -> Outcome:
     return _outcome(plan, evaluation)
 
 
-def evaluated(nodes: Iterable[Signal], evaluation: Evaluation) -> Mapping[Signal, Value]:
+def evaluate_nodes(nodes: Iterable[Signal], evaluation: Evaluation) -> Mapping[Signal, Value]:
     """The values of these nodes, each after its inputs."""
     for node in nodes:
         evaluation.values[node] = _value(node, evaluation)
@@ -120,13 +121,13 @@ def _run_open(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
     for node in segment.nodes:
         evaluation.values[node] = _value(node, evaluation)
     if segment.message:
-        summed = evaluation.machine.exchanged(_packed(segment.message, evaluation), tag)
+        summed = evaluation.backend.exchanged(_packed(segment.message, evaluation), tag)
         _unpack(segment.message, summed, evaluation)
 
 
 def _run_gated(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
     """The segment inside a branch; off its gates, folds give what they hold and nobody reads the rest."""
-    machine = evaluation.machine
+    backend = evaluation.backend
 
     def then() -> list[Value]:
         inside = replace(evaluation, values=dict(evaluation.values), renewed={})
@@ -138,123 +139,123 @@ def _run_gated(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
         states = [state for fold in segment.folds for state in evaluation.states[fold]]
         return [_at_rest(one, evaluation) for one in segment.outputs] + states
 
-    on = reduce(lambda one, other: _apply("or", one, other, machine), [evaluation.values[g] for g in segment.gates])
-    results = iter(machine.branch(on, then, otherwise))
+    on = reduce(lambda one, other: _apply("or", one, other, backend), [evaluation.values[g] for g in segment.gates])
+    results = iter(backend.branch(on, then, otherwise))
     evaluation.values.update({one: next(results) for one in segment.outputs})
     evaluation.renewed.update({fold: tuple(next(results) for _ in fold.recurrence.init) for fold in segment.folds})
 
 
 def _at_rest(node: Signal, evaluation: Evaluation) -> Value:
-    return _held(node, evaluation) if isinstance(node, Fold) else evaluation.machine.blank(node.type)
+    return _held(node, evaluation) if isinstance(node, Fold) else evaluation.backend.blank(node.type)
 
 
 def _held(fold: Fold, evaluation: Evaluation) -> Value:
     """What a fold gives in a step in which it has not run, or not yet."""
     seen = tuple(evaluation.values.get(one) for one in fold.observed)
-    return _inside(fold.recurrence.output, state=evaluation.states[fold], seen=seen, machine=evaluation.machine)
+    return _inside(fold.recurrence.output, state=evaluation.states[fold], seen=seen, backend=evaluation.backend)
 
 
 def _value(node: Signal, evaluation: Evaluation) -> Value:
-    machine = evaluation.machine
+    backend = evaluation.backend
     if isinstance(node, Source):
-        return machine.source(node)
+        return backend.source(node)
     if isinstance(node, Constant):
-        return machine.constant(node.value, node.type.dtype)
+        return backend.constant(node.value, node.type.dtype)
     if isinstance(node, Map):
-        name = frontier_name(node)
-        given = machine.given(name) if name else None
+        name = reduction_name(node)
+        given = backend.given(name) if name else None
         if given is not None:
-            return machine.cast(given, node.type.dtype)
-        return _mapped(node, [evaluation.values[one] for one in node.operands], machine=machine)
+            return backend.cast(given, node.type.dtype)
+        return _mapped(node, [evaluation.values[one] for one in node.operands], backend=backend)
     if isinstance(node, Fold):
         return _folded(node, evaluation)
     raise InternalError(f"{node!r} stands in a segment, and only maps, folds and leaves can")
 
 
-def _mapped(node: Map, operands: Sequence[Value], *, machine: Machine) -> Value:
+def _mapped(node: Map, operands: Sequence[Value], *, backend: Backend) -> Value:
     typing = node.operation.typing(tuple(one.type for one in node.operands))
-    return machine.apply(node.operation, operands, typing.operands)
+    return backend.apply(node.operation, operands, typing.operands)
 
 
 def _folded(fold: Fold, evaluation: Evaluation) -> Value:
     """Runs a fold once: its state moves on only where every input is finite."""
-    machine = evaluation.machine
+    backend = evaluation.backend
     seen = tuple(evaluation.values[one] for one in fold.observed)
     old = evaluation.states[fold]
-    new = tuple(_inside(one, state=old, seen=seen, machine=machine) for one in fold.recurrence.updates)
+    new = tuple(_inside(one, state=old, seen=seen, backend=backend) for one in fold.recurrence.updates)
     floats = [value for one, value in zip(fold.observed, seen, strict=True) if one.type.dtype == "float32"]
     if floats:
-        usable = reduce(lambda one, other: _apply("and", one, other, machine), map(machine.all_finite, floats))
+        usable = reduce(lambda one, other: _apply("and", one, other, backend), map(backend.all_finite, floats))
         dtypes = [one.type.dtype for one in fold.recurrence.updates]
         new = tuple(
-            machine.apply(OPERATORS["where"], (usable, moved, kept), ("bool", dtype, dtype))
+            backend.apply(OPERATORS["where"], (usable, moved, kept), ("bool", dtype, dtype))
             for moved, kept, dtype in zip(new, old, dtypes, strict=True)
         )
     evaluation.renewed[fold] = new
     if fold.recurrence.reads == "old":
         return _held(fold, evaluation)
-    return _inside(fold.recurrence.output, state=new, seen=seen, machine=machine)
+    return _inside(fold.recurrence.output, state=new, seen=seen, backend=backend)
 
 
-def _inside(result: Signal, *, state: Sequence[Value], seen: Sequence[Value], machine: Machine) -> Value:
+def _inside(result: Signal, *, state: Sequence[Value], seen: Sequence[Value], backend: Backend) -> Value:
     """The value of a node inside a fold."""
     values: dict[Signal, Value] = {}
     for node in topological((result,)):
         if isinstance(node, Placeholder):
             values[node] = state[node.index] if node.kind == "state" else seen[node.index]
         elif isinstance(node, Map):
-            values[node] = _mapped(node, [values[one] for one in node.operands], machine=machine)
+            values[node] = _mapped(node, [values[one] for one in node.operands], backend=backend)
         elif isinstance(node, Constant):
-            values[node] = machine.constant(node.value, node.type.dtype)
+            values[node] = backend.constant(node.value, node.type.dtype)
     return values[result]
 
 
-def _apply(name: str, one: Value, other: Value, machine: Machine) -> Value:
-    return machine.apply(OPERATORS[name], (one, other), ("bool", "bool"))
+def _apply(name: str, one: Value, other: Value, backend: Backend) -> Value:
+    return backend.apply(OPERATORS[name], (one, other), ("bool", "bool"))
 
 
 def _packed(layout: RiderLayout, evaluation: Evaluation) -> Value:
     """One message's floats of this peer."""
-    machine = evaluation.machine
+    backend = evaluation.backend
     scalars = [_as_float(one.operand, evaluation) for one in layout.scalars]
     vectors = [
-        machine.scattered(_as_float(one.operand, evaluation))
+        backend.scattered(_as_float(one.operand, evaluation))
         if one.reduction == "gather"
         else _as_float(one.operand, evaluation)
         for one in layout.vectors
     ]
-    return machine.packed(scalars, vectors)
+    return backend.packed(scalars, vectors)
 
 
 def _unpack(layout: RiderLayout, summed: Value, evaluation: Evaluation) -> None:
-    machine = evaluation.machine
-    for one, value in zip(layout.collectives, machine.unpacked(summed, layout), strict=True):
-        evaluation.values[one] = _received(one, value, machine=machine)
+    backend = evaluation.backend
+    for one, value in zip(layout.collectives, backend.unpacked(summed, layout), strict=True):
+        evaluation.values[one] = _received(one, value, backend=backend)
 
 
-def _received(collective: Collective, value: Value, *, machine: Machine) -> Value:
+def _received(collective: Collective, value: Value, *, backend: Backend) -> Value:
     """What a collective gives, out of the sum over the peers."""
     if collective.reduction == "mean":
-        return machine.averaged(value)
+        return backend.averaged(value)
     if collective.reduction == "carry":
-        return machine.apply(OPERATORS["greater"], (value, machine.constant(0.5, "float32")), ("float32", "float32"))
+        return backend.apply(OPERATORS["greater"], (value, backend.constant(0.5, "float32")), ("float32", "float32"))
     return value
 
 
 def _as_float(node: Signal, evaluation: Evaluation) -> Value:
-    return evaluation.machine.cast(evaluation.values[node], "float32")
+    return evaluation.backend.cast(evaluation.values[node], "float32")
 
 
 def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
-    machine, values = evaluation.machine, evaluation.values
+    backend, values = evaluation.backend, evaluation.values
     targets, masks, saw = [], [], []
-    nothing = machine.constant(nan, "float32")
+    nothing = backend.constant(nan, "float32")
     for rule in plan.rules:
         target, mask = target_of(rule.action), mask_of(rule.action)
         wanted = nothing if target is None else values[target]
-        targets.append(_where(values[rule.fires], wanted, nothing, machine))
-        masks += [] if mask is None else [_apply("and", values[rule.fires], values[mask], machine)]
-        saw += [_where(values[rule.gate], _as_float(one, evaluation), nothing, machine) for one in rule.saw.values()]
+        targets.append(_where(values[rule.fires], wanted, nothing, backend))
+        masks += [] if mask is None else [_apply("and", values[rule.fires], values[mask], backend)]
+        saw += [_where(values[rule.gate], _as_float(one, evaluation), nothing, backend) for one in rule.saw.values()]
     watched = [_as_float(one, evaluation) for one in plan.watched_signals.values()]
     seen = [one for rule in plan.rules for one in rule.saw.values()]
     saw_whole, watched_whole = (
@@ -262,15 +263,15 @@ def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
     )
     fired = [values[rule.fires] for rule in plan.rules]
     return Outcome(
-        machine.stacked(fired, "bool"),
-        machine.stacked(targets, "float32"),
-        machine.rows(masks),
-        machine.stacked(saw, "float32"),
-        machine.stacked(watched, "float32"),
-        machine.stacked(saw_whole, "int64"),
-        machine.stacked(watched_whole, "int64"),
+        backend.stacked(fired, "bool"),
+        backend.stacked(targets, "float32"),
+        backend.rows(masks),
+        backend.stacked(saw, "float32"),
+        backend.stacked(watched, "float32"),
+        backend.stacked(saw_whole, "int64"),
+        backend.stacked(watched_whole, "int64"),
     )
 
 
-def _where(condition: Value, then: Value, otherwise: Value, machine: Machine) -> Value:
-    return machine.apply(OPERATORS["where"], (condition, then, otherwise), ("bool", "float32", "float32"))
+def _where(condition: Value, then: Value, otherwise: Value, backend: Backend) -> Value:
+    return backend.apply(OPERATORS["where"], (condition, then, otherwise), ("bool", "float32", "float32"))

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from kungfu.signal.fold import Fold, Window
     from kungfu.signal.node import Condition, OnRescale, Signal
 
-__all__ = ["Memory"]
+__all__ = ["FoldMethods"]
 
 
-class Memory:
+class FoldMethods:
     """The folds of one signal. Each skips inputs that are not finite, and takes ``.sampled(n)`` to run less often.
 
     A fold is placed like its signal: agreed ones are carried to a peer that joins, local ones stay with their peer.
@@ -105,5 +105,5 @@ class Memory:
         return streak(_signal(self), on_rescale=on_rescale)
 
 
-def _signal(one: Memory) -> Signal:
+def _signal(one: FoldMethods) -> Signal:
     return cast("Signal", one)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kungfu.signal import NEST, SCALAR, Signal, Source
-from kungfu.signal.origin import variable_at
+from kungfu.signal.source_location import variable_at
 from kungfu.signal.sources import SOURCES
 
 __all__ = ["called", "described", "local_names", "remedy_of"]
@@ -31,12 +31,14 @@ def remedy_of(signal: Signal) -> str:
     """The collective to insert, around what the user gave a name to, else around the source."""
     part = _local_part(signal)
     leaf = next(one for one in part if isinstance(one, Source))
-    twin = SOURCES[leaf.source].agreed_twin
+    counterpart = SOURCES[leaf.source].agreed_counterpart
     label = _first_named_number(part)
     if leaf.type.shape == NEST and not label:
-        return f"use training.{twin}, or reduce kf.ops.norm_squared(training.{leaf.source}) with kf.ops.all_reduce"
+        return (
+            f"use training.{counterpart}, or reduce kf.ops.norm_squared(training.{leaf.source}) with kf.ops.all_reduce"
+        )
     label = label or f"training.{leaf.source}"
-    return f'write kf.ops.all_reduce({label}, "mean")' + (f", or use training.{twin}" if twin else "")
+    return f'write kf.ops.all_reduce({label}, "mean")' + (f", or use training.{counterpart}" if counterpart else "")
 
 
 def _local_part(signal: Signal) -> list[Signal]:

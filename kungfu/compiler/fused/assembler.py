@@ -1,4 +1,4 @@
-"""Assemble: the walk over a plan once more, with a machine that computes nothing and writes down what is to be done."""
+"""The assembler: a backend that computes nothing, and writes the evaluation of a plan down as bytecode."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from itertools import count
 
 import numpy as np
 
-from kungfu.compiler.fused.listing import Listing, Register, assembled, literal
+from kungfu.compiler.evaluate import Evaluation, conclude, prepare
+from kungfu.compiler.fused.bytecode import Bytecode, Register, assembled, literal
 from kungfu.compiler.plan import Plan, RiderLayout
-from kungfu.compiler.walk import Evaluation, conclude, prepare
 from kungfu.errors import InternalError
 from kungfu.signal import NEST, SCALAR, SOURCES, VECTOR, Fold, Source
 from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
@@ -23,27 +23,27 @@ SUMMED = "summed"  # the input that holds what the peers' riders add up to
 _NOTHING: Mapping[DType, bool | int | float] = {"bool": False, "int64": 0, "float32": float("nan")}
 
 
-def before_sync(plan: Plan) -> Listing:
+def before_sync(plan: Plan) -> Bytecode:
     """What comes before the gradient all-reduce; gives this peer's riders."""
-    machine = Assembler(plan.frontier)
-    states = _states(plan, machine)
-    riders = prepare(plan, Evaluation(machine, _by_fold(plan, states)))
-    return machine.listing(states=states, results=[riders])
+    backend = Assembler(plan.gradient_reductions)
+    states = _states(plan, backend)
+    riders = prepare(plan, Evaluation(backend, _by_fold(plan, states)))
+    return backend.bytecode(states=states, results=[riders])
 
 
-def after_sync(plan: Plan) -> Listing:
+def after_sync(plan: Plan) -> Bytecode:
     """What comes after it; gives the fields of the outcome, each as one vector, and moves every state on."""
-    machine = Assembler(plan.frontier)
-    states = _states(plan, machine)
-    evaluation = Evaluation(machine, _by_fold(plan, states))
-    outcome = conclude(plan, evaluation, summed=machine.input(SUMMED, SignalType("float32", VECTOR)))
+    backend = Assembler(plan.gradient_reductions)
+    states = _states(plan, backend)
+    evaluation = Evaluation(backend, _by_fold(plan, states))
+    outcome = conclude(plan, evaluation, summed=backend.input(SUMMED, SignalType("float32", VECTOR)))
     kept = [one for fold in plan.state_names for one in evaluation.renewed[fold]]
-    return machine.listing(states=states, results=list(outcome), kept=kept)
+    return backend.bytecode(states=states, results=list(outcome), kept=kept)
 
 
-def _states(plan: Plan, machine: Assembler) -> list[Register]:
+def _states(plan: Plan, backend: Assembler) -> list[Register]:
     """A register for every field of every fold's state."""
-    return [machine.register(one.type) for fold in plan.state_names for one in fold.recurrence.updates]
+    return [backend.register(one.type) for fold in plan.state_names for one in fold.recurrence.updates]
 
 
 def _by_fold(plan: Plan, states: Sequence[Register]) -> dict[Fold, tuple[Register, ...]]:
@@ -53,20 +53,20 @@ def _by_fold(plan: Plan, states: Sequence[Register]) -> dict[Fold, tuple[Registe
 
 @dataclass(frozen=True, eq=False)
 class Assembler:
-    """Writes instructions; its values are registers. See `kungfu.compiler.walk.Machine`.
+    """Writes instructions; its values are registers. See `kungfu.compiler.evaluate.Backend`.
 
-    ``frontier`` names what is computed of the gradients outside, and is an input here.
+    ``reductions`` are the names of what is computed of the gradients outside, and is an input here.
     """
 
-    frontier: Collection[str]
+    reductions: Collection[str]
     code: list[str] = field(default_factory=list)
     inputs: dict[str, Register] = field(default_factory=dict)
     constants: dict[tuple[DType, str], Register] = field(default_factory=dict)
     numbers: count[int] = field(default_factory=count)
 
-    def listing(
+    def bytecode(
         self, *, states: Sequence[Register], results: Sequence[Register], kept: Sequence[Register] = ()
-    ) -> Listing:
+    ) -> Bytecode:
         """What was written so far; states that are neither read nor kept are left out."""
         read = {int(word) for line in self.code for word in line.split()[1:]} | {one.number for one in results}
         needed = {place: one for place, one in enumerate(states) if kept or one.number in read}
@@ -90,15 +90,15 @@ class Assembler:
         self.code.append(" ".join([name, str(result.number), *(str(one.number) for one in operands)]))
         return result
 
-    # ---- what the walk asks of a machine -------------------------------------------------------------------------
+    # ---- what the evaluation asks of a backend -------------------------------------------------------------------
 
     def source(self, source: Source) -> Register:
         if source.type.shape == NEST:
-            return self.register(source.type)  # read by nobody: what is made of it is on the frontier
+            return self.register(source.type)  # read by nobody: its reductions are inputs
         return self.input(source.source, source.type)
 
     def given(self, name: str) -> Register | None:
-        return self.input(name, SignalType("float32")) if name in self.frontier else None
+        return self.input(name, SignalType("float32")) if name in self.reductions else None
 
     def constant(self, value: bool | int | float, dtype: DType) -> Register:
         text = literal(float(np.float32(value)) if dtype == "float32" else value, dtype=dtype)
@@ -163,7 +163,7 @@ class Assembler:
         return self.apply(OPERATORS["divide"], [value, self.cast(self.size, "float32")], ["float32", "float32"])
 
     def exchanged(self, message: Register, tag: str) -> Register:
-        raise InternalError(f"the plan sends message {tag!r} of its own, and no listing can wait for another peer")
+        raise InternalError(f"the plan sends message {tag!r} of its own, and no bytecode can wait for another peer")
 
     def stacked(self, values: Sequence[Register], dtype: DType) -> Register:
         return self.write("join", values, SignalType(dtype, VECTOR))

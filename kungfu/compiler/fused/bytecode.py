@@ -1,6 +1,6 @@
-"""A listing: what one side of a step computes, one instruction a line, for the native op `KungfuEvaluate`.
+"""Bytecode: what one side of a step computes, one instruction a line, for the native op `KungfuEvaluate`.
 
-``listing.h`` beside this file says what the lines mean.
+``kungfu/native/policy/bytecode.h`` says what the lines mean.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 
 from kungfu.signal.operation import DType, SignalType
 
-__all__ = ["Listing", "Register", "assembled", "literal"]
+__all__ = ["Bytecode", "Register", "assembled", "literal"]
 
 
 @dataclass(frozen=True, eq=False)
 class Register:
-    """Where a value stands while a listing runs."""
+    """Where a value stands while bytecode runs."""
 
     number: int
     type: SignalType
 
 
 @dataclass(frozen=True)
-class Listing:
+class Bytecode:
     """The text, and what the op is given beside it: states by their place among the fields of all folds, inputs by
     name; and the dtypes of the vectors that it gives."""
 
@@ -40,8 +40,8 @@ def assembled(
     constants: Mapping[tuple[DType, str], Register],
     results: Sequence[Register],
     kept: Sequence[Register] = (),
-) -> Listing:
-    """The listing of this code; ``kept`` is what all states become, none where they stay."""
+) -> Bytecode:
+    """The bytecode of this code; ``kept`` is what all states become, none where they stay."""
     head = [
         _numbered("states", states.values()),
         _numbered("inputs", inputs.values()),
@@ -50,7 +50,7 @@ def assembled(
         _numbered("kept", kept),
     ]
     given = {name: register.type.dtype for name, register in inputs.items()}
-    return Listing("\n".join([*head, *code]), tuple(states), given, tuple(one.type.dtype for one in results))
+    return Bytecode("\n".join([*head, *code]), tuple(states), given, tuple(one.type.dtype for one in results))
 
 
 def _numbered(word: str, registers: Iterable[Register]) -> str:
@@ -58,5 +58,5 @@ def _numbered(word: str, registers: Iterable[Register]) -> str:
 
 
 def literal(value: bool | int | float, *, dtype: DType) -> str:
-    """A constant in a listing's words: a float to its last bit."""
+    """A constant in bytecode's words: a float to its last bit."""
     return float(value).hex() if dtype == "float32" else str(int(value))

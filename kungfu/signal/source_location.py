@@ -12,20 +12,27 @@ from contextvars import ContextVar
 from functools import lru_cache
 from types import CodeType, FrameType, TracebackType
 
-__all__ = ["is_prebuilt", "made_at", "origin_in", "origin_of_caller", "origin_of_function", "variable_at"]
+__all__ = [
+    "attributed_to",
+    "is_prebuilt",
+    "location_in_traceback",
+    "location_of_caller",
+    "location_of_function",
+    "variable_at",
+]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RULES = {"call", "checkpoint", "evict", "replace", "rescale", "set_global_batch_size", "set_learning_rate", "stop"}
-_GIVEN: ContextVar[str | None] = ContextVar("made_at", default=None)
+_GIVEN: ContextVar[str | None] = ContextVar("attributed_to", default=None)
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}"
 _POLICIES = os.path.join(_PACKAGE, "policies") + os.sep  # prebuilt policies are written like a user's
 
 
-def origin_of_caller() -> str:
+def location_of_caller() -> str:
     """``file:line`` of the innermost frame outside this package, or an empty string where there is none.
 
-    Within `made_at`, what that says.
+    Within `attributed_to`, what that says.
     """
     if (given := _GIVEN.get()) is not None:
         return given
@@ -38,7 +45,7 @@ def origin_of_caller() -> str:
 
 
 @contextmanager
-def made_at(origin: str) -> Iterator[None]:
+def attributed_to(origin: str) -> Iterator[None]:
     """What is made in here belongs to this line of the user's: a compiler adds to a rule after the policy has run."""
     token = _GIVEN.set(origin)
     try:
@@ -47,7 +54,7 @@ def made_at(origin: str) -> Iterator[None]:
         _GIVEN.reset(token)
 
 
-def origin_in(traceback: TracebackType | None) -> str:
+def location_in_traceback(traceback: TracebackType | None) -> str:
     """``file:line`` of the innermost frame of the user's that an error went through; empty where there is none.
 
     What a policy calls in Python's own library, or in another one, is not the place to mend, nor is a prebuilt policy.
@@ -61,7 +68,7 @@ def origin_in(traceback: TracebackType | None) -> str:
     return found
 
 
-def origin_of_function(function: object) -> str:
+def location_of_function(function: object) -> str:
     """``file:line`` of a function's definition; empty for what has none."""
     code = getattr(function, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if isinstance(code, CodeType) and _is_users(code) else ""

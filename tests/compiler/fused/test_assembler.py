@@ -1,4 +1,4 @@
-"""What the assembler writes; what the native op makes of it is shown beside the other twins."""
+"""What the assembler writes; what the native op makes of it is shown beside the other kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from kungfu import control, ops
 from kungfu.compiler import Plan, compile_policies
-from kungfu.compiler.fused.assemble import after_sync, before_sync
+from kungfu.compiler.fused.assembler import after_sync, before_sync
 from kungfu.errors import InternalError
 from kungfu.policy_definition import Policy
 
@@ -22,9 +22,9 @@ def plan_of(body: Any) -> Plan:
 
 
 def test_a_small_policy_is_a_listing_that_can_be_read() -> None:
-    listing = after_sync(plan_of(lambda t: control.every(2).call(ignore, t.mean_loss + 0.1)))
-    assert listing.inputs == {"summed": "float32", "step": "int64", "pending": "bool", "mean_loss": "float32"}
-    assert listing.text.splitlines() == [
+    bytecode = after_sync(plan_of(lambda t: control.every(2).call(ignore, t.mean_loss + 0.1)))
+    assert bytecode.inputs == {"summed": "float32", "step": "int64", "pending": "bool", "mean_loss": "float32"}
+    assert bytecode.text.splitlines() == [
         "states",
         "inputs 0 2 6 7",
         "constant int64 1 0",
@@ -69,5 +69,5 @@ def test_only_the_states_that_the_riders_need_are_read_before_them() -> None:
 
 def test_a_message_of_its_own_is_no_instruction() -> None:
     plan = plan_of(lambda t: control.every(2).call(ignore, ops.all_reduce(t.mean_loss - t.loss, "sum")))
-    with pytest.raises(InternalError, match="sends message 'message_2' of its own, and no listing can wait"):
+    with pytest.raises(InternalError, match="sends message 'message_2' of its own, and no bytecode can wait"):
         after_sync(plan)
