@@ -187,14 +187,14 @@ def test_peers_do_not_outlive_an_agent_that_is_killed(tmp_path):
 @pytest.mark.parametrize(
     ("how", "deadline_s", "message", "event"),
     [
-        ("never-ready", 30, "waited 30 s for peer 2 to get ready", "dismissed"),  # the first two have to get ready too
+        ("never-ready", 60, "waited 60 s for peer 2 to get ready", "dismissed"),  # the first two have to get ready too
         ("import", 120, "exit code 1", "peer ended"),
     ],
 )
 def test_the_run_goes_on_without_a_joiner_that_does_not_get_ready(tmp_path, how, deadline_s, message, event):
     options, arguments = ("-np", 2, "--max", 3, "--ready-deadline", deadline_s), (how, 3, tmp_path / "hurry")
     with started(tmp_path, *options, program="failing.py", arguments=arguments) as job:
-        job.event("refused", asked=3, size=2)
+        job.event("refused", asked=3, size=2, deadline_s=180)
         (tmp_path / "hurry").touch()
         ended = job.end(deadline_s=60)
     assert ended.code == 0, ended.output
