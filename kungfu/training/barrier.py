@@ -200,10 +200,10 @@ class Barrier:
     def lost(self) -> PeerFailure | None:
         """Before a step: that the job has given up somebody in the view, whose messages may still come."""
         equipment = self.equipment
-        if (why := equipment.membership.given_up()) is None:
+        if (failure := equipment.membership.given_up()) is None:
             return None
         equipment.attachment.leave()
-        return PeerFailure(f"before step {self._steps() + 1}: {why}")
+        return failure.prefixed(f"before step {self._steps() + 1}: ")
 
     def settle(self) -> None:
         """Before a step: does what the barrier behind the last one left to do, if there was one; see `Keeper`."""

@@ -107,7 +107,7 @@ class LocalAttachment:
         ``rank`` of ``size`` peers, who all call this with the same ``job`` (at most 64 bytes), ``view`` and ``secret``
         (at least one byte) within ``deadline_s`` seconds; that is also how long an all-reduce waits for another peer,
         until ``wait_at_most`` says otherwise.
-        ``addresses`` and ``rendezvous`` are not needed here. ``abandoned`` gives a reason once waiting is in vain.
+        ``addresses`` and ``rendezvous`` are not needed here. ``abandoned`` gives a failure once waiting is in vain.
 
         Raises: ``DeadlineExceeded`` with the ranks that did not come; ``PeerFailure`` for a peer that hung up or does
         not know the secret; ``UsageError`` for a rank outside the size, an empty secret, a job's name too long, or a

@@ -28,7 +28,7 @@ def meet(me: Membership, *, deadline_s: float, abandoned: Abandoned = never) -> 
     """The socket to every other peer of ``me.view``, by rank; the caller closes them.
 
     Raises: ``DeadlineExceeded`` with the ranks that did not come within ``deadline_s`` seconds; ``PeerFailure`` for a
-    peer that hangs up or does not know the job's secret, and with the reason that ``abandoned`` gives;
+    peer that hangs up or does not know the job's secret, and the one that ``abandoned`` gives;
     ``UsageError`` if another process listens as this peer.
     """
     deadline, look_s = time.monotonic() + deadline_s, _FIRST_LOOK_S
@@ -37,10 +37,10 @@ def meet(me: Membership, *, deadline_s: float, abandoned: Abandoned = never) -> 
     with ExitStack() as undo, _listen(me) as listening:
         undo.callback(_close, met)
         while missing := set(range(me.size)) - {me.rank, *met}:
-            if (reason := abandoned()) is not None:
-                raise PeerFailure(reason)
+            if (failure := abandoned()) is not None:
+                raise failure
             if time.monotonic() > deadline:
-                raise DeadlineExceeded(_late(me, missing, deadline_s, refused))
+                raise _late(me, missing, deadline_s, refused)
             met |= {rank: made for rank in missing if rank < me.rank and (made := _try_call(me, rank, deadline))}
             if select.select([listening], [], [], look_s)[0]:
                 met |= _try_answer(me, listening, deadline, refused)
@@ -74,7 +74,8 @@ def _try_call(me: Membership, rank: int, deadline: float) -> socket.socket | Non
         except (BlockingIOError, TimeoutError):
             return None
         except ConnectionError as error:
-            raise PeerFailure(f"rank {rank} closed its connection while view {me.view} met") from error
+            text = f"rank {rank} closed its connection while view {me.view} met"
+            raise PeerFailure(text, ranks=[rank], view=me.view) from error
         undo.pop_all()
     return connection
 
@@ -99,7 +100,8 @@ def _patience(deadline: float) -> float:
     return max((deadline - time.monotonic()) / 2, _LAST_LOOK_S)
 
 
-def _late(me: Membership, missing: set[int], waited_s: float, refused: list[str]) -> str:
+def _late(me: Membership, missing: set[int], waited_s: float, refused: list[str]) -> DeadlineExceeded:
     ranks = ", ".join(f"rank {rank}" for rank in sorted(missing))
     text = f"waited {waited_s:.1f} s for {ranks} to meet in view {me.view} of job {me.job!r}"
-    return text + (f"; refused {len(refused)} connections, the last because {refused[-1]}" if refused else "")
+    text += f"; refused {len(refused)} connections, the last because {refused[-1]}" if refused else ""
+    return DeadlineExceeded(text, waiting_for=sorted(missing), waited_s=waited_s, view=me.view)

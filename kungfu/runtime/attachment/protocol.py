@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kungfu.errors import KungfuError
+from kungfu.errors import KungfuError, PeerFailure
 
 __all__ = ["Abandoned", "Attachment", "Late", "Silence", "never"]
 
-Abandoned = Callable[[], str | None]
+# Asked while a wait goes on: the failure that makes it pointless, ``None`` as long as there is none.
+Abandoned = Callable[[], PeerFailure | None]
 
 
-def never() -> str | None:
+def never() -> PeerFailure | None:
     """Nothing speaks against waiting to the deadline."""
     return None
 
@@ -66,7 +67,7 @@ class Attachment(Protocol):
     ) -> None:
         """Host: plugs the op into the peers of a view, closing what it was plugged into.
 
-        ``abandoned`` gives a reason once the wait for the others is in vain: ``PeerFailure``.
+        ``abandoned`` gives a ``PeerFailure`` once the wait for the others is in vain, which is raised.
         """
 
     def wait_at_most(self, deadline_s: float) -> None:

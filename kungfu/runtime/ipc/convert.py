@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import cast
 
+from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import (
     Contest,
@@ -24,6 +27,7 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 __all__ = [
     "from_demand",
     "from_exit",
+    "from_failure",
     "from_peer",
     "from_prepared",
     "from_report",
@@ -33,6 +37,7 @@ __all__ = [
     "from_wish",
     "to_demand",
     "to_exit",
+    "to_failure",
     "to_peer",
     "to_prepared",
     "to_report",
@@ -189,3 +194,40 @@ def to_report(message: pb.Loss) -> LossReport:
     return LossReport(
         message.version, message.step, message.holds, message.error, tuple(message.suspects), message.late
     )
+
+
+# Errors of one cause each. Whatever else ends the wait of a leader is to its followers the loss of a peer.
+_FAILURES: Mapping[pb.FailureKind, type[KungfuError]] = {
+    pb.FAILURE_KIND_USAGE: UsageError,
+    pb.FAILURE_KIND_POLICY: PolicyError,
+    pb.FAILURE_KIND_INTERNAL: InternalError,
+}
+
+
+def from_failure(error: KungfuError) -> pb.Failure:
+    match error:
+        case PeerFailure():
+            return pb.Failure(text=str(error), ranks=error.ranks, peers=error.peers, view=error.view)
+        case DeadlineExceeded():
+            return pb.Failure(
+                kind=pb.FAILURE_KIND_DEADLINE,
+                text=str(error),
+                ranks=error.waiting_for,
+                peers=error.peers,
+                view=error.view,
+                waited_s=None if math.isnan(error.waited_s) else error.waited_s,
+            )
+        case _:
+            kinds = (kind for kind, one in _FAILURES.items() if isinstance(error, one))
+            return pb.Failure(kind=next(kinds, pb.FAILURE_KIND_PEER), text=str(error))
+
+
+def to_failure(message: pb.Failure) -> KungfuError:
+    view = message.view if message.HasField("view") else None
+    if message.kind == pb.FAILURE_KIND_DEADLINE:
+        waited_s = message.waited_s if message.HasField("waited_s") else math.nan
+        ranks = message.ranks
+        return DeadlineExceeded(message.text, waiting_for=ranks, waited_s=waited_s, peers=message.peers, view=view)
+    if message.kind in _FAILURES:
+        return _FAILURES[message.kind](message.text)
+    return PeerFailure(message.text, ranks=message.ranks, peers=message.peers, view=view)

@@ -53,7 +53,9 @@ def call(connection: socket.socket, *, me: Membership, listener: int) -> None:
     if not hmac.compare_digest(reply[_NONCE_BYTES:], expected):
         raise PeerFailure(
             f"who listens as rank {listener} of view {me.view} of job {me.job!r} has not proved that it knows the "
-            f"job's secret and its size {me.size}; give all peers of a job the same secret"
+            f"job's secret and its size {me.size}; give all peers of a job the same secret",
+            ranks=[listener],
+            view=me.view,
         )
     connection.sendall(_proof(me, role="caller", caller=me.rank, listener=listener, nonces=nonces))
 

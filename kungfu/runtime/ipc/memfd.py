@@ -30,7 +30,8 @@ def send(connection: socket.socket, *, descriptor: int, rank: int) -> None:
     try:
         socket.send_fds(connection, [b"m"], [descriptor])
     except ConnectionError as error:
-        raise PeerFailure(f"rank {rank} closed its connection before it got the shared memory") from error
+        text = f"rank {rank} closed its connection before it got the shared memory"
+        raise PeerFailure(text, ranks=[rank]) from error
 
 
 def receive(connection: socket.socket, *, bytes_: int, deadline_s: float, rank: int) -> int:
@@ -43,16 +44,22 @@ def receive(connection: socket.socket, *, bytes_: int, deadline_s: float, rank: 
     try:
         _, descriptors, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
     except TimeoutError as error:
-        raise DeadlineExceeded(f"waited {deadline_s:.1f} s for rank {rank} to pass the shared memory") from error
+        text = f"waited {deadline_s:.1f} s for rank {rank} to pass the shared memory"
+        raise DeadlineExceeded(text, waiting_for=[rank], waited_s=deadline_s) from error
     except ConnectionError as error:
-        raise PeerFailure(f"rank {rank} closed its connection before it passed the shared memory") from error
+        raise _hung_up(rank) from error
     if not descriptors:
-        raise PeerFailure(f"rank {rank} closed its connection before it passed the shared memory")
+        raise _hung_up(rank)
     found = os.fstat(descriptors[0]).st_size
     if found != bytes_ or not fcntl.fcntl(descriptors[0], fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
         os.close(descriptors[0])
         raise PeerFailure(
             f"rank {rank} passed {found} bytes of memory where {bytes_} sealed ones were expected; "
-            "run the same version of kungfu on all peers"
+            "run the same version of kungfu on all peers",
+            ranks=[rank],
         )
     return descriptors[0]
+
+
+def _hung_up(rank: int) -> PeerFailure:
+    return PeerFailure(f"rank {rank} closed its connection before it passed the shared memory", ranks=[rank])

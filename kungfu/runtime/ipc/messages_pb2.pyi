@@ -1,13 +1,43 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FAILURE_KIND_PEER: _ClassVar[FailureKind]
+    FAILURE_KIND_DEADLINE: _ClassVar[FailureKind]
+    FAILURE_KIND_USAGE: _ClassVar[FailureKind]
+    FAILURE_KIND_POLICY: _ClassVar[FailureKind]
+    FAILURE_KIND_INTERNAL: _ClassVar[FailureKind]
+FAILURE_KIND_PEER: FailureKind
+FAILURE_KIND_DEADLINE: FailureKind
+FAILURE_KIND_USAGE: FailureKind
+FAILURE_KIND_POLICY: FailureKind
+FAILURE_KIND_INTERNAL: FailureKind
+
 class Ack(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("kind", "text", "ranks", "peers", "view", "waited_s")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    WAITED_S_FIELD_NUMBER: _ClassVar[int]
+    kind: FailureKind
+    text: str
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    peers: _containers.RepeatedScalarFieldContainer[int]
+    view: int
+    waited_s: float
+    def __init__(self, kind: _Optional[_Union[FailureKind, str]] = ..., text: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[int]] = ..., view: _Optional[int] = ..., waited_s: _Optional[float] = ...) -> None: ...
 
 class PeerInfo(_message.Message):
     __slots__ = ("id", "address")
@@ -104,22 +134,20 @@ class Gap(_message.Message):
     def __init__(self, place: _Optional[int] = ..., difference: _Optional[float] = ..., largest: _Optional[float] = ..., is_rounding: bool = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("view", "terms", "rendezvous", "error", "kind", "wish", "unlike")
+    __slots__ = ("view", "terms", "rendezvous", "wish", "unlike", "failure")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    KIND_FIELD_NUMBER: _ClassVar[int]
     WISH_FIELD_NUMBER: _ClassVar[int]
     UNLIKE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     view: ViewInfo
     terms: Terms
     rendezvous: str
-    error: str
-    kind: str
     wish: RescaleRequest
     unlike: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., error: _Optional[str] = ..., kind: _Optional[str] = ..., wish: _Optional[_Union[RescaleRequest, _Mapping]] = ..., unlike: _Optional[_Iterable[int]] = ...) -> None: ...
+    failure: Failure
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., wish: _Optional[_Union[RescaleRequest, _Mapping]] = ..., unlike: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class RescaleRequest(_message.Message):
     __slots__ = ("size", "keep", "rule", "step", "saw", "won", "lost", "leave", "others")
@@ -226,16 +254,14 @@ class Installed(_message.Message):
     def __init__(self, version: _Optional[int] = ..., rank: _Optional[int] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ...) -> None: ...
 
 class Confirmation(_message.Message):
-    __slots__ = ("error", "terms", "kind", "unlike")
-    ERROR_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("terms", "unlike", "failure")
     TERMS_FIELD_NUMBER: _ClassVar[int]
-    KIND_FIELD_NUMBER: _ClassVar[int]
     UNLIKE_FIELD_NUMBER: _ClassVar[int]
-    error: str
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     terms: Terms
-    kind: str
     unlike: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, error: _Optional[str] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., kind: _Optional[str] = ..., unlike: _Optional[_Iterable[int]] = ...) -> None: ...
+    failure: Failure
+    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., unlike: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class Breach(_message.Message):
     __slots__ = ("peer", "version", "how")

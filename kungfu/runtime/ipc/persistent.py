@@ -61,7 +61,8 @@ class Persistent:
                 if answer is not None:
                     return answer
                 if last:
-                    raise DeadlineExceeded(f"waited {time.monotonic() - began:.1f} s for {self._address}")
+                    waited_s = time.monotonic() - began
+                    raise DeadlineExceeded(f"waited {waited_s:.1f} s for {self._address}", waited_s=waited_s)
         finally:
             for one in asked:
                 one.answer.cancel()

@@ -187,24 +187,31 @@ class ChannelPool:
             channel.close()
 
 
-def call(method: Method, request: Any, *, deadline_s: float, what: str) -> Any:
+def call(method: Method, request: Any, *, deadline_s: float, what: str, peer: int | None = None) -> Any:
     """Calls a remote method; ``what`` names the wait ("rank 2 at the barrier of step 40").
 
+    ``peer`` is the id of the peer that is called, if it is one: errors carry it.
     A connection that does not come about, or breaks, says nothing of the other end: the call is made again until the
     deadline, so it must be one that may be heard twice. A port that refuses has nobody behind it.
 
     Raises ``DeadlineExceeded`` when no answer came in time and ``PeerFailure`` when the other side is gone.
     """
-    return _repeated(partial(_answered, method, request), method.address, deadline_s=deadline_s, what=what)
+    return _repeated(partial(_answered, method, request), method.address, deadline_s=deadline_s, what=what, peer=peer)
 
 
 def call_unless(
-    abandoned: Callable[[], str | None], method: Method, request: Any, *, deadline_s: float, what: str
+    abandoned: Callable[[], PeerFailure | None],
+    method: Method,
+    request: Any,
+    *,
+    deadline_s: float,
+    what: str,
+    peer: int | None = None,
 ) -> Any:
-    """The same for a wait that may be in vain: ``abandoned`` is asked five times a second, and a reason that it gives
-    ends the wait with ``PeerFailure``."""
+    """The same for a wait that may be in vain: ``abandoned`` is asked five times a second, and a failure that it gives
+    ends the wait. It names who is gone, and not the peer that is called: that one may be well."""
     ask = partial(_answered_unless, abandoned, method, request, what)
-    return _repeated(ask, method.address, deadline_s=deadline_s, what=what)
+    return _repeated(ask, method.address, deadline_s=deadline_s, what=what, peer=peer)
 
 
 def _answered(method: Method, request: Any, timeout_s: float) -> Any:
@@ -212,27 +219,27 @@ def _answered(method: Method, request: Any, timeout_s: float) -> Any:
 
 
 def _answered_unless(
-    abandoned: Callable[[], str | None], method: Method, request: Any, what: str, timeout_s: float
+    abandoned: Callable[[], PeerFailure | None], method: Method, request: Any, what: str, timeout_s: float
 ) -> Any:
     answer = method.future(request, timeout=timeout_s)
     while True:
-        if (reason := abandoned()) is not None:
+        if (failure := abandoned()) is not None:
             answer.cancel()
-            raise PeerFailure(f"lost {what}: {reason}")
+            raise failure.prefixed(f"lost {what}: ")
         with suppress(grpc.FutureTimeoutError):
             return answer.result(timeout=LOOK_S)
 
 
-def _repeated(ask: Callable[[float], Any], address: str, *, deadline_s: float, what: str) -> Any:
+def _repeated(ask: Callable[[float], Any], address: str, *, deadline_s: float, what: str, peer: int | None) -> Any:
     until, pause_s = time.monotonic() + deadline_s, _SOON_S
     while True:
         try:
             return ask(max(0.0, until - time.monotonic()))
         except grpc.RpcError as error:
             if not is_passing(error, address):
-                raise named(error, what=what, deadline_s=deadline_s) from error
+                raise named(error, what=what, deadline_s=deadline_s, peer=peer) from error
             if time.monotonic() + pause_s > until:
-                raise DeadlineExceeded(f"waited {deadline_s:.1f} s for {what} and had no answer") from error
+                raise _unanswered(what, deadline_s, peer) from error
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LOOK_S)
 
@@ -255,9 +262,18 @@ def is_refused(address: str) -> bool:
         return False
 
 
-def named(error: Any, *, what: str, deadline_s: float) -> DeadlineExceeded | PeerFailure:
-    """Our error for a failed call."""
+def named(error: Any, *, what: str, deadline_s: float, peer: int | None = None) -> DeadlineExceeded | PeerFailure:
+    """Our error for a failed call, with the id of the peer that was called, if it is one."""
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineExceeded(f"waited {deadline_s:.1f} s for {what} and had no answer")
-    said = f"lost {what}: {error.details() or error.code().name}"
-    return SecretRefused(said) if error.code() is grpc.StatusCode.UNAUTHENTICATED else PeerFailure(said)
+        return _unanswered(what, deadline_s, peer)
+    kind = SecretRefused if error.code() is grpc.StatusCode.UNAUTHENTICATED else PeerFailure
+    return kind(f"lost {what}: {error.details() or error.code().name}", peers=_as_peers(peer))
+
+
+def _unanswered(what: str, waited_s: float, peer: int | None) -> DeadlineExceeded:
+    text = f"waited {waited_s:.1f} s for {what} and had no answer"
+    return DeadlineExceeded(text, waited_s=waited_s, peers=_as_peers(peer))
+
+
+def _as_peers(peer: int | None) -> tuple[int, ...]:
+    return () if peer is None else (peer,)

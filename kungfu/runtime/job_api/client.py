@@ -91,5 +91,7 @@ def _explained(error: Any, folder: Path) -> KungfuError:
         return over
     who = f"the agent of {folder} at {content.agent} (process {content.pid})"
     if error.code().name == "DEADLINE_EXCEEDED":
-        return DeadlineExceeded(f"waited {DEADLINE_S:g} s for {who} and had no answer; is it stopped?")
+        return DeadlineExceeded(
+            f"waited {DEADLINE_S:g} s for {who} and had no answer; is it stopped?", waited_s=DEADLINE_S
+        )
     return PeerFailure(f"lost {who}: {error.details() or error.code().name}")

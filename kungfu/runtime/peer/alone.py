@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kungfu.errors import PeerFailure
 from kungfu.runtime.core.barrier import Decision
 from kungfu.runtime.core.barrier_requests import ExternalRequest, RescaleRequest
 from kungfu.runtime.core.identity import NOTHING_SAID, Description
@@ -52,7 +53,7 @@ class Alone:
     def part(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """Nobody else has to agree that training is over."""
 
-    def given_up(self) -> str | None:
+    def given_up(self) -> PeerFailure | None:
         """Nobody could be lost."""
         return None
 

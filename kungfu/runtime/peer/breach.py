@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from kungfu.errors import PeerFailure
 from kungfu.runtime.core.view import View
 
 __all__ = ["Breaches"]
@@ -36,7 +37,7 @@ class Breaches:
         with self._lock:
             return peer in self._gone
 
-    def of(self, view: View) -> str | None:
+    def of(self, view: View) -> PeerFailure | None:
         """Why a wait for the members of ``view`` is in vain; ``None`` if nothing speaks against it.
 
         >>> from kungfu.runtime.core.view import Peer
@@ -44,29 +45,20 @@ class Breaches:
         >>> breaches.of(view)
         >>> breaches.announce(peer=4, version=0, how="killed by SIGKILL")
         >>> breaches.of(view)
-        'rank 1 (peer 4) is gone: killed by SIGKILL'
+        PeerFailure('rank 1 (peer 4) is gone: killed by SIGKILL')
+        >>> breaches.of(view).peers
+        (4,)
         """
         with self._lock:
             for rank, peer in enumerate(view.peers):
                 if peer.id in self._gone:
-                    return f"rank {rank} (peer {peer.id}) is gone: {self._gone[peer.id]}"
-            return f"view {view.version} is broken: {self._how}" if view.version <= self._broken else None
+                    text = f"rank {rank} (peer {peer.id}) is gone: {self._gone[peer.id]}"
+                    return PeerFailure(text, ranks=[rank], peers=[peer.id], view=view.version)
+            # A view that others have left: who is at fault they have told the agent.
+            broken = view.version <= self._broken
+            return PeerFailure(f"view {view.version} is broken: {self._how}", view=view.version) if broken else None
 
-    def without_quotes(self, error: str) -> str:
-        """The error without what was announced of the ends of others: a program's own words may name anybody.
-
-        >>> breaches = Breaches()
-        >>> breaches.announce(peer=4, version=0, how="its program raised ValueError: rank 0 has no data")
-        >>> breaches.without_quotes("peer 4 is gone: its program raised ValueError: rank 0 has no data")
-        'peer 4 is gone: '
-        """
-        with self._lock:
-            quoted = {*self._gone.values(), self._how} - {""}
-        for said in sorted(quoted, key=len, reverse=True):
-            error = error.replace(said, "")
-        return error
-
-    def of_long(self, view: View) -> str | None:
+    def of_long(self, view: View) -> PeerFailure | None:
         """The same, once nothing new was heard for a second.
 
         Attachments see the end of a process by themselves, and at once. Who was given up because its host stands still

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from kungfu.errors import KungfuError
+from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 
-__all__ = ["Loss", "named_in"]
-
-_BY_RANK = re.compile(r"rank[ =]([0-9,]+)")
-_BY_ID = re.compile(r"peer ([0-9]+)")
+__all__ = ["Loss", "at_fault"]
 
 
 @dataclass(frozen=True)
@@ -24,16 +20,25 @@ class Loss:
     terms: Terms
 
 
-def named_in(error: str, view: View) -> set[int]:
-    """The ids of the ranks of ``view``, and of other peers, that an error names.
+def at_fault(error: KungfuError, view: View) -> set[int]:
+    """The ids of the peers that an error names; ranks are those of ``view``.
 
     >>> from kungfu.runtime.core.view import Peer
     >>> view = View(3, (Peer(0, "a:1"), Peer(4, "a:2"), Peer(5, "a:3")))
-    >>> sorted(named_in("waited 5.0 s in gradients for rank=1,2", view))
+    >>> sorted(at_fault(DeadlineExceeded("nobody came", waiting_for=[1, 2]), view))
     [4, 5]
-    >>> sorted(named_in("lost peer 7, about to join", view))
+    >>> sorted(at_fault(PeerFailure("lost one that was about to join", peers=[7]), view))
     [7]
+    >>> at_fault(PeerFailure("lost in the view before", ranks=[1], view=2), view)
+    set()
     """
-    ranks = {int(word) for match in _BY_RANK.findall(error) for word in match.split(",") if word}
-    ids = {view.ids[rank] for rank in ranks if rank < view.size}
-    return ids | {int(peer) for peer in _BY_ID.findall(error)}
+    match error:
+        case PeerFailure():
+            ranks = error.ranks
+        case DeadlineExceeded():
+            ranks = error.waiting_for
+        case _:
+            return set()
+    if error.view not in (None, view.version):
+        ranks = ()  # they were other peers
+    return {view.ids[rank] for rank in ranks if rank < view.size} | set(error.peers)

@@ -30,7 +30,7 @@ from kungfu.runtime.ipc.convert import from_demand, from_shadow, to_terms, to_vi
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.peer.barrier_result import Adjust, BarrierResult, Standing, Survived, Told, as_decided
-from kungfu.runtime.peer.loss import Loss, named_in
+from kungfu.runtime.peer.loss import Loss, at_fault
 from kungfu.runtime.peer.rendezvous.assembly import Assembly
 from kungfu.runtime.peer.rendezvous.install import Entry, Installer
 from kungfu.runtime.peer.rendezvous.likeness import turn_of
@@ -78,7 +78,7 @@ class Membership:
         """The view that this peer is in."""
         return self._member().view
 
-    def given_up(self) -> str | None:
+    def given_up(self) -> PeerFailure | None:
         """Why the view that this peer is in does not go on though its messages may, see ``Breaches.of_long``."""
         return None if self._standing is None else self._service.breaches.of_long(self._standing.view)
 
@@ -286,12 +286,14 @@ class Membership:
 
     def _known(self, loss: Loss) -> LossReport:
         """What this peer knows of a loss: whom the error names, and who shows no life as far as it can see."""
-        error, named = str(loss.error), self._entering or (self._standing.view if self._standing else None)
+        error, view = str(loss.error), self._entering or (self._standing.view if self._standing else None)
         suspects = set[int]()
-        if named is not None:
-            silence, silent = self._installer.shows_no_life(named)
-            suspects = named_in(self._service.breaches.without_quotes(error), named) | silent
-            error = f"{error}; {silence}" if silent and silence not in error else error
+        if view is not None:
+            suspects = at_fault(loss.error, view)
+            silence = self._installer.shows_no_life(view)
+            if silence is not None and not suspects.issuperset(silence.peers):
+                suspects.update(silence.peers)
+                error = f"{error}; {silence}"
         late = isinstance(loss.error, DeadlineExceeded)
         return LossReport(self._heard, loss.step, self._holds, error, tuple(sorted(suspects)), late)
 
@@ -327,7 +329,7 @@ class Membership:
             PeerServiceStub(self._channels.to(leader.address)).Carry,
             ExternalRequest("stop", "a barrier before a loss"),
         )
-        rpc.call_unless(in_vain, carry, from_demand(demand), deadline_s=self._deadline_s, what=what)
+        rpc.call_unless(in_vain, carry, from_demand(demand), deadline_s=self._deadline_s, what=what, peer=leader.id)
 
 
 def _asks(wish: RescaleRequest) -> str:

@@ -14,7 +14,7 @@ from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.identity import Description
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.convert import to_demand, to_prepared
+from kungfu.runtime.ipc.convert import from_failure, to_demand, to_prepared
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer
 from kungfu.runtime.peer.breach import Breaches
 from kungfu.runtime.peer.rendezvous.meeting import Meetings
@@ -33,6 +33,11 @@ def barrier_key(arrival: pb.Arrival) -> tuple[int, ...]:
 def installation_key(installed: pb.Installed) -> object:
     """Which meeting a peer comes to that has entered a view."""
     return (installed.version, installed.round) if installed.round else installed.version
+
+
+def _silent_leader(never: str) -> pb.Failure:
+    """What a follower is answered whose leader, this peer, does not come to the end of its own wait."""
+    return from_failure(PeerFailure(f"the leader never {never}"))
 
 
 class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated without types
@@ -64,12 +69,12 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def Arrive(self, request: pb.Arrival, context: Any) -> pb.Verdict:  # noqa: N802 - gRPC's name
         meeting = self.barriers.at(barrier_key(request))
         meeting.arrive(request.rank, request)
-        return meeting.result(deadline_s=2 * self._deadline_s) or pb.Verdict(error="the leader never decided")
+        return meeting.result(deadline_s=2 * self._deadline_s) or pb.Verdict(failure=_silent_leader("decided"))
 
     def Install(self, request: pb.Installed, context: Any) -> pb.Confirmation:  # noqa: N802 - gRPC's name
         meeting = self.installations.at(installation_key(request))
         meeting.arrive(request.rank, request)
-        return meeting.result(deadline_s=2 * self._deadline_s) or pb.Confirmation(error="the leader never confirmed")
+        return meeting.result(deadline_s=2 * self._deadline_s) or pb.Confirmation(failure=_silent_leader("confirmed"))
 
     def Fetch(self, request: pb.Slice, context: Any) -> Iterator[pb.Chunk]:  # noqa: N802 - gRPC's name
         try:
@@ -144,7 +149,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         until = time.monotonic() + deadline_s
         while (admission := self._admitted(after, within_s=min(_LOOK_S, until - time.monotonic()))) is None:
             if time.monotonic() >= until:
-                raise DeadlineExceeded(f"waited {deadline_s:.0f} s for {what}")
+                raise DeadlineExceeded(f"waited {deadline_s:.0f} s for {what}", waited_s=deadline_s)
             meanwhile()
         return admission
 

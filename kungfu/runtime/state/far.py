@@ -42,7 +42,8 @@ def take(
                 came += len(chunk.data)
                 on_progress(came)
         except rpc.RpcError as error:
-            raise rpc.named(error, what=named(part), deadline_s=time.monotonic() - began) from error
+            giver, waited_s = place.view.ids[part.source], time.monotonic() - began
+            raise rpc.named(error, what=named(part), deadline_s=waited_s, peer=giver) from error
     if came != wanted:
         raise InternalError(f"{named(part)}: {came} of {wanted} bytes came")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.attachment.protocol import Abandoned, never
 from kungfu.runtime.core.transfer import SourceSlice
 from kungfu.runtime.state import far, near
@@ -24,10 +24,10 @@ _LOOK_S = 0.1
 def fetch(state: Memory, place: Place, *, abandoned: Abandoned = never) -> None:
     """Fills ``state`` with that of the peers that hold it, as ``deciding.transfer.plan`` says.
 
-    ``abandoned`` is asked ten times a second: a reason that it gives ends the transfer. Nothing is held beside the
+    ``abandoned`` is asked ten times a second: a failure that it gives ends the transfer. Nothing is held beside the
     state but 4 MiB for each of at most four sources, or the messages that are on their way.
 
-    Raises ``PeerFailure`` for a source that is gone, or with that reason; ``DeadlineExceeded`` for one that gives
+    Raises ``PeerFailure`` for a source that is gone, or that one; ``DeadlineExceeded`` for one that gives
     nothing for ``place.deadline_s``, both with the rank, its bytes and how many came. The state is neither the old one
     nor the new one then.
     """
@@ -51,8 +51,8 @@ def _await(running: Sequence[Future[None]], lanes: Sequence[_Lane], abandoned: A
         done, pending = wait(pending, timeout=_LOOK_S, return_when=FIRST_EXCEPTION)
         for one in done:
             one.result()
-        if pending and (reason := abandoned()) is not None:
-            raise PeerFailure(f"the transfer of the state was abandoned: {reason}")
+        if pending and (failure := abandoned()) is not None:
+            raise failure.prefixed("the transfer of the state was abandoned: ")
         for lane in lanes:
             lane.check()
 
@@ -88,7 +88,10 @@ class _Lane:
         if not self._near and self.came < self.part.stop - self.part.start and silent_s > self.patience_s:
             raise DeadlineExceeded(
                 f"waited {silent_s:.1f} s for {near.named(self.part)}: "
-                f"{self.came} of {self.part.stop - self.part.start} bytes came"
+                f"{self.came} of {self.part.stop - self.part.start} bytes came",
+                waiting_for=[self.part.source],
+                waited_s=silent_s,
+                view=self.place.view.version,
             )
 
     @property

@@ -78,7 +78,7 @@ def take(
         library = load_state()
         ring = _asked(connection, part, place, library.kungfu_transfer_ring_bytes())
         outcome, done = _carried(library.kungfu_receive_range, buffers, part, connection, ring, place)
-    _raise(outcome, named(part), f"{done} of {part.stop - part.start} bytes came", place)
+    _raise(outcome, part.source, named(part), f"{done} of {part.stop - part.start} bytes came", place)
 
 
 def _asked(connection: socket.socket, part: SourceSlice, place: Place, ring_bytes: int) -> int:
@@ -88,9 +88,9 @@ def _asked(connection: socket.socket, part: SourceSlice, place: Place, ring_byte
         connection.sendall(_REQUEST.pack(part.start, part.stop))
         return memfd.receive(connection, bytes_=ring_bytes, deadline_s=place.deadline_s, rank=part.source)
     except (TimeoutError, DeadlineExceeded) as error:
-        raise DeadlineExceeded(f"waited {place.deadline_s:.1f} s for {named(part)} to answer") from error
+        raise _late(part.source, f"{named(part)} to answer", place.deadline_s, place) from error
     except (ConnectionError, PeerFailure) as error:
-        raise PeerFailure(f"lost {named(part)}: {error}") from error
+        raise PeerFailure(f"lost {named(part)}: {error}", ranks=[part.source], view=place.view.version) from error
 
 
 def named(part: SourceSlice) -> str:
@@ -109,7 +109,7 @@ def _called(
             return connection
         time.sleep(min(look_s, left_s))
         look_s = min(2 * look_s, _LAST_LOOK_S)
-    raise DeadlineExceeded(f"waited {patience_s:.1f} s for {named(part)} to listen")
+    raise _late(part.source, f"{named(part)} to listen", patience_s, place)
 
 
 def _accepted(listening: socket.socket) -> socket.socket | None:
@@ -143,7 +143,7 @@ def _give(connection: socket.socket, buffers: Buffers, place: Place) -> None:
         raise
     outcome, done = _carried(library.kungfu_send_range, buffers, part, connection, ring, place)
     what = f"rank {rank}, taking bytes {part.start} to {part.stop} of the state"
-    _raise(outcome, what, f"it has {done} of {part.stop - part.start} bytes", place)
+    _raise(outcome, rank, what, f"it has {done} of {part.stop - part.start} bytes", place)
 
 
 def _carried(
@@ -166,11 +166,17 @@ def _carried(
     return outcome, done.value
 
 
-def _raise(outcome: int, what: str, how_far: str, place: Place) -> None:
+def _late(rank: int, what: str, waited_s: float, place: Place) -> DeadlineExceeded:
+    text = f"waited {waited_s:.1f} s for {what}"
+    return DeadlineExceeded(text, waiting_for=[rank], waited_s=waited_s, view=place.view.version)
+
+
+def _raise(outcome: int, rank: int, what: str, how_far: str, place: Place) -> None:
+    """What the compiled code's outcome means: ``rank`` is the peer at the other end."""
     if outcome == _HUNG_UP:
-        raise PeerFailure(f"lost {what}: it hung up; {how_far}")
+        raise PeerFailure(f"lost {what}: it hung up; {how_far}", ranks=[rank], view=place.view.version)
     if outcome == _LATE:
-        raise DeadlineExceeded(f"waited {place.deadline_s:.1f} s for {what}: {how_far}")
+        raise _late(rank, f"{what}: {how_far}", place.deadline_s, place)
     if outcome != 0:
         raise InternalError(f"the memory shared with {what} cannot be mapped")
 

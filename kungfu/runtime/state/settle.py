@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
+from kungfu.errors import PeerFailure
 from kungfu.runtime.attachment.protocol import Abandoned, never
 from kungfu.runtime.state.fetch import fetch
 from kungfu.runtime.state.lend import Desk, lent
@@ -43,9 +44,9 @@ def settled(
 
 
 def _fetched(state: ReplicatedState, place: Place, *, attach: Callable[[], None], abandoned: Abandoned) -> None:
-    attached: list[str] = []
+    attached: list[PeerFailure] = []
 
-    def given_up() -> str | None:
+    def given_up() -> PeerFailure | None:
         return attached[0] if attached else abandoned()
 
     with ThreadPoolExecutor(1, thread_name_prefix="kungfu-settle") as pool:
@@ -53,6 +54,6 @@ def _fetched(state: ReplicatedState, place: Place, *, attach: Callable[[], None]
         try:
             attach()
         except BaseException:
-            attached.append("the attachment of this peer could not be opened")
+            attached.append(PeerFailure("the attachment of this peer could not be opened"))
             raise
     fetched.result()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import (
     Contest,
@@ -19,7 +21,7 @@ from kungfu.runtime.core.barrier_requests import (
 )
 from kungfu.runtime.core.terms import Keep, Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.ipc import convert
+from kungfu.runtime.ipc import convert, rpc
 from kungfu.runtime.ipc import messages_pb2 as pb
 
 counts = st.integers(0, 2**40)
@@ -94,3 +96,34 @@ def test_a_demand(demand: ExternalRequest) -> None:
 
 def test_an_empty_message_is_the_terms_of_a_job_that_has_none_yet() -> None:
     assert convert.to_terms(pb.Terms()) == Terms()
+
+
+ranks = st.lists(st.integers(0, 255), max_size=3)
+views = st.none() | counts
+lost = st.builds(PeerFailure, st.text(max_size=20), ranks=ranks, peers=ids, view=views)
+late = st.builds(
+    DeadlineExceeded,
+    st.text(max_size=20),
+    waiting_for=ranks,
+    waited_s=seconds | st.just(math.nan),
+    peers=ids,
+    view=views,
+)
+others = st.builds(
+    lambda kind, text: kind(text), st.sampled_from([UsageError, PolicyError, InternalError]), st.text(max_size=20)
+)
+
+
+@given(lost | late | others)
+def test_a_failure_with_all_that_it_says_beside_its_text(error: KungfuError) -> None:
+    message = pb.Failure.FromString(convert.from_failure(error).SerializeToString())
+    again = convert.to_failure(message)
+    assert (type(again), str(again)) == (type(error), str(error))
+    assert repr(vars(again)) == repr(vars(error))
+
+
+def test_an_error_of_a_narrower_class_is_what_it_stands_for_to_the_others() -> None:
+    refused = rpc.SecretRefused("lost rank 1", peers=[4])
+    again = convert.to_failure(convert.from_failure(refused))
+    assert (type(again), again.peers) == (PeerFailure, (4,))
+    assert type(convert.to_failure(convert.from_failure(KungfuError("any")))) is PeerFailure

@@ -156,8 +156,9 @@ def test_a_stream_is_refused_too() -> None:
 
 def test_a_deadline_names_whom_we_waited_for_and_how_long() -> None:
     waited = pytest.raises(DeadlineExceeded, match=r"^waited 0\.2 s for rank 0 at barrier 3 and had no answer$")
-    with served() as (_, address), rpc.connect(address, secret=SECRET) as channel, waited:
-        rpc.call(PeerServiceStub(channel).Arrive, pb.Arrival(), deadline_s=0.2, what="rank 0 at barrier 3")
+    with served() as (_, address), rpc.connect(address, secret=SECRET) as channel, waited as late:
+        rpc.call(PeerServiceStub(channel).Arrive, pb.Arrival(), deadline_s=0.2, what="rank 0 at barrier 3", peer=4)
+    assert (late.value.peers, late.value.waited_s) == ((4,), 0.2)
 
 
 def test_a_server_that_is_gone_is_named() -> None:
@@ -273,8 +274,10 @@ def test_nobody_waits_for_a_connection_to_one_that_is_known_to_be_gone() -> None
     with served() as (_, address), link(address) as broken, rpc.connect(broken.address, secret=SECRET) as channel:
         broken.down()
         arrive = PeerServiceStub(channel).Arrive
-        with pytest.raises(PeerFailure, match=r"^lost rank 0: its process has ended$"):
-            rpc.call_unless(lambda: "its process has ended", arrive, pb.Arrival(), deadline_s=60.0, what="rank 0")
+        gone = PeerFailure("its process has ended", peers=[5])
+        with pytest.raises(PeerFailure, match=r"^lost rank 0: its process has ended$") as lost:
+            rpc.call_unless(lambda: gone, arrive, pb.Arrival(), deadline_s=60.0, what="rank 0", peer=7)
+    assert lost.value.peers == (5,), "and not the one that was called"
 
 
 def test_a_line_stays_open_until_it_is_not_kept() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from kungfu.errors import PeerFailure
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.breach import Breaches
 
 VIEW = View(3, (Peer(0, "a:1"), Peer(4, "b:1")))
+
+
+def said(failure: PeerFailure | None) -> tuple[str, tuple[int, ...], tuple[int, ...], int | None]:
+    assert failure is not None
+    return str(failure), failure.ranks, failure.peers, failure.view
 
 
 def test_who_was_given_up_and_lives_is_held_against_a_view_only_when_the_attachment_had_its_time() -> None:
@@ -13,10 +19,10 @@ def test_who_was_given_up_and_lives_is_held_against_a_view_only_when_the_attachm
     breaches = Breaches(clock=lambda: now[0])
     assert breaches.of_long(VIEW) is None
     breaches.announce(peer=4, version=3, how="its host is lost")
-    assert breaches.of(VIEW) == "rank 1 (peer 4) is gone: its host is lost"
+    assert said(breaches.of(VIEW)) == ("rank 1 (peer 4) is gone: its host is lost", (1,), (4,), 3)
     assert breaches.of_long(VIEW) is None
     now[0] += 1.0
-    assert breaches.of_long(VIEW) == breaches.of(VIEW)
+    assert said(breaches.of_long(VIEW)) == said(breaches.of(VIEW))
     assert breaches.of_long(View(5, VIEW.peers[:1])) is None, "it is not in the next view"
 
 
@@ -24,5 +30,5 @@ def test_a_view_that_is_broken_is_so_for_good_and_a_later_one_is_not() -> None:
     breaches = Breaches(clock=lambda: 10.0)
     breaches.announce(peer=-1, version=3, how="rank 0 said so")
     breaches.announce(peer=-1, version=2, how="late")
-    assert breaches.of(VIEW) == "view 3 is broken: rank 0 said so"
+    assert said(breaches.of(VIEW)) == ("view 3 is broken: rank 0 said so", (), (), 3), "nobody is accused in a text"
     assert breaches.of(View(4, VIEW.peers)) is None

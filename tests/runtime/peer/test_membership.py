@@ -202,6 +202,7 @@ def test_a_peer_that_does_not_come_is_named_with_the_seconds_on_all_who_did() ->
         outcomes = running.all_do(barrier(), running.members[:2])
         text = "waited 0.6 s at barrier 0 of view 1 for rank 2"
         assert errors_of(outcomes) == [f"DeadlineExceeded: {text}", f"DeadlineExceeded: {text}"]
+        assert [(one.waiting_for, one.waited_s) for one in outcomes] == [((2,), SHORT_S)] * 2, "as data too"
 
 
 def test_who_comes_when_the_others_have_given_up_hears_why() -> None:
@@ -238,7 +239,10 @@ def test_a_wait_at_a_barrier_ends_when_the_agent_says_that_a_peer_is_gone() -> N
 
 def surviving(running: Job, *knows: Terms) -> list[BarrierResult]:
     """What becomes of the peers that outlive rank 0, each with the terms that it knows of."""
-    lost, survivors = PeerFailure("in step 8: peer rank=0 died during gradients"), running.members[1:]
+    lost, survivors = (
+        PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1),
+        running.members[1:],
+    )
     waits = [
         running.threads.submit(one.membership.survive, one.state, Loss(lost, 7, terms))
         for one, terms in zip(survivors, knows, strict=True)
@@ -265,7 +269,7 @@ def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to()
 def test_who_waits_to_be_admitted_reports_again_when_somebody_else_turns_out_to_stand_still() -> None:
     with job(b"state", b"state", b"state") as running:
         one = running.members[1]
-        loss = Loss(PeerFailure("in step 8: peer rank=0 died during gradients"), 7, TERMS)
+        loss = Loss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)
         wait = running.threads.submit(one.membership.survive, one.state, loss)
         assert list(running.agent.losses.get(timeout=5.0).suspects) == [0]
         one.socket.stopped.append(2)
@@ -293,6 +297,34 @@ def test_whom_the_error_of_another_program_speaks_of_is_no_suspect() -> None:
     assert (list(report.suspects), how in report.error) == ([0], True)
 
 
+def test_a_leader_at_whose_barrier_somebody_else_was_missed_is_no_suspect() -> None:
+    with job(b"state", b"state", b"state") as running:
+        one, view = running.members[1], running.agent.in_force[0]
+        tell(view.peers[1], "Announce", pb.Breach(peer=2, version=1, how="killed by SIGKILL"))
+        with pytest.raises(PeerFailure, match=r"leading barrier 0 of view 1: rank 2 \(peer 2\) is gone") as lost:
+            barrier()(one)
+        wait = running.threads.submit(one.membership.survive, one.state, Loss(lost.value, 7, TERMS))
+        report = running.agent.losses.get(timeout=5.0)
+        after = View(3, view.peers[1:2])
+        tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
+        assert wait.result(timeout=10.0).after.rank == 0
+    assert (list(report.suspects), lost.value.ranks) == ([2], (2,))
+
+
+def test_a_leader_that_is_gone_is_the_suspect_of_those_who_follow() -> None:
+    with job(b"state", b"state") as running:
+        one, view = running.members[1], running.agent.in_force[0]
+        running.members[0].membership.close()
+        with pytest.raises(PeerFailure, match="leading barrier 0 of view 1") as lost:
+            barrier()(one)
+        wait = running.threads.submit(one.membership.survive, one.state, Loss(lost.value, 7, TERMS))
+        report = running.agent.losses.get(timeout=5.0)
+        after = View(3, view.peers[1:])
+        tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
+        assert wait.result(timeout=10.0).after.rank == 0
+    assert list(report.suspects) == [0]
+
+
 @pytest.mark.parametrize("heard", [0, 1], ids=["who-leads", "who-follows"])
 def test_training_that_has_ended_for_one_survivor_has_ended_for_all(heard: int) -> None:
     with job(b"state", b"state", b"state") as running:
@@ -318,6 +350,7 @@ def test_a_joiner_that_is_gone_when_it_is_admitted_reaches_every_peer_as_an_erro
         outcomes = running.all_do(barrier(terms=waiting))
         assert [type(outcome) for outcome in outcomes] == [PeerFailure, PeerFailure]
         assert all("lost peer 2, about to join" in str(outcome) for outcome in outcomes)
+        assert [outcome.peers for outcome in outcomes] == [(2,), (2,)]
 
 
 def test_a_joiner_that_never_installs_the_view_is_named_on_all_who_did() -> None:
@@ -376,7 +409,7 @@ def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_co
         joiner = running.members[1]
         if complete:
             joiner.membership.completed()
-        loss = Loss(PeerFailure("in step 8: peer rank=0 died during gradients"), 7, terms)
+        loss = Loss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, terms)
         wait = running.threads.submit(joiner.membership.survive, joiner.state, loss)
         report = running.agent.losses.get(timeout=5.0)
         assert (report.peer, report.step, report.holds) == (1, 7, complete)
@@ -387,7 +420,7 @@ def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_co
 
 def test_who_is_behind_after_a_loss_holds_the_state_again_when_all_of_it_has_come() -> None:
     with job(b"state", b"state", b"state") as running:
-        loss = Loss(PeerFailure("in step 8: peer rank=0 died during gradients"), 7, TERMS)
+        loss = Loss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)
         survivors = running.members[1:]
         for version, holds in ((3, [True, True]), (5, [True, False])):
             waits = [running.threads.submit(one.membership.survive, one.state, loss) for one in survivors]

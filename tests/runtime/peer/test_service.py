@@ -42,7 +42,7 @@ def test_an_arrival_at_another_barrier_or_view_is_not_counted_here() -> None:
     meeting = leader.barriers.at((2, 5))
     for version, number in ((1, 5), (2, 4)):
         verdict = leader.Arrive(pb.Arrival(version=version, number=number, rank=1), None)
-        assert verdict.error == "the leader never decided"
+        assert verdict.failure.text == "the leader never decided"
     meeting.arrive(0, pb.Arrival(rank=0))
     with pytest.raises(DeadlineExceeded, match="rank 1"):
         meeting.everyone(2, deadline_s=0.0, what="barrier 5")
@@ -51,13 +51,14 @@ def test_an_arrival_at_another_barrier_or_view_is_not_counted_here() -> None:
 def test_whoever_installs_a_view_waits_for_its_confirmation() -> None:
     leader = service()
     meeting = leader.installations.at(3)
-    meeting.conclude(pb.Confirmation(error="w of rank 1 is not that of rank 0"))
-    assert leader.Install(pb.Installed(version=3, rank=1), None).error == "w of rank 1 is not that of rank 0"
+    said = pb.Failure(text="w of rank 1 is not that of rank 0")
+    meeting.conclude(pb.Confirmation(failure=said))
+    assert leader.Install(pb.Installed(version=3, rank=1), None).failure == said
 
 
 def test_a_leader_that_never_confirms_is_an_error_not_a_hang() -> None:
     confirmation = service(deadline_s=0.05).Install(pb.Installed(version=3, rank=1), None)
-    assert confirmation.error == "the leader never confirmed"
+    assert confirmation.failure.text == "the leader never confirmed"
 
 
 def test_an_admission_is_given_once() -> None:

@@ -197,7 +197,7 @@ def test_a_giver_that_stalls_is_named_with_the_seconds() -> None:
 
 def test_a_transfer_that_is_abandoned_ends_at_once_and_says_why() -> None:
     with pytest.raises(PeerFailure, match="the transfer of the state was abandoned: peer 0 was killed"):
-        fetched_from(give_two_blocks_and_wait, abandoned=lambda: "peer 0 was killed")
+        fetched_from(give_two_blocks_and_wait, abandoned=lambda: PeerFailure("peer 0 was killed"))
 
 
 def test_a_giver_that_does_not_know_the_secret_is_refused() -> None:

@@ -49,7 +49,9 @@ def test_an_attachment_that_does_not_open_ends_the_fetch(rank: int) -> None:
 
 
 def test_a_transfer_that_was_abandoned_raises_the_reason() -> None:
-    hearing = settled(Held(CONTENT), place(2), desk=Desk(), attach=lambda: None, abandoned=lambda: "peer 1 was killed")
+    hearing = settled(
+        Held(CONTENT), place(2), desk=Desk(), attach=lambda: None, abandoned=lambda: PeerFailure("peer 1 was killed")
+    )
     with pytest.raises(PeerFailure, match="abandoned: peer 1 was killed"), hearing:
         pytest.fail("the block was entered")
 
@@ -58,4 +60,6 @@ def test_nobody_can_take_from_a_peer_whose_view_has_started() -> None:
     with suppress(RuntimeError), settled(Held(CONTENT), place(0), desk=Desk(), attach=lambda: None):
         raise RuntimeError
     with pytest.raises(PeerFailure, match="abandoned: too late"):
-        settled(Held(CONTENT), place(2), desk=Desk(), attach=lambda: None, abandoned=lambda: "too late").__enter__()
+        settled(
+            Held(CONTENT), place(2), desk=Desk(), attach=lambda: None, abandoned=lambda: PeerFailure("too late")
+        ).__enter__()

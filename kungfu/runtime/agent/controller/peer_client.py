@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kungfu.errors import KungfuError
+from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.core.cluster import Announce, Cluster, Compare, Form, Lead, Offer, Tell
 from kungfu.runtime.core.identity import Description, difference
 from kungfu.runtime.core.terms import Terms
@@ -225,14 +225,14 @@ class PeerClient:
         return None
 
     def _ask(self, peer: Peer, method: str, message: Any, within_s: float, is_over: IsOver = _never) -> Any:
-        def abandoned() -> str | None:
+        def abandoned() -> PeerFailure | None:
             if self._has_ended(peer):
-                return "its process has ended"
-            return "nothing depends on it any more" if is_over() else None
+                return PeerFailure("its process has ended", peers=[peer.id])
+            return PeerFailure("nothing depends on it any more") if is_over() else None
 
         with rpc.connect(peer.address, secret=self._settings.secret) as channel:
             call, what = getattr(PeerServiceStub(channel), method), f"peer {peer.id} to take {method}"
-            return rpc.call_unless(abandoned, call, message, deadline_s=within_s, what=what)
+            return rpc.call_unless(abandoned, call, message, deadline_s=within_s, what=what, peer=peer.id)
 
     def _in_thread(self, perform: Callable[[], None]) -> None:
         threading.Thread(target=perform, daemon=True, name="kungfu-peer-client").start()

@@ -99,7 +99,7 @@ class HorovodAttachment:
         ``rank`` of ``size`` peers, who all call this with the same ``job``, ``view``, ``secret`` (at least one byte),
         ``addresses`` (``HOST:PORT`` of every peer in rank order) and ``rendezvous`` (what ``prepare`` gave on rank 0)
         within ``deadline_s`` seconds; that is also about how long an all-reduce waits for another peer. ``abandoned``
-        gives a reason once waiting for them is in vain.
+        gives a failure once waiting for them is in vain.
 
         Raises: ``DeadlineExceeded`` with the ranks that did not come; ``PeerFailure`` where rank 0 does not answer or
         a peer does not know the secret; ``UsageError`` for a rank outside the size, an empty secret, no rendezvous, or

@@ -43,7 +43,7 @@ def muster(roll: Roll, *, deadline: float, abandoned: Abandoned = never) -> None
     ``deadline``: on the clock of ``time.monotonic``, seconds.
 
     Raises: ``DeadlineExceeded`` with the ranks that did not come; ``PeerFailure`` where the store is gone, or a peer
-    has not proved that it belongs to the same view of the same job; and with the reason that ``abandoned`` gives.
+    has not proved that it belongs to the same view of the same job; and the one that ``abandoned`` gives.
     """
     started, where = time.monotonic(), listens_at(roll.store)
     try:
@@ -53,25 +53,33 @@ def muster(roll: Roll, *, deadline: float, abandoned: Abandoned = never) -> None
     except OSError as error:
         raise PeerFailure(
             f"rank 0 of view {roll.view} does not answer at {where}, where the peers meet ({error}); it has died "
-            "or cannot be reached from here: look into its log, and name its host so that all others reach it"
+            "or cannot be reached from here: look into its log, and name its host so that all others reach it",
+            ranks=[0],
+            view=roll.view,
         ) from error
     if missing:
+        waited_s = time.monotonic() - started
         raise DeadlineExceeded(
-            f"waited {time.monotonic() - started:.1f} s for rank {', '.join(map(str, missing))} of {roll.size} to come "
-            f"to view {roll.view} at {where}; look into the log of the missing peers, or raise the deadline"
+            f"waited {waited_s:.1f} s for rank {', '.join(map(str, missing))} of {roll.size} to come "
+            f"to view {roll.view} at {where}; look into the log of the missing peers, or raise the deadline",
+            waiting_for=missing,
+            waited_s=waited_s,
+            view=roll.view,
         )
 
 
 def _is_there(roll: Roll, rank: int, *, deadline: float, abandoned: Abandoned) -> bool:
     said = get_now(roll.store, key=_key(rank))
     while said is None and time.monotonic() < deadline:
-        if (reason := abandoned()) is not None:
-            raise PeerFailure(reason)
+        if (failure := abandoned()) is not None:
+            raise failure
         said = get(roll.store, key=_key(rank))
     if said is not None and not hmac.compare_digest(said, roll.proof(rank)):
         raise PeerFailure(
             f"who came as rank {rank} to view {roll.view} of job {roll.job!r} has not proved that it knows the "
-            f"job's secret, this view and its size {roll.size}; give all peers of a job the same secret"
+            f"job's secret, this view and its size {roll.size}; give all peers of a job the same secret",
+            ranks=[rank],
+            view=roll.view,
         )
     return said is not None
 

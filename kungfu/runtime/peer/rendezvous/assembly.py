@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from kungfu.errors import KungfuError
+from kungfu.errors import KungfuError, PeerFailure
 from kungfu.event_log.events import DissentEvent, ShadowDissentEvent
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Decision
@@ -16,10 +16,9 @@ from kungfu.runtime.core.shadow import differing
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_terms, from_view, from_wish, to_shadow
+from kungfu.runtime.ipc.convert import from_failure, from_terms, from_view, from_wish, to_failure, to_shadow
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agency import Agency
-from kungfu.runtime.peer.rendezvous.install import from_leader
 from kungfu.runtime.peer.rendezvous.likeness import from_gaps, place_of, rounded, turn_of, unlike
 from kungfu.runtime.peer.service import PeerService, barrier_key
 from kungfu.runtime.settings import Settings
@@ -37,7 +36,7 @@ class Assembly:
     service: PeerService
     agency: Agency
     channels: rpc.ChannelPool
-    in_vain: Callable[[View], str | None]
+    in_vain: Callable[[View], PeerFailure | None]
     named: set[str] = field(default_factory=set)  # of variables that were told to differ by rounding
 
     def hold(
@@ -79,9 +78,11 @@ class Assembly:
         what = f"rank 0 (peer {leader.id}), leading barrier {arrival.number} of view {arrival.version}"
         arrive, in_vain = PeerServiceStub(self.channels.to(leader.address)).Arrive, partial(self.in_vain, view)
         deadline_s = 2.5 * self.settings.deadlines.wait_s
-        verdict: pb.Verdict = rpc.call_unless(in_vain, arrive, arrival, deadline_s=deadline_s, what=what)
-        if verdict.error:
-            raise from_leader(verdict.kind, verdict.error)
+        verdict: pb.Verdict = rpc.call_unless(
+            in_vain, arrive, arrival, deadline_s=deadline_s, what=what, peer=leader.id
+        )
+        if verdict.HasField("failure"):
+            raise to_failure(verdict.failure)  # as all raise it: what ends the leader is no loss of it
         return verdict
 
     def _lead(
@@ -104,7 +105,7 @@ class Assembly:
                 self._log_other_shadows(arrivals, view)
                 verdict = self._announce(view, decision())
         except KungfuError as error:
-            meeting.conclude(pb.Verdict(error=str(error), kind=type(error).__name__))
+            meeting.conclude(pb.Verdict(failure=from_failure(error)))
             raise
         meeting.conclude(verdict)
         return verdict
@@ -152,11 +153,11 @@ class Assembly:
         with rpc.connect(first.address, secret=self.settings.secret) as channel:
             prepare, deadline_s = PeerServiceStub(channel).PrepareAttachment, self.settings.deadlines.wait_s
             what = f"peer {first.id}, first of view {view.version}"
-            answer: pb.Rendezvous = rpc.call(prepare, from_view(view), deadline_s=deadline_s, what=what)
+            answer: pb.Rendezvous = rpc.call(prepare, from_view(view), deadline_s=deadline_s, what=what, peer=first.id)
         return answer.address
 
     def _admit(self, peer: Peer, admission: pb.Admission) -> None:
         stub = PeerServiceStub(self.channels.to(peer.address))
         deadlines = self.settings.deadlines  # it does nothing but wait for this, and all others wait for it
         patience_s = min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
-        rpc.call(stub.Admit, admission, deadline_s=patience_s, what=f"peer {peer.id}, about to join")
+        rpc.call(stub.Admit, admission, deadline_s=patience_s, what=f"peer {peer.id}, about to join", peer=peer.id)

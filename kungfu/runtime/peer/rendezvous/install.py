@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
+from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_terms, to_terms
+from kungfu.runtime.ipc.convert import from_failure, from_terms, to_failure, to_terms
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.peer.barrier_result import Standing
@@ -22,11 +22,7 @@ from kungfu.runtime.peer.service import PeerService, installation_key
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.state import Place, ReplicatedState, reconciled, settled
 
-__all__ = ["Entry", "Installer", "from_leader"]
-
-_KINDS: Mapping[str, type[KungfuError]] = {
-    kind.__name__: kind for kind in (DeadlineExceeded, InternalError, PolicyError, UsageError)
-}
+__all__ = ["Entry", "Installer"]
 
 
 class Unlike(list[int]):
@@ -107,17 +103,17 @@ class Installer:
         assert not isinstance(terms, Unlike)
         return terms
 
-    def in_vain(self, view: View) -> str | None:
+    def in_vain(self, view: View) -> PeerFailure | None:
         """Why it is in vain to wait for the peers of ``view``: one is gone, or stands still; ``None`` if none is."""
-        return self.service.breaches.of(view) or self.shows_no_life(view)[0] or None
+        return self.service.breaches.of(view) or self.shows_no_life(view)
 
-    def shows_no_life(self, view: View) -> tuple[str, set[int]]:
-        """Who of the peers of ``view`` stands still as far as this one can see: in words ('' for nobody), and by id."""
+    def shows_no_life(self, view: View) -> PeerFailure | None:
+        """The peers of ``view`` that stand still as far as this one can see, ``None`` if none does."""
         silence = self.attachment.silent()
         if not silence.ranks or silence.view != view.version:  # ranks of another view are others
-            return "", set()
-        named = f"rank {', rank '.join(map(str, silence.ranks))} shows no life"
-        return named, {view.ids[rank] for rank in silence.ranks}
+            return None
+        text = f"rank {', rank '.join(map(str, silence.ranks))} shows no life"
+        return PeerFailure(text, ranks=silence.ranks, peers=map(view.ids.__getitem__, silence.ranks), view=view.version)
 
     def _place(self, entry: Entry, rank: int) -> Place:
         job, secret, deadline_s = self.settings.job, self.settings.secret, self.settings.deadlines.wait_s
@@ -156,7 +152,7 @@ class Installer:
             # First the agent: whoever hears that the view is in force must not know more than it does.
             self.agency.in_force(view)
         except KungfuError as error:
-            meeting.conclude(pb.Confirmation(error=str(error), kind=type(error).__name__))
+            meeting.conclude(pb.Confirmation(failure=from_failure(error)))
             raise
         meeting.conclude(pb.Confirmation(terms=None if entry.leads is None else from_terms(terms)))
         return terms
@@ -167,19 +163,10 @@ class Installer:
         stub = PeerServiceStub(self.channels.to(leader.address))
         deadline_s = 2.5 * self.settings.deadlines.wait_s
         confirmation: pb.Confirmation = rpc.call_unless(
-            partial(self.in_vain, entry.view), stub.Install, message, deadline_s=deadline_s, what=what
+            partial(self.in_vain, entry.view), stub.Install, message, deadline_s=deadline_s, what=what, peer=leader.id
         )
-        if confirmation.error:
-            raise from_leader(confirmation.kind, confirmation.error)
+        if confirmation.HasField("failure"):
+            raise to_failure(confirmation.failure)  # as all raise it: what ends the leader is no loss of it
         if confirmation.unlike:
             return Unlike(confirmation.unlike)
         return to_terms(confirmation.terms) if confirmation.HasField("terms") else entry.standing.terms
-
-
-def from_leader(kind: str, said: str) -> KungfuError:
-    """The leader's error, raised by all: what ends it must not look to the others like the loss of a peer.
-
-    >>> from_leader("InternalError", "the states differ")
-    InternalError('the states differ')
-    """
-    return _KINDS.get(kind, PeerFailure)(said)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.attachment.protocol import Abandoned, never
 
 __all__ = ["Meeting", "Meetings"]
@@ -39,18 +39,19 @@ class Meeting(Generic[Arrival, Result]):
     def everyone(self, size: int, *, deadline_s: float, what: str, abandoned: Abandoned = never) -> dict[int, Arrival]:
         """The arrivals of all ranks below ``size``; ``DeadlineExceeded`` names those who are missing.
 
-        ``abandoned`` gives a reason once the wait is in vain: ``PeerFailure``. It is asked five times a second, and at
-        each ``wake``.
+        ``abandoned`` gives a ``PeerFailure`` once the wait is in vain. It is asked five times a second, and at each
+        ``wake``.
         """
         until = time.monotonic() + deadline_s
         with self._changed:
             while self._missing(size) and (left_s := until - time.monotonic()) > 0:
-                if (reason := abandoned()) is not None:
-                    raise PeerFailure(f"at {what}: {reason}")
+                if (failure := abandoned()) is not None:
+                    raise failure.prefixed(f"at {what}: ")
                 self._changed.wait(min(left_s, _LOOK_S))
-            if self._missing(size):
-                missing = ", ".join(f"rank {rank}" for rank in self._missing(size))
-                raise DeadlineExceeded(f"waited {deadline_s:.1f} s at {what} for {missing}")
+            if missing := self._missing(size):
+                names = ", ".join(f"rank {rank}" for rank in missing)
+                text = f"waited {deadline_s:.1f} s at {what} for {names}"
+                raise DeadlineExceeded(text, waiting_for=missing, waited_s=deadline_s)
             return {rank: self._arrivals[rank] for rank in range(size)}
 
     def _missing(self, size: int) -> list[int]:
