@@ -131,10 +131,10 @@ def train(
         passage = membership.meet(state, terms, wish=wish(state, size))
         terms, before, size = passage.after.terms, size, passage.after.view.size
         if passage.after.rank is None:
-            return membership.finish({"barriers": state.barriers}, leaving=True)
+            return membership.finish({"steps": state.barriers, "traces": 0}, leaving=True)
         if is_over(passage, before):
             membership.part(state, terms)
-            return membership.finish({"barriers": state.barriers}, leaving=False)
+            return membership.finish({"steps": state.barriers, "traces": 0}, leaving=False)
 
 
 def wish(state: State, size: int) -> RescaleRequest | None:

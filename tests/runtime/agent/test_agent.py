@@ -89,7 +89,7 @@ def test_a_job_grows_and_shrinks_and_every_decision_is_in_its_journal(tmp_path: 
     assert job.ending == Ending(0)
     assert [(view["version"], view["peers"]) for view in job.all("view")] == [(1, [0, 1]), (2, [0, 1, 2]), (3, [0, 1])]
     assert [spawned["peer"] for spawned in job.all("spawned")] == [0, 1, 2]
-    finished = {fields["peer"]: (fields["leaving"], fields["barriers"]) for fields in job.all("finished")}
+    finished = {fields["peer"]: (fields["leaving"], fields["steps"]) for fields in job.all("finished")}
     assert set(finished) == {0, 1, 2}
     assert [leaving for _, (leaving, _) in sorted(finished.items())] == [False, False, True]
     assert len({barriers for _, barriers in finished.values()}) == 1
