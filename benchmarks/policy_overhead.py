@@ -141,8 +141,8 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     from kungfu.training.training import Training
 
     plan, attachment = compile_policies(given), make_attachment("local")
-    saw = sum(len(names) for names in plan.saw)
-    whole = sum(is_whole(one) for rule in plan.rules for one in rule.saw.values())
+    saw = sum(len(names) for names in plan.rule_inputs)
+    whole = sum(is_whole(one) for rule in plan.rules for one in rule.inputs.values())
     with tf.device("/CPU:0"):
         program = lower(plan) if name == "unfused" else fused(lower(plan))
         ledger = Ledger.create(rules=len(plan.rules), masks=0, saw=saw, whole=whole, tape=make_tape(plan))

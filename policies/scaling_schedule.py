@@ -30,7 +30,7 @@ def scaling_schedule(
     With the throughput ``R_k`` measured at k peers, d added peers have the scaling efficiency
     ``s = (R_(k+d) - R_k) / d / (R_k / k)``: what each of them adds, relative to what each of the others gives; 1 is
     perfect, below 0 the job became slower. While ``s > efficiency`` the cluster grows; where that fails, it returns,
-    or tries the sizes below that it has not seen: see `kf.control.next_size`. Throughputs are kept in a table by size,
+    or tries the sizes below that it has not seen: see `kf.control.hill_climb`. Throughputs are kept in a table by size,
     of which the entry of the present size is brought up to date; nothing is judged before the size has lasted for half
     of `every` steps.
 
@@ -53,5 +53,5 @@ def scaling_schedule(
         added = (speed[peers + unit] - speed[peers]) / unit
         return added / (speed[peers] / peers) - efficiency
 
-    size = kf.control.next_size(advantage, unit=unit, min_peers=min_peers, max_peers=max_peers)
+    size = kf.control.hill_climb(advantage, unit=unit, min_peers=min_peers, max_peers=max_peers)
     return kf.control.every(every).when(training.view_steps > every // 2).rescale(size, keep=keep)

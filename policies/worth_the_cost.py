@@ -60,7 +60,7 @@ def worth_the_cost(
     def advantage(peers: Signal) -> Signal:
         return value(peers + unit) - value(peers)
 
-    size = kf.control.next_size(advantage, unit=unit, min_peers=min_peers, max_peers=max_peers)
+    size = kf.control.hill_climb(advantage, unit=unit, min_peers=min_peers, max_peers=max_peers)
     return kf.control.every(every).when(training.view_steps > every // 2).rescale(size, keep=keep)
 
 

@@ -9,8 +9,8 @@ from kungfu.compiler.passes import check, schedule, simplify
 from kungfu.compiler.plan import Plan
 from kungfu.control import Budget, Call, Evict, Replace, Rescale, Rule
 from kungfu.control.action import operands, rewired
-from kungfu.control.pace import credit_of, news_of_held
-from kungfu.control.rule import distinct_name, paced
+from kungfu.control.rate_limit import credit_of, news_of_held
+from kungfu.control.rule import distinct_name, rate_limited
 from kungfu.ops import where
 from kungfu.policy_definition import Policy
 from kungfu.signal import Signal, Source, TrainingSignals, as_signal, topological
@@ -35,9 +35,9 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     training = TrainingSignals(job=job)
     built = [(policy.name, policy.build(training)) for policy in policies]
     check(built, job=job)
-    every = _distinct(_paced(rule) for _, group in built for rule in group)
-    rules = _distinct(_budgeted((one for one in every if one.trigger.occasion == "step"), budget=budget))
-    on_rescale = tuple(one for one in every if one.trigger.occasion == "rescale")
+    every = _distinct(_rate_limited(rule) for _, group in built for rule in group)
+    rules = _distinct(_budgeted((one for one in every if one.trigger.event == "step"), budget=budget))
+    on_rescale = tuple(one for one in every if one.trigger.event == "rescale")
     signals = tuple(signal for rule in rules for signal in _signals(rule))
     shared = simplify((*signals, *(signal for rule in on_rescale for signal in _signals(rule))))
     planned = tuple(_rewired(rule, shared=shared) for rule in rules)
@@ -46,9 +46,9 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     return replace(plan, on_rescale=tuple(_rewired(rule, shared=shared) for rule in on_rescale))
 
 
-def _paced(rule: Rule) -> Rule:
+def _rate_limited(rule: Rule) -> Rule:
     with attributed_to(rule.origin):
-        return paced(rule)
+        return rate_limited(rule)
 
 
 def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]:
@@ -61,17 +61,17 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
         return
     credit, taken, held = credit_of(budget), as_signal(0), list[Rule]()
     for rule in rules:
-        if rule.standing == "acting" and isinstance(rule.action, Call):
-            name = distinct_name("rescales_left", taken=rule.saw)
-            yield replace(rule, saw={**rule.saw, name: credit.whole_left(taken)}, budget=name)
-        elif rule.standing == "acting" and isinstance(rule.action, Rescale | Evict | Replace):
+        if rule.mode == "acting" and isinstance(rule.action, Call):
+            name = distinct_name("rescales_left", taken=rule.inputs)
+            yield replace(rule, inputs={**rule.inputs, name: credit.whole_left(taken)}, budget=name)
+        elif rule.mode == "acting" and isinstance(rule.action, Rescale | Evict | Replace):
             with attributed_to(rule.origin):
-                allowed, saw = credit.allows(taken), {**rule.saw, "rescales_left": credit.left(taken)}
+                allowed, inputs = credit.allows(taken), {**rule.inputs, "rescales_left": credit.left(taken)}
                 news = news_of_held(rule.fires & ~allowed, allowed=allowed, gate=rule.gate)
-                held.append(replace(rule, fires=news, saw=saw, standing="held", name=f"held({rule.name})"))
+                held.append(replace(rule, fires=news, inputs=inputs, mode="held", name=f"held({rule.name})"))
                 fires = rule.fires & allowed
                 taken = taken + where(fires, 1, 0)
-            yield replace(rule, fires=fires, saw=saw)
+            yield replace(rule, fires=fires, inputs=inputs)
         else:
             yield rule
     yield from held
@@ -89,7 +89,7 @@ def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 def _signals(rule: Rule) -> Iterator[Signal]:
     yield from (rule.gate, rule.when, rule.fires)
     yield from operands(rule.action)
-    yield from rule.saw.values()
+    yield from rule.inputs.values()
 
 
 def _rewired(rule: Rule, *, shared: Mapping[Signal, Signal]) -> Rule:
@@ -99,7 +99,7 @@ def _rewired(rule: Rule, *, shared: Mapping[Signal, Signal]) -> Rule:
         trigger=replace(rule.trigger, gate=shared[rule.gate], predicate=shared[rule.when]),
         fires=shared[rule.fires],
         action=rewired(rule.action, shared=shared),
-        saw={name: shared[one] for name, one in rule.saw.items() if _is_loggable(one)},
+        inputs={name: shared[one] for name, one in rule.inputs.items() if _is_loggable(one)},
     )
 
 

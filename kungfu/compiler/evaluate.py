@@ -248,17 +248,19 @@ def _as_float(node: Signal, evaluation: Evaluation) -> Value:
 
 def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
     backend, values = evaluation.backend, evaluation.values
-    targets, masks, saw = [], [], []
+    targets, masks, inputs = [], [], []
     nothing = backend.constant(nan, "float32")
     for rule in plan.rules:
         target, mask = target_of(rule.action), mask_of(rule.action)
         wanted = nothing if target is None else values[target]
         targets.append(_where(values[rule.fires], wanted, nothing, backend))
         masks += [] if mask is None else [_apply("and", values[rule.fires], values[mask], backend)]
-        saw += [_where(values[rule.gate], _as_float(one, evaluation), nothing, backend) for one in rule.saw.values()]
+        inputs += [
+            _where(values[rule.gate], _as_float(one, evaluation), nothing, backend) for one in rule.inputs.values()
+        ]
     watched = [_as_float(one, evaluation) for one in plan.watched_signals.values()]
-    seen = [one for rule in plan.rules for one in rule.saw.values()]
-    saw_whole, watched_whole = (
+    seen = [one for rule in plan.rules for one in rule.inputs.values()]
+    inputs_whole, watched_whole = (
         [values[one] for one in signals if is_whole(one)] for signals in (seen, plan.watched_signals.values())
     )
     fired = [values[rule.fires] for rule in plan.rules]
@@ -266,9 +268,9 @@ def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
         backend.stacked(fired, "bool"),
         backend.stacked(targets, "float32"),
         backend.rows(masks),
-        backend.stacked(saw, "float32"),
+        backend.stacked(inputs, "float32"),
         backend.stacked(watched, "float32"),
-        backend.stacked(saw_whole, "int64"),
+        backend.stacked(inputs_whole, "int64"),
         backend.stacked(watched_whole, "int64"),
     )
 

@@ -30,7 +30,7 @@ def outline(plan: Plan) -> Iterator[tuple[str, str]]:
         if node in labels and not is_plain(node):  # leaves, and the inside of folds, show in what is made of them
             yield _node(node, labels, owners), texts[number]
     for rule in (*plan.rules, *plan.on_rescale):
-        looks = "on a rescale" if rule.trigger.occasion == "rescale" else steps((rule.gate,), labels)
+        looks = "on a rescale" if rule.trigger.event == "rescale" else steps((rule.gate,), labels)
         shown = f"rule {rule.name}: {does(rule.action, labels)}, {looks}, where {labels[rule.fires]}"
         yield shown, _text(written(rule, numbers), texts)
     yield "", _text(written(plan, numbers), texts)

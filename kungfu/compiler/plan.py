@@ -11,7 +11,7 @@ from kungfu.compiler.gradient_reductions import Reduction, gradient_reductions_o
 from kungfu.control import Rule
 from kungfu.signal import Collective, Fold, Signal, Source, topological
 
-__all__ = ["Outcome", "Plan", "RiderLayout", "Segment", "is_whole", "seen_by_rules"]
+__all__ = ["Outcome", "Plan", "RiderLayout", "Segment", "inputs_of_rules", "is_whole"]
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ class Plan:
         return tuple(self.watched_signals)
 
     @property
-    def saw(self) -> tuple[tuple[str, ...], ...]:
-        """For each rule, the names of the values that it saw."""
-        return tuple(tuple(one.saw) for one in self.rules)
+    def rule_inputs(self) -> tuple[tuple[str, ...], ...]:
+        """For each rule, the names of its inputs."""
+        return tuple(tuple(one.inputs) for one in self.rules)
 
     @property
     def messages_per_step(self) -> int:
@@ -135,28 +135,28 @@ class Outcome(NamedTuple):
 
     `fired`: bool, one a rule. `targets`: float32, one a rule, NaN where it did not fire or asks for no number.
     `masks`: bool, a row with one entry a peer for each rule that asks for some peers, in the order of the rules, false
-    where it did not fire. `saw`: float32, the values of `Plan.saw` one rule after the other, NaN off the rule's gate.
-    `watched`: float32, the values of `Plan.watched`. `saw_whole` and `watched_whole`: int64, once more those of them
-    that are whole numbers, of which a float32 holds those up to 2 ** 24 only; see `seen_by_rules`.
+    where it did not fire. `inputs`: float32, the values of `Plan.rule_inputs` rule by rule, NaN off the rule's gate.
+    `watched`: float32, the values of `Plan.watched`. `inputs_whole` and `watched_whole`: int64, once more those of them
+    that are whole numbers, of which a float32 holds those up to 2 ** 24 only; see `inputs_of_rules`.
     """
 
     fired: Any
     targets: Any
     masks: Any
-    saw: Any
+    inputs: Any
     watched: Any
-    saw_whole: Any
+    inputs_whole: Any
     watched_whole: Any
 
 
-def seen_by_rules(plan: Plan, saw: Iterable[Any], saw_whole: Iterable[Any]) -> Iterator[dict[str, float]]:
-    """For each rule the values that it saw by name, out of an outcome's vectors: whole ones as Python's int.
+def inputs_of_rules(plan: Plan, inputs: Iterable[Any], inputs_whole: Iterable[Any]) -> Iterator[dict[str, float]]:
+    """For each rule the values of its inputs by name, out of an outcome's vectors: whole ones as Python's int.
 
     What is off the rule's gate means nothing.
     """
-    numbers, wholes = iter(saw), iter(saw_whole)
+    numbers, wholes = iter(inputs), iter(inputs_whole)
     for rule in plan.rules:
-        yield {name: _told(one, numbers, wholes) for name, one in rule.saw.items()}
+        yield {name: _told(one, numbers, wholes) for name, one in rule.inputs.items()}
 
 
 def _told(signal: Signal, numbers: Iterator[Any], wholes: Iterator[Any]) -> float:

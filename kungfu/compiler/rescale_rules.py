@@ -12,7 +12,7 @@ from kungfu.compiler.plan import Plan, is_whole
 from kungfu.compiler.replay import NumpyBackend
 from kungfu.control import Rule, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import target_of
-from kungfu.control.rule import Standing
+from kungfu.control.rule import RuleMode
 from kungfu.errors import InternalError
 from kungfu.signal import Signal, Source, topological
 
@@ -23,16 +23,16 @@ _BATCH = "global_batch_size"
 
 @dataclass(frozen=True)
 class RescaleSetting:
-    """One setting that a rule on a rescale chose, and the values that it saw."""
+    """One setting that a rule on a rescale chose, and the values of its inputs."""
 
     rule: str
     action: SetGlobalBatchSize | SetLearningRate
     value: float
-    saw: Mapping[str, float]
+    inputs: Mapping[str, float]
 
 
 def evaluate_rescale_rules(
-    plan: Plan, sources: Mapping[str, float], *, standing: Standing = "acting"
+    plan: Plan, sources: Mapping[str, float], *, mode: RuleMode = "acting"
 ) -> tuple[RescaleSetting, ...]:
     """The settings that the rules on a rescale choose from the numbers of the barrier; the batch before the rate.
 
@@ -43,7 +43,7 @@ def evaluate_rescale_rules(
         plan: The plan with the rules.
         sources: The numbers of `kungfu.signal.sources.RESCALE_SOURCES`: `size` is the new one, `global_batch_size` has
             the rescale's `keep` applied, `learning_rate` is where a ramp under way would lead.
-        standing: Rules of this mode only.
+        mode: Rules of this mode only.
 
     Raises:
         InternalError: A source that a rule reads is missing.
@@ -58,7 +58,7 @@ def evaluate_rescale_rules(
     known = dict(sources)
     chosen: list[RescaleSetting] = []
     for rule in sorted(plan.on_rescale, key=lambda one: isinstance(one.action, SetLearningRate)):
-        one = _setting(rule, known) if rule.standing == standing else None
+        one = _setting(rule, known) if rule.mode == mode else None
         if one is not None:
             chosen.append(one)
             known |= {_BATCH: one.value} if isinstance(one.action, SetGlobalBatchSize) else {}
@@ -69,10 +69,10 @@ def _setting(rule: Rule, sources: Mapping[str, float]) -> RescaleSetting | None:
     target = target_of(rule.action)
     if target is None or not isinstance(rule.action, (SetGlobalBatchSize, SetLearningRate)):
         raise InternalError(f"rule {rule.name!r} on a rescale does {rule.action!r}, which a barrier cannot set")
-    fires, value, *saw = _computed((rule.fires, target, *rule.saw.values()), sources)
+    fires, value, *inputs = _computed((rule.fires, target, *rule.inputs.values()), sources)
     if not fires:
         return None
-    return RescaleSetting(rule.name, rule.action, value, dict(zip(rule.saw, saw, strict=True)))
+    return RescaleSetting(rule.name, rule.action, value, dict(zip(rule.inputs, inputs, strict=True)))
 
 
 def _computed(results: tuple[Signal, ...], sources: Mapping[str, float]) -> list[float]:

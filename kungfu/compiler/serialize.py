@@ -23,6 +23,11 @@ from kungfu.signal.operation import Operation
 __all__ = ["numbered", "plan_from_json", "plan_to_json", "written"]
 
 SCHEMA = 1
+# The keys of this schema, by class and field, where the field has another name by now.
+_KEYS = {
+    "Rule": {"inputs": "saw", "mode": "standing", "candidates": "contenders"},
+    "Trigger": {"event": "occasion"},
+}
 
 
 @dataclass(frozen=True)
@@ -102,8 +107,11 @@ def written(value: Any, numbers: Mapping[Signal, int]) -> dict[str, Any]:
     name = type(value).__name__
     if name not in _classes():
         raise InternalError(f"a plan holds a {name}, and nothing says how it is written")
+    keys = _KEYS.get(name, {})
     fields = {
-        field.name: _encoded(getattr(value, field.name), numbers) for field in dataclasses.fields(value) if field.init
+        keys.get(field.name, field.name): _encoded(getattr(value, field.name), numbers)
+        for field in dataclasses.fields(value)
+        if field.init
     }
     return {"is": name, **fields}
 
@@ -151,7 +159,9 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
         return value
     match value:
         case {"is": kind}:
-            return _classes()[kind](**{name: _decoded(one, nodes) for name, one in value.items() if name != "is"})
+            names: dict[str, str] = {key: name for name, key in _KEYS.get(kind, {}).items()}
+            fields = {names.get(str(key), str(key)): _decoded(one, nodes) for key, one in value.items() if key != "is"}
+            return _classes()[kind](**fields)
         case {"node": number}:
             return nodes[number]
         case {"operation": name}:

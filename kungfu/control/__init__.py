@@ -12,9 +12,9 @@ from kungfu.control.action import (
     SetLearningRate,
     Stop,
 )
-from kungfu.control.explore import next_size
+from kungfu.control.hill_climbing import hill_climb
 from kungfu.control.on_rescale import AtRescale, on_rescale
-from kungfu.control.pace import Budget, Cooldown
+from kungfu.control.rate_limit import Budget, Cooldown
 from kungfu.control.rule import Rule
 from kungfu.control.trigger import Trigger, always, every
 
@@ -36,6 +36,6 @@ __all__ = [
     "Trigger",
     "always",
     "every",
-    "next_size",
+    "hill_climb",
     "on_rescale",
 ]

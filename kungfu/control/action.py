@@ -78,7 +78,7 @@ class Stop:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Call a Python function with the values of these signals: they are what the rule saw, in this order."""
+    """Call a Python function with the values of these signals: they are what the rule inputs, in this order."""
 
     fn: Callable[..., Any]
     signals: tuple[Signal, ...]

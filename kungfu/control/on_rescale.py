@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kungfu.control import ask
+from kungfu.control import rule as rules
 from kungfu.control.action import ramp
 from kungfu.control.rule import Rule
 from kungfu.control.trigger import Trigger, both
@@ -29,17 +29,17 @@ class AtRescale:
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
         """Go on with steps of `samples` samples over all peers (rounded; one a peer at least; NaN: as it is)."""
-        return ask.batch_rule(samples, trigger=self._trigger())
+        return rules.batch_rule(samples, trigger=self._trigger())
 
     def set_learning_rate(
         self, rate: Signal | float, *, over_steps: float | None = None, over_samples: float | None = None
     ) -> Rule:
         """Go on with the learning rate `rate`, at once or at the end of a ramp; as `Trigger.set_learning_rate`."""
         over, unit = ramp(over_steps=over_steps, over_samples=over_samples)
-        return ask.rate_rule(rate, trigger=self._trigger(), over=over, unit=unit)
+        return rules.rate_rule(rate, trigger=self._trigger(), over=over, unit=unit)
 
     def _trigger(self) -> Trigger:
-        return Trigger(Constant(True), self.predicate, occasion="rescale")
+        return Trigger(Constant(True), self.predicate, event="rescale")
 
 
 def on_rescale() -> AtRescale:

@@ -1,23 +1,59 @@
-"""A rule: when it may look, when it fires, what it asks for, and which values it saw."""
+"""Rules: a trigger, an action, and the condition under which there is news worth asking for.
+
+The condition is ordinary dataflow, so every interpreter of the plan decides alike, and a rule that would ask for the
+present state does not fire.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from kungfu.control.action import Action, SetLearningRate, target_of
-from kungfu.control.pace import NO_COOLDOWN, once_each, with_cooldown
-from kungfu.signal import Fold, Signal, Source
+from kungfu.control.action import (
+    Action,
+    Call,
+    Checkpoint,
+    Evict,
+    Keep,
+    Replace,
+    Rescale,
+    SetGlobalBatchSize,
+    SetLearningRate,
+    Stop,
+    Unit,
+    target_of,
+)
+from kungfu.control.rate_limit import NO_COOLDOWN, once_each, with_cooldown
+from kungfu.errors import PolicyError
+from kungfu.ops import clip, is_finite, maximum, minimum, round, sum, where
+from kungfu.signal import VECTOR, Constant, Fold, Signal, Source, as_signal, fold
+from kungfu.signal.operation import SignalType
 from kungfu.signal.source_location import location_of_caller
 
 if TYPE_CHECKING:
     from kungfu.control.trigger import Trigger
 
-__all__ = ["Rule", "Standing", "distinct_name", "label_of", "paced", "seen_under", "verdict"]
+__all__ = [
+    "Rule",
+    "RuleMode",
+    "batch_rule",
+    "call_rule",
+    "checkpoint_rule",
+    "distinct_name",
+    "inputs_under",
+    "label_of",
+    "mask_rule",
+    "rate_limited",
+    "rate_rule",
+    "rescale_rule",
+    "stop_rule",
+    "verdict",
+]
 
-Standing = Literal["acting", "shadow", "held"]
+RuleMode = Literal["acting", "shadow", "held"]
 
 # What bounds a decision, and is no ground for it.
 _UNTOLD = frozenset({"min_size", "max_size", "refused_size", "epoch_samples"})
@@ -25,23 +61,30 @@ _UNTOLD = frozenset({"min_size", "max_size", "refused_size", "epoch_samples"})
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """Trigger and action: in the steps of its `gate`, the rule `fires` where its `when` holds and it has news to ask.
+    """A trigger and an action: in the steps of its `gate`, the rule fires where `fires` holds.
 
-    In a plan, `fires` is the whole truth; as a policy makes it, the trigger's cooldown comes on top. A rule that
-    stands in the `shadow` is evaluated and logged, and nobody acts on it; one that is `held` fires where the job's
-    budget held another one back, and is logged too. `contenders` are the names, among what it saw, under which the
-    wishes stand that it chose from, where it stands for several rules; `budget` is the name of how many changes of the
-    cluster the budget has left for what a hook asks for, if there is one. `origin` is the user's line that
-    made it.
+    In a plan, `fires` is the whole condition; as a policy makes the rule, the trigger's cooldown comes on top.
+
+    Attributes:
+        name: The name under which the record and the log speak of the rule.
+        trigger: When the rule may fire.
+        fires: An agreed bool signal: the condition of the trigger holds, and there is news to ask for.
+        action: What the rule asks for.
+        inputs: The values that the record shows beside a decision, by name.
+        mode: "acting"; "shadow" for a rule that is evaluated and recorded but never acted on; "held" for one that
+            records where the job's budget held another one back.
+        candidates: The keys of `inputs` that hold the targets of the merged rules; empty where none were merged.
+        budget: The key of `inputs` that holds how many changes the budget has left for a hook, if there is a budget.
+        origin: The user's ``file:line`` that made the rule.
     """
 
     name: str
     trigger: Trigger
     fires: Signal
     action: Action
-    saw: Mapping[str, Signal]
-    standing: Standing = "acting"
-    contenders: tuple[str, ...] = ()
+    inputs: Mapping[str, Signal]
+    mode: RuleMode = "acting"
+    candidates: tuple[str, ...] = ()
     budget: str = ""
     origin: str = field(default_factory=location_of_caller)
 
@@ -56,31 +99,31 @@ class Rule:
         return self.trigger.predicate
 
 
-def paced(rule: Rule) -> Rule:
+def rate_limited(rule: Rule) -> Rule:
     """The rule with its cooldown built into `fires`."""
     trigger, action = rule.trigger, rule.action
-    if trigger.occasion == "rescale":
+    if trigger.event == "rescale":
         return rule
     target = target_of(action)
     # What a shadow asks for does not come about, and a rate is on its way for long: neither shows what was asked for.
-    if target is not None and (isinstance(action, SetLearningRate) or rule.standing == "shadow"):
+    if target is not None and (isinstance(action, SetLearningRate) or rule.mode == "shadow"):
         fires = once_each(rule.fires, target=target, gate=trigger.gate, cooldown=trigger.pause)
     else:
         fires = with_cooldown(rule.fires, gate=trigger.gate, cooldown=trigger.pause)
     return replace(rule, trigger=replace(trigger, pause=NO_COOLDOWN), fires=fires)
 
 
-def verdict(rule: Rule, saw: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Whose wish won and whose lost, by name, where a rule that stands for several fired and saw these values.
+def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The candidates that won and those that lost, by name, where a merged rule fired with these values of its inputs.
 
-    A contender that had no wish yet (NaN) is in neither.
+    A candidate that has not asked for anything yet (NaN) is in neither.
     """
-    wishes = {name: saw[name] for name in rule.contenders if not math.isnan(saw[name])}
-    won = tuple(name for name, wish in wishes.items() if wish == saw["target"])
+    wishes = {name: inputs[name] for name in rule.candidates if not math.isnan(inputs[name])}
+    won = tuple(name for name, wish in wishes.items() if wish == inputs["target"])
     return won, tuple(name for name in wishes if name not in won)
 
 
-def seen_under(signal: Signal) -> dict[str, Signal]:
+def inputs_under(signal: Signal) -> dict[str, Signal]:
     """What a log should show beside a value: the named signals it is made of, and the sources not under one of them."""
     seen: dict[str, Signal] = {}
     visited: set[tuple[Signal, bool]] = set()
@@ -110,3 +153,124 @@ def distinct_name(name: str, *, taken: Container[str]) -> str:
         count += 1
         free = f"{name}_{count}"
     return free
+
+
+# ---- from an action to its rule ------------------------------------------------------------------------------------
+
+
+def rescale_rule(peers: object, *, trigger: Trigger, keep: Keep, name: str = "rescale") -> Rule:
+    """The rule that asks for `peers` peers, rounded and held within the job's limits.
+
+    It does not fire while a change is pending, for a target that is not finite, for the size that is, or for the size
+    that was refused last.
+    """
+    if keep not in get_args(Keep):
+        raise PolicyError(f"rescale(keep={keep!r}): one batch size must stay; write one of {', '.join(get_args(Keep))}")
+    wanted = as_signal(peers)
+    size, refused = Source("size"), Source("refused_size")
+    target = clip(round(wanted), Source("min_size"), Source("max_size"))
+    news = is_finite(wanted) & (target != size) & (target != refused)
+    inputs = {**_seen(trigger, wanted), "size": size, "target": target}
+    return Rule(name, trigger, _ready(trigger) & news, Rescale(target, keep), inputs)
+
+
+def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_batch_size") -> Rule:
+    """The rule that asks for steps of `samples` samples, rounded, at least one a peer; not for the number that is.
+
+    Where an epoch has fewer samples, it asks for all of them: a step ends with its epoch.
+    """
+    wanted, most = as_signal(samples), Source("epoch_samples")
+    target = maximum(where(most > 0, minimum(round(wanted), most), round(wanted)), Source("size"))
+    now = Source("global_batch_size")
+    fires = _ready(trigger) & is_finite(wanted) & (target != now)
+    inputs = {**_seen(trigger, wanted), "global_batch_size": now, "target": target}
+    return Rule(name, trigger, fires, SetGlobalBatchSize(target), inputs)
+
+
+def rate_rule(rate: object, *, trigger: Trigger, over: float, unit: Unit, name: str = "set_learning_rate") -> Rule:
+    """The rule that asks for a learning rate above 0; not for the rate that is, nor for the one it asked for last."""
+    wanted = as_signal(rate) * 1.0
+    now = Source("learning_rate")
+    fires = _ready(trigger) & is_finite(wanted) & (wanted > 0) & (wanted != now)
+    inputs = {**_seen(trigger, wanted), "learning_rate": now, "target": wanted}
+    return Rule(name, trigger, fires, SetLearningRate(wanted, over, unit), inputs)
+
+
+def stop_rule(*, trigger: Trigger) -> Rule:
+    """The rule that ends the training."""
+    return Rule("stop", trigger, _ready(trigger), Stop(), _seen(trigger, trigger.gate))
+
+
+def checkpoint_rule(*, trigger: Trigger) -> Rule:
+    """The rule that asks for a checkpoint; where a change is pending, as soon as it no longer is."""
+
+    def update(state: tuple[Signal, ...], asked: Signal, pending: Signal) -> tuple[Signal, ...]:
+        due = state[0] | asked
+        return due & pending, due & ~pending
+
+    asked = trigger.gate & trigger.predicate
+    fires = fold(update, (False, False), asked, Source("pending"), output=lambda state: state[1])
+    always = replace(trigger, gate=Constant(True))
+    return Rule("checkpoint", always, fires, Checkpoint(), _seen(trigger, trigger.gate))
+
+
+def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace"]) -> Rule:
+    """The rule that lets the marked peers go: for good (never below the job's fewest), or when another takes over.
+
+    It fires only where at least one peer is marked and not all are.
+    """
+    if not isinstance(mask, Signal) or mask.type != SignalType("bool", VECTOR):
+        raise PolicyError(
+            f"{kind}({mask!r}): takes a truth value for each peer, as in {kind}(kf.ops.all_gather(speed) < 0.5)"
+        )
+    size, marked = Source("size"), sum(where(mask, 1.0, 0.0))
+    fewest = Source("min_size") if kind == "evict" else Constant(1)
+    fires = _ready(trigger) & (marked > 0) & (size - marked >= fewest)
+    action = Evict(mask) if kind == "evict" else Replace(mask)
+    return Rule(kind, trigger, fires, action, {**_seen(trigger, mask), "size": size, "marked": marked})
+
+
+def call_rule(fn: Callable[..., Any], signals: tuple[object, ...], *, trigger: Trigger) -> Rule:
+    """The rule that calls a Python function with the values of the signals."""
+    if not callable(fn):
+        raise PolicyError(f"call({fn!r}): the first argument must be a function of the signals that follow it")
+    values = tuple(as_signal(one) for one in signals)
+    inputs: dict[str, Signal] = {}
+    for value, parameter in zip(values, _parameters(fn, count=len(values)), strict=True):
+        inputs[distinct_name(label_of(value) or parameter, taken=inputs)] = value
+    inputs = {**inputs, **{label: one for label, one in _seen(trigger).items() if label not in inputs}}
+    name = getattr(fn, "__name__", type(fn).__name__)
+    return Rule(name, trigger, _ready(trigger), Call(fn, values), inputs)
+
+
+def _ready(trigger: Trigger) -> Signal:
+    """Where a trigger lets a rule act: a change under way has to end first."""
+    if trigger.event == "rescale":
+        return trigger.predicate
+    return trigger.gate & trigger.predicate & ~Source("pending")
+
+
+def _seen(trigger: Trigger, *signals: Signal) -> dict[str, Signal]:
+    """What a log should show beside a decision: of what it asks for, and of the condition that held."""
+    seen: dict[str, Signal] = {}
+    for one in (*signals, trigger.predicate):
+        seen |= {label: node for label, node in inputs_under(one).items() if label not in seen}
+    return seen
+
+
+def _parameters(fn: Callable[..., Any], *, count: int) -> list[str]:
+    """What the function itself calls its arguments after `control`; numbers where it takes any."""
+    numbered = [f"argument_{position}" for position in range(1, count + 1)]
+    try:
+        signature = inspect.signature(fn)
+    except (ValueError, TypeError):  # a function written in C may not tell
+        return numbered
+    try:
+        named = list(signature.bind(None, *numbered).arguments.items())[1:]
+    except TypeError as error:
+        raise PolicyError(
+            f"call: {fn!r} takes {signature}, and it would be called as fn({', '.join(['control', *numbered])}): "
+            "its first argument is the control over the cluster, the others are the values of the signals"
+        ) from error
+    by_number = {given: name for name, given in named if isinstance(given, str)}
+    return [by_number.get(number, number) for number in numbered]

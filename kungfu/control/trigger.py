@@ -6,30 +6,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from kungfu.control import ask
+from kungfu.control import rule as rules
 from kungfu.control.action import Keep, ramp
-from kungfu.control.pace import NO_COOLDOWN, Cooldown, rescale_cost
+from kungfu.control.rate_limit import NO_COOLDOWN, Cooldown, rescale_cost
 from kungfu.control.rule import Rule
 from kungfu.errors import PolicyError
 from kungfu.signal import Constant, Signal, Source, every_steps, fold, is_gate
 from kungfu.signal.operation import SignalType
 
-__all__ = ["Occasion", "Trigger", "always", "every"]
+__all__ = ["Trigger", "TriggerEvent", "always", "every"]
 
-Occasion = Literal["step", "rescale"]
+TriggerEvent = Literal["step", "rescale"]
 
 
 @dataclass(frozen=True, eq=False)
 class Trigger:
     """When a rule may fire: in the steps of `gate` (a function of step and size), where `predicate` holds.
 
-    `pause` is the cooldown after it fired; the `occasion` of all triggers made here is a step.
+    `pause` is the cooldown after it fired; the `event` of all triggers made here is a step.
     """
 
     gate: Signal
     predicate: Signal
     pause: Cooldown = NO_COOLDOWN
-    occasion: Occasion = "step"
+    event: TriggerEvent = "step"
 
     # ---- when ------------------------------------------------------------------------------------------------------
 
@@ -94,14 +94,14 @@ class Trigger:
         `keep` says which batch size stays as it is. Fires only while no change is pending and for a size that is
         neither the present nor the last refused one. Cost: no message.
         """
-        return ask.rescale_rule(peers, trigger=self, keep=keep)
+        return rules.rescale_rule(peers, trigger=self, keep=keep)
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
         """Ask for steps of `samples` samples over all peers (agreed; rounded; one a peer at least; NaN: nothing).
 
         Fires only while no change is pending and for another number than the present one. Cost: no message.
         """
-        return ask.batch_rule(samples, trigger=self)
+        return rules.batch_rule(samples, trigger=self)
 
     def set_learning_rate(
         self, rate: Signal | float, *, over_steps: float | None = None, over_samples: float | None = None
@@ -114,29 +114,29 @@ class Trigger:
         force, multiplied. Cost: no message.
         """
         over, unit = ramp(over_steps=over_steps, over_samples=over_samples)
-        return ask.rate_rule(rate, trigger=self, over=over, unit=unit)
+        return rules.rate_rule(rate, trigger=self, over=over, unit=unit)
 
     def stop(self) -> Rule:
         """End the training on all peers. Fires only while no change is pending. Cost: no message."""
-        return ask.stop_rule(trigger=self)
+        return rules.stop_rule(trigger=self)
 
     def checkpoint(self) -> Rule:
         """Write the shared state down; in a step in which a change is pending, when that is done. Cost: no message."""
-        return ask.checkpoint_rule(trigger=self)
+        return rules.checkpoint_rule(trigger=self)
 
     def evict(self, mask: Signal) -> Rule:
         """Let the peers go where `mask` (agreed, bool, one entry a peer) holds, and go on with the others.
 
         Fires only while no change is pending, and where somebody is marked and the job's fewest peers would remain.
         """
-        return ask.mask_rule(mask, trigger=self, kind="evict")
+        return rules.mask_rule(mask, trigger=self, kind="evict")
 
     def replace(self, mask: Signal) -> Rule:
         """Let each peer go where `mask` (agreed, bool, one entry a peer) holds, when a new one can take its place.
 
         Fires only while no change is pending, and where somebody is marked but not everybody.
         """
-        return ask.mask_rule(mask, trigger=self, kind="replace")
+        return rules.mask_rule(mask, trigger=self, kind="replace")
 
     def call(self, fn: Callable[..., Any], *signals: Signal | float) -> Rule:
         """Call ``fn(control, *values)`` in Python on every peer, between two steps, with the values of agreed scalars.
@@ -146,7 +146,7 @@ class Trigger:
         `kungfu.control.hook.Control`, by which the function may ask for another size. Fires only while no change is
         pending. Cost: no message.
         """
-        return ask.call_rule(fn, signals, trigger=self)
+        return rules.call_rule(fn, signals, trigger=self)
 
 
 def always() -> Trigger:

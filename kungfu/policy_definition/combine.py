@@ -46,7 +46,7 @@ def shadow(policy: Policy) -> Policy:
     _check((policy,), of="shadow")
 
     def body(training: TrainingSignals) -> tuple[Rule, ...]:
-        return tuple(replace(one, name=f"shadow({one.name})", standing="shadow") for one in policy.build(training))
+        return tuple(replace(one, name=f"shadow({one.name})", mode="shadow") for one in policy.build(training))
 
     return Policy(f"shadow({policy.name})", body, location_of_caller())
 
@@ -100,8 +100,8 @@ def _resolved(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> tuple[Ru
     contested: dict[tuple[Setting, str], list[Rule]] = {}
     for one in rules:
         setting = setting_of(one.action)
-        if setting is not None and one.standing == "acting":
-            contested.setdefault((setting, one.trigger.occasion), []).append(one)
+        if setting is not None and one.mode == "acting":
+            contested.setdefault((setting, one.trigger.event), []).append(one)
     if not contested:
         raise PolicyError(
             f"{name}: none of these policies rescales or sets a batch size or a learning rate, so there is nothing to "

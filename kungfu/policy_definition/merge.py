@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from kungfu.control import Rescale, Rule, SetGlobalBatchSize, SetLearningRate, Trigger
-from kungfu.control.ask import batch_rule, rate_rule, rescale_rule
-from kungfu.control.pace import last_wish
-from kungfu.control.rule import distinct_name
+from kungfu.control.rate_limit import last_wish
+from kungfu.control.rule import batch_rule, distinct_name, rate_rule, rescale_rule
 from kungfu.errors import InternalError, PolicyError
 from kungfu.ops import where
 from kungfu.signal import Constant, Signal, Source
@@ -28,11 +27,11 @@ def merged(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
     wishes = _wishes(rules)
     present = Source(_PRESENT[type(setters[0])]) * 1.0
     chosen = functools.reduce(lambda one, other: choose(one, other, present), wishes.values())
-    trigger = Trigger(Constant(True), Constant(True), occasion=rules[0].trigger.occasion)
+    trigger = Trigger(Constant(True), Constant(True), event=rules[0].trigger.event)
     made = _asking(chosen, like=setters[0], trigger=trigger, name=name)
-    last = {label: signal for label, signal in made.saw.items() if label in (_PRESENT[type(setters[0])], "target")}
-    seen = {label: signal for one in rules for label, signal in one.saw.items() if label not in last}
-    return replace(made, saw={**seen, **wishes, **last}, contenders=tuple(wishes))
+    last = {label: signal for label, signal in made.inputs.items() if label in (_PRESENT[type(setters[0])], "target")}
+    seen = {label: signal for one in rules for label, signal in one.inputs.items() if label not in last}
+    return replace(made, inputs={**seen, **wishes, **last}, candidates=tuple(wishes))
 
 
 _PRESENT: Mapping[type, str] = {
@@ -83,6 +82,6 @@ def _wishes(rules: tuple[Rule, ...]) -> dict[str, Signal]:
 
 def _wish(rule: Rule) -> Signal:
     target, trigger = _setter(rule).target, rule.trigger
-    if trigger.occasion == "rescale":  # asked anew in every barrier: nothing stands
+    if trigger.event == "rescale":  # asked anew in every barrier: nothing stands
         return where(trigger.predicate, target, math.nan)
     return last_wish(target, asked=trigger.predicate, gate=trigger.gate, cooldown=trigger.pause)

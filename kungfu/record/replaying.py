@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from kungfu.compiler import Outcome, Plan
-from kungfu.compiler.plan import seen_by_rules
+from kungfu.compiler.plan import inputs_of_rules
 from kungfu.compiler.replay import Replay
 from kungfu.control import Rule
 from kungfu.control.action import mask_of
@@ -216,7 +216,7 @@ def _held(snapshot: Snapshot, name: str) -> list[Any]:
 
 
 def _decisions(plan: Plan, outcome: Outcome, *, step: int) -> Iterator[Decision]:
-    row, seen = 0, seen_by_rules(plan, outcome.saw, outcome.saw_whole)
+    row, seen = 0, inputs_of_rules(plan, outcome.inputs, outcome.inputs_whole)
     for index, (rule, saw) in enumerate(zip(plan.rules, seen, strict=True)):
         ranks: tuple[int, ...] = ()
         if mask_of(rule.action) is not None:

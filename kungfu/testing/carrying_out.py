@@ -169,7 +169,7 @@ _SETTERS = (SetGlobalBatchSize, SetLearningRate, Stop)
 
 
 def _as_decision(one: RescaleSetting, *, step: int) -> Decision:
-    return Decision(step, one.rule, one.action, one.value, one.saw)
+    return Decision(step, one.rule, one.action, one.value, one.inputs)
 
 
 def _setting(one: Decision) -> SettingChange:

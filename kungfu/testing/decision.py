@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kungfu.compiler import Outcome, Plan
-from kungfu.compiler.plan import seen_by_rules
+from kungfu.compiler.plan import inputs_of_rules
 from kungfu.control import Action
 from kungfu.control.action import mask_of
 
@@ -37,9 +37,9 @@ class Decision:
 def decisions_of(plan: Plan, outcome: Outcome, *, step: int) -> Iterator[Decision]:
     """The rules that fired in a step, in the order of the plan; those in the shadow too, but none that is held back."""
     masks = iter(outcome.masks)
-    saw = seen_by_rules(plan, outcome.saw, outcome.saw_whole)
+    saw = inputs_of_rules(plan, outcome.inputs, outcome.inputs_whole)
     for index, (rule, seen) in enumerate(zip(plan.rules, saw, strict=True)):
         marked = () if mask_of(rule.action) is None else tuple(int(one) for one in np.flatnonzero(next(masks)))
-        if outcome.fired[index] and rule.standing != "held":
+        if outcome.fired[index] and rule.mode != "held":
             over = bool(rule.budget) and seen[rule.budget] < 1
             yield Decision(step, rule.name, rule.action, float(outcome.targets[index]), seen, marked, over)

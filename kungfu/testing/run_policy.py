@@ -56,7 +56,7 @@ def run_policy(
 def _modelled(plan: Plan, model: ClusterModel) -> tuple[Decision, ...]:
     job = Job.started(model)
     course = Course(job, Replay(plan, size=job.size))
-    acting = {one.name for one in plan.rules if one.standing == "acting"}
+    acting = {one.name for one in plan.rules if one.mode == "acting"}
     made: list[Decision] = []
     while job.step <= model.steps and not job.terms.stopped:
         step = job.step
@@ -84,6 +84,6 @@ def _recorded(plan: Plan, source: Trace | str | Path | Sequence[str]) -> Iterato
     else:
         trace = source if isinstance(source, Trace) else parse_trace(source)
     for one in replay(plan, trace, whose="another").decisions:
-        if one.rule.standing == "held":
+        if one.rule.mode == "held":
             continue
         yield Decision(one.step, one.rule.name, one.rule.action, one.value, one.saw, one.ranks)

@@ -131,14 +131,14 @@ def _ledger(plan: Plan) -> Ledger:
     return Ledger.create(
         rules=len(plan.rules),
         masks=sum(mask_of(rule.action) is not None for rule in plan.rules),
-        saw=sum(len(names) for names in plan.saw),
-        whole=sum(is_whole(one) for rule in plan.rules for one in rule.saw.values()),
+        saw=sum(len(names) for names in plan.rule_inputs),
+        whole=sum(is_whole(one) for rule in plan.rules for one in rule.inputs.values()),
         tape=make_tape(plan),
     )
 
 
 def _sets_rate(plan: Plan) -> bool:
-    acting = (rule for rule in (*plan.rules, *plan.on_rescale) if rule.standing == "acting")
+    acting = (rule for rule in (*plan.rules, *plan.on_rescale) if rule.mode == "acting")
     return any(isinstance(rule.action, SetLearningRate) for rule in acting)
 
 

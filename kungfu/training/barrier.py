@@ -326,9 +326,7 @@ class Barrier:
             "min_size": self.equipment.limits.minimum,
             "max_size": self.equipment.limits.maximum,
         }
-        self.chronicle.shadowed(
-            _fired(evaluate_rescale_rules(self.equipment.plan, sources, standing="shadow"), step=step)
-        )
+        self.chronicle.shadowed(_fired(evaluate_rescale_rules(self.equipment.plan, sources, mode="shadow"), step=step))
         return [setting_of(one) for one in _fired(evaluate_rescale_rules(self.equipment.plan, sources), step=step)]
 
     def _on_scale(self, setting: SettingChange) -> SettingChange:
@@ -339,4 +337,4 @@ class Barrier:
 
 
 def _fired(settled_rules: Sequence[RescaleSetting], *, step: int) -> list[Fired]:
-    return [Fired(one.action, one.rule, step, one.value, (), one.saw) for one in settled_rules]
+    return [Fired(one.action, one.rule, step, one.value, (), one.inputs) for one in settled_rules]

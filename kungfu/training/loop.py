@@ -290,7 +290,7 @@ class Loop:
     @cached_property
     def _in_shadow(self) -> set[str]:
         """The names of the rules that only say what they would do, or that the budget holds back."""
-        return {rule.name for rule in self.barrier.equipment.plan.rules if rule.standing != "acting"}
+        return {rule.name for rule in self.barrier.equipment.plan.rules if rule.mode != "acting"}
 
     def _steps(self) -> int:
         return self.ledger.progress.steps()

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kungfu.compiler import Plan
-from kungfu.compiler.plan import seen_by_rules
+from kungfu.compiler.plan import inputs_of_rules
 from kungfu.control import Action, Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import mask_of
-from kungfu.control.rule import Standing, verdict
+from kungfu.control.rule import RuleMode, verdict
 from kungfu.runtime.api import Contest, ExternalRequest, Leave, RescaleRequest, SettingChange, Superseded, View, merged
 from kungfu.training.graph.host import fetch
 from kungfu.training.graph.ledger import Outcomes
@@ -34,7 +34,7 @@ class Fired:
     saw: Mapping[str, float]
     won: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
-    standing: Standing = "acting"
+    standing: RuleMode = "acting"
     over_budget: bool = False
 
 
@@ -72,16 +72,16 @@ class Requests:
 def fired_rules(plan: Plan, outcomes: Outcomes, *, step: int) -> list[Fired]:
     """The rules that the ledger shows as fired, in the plan's order."""
     fired, targets, masks = fetch(outcomes.fired), fetch(outcomes.targets), fetch(outcomes.masks)
-    saw = seen_by_rules(plan, fetch(outcomes.saw), fetch(outcomes.saw_whole))
+    saw = inputs_of_rules(plan, fetch(outcomes.saw), fetch(outcomes.saw_whole))
     found, row = [], 0
     for index, (rule, values) in enumerate(zip(plan.rules, saw, strict=True)):
         ranks: tuple[int, ...] = ()
         if mask_of(rule.action) is not None:
             ranks, row = tuple(int(rank) for rank in masks[row].nonzero()[0]), row + 1
         if fired[index]:
-            won, lost = verdict(rule, values) if rule.contenders else ((), ())
+            won, lost = verdict(rule, values) if rule.candidates else ((), ())
             over = bool(rule.budget) and values[rule.budget] < 1
-            target, standing = float(targets[index]), rule.standing
+            target, standing = float(targets[index]), rule.mode
             found.append(Fired(rule.action, rule.name, step, target, ranks, values, won, lost, standing, over))
     return found
 

@@ -149,9 +149,9 @@ def assert_same(outcomes: Sequence[Outcome], expected: Outcome) -> None:
     for one in outcomes:
         np.testing.assert_array_equal(one.fired, expected.fired)
         np.testing.assert_array_equal(one.masks, expected.masks)
-        np.testing.assert_array_equal(one.saw_whole, expected.saw_whole)
+        np.testing.assert_array_equal(one.inputs_whole, expected.inputs_whole)
         np.testing.assert_array_equal(one.watched_whole, expected.watched_whole)
-        for name in ("targets", "saw", "watched"):
+        for name in ("targets", "inputs", "watched"):
             np.testing.assert_allclose(getattr(one, name), getattr(expected, name), rtol=1e-4, atol=1e-5, err_msg=name)
 
 

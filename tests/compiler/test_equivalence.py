@@ -127,9 +127,9 @@ def assert_alike(outcome: Outcome, expected: Outcome) -> None:
     """The same decisions exactly, the same numbers to tolerance."""
     np.testing.assert_array_equal(outcome.fired, expected.fired)
     np.testing.assert_array_equal(outcome.masks, expected.masks)
-    np.testing.assert_array_equal(outcome.saw_whole, expected.saw_whole)
+    np.testing.assert_array_equal(outcome.inputs_whole, expected.inputs_whole)
     np.testing.assert_array_equal(outcome.watched_whole, expected.watched_whole)
-    for name in ("targets", "saw", "watched"):
+    for name in ("targets", "inputs", "watched"):
         np.testing.assert_allclose(getattr(outcome, name), getattr(expected, name), err_msg=name, **TOLERANCE)
 
 

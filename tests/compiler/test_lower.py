@@ -188,7 +188,7 @@ def test_the_nan_of_one_peer_stays_in_its_own_entry_and_its_own_rider() -> None:
     cluster = eager_cluster(plan, size=3)
     offered = [{**one, "grads": [], "loss": np.float32(0)} for one in local]
     (outcome, *_) = step(cluster, offered, {"step": 1, "pending": False})
-    np.testing.assert_array_equal(outcome.saw, [5, 6, np.nan])
+    np.testing.assert_array_equal(outcome.inputs, [5, 6, np.nan])
     assert_same([outcome], Replay(plan, size=3).step(local, {"step": 1, "pending": False}))
 
 

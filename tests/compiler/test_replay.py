@@ -31,7 +31,7 @@ def replay(*signals: Any, size: int) -> Replay:
 
 def test_a_sum_is_the_left_fold_in_rank_order_in_float32() -> None:
     values = [np.float32(one) for one in (1e8, 3.0, -1e8, 0.25)]
-    shown = replay(lambda t: ops.all_reduce(t.loss, "sum"), size=4).step([{"loss": one} for one in values], CALM).saw
+    shown = replay(lambda t: ops.all_reduce(t.loss, "sum"), size=4).step([{"loss": one} for one in values], CALM).inputs
     assert shown[0] == ((values[0] + values[1]) + values[2]) + values[3]
     assert shown[0] != np.float32(sum(map(float, values)))
 
@@ -42,7 +42,7 @@ def test_a_mean_is_the_sum_over_the_size_and_a_gather_keeps_the_rank() -> None:
         lambda t: ops.sum(ops.all_gather(t.loss) * ops.all_gather(t.rank)),
         size=3,
     )
-    assert made.step([{"loss": one} for one in (1.0, 2.0, 6.0)], CALM).saw.tolist() == [3.0, 14.0]
+    assert made.step([{"loss": one} for one in (1.0, 2.0, 6.0)], CALM).inputs.tolist() == [3.0, 14.0]
 
 
 def test_agreed_sources_follow_from_local_ones_weighted_by_samples() -> None:
@@ -57,7 +57,7 @@ def test_agreed_sources_follow_from_local_ones_weighted_by_samples() -> None:
         {"samples": 3.0, "loss": 1.0, "grads": [np.array([4.0, 0.0])]},
         {"samples": 1.0, "loss": 5.0, "grads": [np.array([0.0, 4.0])]},
     ]
-    assert made.step(local, {**CALM, "global_batch_size": 4}).saw.tolist() == [4, 2, 9 + 1, 2]
+    assert made.step(local, {**CALM, "global_batch_size": 4}).inputs.tolist() == [4, 2, 9 + 1, 2]
 
 
 def test_a_peer_without_samples_has_no_say_even_with_nan() -> None:
@@ -66,12 +66,12 @@ def test_a_peer_without_samples_has_no_say_even_with_nan() -> None:
         {"samples": 2.0, "loss": 1.5, "grads": [np.array([2.0])]},
         {"samples": 0.0, "loss": np.nan, "grads": [np.array([np.nan])]},
     ]
-    assert made.step(local, CALM).saw.tolist() == [1.5, 4]
+    assert made.step(local, CALM).inputs.tolist() == [1.5, 4]
 
 
 def test_what_is_given_is_not_computed() -> None:
     made = replay(lambda t: t.mean_loss, size=1)
-    assert made.step([{"loss": 1.0, "samples": 1.0}], {**CALM, "mean_loss": 7.0}).saw.tolist() == [7]
+    assert made.step([{"loss": 1.0, "samples": 1.0}], {**CALM, "mean_loss": 7.0}).inputs.tolist() == [7]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_folds_are_kept_reset_or_started_as_they_declare_when_the_cluster_change
     )
 
     def shown(*losses: float) -> list[float]:
-        return list(made.step([{"loss": one} for one in losses], {**CALM, "mean_loss": 1.0}).saw)
+        return list(made.step([{"loss": one} for one in losses], {**CALM, "mean_loss": 1.0}).inputs)
 
     assert shown(10.0, 20.0) == [1, 1, 30]
     made.rescale(3)

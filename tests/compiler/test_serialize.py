@@ -51,7 +51,7 @@ def test_nodes_that_were_shared_are_shared_again() -> None:
     again = sent(plan)
     assert len(again.nodes) == len(plan.nodes)
     assert [one.origin for one in again.nodes] == [one.origin for one in plan.nodes]
-    assert again.rules[0].saw.keys() == plan.rules[0].saw.keys()
+    assert again.rules[0].inputs.keys() == plan.rules[0].inputs.keys()
 
 
 def test_a_chain_of_nodes_may_be_long() -> None:
@@ -110,3 +110,20 @@ def test_what_only_a_later_message_gives_is_a_node_of_the_plan() -> None:
     plan = compile_policies([Policy("late", lambda training: control.every(2).call(hook, late(training)))])
     assert set(plan.rules[0].action.signals) <= set(plan.nodes)
     assert sent(plan).explain() == plan.explain()
+
+
+def test_the_keys_of_a_rule_in_a_file_stay_what_they_were() -> None:
+    (rule,) = plan_to_json(compile_policies([schedule({3: 2})]))["plan"]["rules"]
+    assert set(rule) == {
+        "is",
+        "name",
+        "trigger",
+        "fires",
+        "action",
+        "saw",
+        "standing",
+        "contenders",
+        "budget",
+        "origin",
+    }
+    assert set(rule["trigger"]) == {"is", "gate", "predicate", "pause", "occasion"}

@@ -53,7 +53,7 @@ def test_a_barrier_settles_the_batch_first_and_the_rate_by_it() -> None:
     assert isinstance(rate.action, SetLearningRate)
     assert (batch.value, rate.value) == (128, 0.25 * 128 / 32)
     assert (rate.action.over, rate.action.unit) == (500, "samples")
-    assert rate.saw == {
+    assert rate.inputs == {
         "learning_rate": 0.25,
         "global_batch_size": 128,
         "previous_global_batch_size": 32,
@@ -90,7 +90,7 @@ def test_rules_on_a_rescale_are_no_part_of_a_step() -> None:
 def test_a_shadow_is_settled_apart() -> None:
     plan = compile_policies([compose(by_size(8, name="real"), shadow(by_size(9, name="tried")))])
     assert [one.value for one in evaluate_rescale_rules(plan, BARRIER)] == [32]
-    assert [(one.rule, one.value) for one in evaluate_rescale_rules(plan, BARRIER, standing="shadow")] == [
+    assert [(one.rule, one.value) for one in evaluate_rescale_rules(plan, BARRIER, mode="shadow")] == [
         ("shadow(tried)", 36)
     ]
 

@@ -11,8 +11,7 @@ import pytest
 from kungfu import control, ops
 from kungfu.compiler import Outcome, compile_policies
 from kungfu.compiler.replay import Replay
-from kungfu.control.ask import call_rule
-from kungfu.control.rule import distinct_name, seen_under
+from kungfu.control.rule import call_rule, distinct_name, inputs_under
 from kungfu.errors import PolicyError
 from kungfu.policy_definition import Policy
 from kungfu.signal import TrainingSignals
@@ -70,19 +69,19 @@ def test_a_call_fires_by_gate_and_condition_and_not_while_a_change_is_pending() 
 
 def test_the_values_of_a_call_are_what_it_saw_in_order() -> None:
     rule = control.always().call(lambda control, a, b, c: None, training.mean_loss, training.step, 7)
-    assert list(rule.saw) == ["mean_loss", "step", "c"]
-    assert decided(rule).saw.tolist() == [3.0, 1.0, 7.0]
+    assert list(rule.inputs) == ["mean_loss", "step", "c"]
+    assert decided(rule).inputs.tolist() == [3.0, 1.0, 7.0]
 
 
 def test_two_arguments_of_one_name_are_told_apart() -> None:
     rule = control.always().call(lambda control, a, b: None, training.step, training.step)
-    assert list(rule.saw) == ["step", "step_2"]
-    assert decided(rule).saw.tolist() == [1.0, 1.0]
+    assert list(rule.inputs) == ["step", "step_2"]
+    assert decided(rule).inputs.tolist() == [1.0, 1.0]
 
 
 def test_arguments_of_a_function_that_takes_any_are_numbered() -> None:
     rule = control.always().call(lambda *values: None, training.mean_loss * 2, training.mean_loss * 3)
-    assert list(rule.saw) == ["argument_1", "argument_2"]
+    assert list(rule.inputs) == ["argument_1", "argument_2"]
 
 
 def test_a_function_that_cannot_be_called_so_is_refused() -> None:
@@ -97,21 +96,21 @@ def test_what_is_no_function_cannot_be_called() -> None:
 
 def test_a_log_sees_names_and_the_sources_that_stand_under_no_name() -> None:
     noise = ((training.mean_loss + training.total_samples) * 2).named("noise")
-    assert list(seen_under(noise / training.local_batch_size)) == ["noise", "local_batch_size"]
+    assert list(inputs_under(noise / training.local_batch_size)) == ["noise", "local_batch_size"]
 
 
 def test_a_log_sees_a_source_that_stands_under_a_name_and_beside_it() -> None:
     size = training.size
-    assert set(seen_under((size * 2).named("twice") + size)) == {"twice", "size"}
+    assert set(inputs_under((size * 2).named("twice") + size)) == {"twice", "size"}
 
 
 def test_a_log_sees_nothing_local() -> None:
-    assert list(seen_under(ops.all_reduce(training.loss, "mean") * training.step)) == ["step"]
+    assert list(inputs_under(ops.all_reduce(training.loss, "mean") * training.step)) == ["step"]
 
 
 def test_a_rescale_logs_what_its_target_is_made_of_and_the_target() -> None:
     rule = control.always().rescale(training.mean_loss * 2)
-    assert list(rule.saw) == ["mean_loss", "size", "target"]
+    assert list(rule.inputs) == ["mean_loss", "size", "target"]
 
 
 def test_a_taken_name_gets_the_first_free_number() -> None:

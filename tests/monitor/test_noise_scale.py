@@ -48,7 +48,7 @@ def seen(local: list[dict[str, Any]], *, decay: float = 0.01) -> Outcome:
 
 
 def test_the_hand_computed_case_is_exact() -> None:
-    noise, spread, signal = seen(peers([3, 0], [1, 0])).saw
+    noise, spread, signal = seen(peers([3, 0], [1, 0])).inputs
     assert (spread, signal) == (2, 3)
     assert noise == np.float32(2) / np.float32(3)
 
@@ -63,7 +63,7 @@ def test_equal_slices_agree_with_the_formula_of_two_batch_sizes() -> None:
     signal = (B * large - b * small) / (B - b)
     spread = (small - large) / (1 / b - 1 / B)
     outcome = seen(peers(*grads.tolist(), samples=[b] * size))
-    np.testing.assert_allclose(outcome.saw[1:], [spread, signal], rtol=1e-4)
+    np.testing.assert_allclose(outcome.inputs[1:], [spread, signal], rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -82,12 +82,12 @@ def test_uneven_slices_and_an_empty_one_are_estimated_without_bias() -> None:
             for b in samples
         ]
         outcome = replay.step(peers(*own, samples=samples.tolist()), {**CALM, "step": number})
-    np.testing.assert_allclose(outcome.saw[1:], [spread**2, true**2], rtol=0.05)
+    np.testing.assert_allclose(outcome.inputs[1:], [spread**2, true**2], rtol=0.05)
 
 
 def test_alone_it_is_undefined_and_says_so() -> None:
     outcome = seen(peers([3, 0]))
-    assert np.isnan(outcome.saw).all()
+    assert np.isnan(outcome.inputs).all()
     assert np.isnan(outcome.watched).all()
 
 
@@ -96,7 +96,7 @@ def test_with_samples_on_one_peer_only_it_is_undefined() -> None:
 
 
 def test_gradients_that_point_apart_leave_no_signal_and_no_number() -> None:
-    noise, spread, signal = seen(peers([1, 0], [-1, 0])).saw
+    noise, spread, signal = seen(peers([1, 0], [-1, 0])).inputs
     assert (spread, signal) == (2, -1)
     assert math.isnan(noise)
 
@@ -105,7 +105,7 @@ def test_a_negative_estimate_counts_in_the_averages() -> None:
     replay = Replay(compile_policies([watching(decay=0.5)]), size=2)
     replay.step(peers([3, 0], [1, 0]), CALM)  # S = 2, |G|² = 3
     outcome = replay.step(peers([1, 0], [-1, 0]), CALM)  # S = 2, |G|² = -1
-    np.testing.assert_allclose(outcome.saw[1:], [2, (3 * 0.5 - 1) / 1.5], rtol=1e-6)
+    np.testing.assert_allclose(outcome.inputs[1:], [2, (3 * 0.5 - 1) / 1.5], rtol=1e-6)
     np.testing.assert_allclose(outcome.watched, [2 / ((3 * 0.5 - 1) / 1.5)], rtol=1e-6)
 
 

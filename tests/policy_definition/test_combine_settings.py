@@ -118,7 +118,7 @@ def test_composed_policies_are_as_good_as_listed_ones() -> None:
 
 def test_a_shadow_conflicts_with_none_and_does_not_act() -> None:
     plan = compile_policies([schedule({1: 3}), shadow(schedule({2: 4}))])
-    assert [(one.name, one.standing) for one in plan.rules] == [
+    assert [(one.name, one.mode) for one in plan.rules] == [
         ("schedule", "acting"),
         ("shadow(schedule)", "shadow"),
     ]
@@ -132,8 +132,8 @@ def test_a_shadow_tells_each_number_once_though_nobody_heeds_it() -> None:
 
 def test_shadows_stay_out_of_a_choice() -> None:
     plan = compile_policies([first(schedule({1: 3}), shadow(schedule({1: 5})), schedule({1: 4}))])
-    assert [one.standing for one in plan.rules] == ["acting", "shadow"]
-    assert plan.rules[0].contenders == ("schedule", "schedule_2")
+    assert [one.mode for one in plan.rules] == ["acting", "shadow"]
+    assert plan.rules[0].candidates == ("schedule", "schedule_2")
 
 
 def test_what_a_rule_saw_tells_who_won_and_who_lost() -> None:

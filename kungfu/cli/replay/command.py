@@ -114,7 +114,7 @@ def _decision(one: Decision) -> dict[str, Any]:
     return {
         "step": one.step,
         "rule": one.rule.name,
-        "standing": one.rule.standing,
+        "standing": one.rule.mode,
         "action": action_of(one.rule.action),
         "value": _known(one.value),
         "ranks": list(one.ranks),

@@ -49,7 +49,7 @@ def timeline(decisions: Sequence[Decision], events: Sequence[Fields], *, start: 
 def told(decision: Decision) -> str:
     """What a rule asks for in the replay, and what it saw."""
     what = _asked(decision)
-    shadow = {"shadow": "in the shadow, it ", "held": "held back by the budget, it "}.get(decision.rule.standing, "")
+    shadow = {"shadow": "in the shadow, it ", "held": "held back by the budget, it "}.get(decision.rule.mode, "")
     saw = reasons(decision.saw)
     return f"{shadow}{what}" + (f" ({saw})" if saw else "")
 

@@ -44,12 +44,12 @@ def explain_json(plan: Plan) -> dict[str, Any]:
 def _rule(rule: Rule, labels: Labels) -> dict[str, Any]:
     return {
         "name": rule.name,
-        "occasion": rule.trigger.occasion,
-        "standing": rule.standing,
+        "occasion": rule.trigger.event,
+        "standing": rule.mode,
         "gates": _gates((rule.gate,), labels),
         "fires": labels[rule.fires],
         "does": does(rule.action, labels),
-        "logs": {name: labels[one] for name, one in rule.saw.items()},
+        "logs": {name: labels[one] for name, one in rule.inputs.items()},
         "origin": rule.origin,
     }
 

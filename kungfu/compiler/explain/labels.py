@@ -57,7 +57,7 @@ def is_plain(node: Signal) -> bool:
 
 def roots_of(rule: Rule) -> tuple[Signal, ...]:
     """Every signal that a rule is made of, at its surface."""
-    return (rule.gate, rule.when, rule.fires, *operands(rule.action), *rule.saw.values())
+    return (rule.gate, rule.when, rule.fires, *operands(rule.action), *rule.inputs.values())
 
 
 def made(node: Signal, labels: Labels) -> str:

@@ -50,9 +50,9 @@ def _parts(plan: Plan) -> Mapping[str, tuple[Signal, ...]]:
     """What each policy needs; a rule that stands for several contributes each of them under its own name."""
     parts: dict[str, tuple[Signal, ...]] = {}
     for rule in plan.rules:
-        wishes = [name for name in rule.contenders if name in rule.saw]
+        wishes = [name for name in rule.candidates if name in rule.inputs]
         for name in wishes or [rule.name]:
-            roots = (rule.saw[name],) if wishes else roots_of(rule)
+            roots = (rule.inputs[name],) if wishes else roots_of(rule)
             parts[name] = (*parts.get(name, ()), *roots)
     return parts
 

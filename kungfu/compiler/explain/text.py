@@ -13,7 +13,7 @@ from kungfu.compiler.explain.sharing import Shared, shared_parts
 from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import Plan, RiderLayout, Segment
 from kungfu.control import Rule
-from kungfu.control.rule import Standing
+from kungfu.control.rule import RuleMode
 from kungfu.signal import SOURCES, Signal, topological
 
 __all__ = ["explain"]
@@ -93,7 +93,7 @@ def _rule_on_rescale(rule: Rule, words: _Words) -> Iterator[str]:
             yield f"    {_node(node, words)}"
 
 
-_STANDINGS: Mapping[Standing, str] = {
+_MODES: Mapping[RuleMode, str] = {
     "acting": "",
     "shadow": ", a shadow: nobody acts on it",
     "held": ", which tells that the budget holds a rule back: nobody acts on it",
@@ -101,11 +101,11 @@ _STANDINGS: Mapping[Standing, str] = {
 
 
 def _heading(rule: Rule) -> str:
-    return f"rule {rule.name}{_where(rule.origin)}{_STANDINGS[rule.standing]}"
+    return f"rule {rule.name}{_where(rule.origin)}{_MODES[rule.mode]}"
 
 
 def _seen(rule: Rule, labels: Labels) -> str:
-    seen = [name if labels[one] == name else f"{name} {labels[one]}" for name, one in rule.saw.items()]
+    seen = [name if labels[one] == name else f"{name} {labels[one]}" for name, one in rule.inputs.items()]
     return ", ".join(seen) or "nothing"
 
 

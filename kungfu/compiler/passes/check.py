@@ -36,7 +36,7 @@ def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None
 
 def _check_rule(rule: Rule, *, policy: str) -> None:
     _check_gate(rule.gate, of=f"the trigger of policy {policy!r}")
-    for node in topological((rule.fires, *operands(rule.action), *rule.saw.values())):
+    for node in topological((rule.fires, *operands(rule.action), *rule.inputs.values())):
         if isinstance(node, Fold):
             _check_gate(node.gate, of=f"{node!r} in policy {policy!r}")
     _check_agreed(rule.when, use=f"the .when(...) of policy {policy!r}", type=SignalType("bool"))
@@ -56,7 +56,7 @@ def _check_rule(rule: Rule, *, policy: str) -> None:
 
 
 def _check_owner(rule: Rule, *, policy: str, job: object) -> None:
-    for node in topological((rule.gate, rule.when, rule.fires, *operands(rule.action), *rule.saw.values())):
+    for node in topological((rule.gate, rule.when, rule.fires, *operands(rule.action), *rule.inputs.values())):
         if isinstance(node, Source) and node.owner is not None and node.owner is not job:
             raise PolicyError(
                 f"policy {policy!r} uses training.{node.source} ({node.origin}) of another attach: each has signals of "
@@ -82,7 +82,7 @@ def _check_gate(gate: Signal, *, of: str) -> None:
 def _check_sources(rule: Rule, *, policy: str) -> None:
     """What a barrier knows and what a step offers are not the same."""
     for node in topological((rule.fires, *operands(rule.action))):
-        at_rescale = rule.trigger.occasion == "rescale"
+        at_rescale = rule.trigger.event == "rescale"
         source = node.source if isinstance(node, Source) else ""
         if at_rescale and (isinstance(node, (Fold, Collective)) or (source and source not in RESCALE_SOURCES)):
             what = f"training.{source}" if source else f"{node!r}"
@@ -121,8 +121,8 @@ def _check_conflicts(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
     for name, rules in built:
         for rule in rules:
             setting = setting_of(rule.action)
-            if setting and rule.standing == "acting":
-                setters.setdefault((setting, rule.trigger.occasion), []).append((rule.name or name, rule.origin))
+            if setting and rule.mode == "acting":
+                setters.setdefault((setting, rule.trigger.event), []).append((rule.name or name, rule.origin))
     for (contested, _), rules_of in setters.items():
         if len(rules_of) > 1:
             names, origins = zip(*rules_of, strict=True)

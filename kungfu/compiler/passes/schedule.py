@@ -50,7 +50,7 @@ def _results(rules: Iterable[Rule]) -> Iterator[Signal]:
 
 def _wanted(rule: Rule) -> tuple[Signal, ...]:
     """What a rule needs in the steps of its gate."""
-    return (rule.fires, *operands(rule.action), *rule.saw.values())
+    return (rule.fires, *operands(rule.action), *rule.inputs.values())
 
 
 def rides(collective: Collective) -> bool:

@@ -237,7 +237,7 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> 
 
 def _post(averaging: Averaging, outcome: Any) -> None:
     ledger, rules = averaging.ledger, averaging.program.plan.rules
-    acting = [rule.standing == "acting" for rule in rules]
+    acting = [rule.mode == "acting" for rule in rules]
     if not all(acting):
         ledger.rules.shadows.assign(outcome, standing=tf.logical_not(tf.constant(acting, tf.bool)))
     if not any(acting):

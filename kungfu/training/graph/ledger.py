@@ -147,9 +147,9 @@ class Outcomes:
         self.targets.assign(outcome.targets)
         if self.masks.shape[0]:
             self.masks.assign(outcome.masks)
-        self.saw.assign(outcome.saw)
+        self.saw.assign(outcome.inputs)
         if self.saw_whole.shape[0]:
-            self.saw_whole.assign(outcome.saw_whole)
+            self.saw_whole.assign(outcome.inputs_whole)
 
 
 @dataclass(frozen=True)

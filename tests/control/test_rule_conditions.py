@@ -141,8 +141,8 @@ def test_a_choice_that_peers_would_make_differently_is_refused() -> None:
 def test_a_log_shows_what_was_asked_for_and_the_condition_that_held() -> None:
     noise = (training.mean_loss * 2).named("noise")
     rule = control.always().when(noise > 1).rescale(training.total_samples)
-    assert list(rule.saw) == ["total_samples", "noise", "size", "target"]
-    assert list(control.every(5).when(noise > 1).stop().saw) == ["step", "noise"]
+    assert list(rule.inputs) == ["total_samples", "noise", "size", "target"]
+    assert list(control.every(5).when(noise > 1).stop().inputs) == ["step", "noise"]
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_change_that_somebody_else_asked_for_is_charged_too() -> None:
 
 def test_a_shadow_is_not_held_by_the_budget() -> None:
     plan = compile_policies([compose(FLAPPING, shadow(FLAPPING))], budget=Budget(1, 100))
-    assert [(rule.standing, "rescales_left" in rule.saw) for rule in plan.rules] == [
+    assert [(rule.mode, "rescales_left" in rule.inputs) for rule in plan.rules] == [
         ("acting", True),
         ("shadow", False),
         ("held", True),  # it tells when the first one is held back
@@ -93,7 +93,7 @@ def test_of_several_rules_in_one_step_each_needs_a_change_of_its_own() -> None:
     replay = Replay(plan, size=2)
     outcome = replay.step([{"busy_seconds": 1}, {"busy_seconds": 4}], {**CALM, "step": 1})
     hook = plan.rules[2]
-    assert [rule.standing for rule in plan.rules] == ["acting", "acting", "acting", "held", "held"]
+    assert [rule.mode for rule in plan.rules] == ["acting", "acting", "acting", "held", "held"]
     assert outcome.fired.tolist() == [True, False, True, False, True]
     assert hook.budget == "rescales_left"
     outcome = replay.step([{"busy_seconds": 1}, {"busy_seconds": 1}], {**CALM, "step": 2})

@@ -1,4 +1,4 @@
-"""Explore: walk through cluster sizes, by what was measured at those visited before."""
+"""Hill climbing: from cluster size to cluster size, by the measurements at the sizes visited before."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from kungfu.errors import PolicyError
 from kungfu.ops import clip, is_finite, maximum, minimum, where
 from kungfu.signal import Signal, Source
 
-__all__ = ["next_size"]
+__all__ = ["hill_climb"]
 
 Advantage = Callable[[Signal], Signal]
 
 
-def next_size(advantage: Advantage, *, unit: int, min_peers: int, max_peers: int) -> Signal:
+def hill_climb(advantage: Advantage, *, unit: int, min_peers: int, max_peers: int) -> Signal:
     """The size to go to from the present one, so that in the end the last size stays that was worth its last peers.
 
     ``advantage(n)`` says what ``n + unit`` peers have over ``n``: worth it above 0, not worth it from 0 down, NaN where

@@ -35,7 +35,7 @@ def walked(
             return known
 
         def body(training: Any) -> Any:
-            wanted = control.next_size(advantage, unit=unit, min_peers=limits[0], max_peers=limits[1])
+            wanted = control.hill_climb(advantage, unit=unit, min_peers=limits[0], max_peers=limits[1])
             return control.always().rescale(wanted)
 
         agreed = {**CALM, "min_size": 1, "max_size": 99, "refused_size": refused}
@@ -89,4 +89,4 @@ def test_it_settles_at_the_last_size_of_its_grid_that_is_worth_it(last: int, sta
 @pytest.mark.parametrize(("unit", "least", "most"), [(0, 1, 4), (True, 1, 4), (1, 0, 4), (1, 5, 4)])
 def test_a_walk_that_leads_nowhere_is_refused(unit: int, least: int, most: int) -> None:
     with pytest.raises(PolicyError, match="takes a whole number of peers from 1 on"):
-        control.next_size(lambda peers: peers * 1.0, unit=unit, min_peers=least, max_peers=most)
+        control.hill_climb(lambda peers: peers * 1.0, unit=unit, min_peers=least, max_peers=most)

@@ -1,0 +1,194 @@
+"""Rate limits: how often a rule may fire (its cooldown), and how often a job may change its cluster (its budget).
+
+Both are ordinary dataflow, so that every interpreter of a plan limits alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from kungfu.errors import PolicyError
+from kungfu.ops import all_reduce, is_finite, maximum, minimum, where
+from kungfu.ops.clock import job_seconds
+from kungfu.signal import Signal, Source, fold
+
+__all__ = [
+    "NO_COOLDOWN",
+    "Budget",
+    "Cooldown",
+    "Credit",
+    "credit_of",
+    "last_wish",
+    "news_of_held",
+    "once_each",
+    "rescale_cost",
+    "with_cooldown",
+]
+
+_LONG_AGO = -(1 << 40)
+
+
+@dataclass(frozen=True)
+class Cooldown:
+    """At least so many steps, and at least so many seconds, between two firings of a rule; 0: none."""
+
+    steps: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.steps, int) and not isinstance(self.steps, bool)
+        if not whole or self.steps < 0 or not 0 <= self.seconds < math.inf:
+            raise PolicyError(
+                f".cooldown(steps={self.steps!r}, seconds={self.seconds!r}): takes a whole number of steps and a "
+                "finite number of seconds, both at least 0"
+            )
+
+
+NO_COOLDOWN = Cooldown()
+
+
+@dataclass(frozen=True, eq=False)
+class _Meter:
+    """Something that grows, how much of it has to pass, and where it stands before any firing."""
+
+    reading: Signal
+    period: float
+    start: float
+
+
+def with_cooldown(ready: Signal, *, gate: Signal, cooldown: Cooldown) -> Signal:
+    """In the steps of the gate, where `ready` holds and the cooldown since this signal last held is over."""
+    meters = _meters(cooldown)
+    if not meters:
+        return ready
+
+    def update(state: tuple[Signal, ...], on: Signal, *now: Signal) -> tuple[Signal, ...]:
+        fires = on & _rested(state[1:], now, meters=meters)
+        return fires, *(where(fires, new, old) for new, old in zip(now, state[1:], strict=True))
+
+    made = fold(update, (False, *(one.start for one in meters)), ready, *(one.reading for one in meters))
+    return gate & replace(made, gate=gate)
+
+
+def once_each(ready: Signal, *, target: Signal, gate: Signal, cooldown: Cooldown) -> Signal:
+    """As `with_cooldown`, and only for a target other than the one for which this signal last held."""
+    meters = _meters(cooldown)
+
+    def update(state: tuple[Signal, ...], on: Signal, value: Signal, *now: Signal) -> tuple[Signal, ...]:
+        fires = on & (value != state[1]) & _rested(state[2:], now, meters=meters)
+        return fires, *(where(fires, new, old) for new, old in zip((value, *now), state[1:], strict=True))
+
+    starts = (False, math.nan, *(one.start for one in meters))
+    usable = where(is_finite(target), target, 0.0)  # a fold skips a NaN, and would go on saying what it said last
+    made = fold(update, starts, ready & is_finite(target), usable, *(one.reading for one in meters))
+    return gate & replace(made, gate=gate)
+
+
+def last_wish(target: Signal, *, asked: Signal, gate: Signal, cooldown: Cooldown) -> Signal:
+    """The last finite target that was asked for, changed only when the cooldown since its last change is over."""
+    meters = _meters(cooldown)
+
+    def update(state: tuple[Signal, ...], value: Signal, on: Signal, *now: Signal) -> tuple[Signal, ...]:
+        changes = on & (value != state[0]) & _rested(state[1:], now, meters=meters)
+        return tuple(where(changes, new, old) for new, old in zip((value, *now), state, strict=True))
+
+    made = fold(update, (math.nan, *(one.start for one in meters)), target, asked, *(one.reading for one in meters))
+    return replace(made, gate=gate)
+
+
+def _meters(cooldown: Cooldown) -> tuple[_Meter, ...]:
+    steps = (_Meter(Source("step"), cooldown.steps, _LONG_AGO),) if cooldown.steps else ()
+    seconds = (_Meter(job_seconds(), float(cooldown.seconds), -math.inf),) if cooldown.seconds else ()
+    return (*steps, *seconds)
+
+
+def _rested(since: Iterable[Signal], now: Iterable[Signal], *, meters: tuple[_Meter, ...]) -> Signal | bool:
+    """Whether enough of everything that is measured has passed."""
+    passed = [there - then >= one.period for there, then, one in zip(now, since, meters, strict=True)]
+    return functools.reduce(operator.and_, passed) if passed else True
+
+
+# ---- the budget of a job --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Budget:
+    """At most `rescales` changes of the cluster at once, and one more for every ``per_steps / rescales`` steps.
+
+    A token bucket: it starts full with `rescales` tokens, gains them back evenly over `per_steps` steps, and every
+    change of the membership costs one, whoever asked for it. While less than one is left, no rule may rescale, evict
+    or replace, and what a hook asks for is passed over; of several rules in one step each needs a token of its own, in
+    the order of the policies. Over any run of n steps, policies thus change the cluster at most
+    ``rescales * (1 + n / per_steps)`` times. A rule that is held back is told of, once until a token is left again.
+    """
+
+    rescales: int
+    per_steps: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("rescales", self.rescales), ("per_steps", self.per_steps)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 20:
+                raise PolicyError(f"Budget({name}={value!r}): takes a whole number from 1 to {(1 << 20) - 1}")
+
+
+@dataclass(frozen=True, eq=False)
+class Credit:
+    """What a budget still has: `parts` (int64, agreed), of which a change costs `price`."""
+
+    parts: Signal
+    price: int
+
+    def allows(self, taken: Signal) -> Signal:
+        """Whether a change is left where `taken` (int64) others come before it."""
+        return self.parts >= (taken + 1) * self.price
+
+    def left(self, taken: Signal) -> Signal:
+        """How many changes are left then: float32."""
+        return (self.parts / self.price - taken).named("rescales_left")
+
+    def whole_left(self, taken: Signal) -> Signal:
+        """How many whole ones: int64."""
+        return (self.parts // self.price - taken).named("rescales_left")
+
+
+def credit_of(budget: Budget) -> Credit:
+    """What a budget still has in a step. Cost: two int64 of state, no message."""
+    full, price, gain = budget.rescales * budget.per_steps, budget.per_steps, budget.rescales
+
+    def update(state: tuple[Signal, ...], view: Signal) -> tuple[Signal, ...]:
+        credit, before = state
+        changed = (before >= 0) & (view > before)  # a job that is resumed begins with the first view again
+        # In whole numbers: what a float lost in the last bit could be the rescale that makes peers disagree.
+        return minimum(maximum(where(changed, credit - price, credit), 0) + gain, full), view
+
+    return Credit(fold(update, (full, -1), Source("view"), output=lambda state: state[0]), price)
+
+
+def news_of_held(blocked: Signal, *, allowed: Signal, gate: Signal) -> Signal:
+    """In the steps of the gate: where `blocked` holds for the first time since `allowed` last held.
+
+    Cost: two truth values of state.
+    """
+
+    def update(state: tuple[Signal, ...], now: Signal, free: Signal) -> tuple[Signal, ...]:
+        return now & ~state[1], (state[1] | now) & ~free
+
+    return gate & replace(fold(update, (False, False), blocked, allowed, output=lambda state: state[0]), gate=gate)
+
+
+def rescale_cost(*, at_first_s: float) -> Signal:
+    """Seconds for which the last rescale stopped a peer, as the mean over those that went through it.
+
+    Before the first rescale, `at_first_s`. Gives: float32 scalar, seconds, agreed. Cost: two floats on the gradient
+    all-reduce, no message.
+    """
+    if not 0 <= at_first_s < math.inf:
+        raise PolicyError(f".payback(at_first_s={at_first_s!r}): takes a finite number of seconds, at least 0")
+    own = Source("rescale_seconds")
+    total = all_reduce(where(is_finite(own), own, 0.0), "sum")
+    peers = all_reduce(where(is_finite(own), 1.0, 0.0), "sum")
+    return where(peers > 0, total / peers, at_first_s)
