@@ -1,4 +1,4 @@
-"""The hosts of a job: who they are, where their agents listen, and which of them this machine is."""
+"""The hosts of a job: their names and slots, where their agents listen, and which of them this machine is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 class Host:
     """A machine with room for ``slots`` peers, whose agent listens on ``port``; 0 is any free one.
 
-    ``name`` is what the others reach it by: an IPv4 address, or a name that all hosts resolve to it.
+    ``name`` is an IPv4 address, or a name that all hosts resolve to this machine.
     """
 
     name: str
@@ -41,9 +41,14 @@ class Host:
 
 
 def parse_hosts(text: str, *, port: int) -> tuple[Host, ...]:
-    """The hosts that are written in ``text``, in their order; all agents listen on ``port`` (1 to 65535).
+    """The hosts of a list, in their order.
 
-    Raises ``UsageError`` for what is no list of ``HOST:SLOTS``, for a host that is named twice, and for IPv6 addresses.
+    Args:
+        text: The list, as ``HOST:SLOTS,...``.
+        port: Where all agents listen, 1 to 65535.
+
+    Raises:
+        UsageError: The text is no such list, names a host twice, or has an IPv6 address.
 
     >>> parse_hosts("10.0.0.1:2, node-b:4", port=28100)
     (Host(name='10.0.0.1', slots=2, port=28100), Host(name='node-b', slots=4, port=28100))
@@ -76,7 +81,7 @@ def _host(words: str, port: int) -> Host:
 
 
 def addresses_of(name: str) -> frozenset[str]:
-    """The IPv4 addresses that this machine resolves ``name`` to; none where it knows no such name.
+    """The IPv4 addresses that this machine resolves ``name`` to; none if it does not know the name.
 
     >>> sorted(addresses_of("127.0.0.2"))
     ['127.0.0.2']
@@ -89,7 +94,7 @@ def addresses_of(name: str) -> frozenset[str]:
 
 
 def local_addresses() -> frozenset[str]:
-    """The IPv4 addresses of this machine: those of its network interfaces, and what its own name stands for."""
+    """The IPv4 addresses of this machine: those of its network interfaces, and those that its name resolves to."""
     interfaces = psutil.net_if_addrs().values()
     listed = {entry.address for entries in interfaces for entry in entries if entry.family == socket.AF_INET}
     return frozenset(listed) | addresses_of(socket.gethostname())
@@ -102,9 +107,16 @@ def own_place(
     local_addresses: Collection[str],
     resolve: Callable[[str], Collection[str]] = addresses_of,
 ) -> int:
-    """Which of ``hosts`` this machine is: the one that is ``named``, else the one whose name is an address of ours.
+    """The number of this machine among ``hosts``.
 
-    Loopback addresses are those of every machine. Raises ``UsageError`` where it is none of them, or several.
+    Args:
+        hosts: Those of the job.
+        named: The user's choice, by name; ``None`` to look for the host whose name resolves to a local address.
+        local_addresses: Those of this machine; every machine has the loopback addresses too.
+        resolve: Gives the addresses of a name.
+
+    Raises:
+        UsageError: This machine is none of the hosts, or several of them.
 
     >>> own_place(parse_hosts("10.0.0.1:2,10.0.0.2:2", port=28100), None, local_addresses={"10.0.0.2"})
     1
@@ -129,7 +141,7 @@ def own_place(
 
 
 def on_one_machine(hosts: Sequence[Host], *, resolve: Callable[[str], Collection[str]] = addresses_of) -> bool:
-    """Whether all hosts are this machine under loopback addresses, as one tries several hosts out on one machine.
+    """Whether all hosts are loopback addresses of this machine, as in a trial of several hosts on one machine.
 
     >>> on_one_machine(parse_hosts("127.0.0.1:1,127.0.0.2:1", port=28100))
     True

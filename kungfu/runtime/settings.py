@@ -1,4 +1,4 @@
-"""What the launcher tells a peer, and the one place where it is read."""
+"""The settings that the launcher gives to a peer, and the one place where they are read."""
 
 from __future__ import annotations
 
@@ -35,10 +35,13 @@ class Limits:
 class Deadlines:
     """How long the job waits, in seconds.
 
-    ``ready_s`` for a peer to get ready, ``wait_s`` for one during training. For one that is alive and only late a step
-    waits up to ``longest_wait_s`` where the steps that were seen make that plausible, see ``plausible_wait_s``; for
-    one whose process shows no life, ``heartbeat_s``. A process has ``grace_s`` to end once its program has ended by
-    itself while the others train.
+    Args:
+        ready_s: For a peer to get ready.
+        wait_s: For a peer during training.
+        longest_wait_s: In a step, for a peer that is alive and only late, at most: as far as the steps that were seen
+            make it plausible, see ``plausible_wait_s``.
+        heartbeat_s: For a process that shows no sign of life.
+        grace_s: For the exit of a process whose program has ended while the others train.
     """
 
     ready_s: float = 300.0
@@ -50,9 +53,13 @@ class Deadlines:
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """Checkpoints: the ``folder`` for those that name none, of which the newest ``keep`` stay; what to ``resume``.
+    """Where checkpoints go, and from which one to resume.
 
-    ``founders`` is how many peers begin the job; 0 for a peer that joins later, and takes its state from the others.
+    Args:
+        folder: For checkpoints that name none.
+        keep: How many of the newest stay in it.
+        resume: The checkpoint, or the folder of some, to resume from; empty for none.
+        founders: How many peers begin the job; 0 for a peer that joins later and takes the state of the others.
     """
 
     folder: str = "checkpoints"
@@ -63,9 +70,20 @@ class CheckpointSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """One peer's place in a job. ``secret`` is hexadecimal, made anew for every job; ``recording`` is of the trace.
+    """The settings of one peer.
 
-    What a peer tells of its steps it sends every ``report_s`` seconds.
+    Args:
+        job: The job's name.
+        peer: The peer's id.
+        agent: Where the agent of its host listens.
+        secret: Hexadecimal, drawn for every job.
+        attachment: The all-reduce.
+        limits: Of the job's size.
+        deadlines: Of every wait.
+        policy: The one named on the command line, if any.
+        recording: What goes into the trace.
+        checkpoints: Where they go, and from which one to resume.
+        report_s: How often the peer reports its steps, in seconds.
     """
 
     job: str
@@ -93,7 +111,7 @@ class Settings:
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings | None:
     """The settings that ``kungfu-run`` left in the environment; ``None`` for a program that runs alone.
 
-    Raises ``UsageError`` where the variable is there but was not written by this version of kungfu.
+    Raises ``UsageError`` for a variable that was not written by this version of kungfu.
     """
     text = (os.environ if environment is None else environment).get(ENVIRONMENT_KEY)
     if text is None:

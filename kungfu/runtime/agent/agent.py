@@ -29,9 +29,8 @@ from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending, JobSpec, SignalReceived, name_of
 from kungfu.runtime.agent.follower import Follower
 from kungfu.runtime.agent.leader import Leader, QueueFlush
-from kungfu.runtime.agent.record.console import Console
 from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.agent.record.recorder import HostRecorder
+from kungfu.runtime.agent.record.recorder import Console, HostRecorder
 from kungfu.runtime.agent.service import AgentService
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core import cluster as decided

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: what each says of itself, and a folder in which one replaces the other without a gap."""
+"""Checkpoints on disk: the manifest of each, and a folder in which one replaces the other without a gap."""
 
 from kungfu.runtime.checkpoints.folder import CheckpointFolder, find, has_step, published
 from kungfu.runtime.checkpoints.manifest import (

@@ -1,8 +1,8 @@
-"""A folder of checkpoints: each is written beside, made durable, and only then given its name.
+"""A folder of checkpoints: each is written under another name, made durable, and only then given its own.
 
-``DIR/step-00000120/`` is whole as soon as it has that name, and ``DIR/latest`` names the newest one. Whatever happens
-while another is written (a kill, a full disk), both stay as they are. What a killed writer left behind is removed by
-the next one, so a writer that was only late finds nothing to give a name to.
+``DIR/step-00000120/`` is whole as soon as it has that name, and ``DIR/latest`` names the newest one. A kill or
+a full disk while another one is written leaves both as they are. The next writer removes the files of a killed one, so
+a writer that was only late finds nothing to publish.
 """
 
 from __future__ import annotations
@@ -24,15 +24,20 @@ _WRITING = ".writing-"
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """Where checkpoints go; the newest ``keep`` of them stay."""
+    """A folder of checkpoints, of which the newest ``keep`` stay."""
 
     path: Path
     keep: int = 3
 
     def publish(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Lets ``write`` fill an empty folder, and makes it the newest checkpoint; gives its path.
+        """Publishes a new checkpoint and returns its path.
 
-        Raises ``OSError`` if the disk does not take it; the checkpoints that are there stay as they are.
+        Args:
+            step: How many steps it is of.
+            write: Fills an empty folder.
+
+        Raises:
+            OSError: The disk failed or is full. The checkpoints that are there stay as they are.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         self._sweep()
@@ -58,7 +63,7 @@ class CheckpointFolder:
             shutil.rmtree(left, ignore_errors=True)
 
     def _free_name(self, step: int) -> Path:
-        """A run that was resumed may pass a step again, of which there is a checkpoint already."""
+        """A name for a checkpoint of ``step``: a resumed run may pass a step again of which there is one."""
         name, nth = _name(step), 1
         while (made := self.path / (name if nth == 1 else f"{name}.{nth}")).exists():
             nth += 1
@@ -83,15 +88,16 @@ def published(folder: Path) -> list[Path]:
 
 
 def has_step(folder: Path, step: int) -> bool:
-    """Whether a whole checkpoint of a folder is of so many steps."""
+    """Whether a folder has a whole checkpoint of so many steps."""
     return any(_is_whole(path.parent) for path in folder.glob(f"{_name(step)}*/{MANIFEST}"))
 
 
 def find(path: Path) -> Path | None:
-    """The checkpoint that ``path`` is, or the newest one of the folder that it is; ``None`` where there is none.
+    """The checkpoint at ``path``, or the newest one in a folder of checkpoints; ``None`` if there is none.
 
-    Raises ``UsageError`` for one that is damaged: training is never taken back to an older one silently, so the
-    message names the newest one that is whole.
+    Raises:
+        UsageError: The checkpoint is damaged. Training never goes back to an older one silently, so the message names
+            the newest one that is whole.
     """
     path = path.absolute()
     newest = path if (path / MANIFEST).exists() else _named_latest(path)

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself, beside TensorFlow's own files: enough to refuse one that does not fit."""
+"""The manifest of a checkpoint, beside TensorFlow's own files: enough to refuse one that does not fit."""
 
 from __future__ import annotations
 
@@ -33,9 +33,16 @@ class VariableEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Where training stood: ``step`` done by ``size`` peers under ``terms``; ``job`` and ``view`` are the writer's.
+    """Where training stood when the checkpoint was written.
 
-    ``batch`` is what training began with, in samples; ``data`` tells what was walked, ``files`` the bytes of each.
+    Args:
+        step: Steps done.
+        size: Peers.
+        batch: The global batch size that training began with, in samples.
+        terms: Those in force.
+        variables: All that the checkpoint holds.
+        data: The position in the data.
+        files: The size of each file beside the manifest, in bytes.
     """
 
     step: int
@@ -57,7 +64,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the checkpoint in the folder ``path``.
 
-    Raises ``UsageError`` where there is none, where it is damaged, and where a file beside it is not as it was written.
+    Raises ``UsageError`` if there is none, if it is damaged, or if a file beside it does not have its size.
     """
     try:
         fields = json.loads((path / MANIFEST).read_text())
@@ -86,7 +93,7 @@ def _parsed(fields: dict[str, Any]) -> Manifest:
 
 
 def mismatches(written: Sequence[VariableEntry], here: Sequence[VariableEntry]) -> Iterator[str]:
-    """What of a checkpoint does not fit the program, one sentence each; names may differ in what Keras counts.
+    """The differences between a checkpoint and the program, a sentence each; Keras' numbers in names do not count.
 
     >>> written = [VariableEntry("model/dense_4/bias", (3,), "float32")]
     >>> list(mismatches(written, [VariableEntry("model/dense/bias", (2,), "float32")]))
@@ -103,7 +110,7 @@ def mismatches(written: Sequence[VariableEntry], here: Sequence[VariableEntry]) 
 
 
 def stable_names(names: Iterable[str]) -> list[str]:
-    """Names that the same program gives in any process: without Keras' numbers, those then alike by their order.
+    """Names that are the same in every process of a program: without Keras' numbers, equal ones told apart by order.
 
     >>> stable_names(["model/dense_7/bias", "model/dense_8/bias"])
     ['model/dense/bias', 'model/dense/bias:1']

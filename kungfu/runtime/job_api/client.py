@@ -1,4 +1,4 @@
-"""The other end of a job's service: for the commands, and for a scheduler that speaks Python."""
+"""The client of a job's service, for the commands and for schedulers in Python."""
 
 from __future__ import annotations
 
@@ -30,25 +30,28 @@ class JobOver(UsageError):  # noqa: N818 - an end, not a mistake
 
 
 class JobClient:
-    """Asks one job; every call is answered within `DEADLINE_S` seconds, or raises.
+    """Calls one job; every call is answered within `DEADLINE_S` seconds, or raises.
 
-    ``JobOver`` for a job that has ended, ``UsageError`` for a secret or a request that it does not take,
-    ``PeerFailure`` and ``DeadlineExceeded`` where its agent is gone or does not answer.
+    Raises:
+        JobOver: The job has ended.
+        UsageError: The job refuses the secret or the request.
+        PeerFailure: The job's agent is gone.
+        DeadlineExceeded: The job's agent does not answer.
     """
 
     def __init__(self, folder: Path, channel: Any) -> None:
         self._folder, self._stub = folder, JobServiceStub(channel)
 
     def status(self) -> JobStatus:
-        """How the job is."""
+        """The status of the job."""
         return to_status(self._call(self._stub.Status, pb.Inquiry()))
 
     def ask(self, request: JobRequest) -> RequestProgress:
-        """Hands a request in; gives the first answer to a request of this id."""
+        """Submits a request; returns the first answer to a request of this id."""
         return to_progress(self._call(self._stub.Ask, from_request(request)))
 
     def look(self, name: str) -> RequestProgress:
-        """How far the request of this id is."""
+        """The progress of the request of this id."""
         return to_progress(self._call(self._stub.Look, pb.RequestId(id=name)))
 
     def _call(self, method: Any, message: Any) -> Any:
@@ -60,7 +63,7 @@ class JobClient:
 
 @contextmanager
 def connected(folder: Path) -> Iterator[JobClient]:
-    """A line to the job whose record is in ``folder``."""
+    """A client of the job whose record is in ``folder``."""
     content = read_job_file(folder)
     _check_running(folder, content)
     with rpc.connect(content.agent, secret=content.secret) as channel:
@@ -75,7 +78,7 @@ def _check_running(folder: Path, content: JobFile) -> None:
 
 
 def _explained(error: Any, folder: Path) -> KungfuError:
-    """Our error for a call that failed: what the job's file says now comes first, it may have ended meanwhile."""
+    """The error for a call that failed; the job may have ended meanwhile, which its file says."""
     content = read_job_file(folder)
     match error.code().name:
         case "UNAUTHENTICATED":

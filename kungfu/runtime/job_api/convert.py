@@ -1,4 +1,4 @@
-"""Requests, answers and statuses to messages, and back."""
+"""Converts requests, answers and statuses to messages, and back."""
 
 from __future__ import annotations
 

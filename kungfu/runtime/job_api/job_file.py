@@ -34,8 +34,8 @@ _START_TICKS = 18  # of the fields after the state in /proc/PID/stat, see proc(5
 class JobFile:
     """A job's name, the address of its agent, the secret, kungfu-run's process, and the times in seconds since 1970.
 
-    ``ended`` and ``code`` are ``None`` while the job runs. ``process`` is what ``identify_process`` says of the
-    process: its number may be another one's when it has ended.
+    ``ended`` and ``code`` are ``None`` while the job runs. ``process`` is what ``identify_process`` gives for it,
+    for its id may be another process's once it has ended.
     """
 
     job: str
@@ -49,7 +49,7 @@ class JobFile:
 
 
 def write_job_file(folder: Path, content: JobFile) -> None:
-    """Puts the file in its place in one move: who reads it reads a whole one. Raises ``OSError`` where it cannot be."""
+    """Writes the file in one move, so that readers see a whole one. Raises ``OSError`` if it cannot be written."""
     handle, name = tempfile.mkstemp(prefix=".job-", dir=folder)  # made with mode 0600
     try:
         with os.fdopen(handle, "w") as file:
@@ -62,7 +62,7 @@ def write_job_file(folder: Path, content: JobFile) -> None:
 
 
 def read_job_file(folder: Path) -> JobFile:
-    """The file of a job. Raises ``UsageError`` where there is none, or where it says something else."""
+    """The file of a job. Raises ``UsageError`` if there is none, or it cannot be read."""
     path = folder / NAME
     try:
         fields = json.loads(path.read_text())
@@ -77,7 +77,7 @@ def read_job_file(folder: Path) -> JobFile:
 
 
 def newest_folder(runs: Path) -> Path:
-    """The folder of the job that began last, of those in ``runs``. Raises ``UsageError`` where there is none."""
+    """The folder in ``runs`` of the job that began last. Raises ``UsageError`` if there is none."""
     folders = [path.parent for path in runs.glob(f"*/{NAME}")]
     if not folders:
         raise UsageError(f"no job was found in {runs}/: give the folder of one (kungfu-run's --logdir)")
@@ -85,7 +85,7 @@ def newest_folder(runs: Path) -> Path:
 
 
 def _began(folder: Path) -> tuple[bool, float]:
-    """Those that can be read and still run come before all others."""
+    """A key that orders jobs by their start, those that still run last."""
     try:
         content = read_job_file(folder)
     except UsageError:
@@ -102,8 +102,11 @@ def is_running(content: JobFile) -> bool:
 
 
 def identify_process(pid: int) -> str:
-    """What no other process of this machine ever has: the boot, and the ticks since then at which the process began.
-    Times of day would not do, for people set clocks. Empty if there is no such process, or it has ended."""
+    """An identity that no other process of this machine ever has; empty if the process does not exist or has ended.
+
+    It is the id of the boot and the clock ticks from then to the start of the process. The time of day would not do,
+    for clocks are set.
+    """
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if state in "ZX" else f"{_BOOT.read_text().strip()} {fields[_START_TICKS]}"
@@ -112,6 +115,6 @@ def identify_process(pid: int) -> str:
 
 
 def end_job_file(folder: Path, *, code: int, now: float) -> None:
-    """Marks the job as over, and forgets its secret; where the folder was taken away there is nothing to mark."""
+    """Marks the job as over and removes its secret; does nothing if the folder is gone."""
     with suppress(UsageError, OSError):
         write_job_file(folder, replace(read_job_file(folder), secret="", ended=now, code=code))

@@ -1,4 +1,4 @@
-"""What happened lately in a job: the figures of its newest steps, and its last troubles."""
+"""The metrics of a job's newest steps, and its last troubles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Fields = Mapping[str, Any]
 
 
 class RecentMetrics:
-    """Remembers the newest lines of the job's journal; one thread at a time calls it."""
+    """Remembers the newest steps and troubles of a job; one thread at a time may call it."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -41,7 +41,7 @@ class RecentMetrics:
         self._dismissed: set[int] = set()
 
     def add_step(self, fields: Fields) -> TimedStep | None:
-        """A step was measured; gives its share of a profile, ``None`` where its seconds are not known."""
+        """Adds a measured step; returns its share of a profile, ``None`` if its seconds are not known."""
         if self._steps and self._steps[-1].get("size") != fields.get("size"):
             self._steps.clear()
         self._steps.append(fields)
@@ -49,9 +49,9 @@ class RecentMetrics:
         return None if seconds is None else TimedStep(fields["size"], fields["batch"], seconds)
 
     def add_event(self, event: LoggedEvent) -> None:
-        """Something was decided or done; what went wrong is remembered."""
+        """Adds an event, if it is a trouble."""
         if isinstance(event, DismissedEvent):
-            self._dismissed.add(event.peer)  # that it is killed then is no trouble
+            self._dismissed.add(event.peer)  # its exit is no trouble
         peer = event.peer if isinstance(event, PeerEndedEvent | FailedEvent) else None
         if (text := _trouble(event)) and peer not in self._dismissed:
             self._troubles.append(Trouble(self._clock(), text))
@@ -62,7 +62,7 @@ class RecentMetrics:
         return tuple(self._troubles)
 
     def newest(self) -> JobMetrics:
-        """Of the newest steps of one size: throughput as all their samples over all their seconds."""
+        """The metrics of the newest steps of one size; throughput is all their samples over all their seconds."""
         if not self._steps:
             return JobMetrics()
         newest = self._steps[-1]
@@ -78,7 +78,7 @@ class RecentMetrics:
 
 
 def _seconds(fields: Fields) -> float | None:
-    """The seconds that a step took, where its throughput was measured."""
+    """The seconds of a step, if its throughput was measured."""
     speed = as_float(fields.get("samples_per_s"))
     return fields["batch"] / speed if speed is not None and 0 < speed < math.inf else None
 

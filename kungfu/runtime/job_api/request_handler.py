@@ -1,4 +1,4 @@
-"""The desk of an agent: takes requests in, keeps their ledger, tells of the job. Only the agent's thread calls it."""
+"""Handles what people and schedulers ask of a job: requests, which it logs and carries out, and queries."""
 
 from __future__ import annotations
 
@@ -42,16 +42,22 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ReportedRecords:
-    """The leader's events, and the fields of its steps."""
+    """Events that rank 0 has reported, and the fields of its steps."""
 
     events: tuple[AnyEvent, ...] = ()
     metrics: tuple[Fields, ...] = ()
 
 
 class RequestHandler:
-    """Steers one job. ``tell`` writes events into the journal; ``process_of`` gives a peer's process id.
+    """Handles requests and queries of one job; only the agent's main thread may call it.
 
-    ``hosts`` are those of the job, in the order of their numbers; without any the peers run on the agent's.
+    Args:
+        settings: The job's.
+        scaling: Whether requests may change its peers.
+        tell: Records events that a person sees.
+        process_of: Gives the process id of a peer.
+        hosts: Those of the job, in the order of their numbers; without any the peers run on the agent's host.
+        ledger: The requests so far, after an election.
     """
 
     def __init__(
@@ -73,7 +79,7 @@ class RequestHandler:
         self._over = self._unreached = ""
 
     def handle(self, event: Any, cluster: Cluster, now: float) -> list[ExternalRequest]:
-        """What the leader is to be told after ``event``, which ``cluster`` knows of already."""
+        """Handles an event that ``cluster`` includes already; returns what rank 0 is to hold barriers for."""
         self._since(cluster, now)
         demands: list[ExternalRequest] = []
         if isinstance(event, Query):
@@ -88,24 +94,24 @@ class RequestHandler:
 
     @property
     def ledger(self) -> RequestLog:
-        """What was asked and what came of it."""
+        """All requests and what came of them."""
         return self._ledger
 
     def on_record(self, event: LoggedEvent) -> None:
-        """Something stands in the journal now."""
+        """Takes an event that was recorded."""
         self._recent.add_event(event)
         if isinstance(event, MissingEvent):
             self._unreached = event.reason
 
     def _remember(self, reported: ReportedRecords, cluster: Cluster) -> None:
-        """Steps beside which somebody got ready, on the same host, are no measure of a size."""
+        """Remembers reported steps and events. Steps while a joiner starts on a host do not measure a size."""
         steps = [self._recent.add_step(line) for line in reported.metrics]
         self._measured = () if cluster.starting else tuple(one for one in steps if one is not None)
         for event in reported.events:
             self._recent.add_event(event)
 
     def _news(self, event: Any) -> Iterator[requests.Event]:
-        """What an event says of the request that is under way."""
+        """What an event means for the request that is under way."""
         entry = current(self._ledger)
         demand = entry.demand if entry else None
         match event:
@@ -137,7 +143,7 @@ class RequestHandler:
         return demands
 
     def _answered(self, request: JobRequest, now: float) -> tuple[LoggedRequest, Answer]:
-        """The entry of a request that was just asked, and its answer; one whose id was given before has none."""
+        """The entry of a request that was just submitted, and its answer; a request with a used id is refused."""
         if (why := refusal_of_id(self._ledger, request)) is not None:
             refused = Answer("refused", why)
             return LoggedRequest(request, refused, refused, now, now), refused
@@ -148,7 +154,7 @@ class RequestHandler:
     def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[ExternalRequest]:
         before = self._ledger
         if current(before) is None and not isinstance(event, requests.RequestSubmitted):
-            return []  # it means nothing to anybody, and to describe the situation takes a while
+            return []  # no request is under way, and to describe the situation takes a while
         self._ledger, demands = requests.step(before, event, self._situation(cluster), now)
         changed = self._ledger is not before
         for name, entry in self._ledger.entries.items() if changed else ():
@@ -171,11 +177,11 @@ class RequestHandler:
         )
 
     def _names(self, cluster: Cluster) -> dict[str, int]:
-        """The hosts that take peers; the only one goes by more names than its own."""
+        """The numbers of the hosts that take peers, by name; a single host has more names than one."""
         own = {"localhost": 0, socket.gethostname(): 0} if len(self._hosts) == 1 else {}
         return own | {self._hosts[number]: number for number in cluster.hosts.slots}
 
-    # ---- telling of the job ----------------------------------------------------------------------------------------
+    # ---- queries -----------------------------------------------------------------------------------------------------
 
     def _status(self, cluster: Cluster, now: float) -> JobStatus:
         under_way = current(self._ledger)
@@ -206,7 +212,7 @@ class RequestHandler:
         )
 
     def _since(self, cluster: Cluster, now: float) -> None:
-        """Remembers since when each peer is as it is."""
+        """Remembers since when each peer has been in its state."""
         if cluster is self._looked_at:
             return
         self._looked_at = cluster
@@ -219,7 +225,7 @@ class RequestHandler:
 
 
 def _speaks_of(event: CheckpointEvent, demand: ExternalRequest) -> bool:
-    """Whether a checkpoint of the leader's is the outcome of a demand."""
+    """Whether a checkpoint of rank 0 is the outcome of a demand."""
     return demand.kind == "checkpoint" and event.rule == demand.why
 
 
@@ -228,7 +234,7 @@ def _heard(event: CheckpointEvent, demand: ExternalRequest) -> requests.LeaderRe
 
 
 def _told(entry: LoggedRequest, now: float) -> RequestEvent:
-    """An event of the journal."""
+    """The event that records how far a request is."""
     answer = entry.newest
     words = request_progress(entry, answer=answer, now=now)
     return RequestEvent(

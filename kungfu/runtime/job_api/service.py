@@ -1,4 +1,4 @@
-"""The gRPC face of a job for those who steer it: calls become events of the agent's queue, which answers them."""
+"""The gRPC service for people and schedulers: each call becomes a query in the agent's queue and waits."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from kungfu.runtime.job_api.convert import from_progress, from_status, to_reques
 
 __all__ = ["JobService", "ProgressQuery", "Query", "StatusQuery"]
 
-# The agent answers between two events, none of which takes long; only one that is ending its job does not.
+# The agent answers between two events, none of which takes long; an agent that ends its job does not answer.
 _ANSWER_S = 4.0
 
 
 @dataclass(frozen=True)
 class StatusQuery:
-    """How is the job?"""
+    """Asks for the status of the job."""
 
 
 @dataclass(frozen=True)
 class ProgressQuery:
-    """How far is the request of this id?"""
+    """Asks for the progress of the request of this id."""
 
     id: str
 
 
 @dataclass(frozen=True)
 class Query:
-    """What somebody wants to know, or a request to take in; ``reply`` takes the answer, ``None`` if there is none."""
+    """A query or a new request; ``reply`` takes the answer, ``None`` if there is none."""
 
     subject: StatusQuery | ProgressQuery | JobRequest
     reply: Future[Any] = field(default_factory=Future)
 
 
 class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without types
-    """What a scheduler or a person may ask; ``put`` takes the questions."""
+    """Answers schedulers and people; ``put`` takes the queries for the agent's main thread."""
 
     def __init__(self, put: Callable[[Query], None]) -> None:
         self._put = put

@@ -1,4 +1,4 @@
-"""What a job tells of itself: values, and how they follow from what its agent knows."""
+"""The status of a job: its values, and how they follow from the cluster and the request log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PeerState = Literal["starting", "ready", "training", "leaving"]
 
 @dataclass(frozen=True)
 class MembershipStatus:
-    """The view in force (version 0 before the first), the size that the job is on its way to, and its limits."""
+    """The view in force (version 0 before the first), the size that the job moves to, and its limits, in peers."""
 
     version: int
     size: int
@@ -39,7 +39,7 @@ class MembershipStatus:
 
 @dataclass(frozen=True)
 class PeerStatus:
-    """A process of the job; ``rank`` is ``None`` for one that is in no view, ``for_s`` is how long it is as it is."""
+    """A process of the job; ``rank`` is ``None`` outside the view, ``for_s`` is how long it has been in its state."""
 
     id: int
     rank: int | None
@@ -51,7 +51,7 @@ class PeerStatus:
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """Of the newest steps of the view: ``None`` for what is not known. The batch is the job's, in samples."""
+    """Metrics of the newest steps of the view, ``None`` where not known. The batch is the whole job's, in samples."""
 
     step: int | None = None
     epoch: int | None = None
@@ -70,7 +70,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class RequestProgress:
-    """How far a request is, ``seconds`` after it was asked; ``points`` are those of a profile."""
+    """The progress of a request ``seconds`` after it was submitted; ``points`` are those of a profile."""
 
     id: str
     words: str
@@ -95,7 +95,7 @@ class JobStatus:
 
 
 def membership_status(cluster: Cluster, limits: Limits, *, under_way: LoggedRequest | None) -> MembershipStatus:
-    """Where the job stands and where it is going: a request under way says so, else those who are getting ready."""
+    """The membership and its target: that of the request under way, else the view and the peers that are starting."""
     version, size = (cluster.view.version, cluster.view.size) if cluster.view else (0, 0)
     target = size + len(cluster.starting)
     demand = under_way.demand if under_way else None
@@ -108,7 +108,7 @@ def membership_status(cluster: Cluster, limits: Limits, *, under_way: LoggedRequ
 
 
 def peer_states(cluster: Cluster) -> dict[int, PeerState]:
-    """The state of each process that runs, by id: one whose training is over is leaving, too."""
+    """The state of each running process, by id; one whose training is over is leaving too."""
     members = set(cluster.view.ids) - cluster.processes.finished if cluster.view else set()
     return {peer: _state(cluster, peer, member=peer in members) for peer in sorted(cluster.alive)}
 
@@ -121,7 +121,7 @@ def _state(cluster: Cluster, peer: int, *, member: bool) -> PeerState:
 
 
 def request_progress(entry: LoggedRequest, *, answer: Answer, now: float) -> RequestProgress:
-    """An answer to a request, as the one who asked hears it."""
+    """The progress of a request, from one of its answers."""
     return RequestProgress(
         entry.request.id,
         in_words(entry.request.action),

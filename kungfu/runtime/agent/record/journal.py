@@ -1,10 +1,10 @@
-"""The job's folder: what was decided, what was measured, what the peers printed.
+"""The files in the job's folder: decisions, metrics, the peers' output.
 
-``events.jsonl`` one object for every decision and change; ``metrics.jsonl`` one for every step (rank 0's);
-``peers/peer-N.log`` the whole output of a peer; ``trace.jsonl`` what each step offered to the policies, on every peer.
+``events.jsonl`` has one object per decision and change; ``metrics.jsonl`` one per step (rank 0's); ``peers/peer-N.log``
+the whole output of a peer; ``trace.jsonl`` what each step offered to the policies, on every peer.
 
-Nothing that happens to these files ends the job. What could not be written is told once on the screen, and stands in
-the record as an event ``gap`` as soon as it can be written again.
+No failure of these files ends the job. Lines that could not be written are reported once on the screen, and recorded as
+an event ``gap`` as soon as the record can be written again.
 """
 
 from __future__ import annotations
@@ -32,29 +32,37 @@ TRACE_LIMIT_BYTES = 256 << 20
 _TELL_EVERY_S = 60.0
 
 
-def _to_nobody(event: LoggedEvent) -> None:
-    """There is no screen yet."""
+def _no_console(event: LoggedEvent) -> None:
+    """Takes events while there is no console yet."""
 
 
 class Journal:
-    """Appends to the files of one job; every line is written at once, so that a killed job leaves a whole story.
+    """Appends to the files of one job. Every line is written at once, so that a killed job leaves a whole record.
 
-    The trace ends, with a line that says so, before it grows beyond ``trace_limit_bytes``; at 0 there is none.
-    ``tell`` hears, as an event, that lines are being lost, and what was lost once they are not any more.
+    Args:
+        folder: The job's.
+        trace_limit_bytes: The trace ends, with a line that says so, before it grows beyond; at 0 there is none.
+        clock: Seconds since 1970.
+
+    Attributes:
+        tell: Takes an event when lines are being lost, and one when they are not any more.
+
+    Raises:
+        UsageError: The folder holds a record already, or cannot be written.
     """
 
     def __init__(
         self, folder: Path, *, trace_limit_bytes: int = TRACE_LIMIT_BYTES, clock: Callable[[], float] = time.time
     ) -> None:
         self.folder, self._clock = folder, clock
-        self.tell: Callable[[LoggedEvent], None] = _to_nobody
-        self._lock = threading.RLock()  # a line may end a gap, and that is one more line
+        self.tell: Callable[[LoggedEvent], None] = _no_console
+        self._lock = threading.RLock()  # a line may end a gap, which is recorded by another line
         self._trace_left = self._trace_limit = trace_limit_bytes
         self._failing: dict[Path, LogFile] = {}
-        self._untold: dict[str, LogGap] = {}  # gaps that are over and not in the record yet, by file
+        self._unrecorded: dict[str, LogGap] = {}  # gaps that are over but not recorded yet, by file
         self._unwritten: dict[str, Callable[[], None]] = {}
         self._told_at: float | None = None
-        self._told = False  # that lines are being lost, and not yet that they are not any more
+        self._told = False  # of lines that are lost, and not yet that they no longer are
         if (folder / "events.jsonl").exists():
             raise UsageError(f"--logdir {folder} holds the record of a run already; delete it or give another folder")
         names = (*STREAMS, "trace") if trace_limit_bytes else STREAMS
@@ -67,15 +75,15 @@ class Journal:
             raise UsageError(f"--logdir {folder}: {error.strerror}; give a folder that can be written") from error
 
     def log_of(self, peer: int) -> Path:
-        """Where the output of a peer goes."""
+        """The file for the output of a peer."""
         return self.folder / "peers" / f"peer-{peer}.log"
 
     def output_of(self, peer: int) -> Output:
-        """Takes the output of a peer."""
+        """The log that takes the output of a peer."""
         return Output(self, LogFile(self.log_of(peer), clock=self._clock, mark=_mark))
 
     def write(self, event: LoggedEvent) -> str:
-        """One more event, stamped with the time (seconds since 1970); gives the line."""
+        """Appends an event, stamped with the time (seconds since 1970), and returns its line."""
         with self._lock:  # the agent and the threads that serve the peers all write
             line = self._stamped(event)
             self._append(self._files["events"], f"{line}\n")
@@ -86,7 +94,7 @@ class Journal:
         return event_to_line(replace(event, time=round(self._clock(), 6)))
 
     def append(self, stream: str, lines: Sequence[str]) -> None:
-        """More lines of a stream, as they are; of the trace only as long as it may grow."""
+        """Appends lines to a stream as they are; to the trace only while it may grow."""
         if not lines or stream not in self._files:
             return
         with self._lock:
@@ -96,66 +104,66 @@ class Journal:
             self._write_small_files()
 
     def keep(self, name: str, write: Callable[[], None]) -> None:
-        """Has a small file of the folder written by ``write``: now, or with a later line if it raises ``OSError``."""
+        """Has ``write`` write a small file of the folder: now, or with a later line if it raises ``OSError``."""
         with self._lock:
             self._unwritten[name] = write
             self._write_small_files()
 
     def close(self) -> None:
-        """Closes the files; idempotent. What is missing at the end of one is told and, if possible, written down."""
+        """Closes the files; idempotent. Lines missing at the end of one are reported and, if possible, recorded."""
         with self._lock:
             self._told, lacking = False, dict[str, LogGap]()
-            for stream in ("trace", "metrics", "events"):  # events.jsonl last: it holds what the others lack
+            for stream in ("trace", "metrics", "events"):  # events.jsonl last: it records the gaps of the others
                 if (file := self._files.get(stream)) is None:
                     continue
                 if file.gap is not None and file.is_open:
                     lacking[self._name(file)] = file.gap
                 if (ended := file.write(b"", at_once=True)) is not None:
-                    self.went_on(file, ended)
-                self.closed(file)
+                    self.on_gap_over(file, ended)
+                self.close_file(file)
             for name, gap in lacking.items():
                 self.tell(_event(name, gap))
 
-    # ---- what cannot be written --------------------------------------------------------------------------------------
+    # ---- gaps --------------------------------------------------------------------------------------------------------
 
-    def stopped(self, file: LogFile) -> None:
-        """A file cannot be written any more, for now."""
+    def on_gap(self, file: LogFile) -> None:
+        """Notes that a file cannot be written for now."""
         with self._lock:
             first = not self._failing
             self._failing[file.path] = file
             if first and file.gap is not None:
                 self._tell_of_loss(self._name(file), file.gap.error)
 
-    def went_on(self, file: LogFile, gap: LogGap) -> None:
-        """A file can be written again, after a gap."""
+    def on_gap_over(self, file: LogFile, gap: LogGap) -> None:
+        """Notes that a file can be written again, and records the gap."""
         with self._lock:
-            self._over(file, gap)
-            event = _event(self._name(file), self._untold[self._name(file)])
+            self._end_gap(file, gap)
+            event = _event(self._name(file), self._unrecorded[self._name(file)])
             self._write_gaps()
             if self._told:
                 self._told = bool(self._failing)
                 self.tell(event)
 
-    def closed(self, file: LogFile) -> None:
-        """Nothing will be appended to a file any more: what it lacks by now, it lacks for good."""
+    def close_file(self, file: LogFile) -> None:
+        """Closes a file; a gap at its end is final, and recorded."""
         with self._lock:
             file.close()
             if file.gap is not None:
-                self._over(file, file.gap)
+                self._end_gap(file, file.gap)
                 self._write_gaps()
 
-    def _over(self, file: LogFile, gap: LogGap) -> None:
+    def _end_gap(self, file: LogFile, gap: LogGap) -> None:
         self._failing.pop(file.path, None)
-        self._untold[self._name(file)] = merged(self._untold.get(self._name(file)), gap)
+        self._unrecorded[self._name(file)] = merged(self._unrecorded.get(self._name(file)), gap)
 
     def _write_gaps(self) -> None:
-        """Each gap is in ``events.jsonl`` once that can be written."""
+        """Records the gaps, if ``events.jsonl`` can be written."""
         events = self._files["events"]
-        while self._untold and events.gap is None and events.is_open:
-            name, gap = next(iter(self._untold.items()))
+        while self._unrecorded and events.gap is None and events.is_open:
+            name, gap = next(iter(self._unrecorded.items()))
             self._append(events, f"{self._stamped(_event(name, gap))}\n")
             if events.gap is None:
-                self._untold.pop(name, None)
+                self._unrecorded.pop(name, None)
 
     def _append(self, file: LogFile, text: str) -> None:
         _append(self, file, text.encode())
@@ -180,7 +188,7 @@ class Journal:
         return str(file.path.relative_to(self.folder))
 
     def _fitting(self, line: str) -> str | None:
-        """A line of the trace, if it fits; the first one that does not is the one that says so."""
+        """A line of the trace, if it fits; in place of the first one that does not, a line that says so."""
         left, self._trace_left = self._trace_left, self._trace_left - len(line.encode()) - 1
         if self._trace_left < 0 <= left:
             return json.dumps({"cut": True, "limit_bytes": self._trace_limit})
@@ -194,21 +202,21 @@ class Output:
         self._journal, self._file = journal, file
 
     def write(self, line: bytes) -> None:
-        """One more line; where it cannot be written, it is counted."""
+        """Appends a line; one that cannot be written is counted."""
         _append(self._journal, self._file, line)
 
     def close(self) -> None:
-        """The peer prints nothing any more."""
-        self._journal.closed(self._file)
+        """Closes the log: the peer has exited."""
+        self._journal.close_file(self._file)
 
 
 def _append(journal: Journal, file: LogFile, data: bytes) -> None:
-    """Appends to one of the journal's files, which hears when a gap begins and when it ends."""
+    """Appends to one of the journal's files, and notes where a gap begins or ends."""
     had_gap, ended = file.gap is not None, file.write(data)
     if ended is not None:
-        journal.went_on(file, ended)
+        journal.on_gap_over(file, ended)
     elif file.gap is not None and not had_gap:
-        journal.stopped(file)
+        journal.on_gap(file)
 
 
 def _event(name: str, gap: LogGap) -> GapEvent:

@@ -1,7 +1,7 @@
-"""One file of the record: what cannot be written is counted and never raised, and the file goes on when there is room.
+"""One file of the record. Lines that cannot be written are counted, not raised, until the file can be written again.
 
-A full disk is the usual reason (``ENOSPC``); a quota, a disk that fails, a file system that has become read-only and a
-folder that was replaced by a file are met in the same way.
+A full disk is the usual reason (``ENOSPC``). A quota, a disk that fails, a file system that has become read-only and a
+folder that was replaced by a file have the same effect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ _RETRY_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class LogGap:
-    """``lines`` that a file lacks, of the seconds from ``since`` to ``until`` (since 1970), and the first error."""
+    """Lines that a file lacks.
+
+    Args:
+        since: When the first of them was lost, in seconds since 1970.
+        until: When the last of them was lost.
+        lines: How many.
+        error: The first error.
+    """
 
     since: float
     until: float
@@ -29,15 +36,21 @@ class LogGap:
 
 
 def merged(first: LogGap | None, second: LogGap) -> LogGap:
-    """Two gaps of one file as one: nobody could write down that it was whole in between."""
+    """Two gaps of one file as one, where nothing could be recorded between them."""
     return second if first is None else replace(first, until=second.until, lines=first.lines + second.lines)
 
 
 class LogFile:
-    """Appends whole lines to a file that is made anew; only one thread at a time may use it.
+    """Appends whole lines to a new file; only one thread at a time may use it.
 
-    ``gap`` is what is missing at the end of the file, ``None`` as long as everything could be written. While there is a
-    gap, the file is tried again at most once a second. ``mark`` makes the line that stands in the file for a gap.
+    Args:
+        path: The file.
+        clock: Seconds since 1970.
+        mark: Makes the line that is written in place of a gap; without it there is none.
+
+    Attributes:
+        gap: The lines missing at the end of the file, ``None`` if there are none. While there is a gap, the file is
+            tried again at most once a second.
     """
 
     def __init__(
@@ -50,47 +63,51 @@ class LogFile:
         self._torn = self._closed = False
 
     def open(self) -> None:
-        """Makes the file. Raises ``OSError`` where that cannot be."""
+        """Creates the file. Raises ``OSError`` if it cannot be created."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o666)
 
     def write(self, data: bytes, *, at_once: bool = False) -> LogGap | None:
-        """Appends whole lines; gives the gap that ends with them. ``at_once``: also where it failed a moment ago."""
+        """Appends whole lines, and returns the gap that ends with them, if one does.
+
+        ``at_once`` tries the file even if it failed less than a second ago.
+        """
         if self._closed:
             return None
+        # The file has failed a moment ago: do not try it yet.
         if self.gap is not None and not at_once and not self._is_due():
-            self._lacks(data, self.gap.error)
+            self._add_to_gap(data, self.gap.error)
             return None
         self._tried = self._clock()
         try:
             self._write((self._mark(self.gap) if self._mark and self.gap else b"") + data)
         except OSError as error:
-            self._lacks(data, error.strerror or str(error))
+            self._add_to_gap(data, error.strerror or str(error))
             return None
         ended, self.gap = self.gap, None
         return ended
 
     def close(self) -> None:
-        """Nothing is written any more; idempotent."""
+        """Closes the file; idempotent."""
         self._closed = True
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
         try:
             os.close(descriptor)
-        except OSError as error:  # a file system that writes late tells here what it could not keep
-            self._lacks(b"", error.strerror or str(error))
+        except OSError as error:  # a file system that writes late reports its errors here
+            self._add_to_gap(b"", error.strerror or str(error))
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes lines: it was not closed."""
+        """Whether it was not closed."""
         return not self._closed
 
     def _is_due(self) -> bool:
         since = self._clock() - self._tried
         return since >= _RETRY_EVERY_S or since < 0  # the clock may have been put back
 
-    def _lacks(self, data: bytes, error: str) -> None:
+    def _add_to_gap(self, data: bytes, error: str) -> None:
         now = self._clock()
         first = self.gap or LogGap(now, now, 0, error)
         self.gap = replace(first, until=now, lines=first.lines + _lines_in(data))
@@ -110,7 +127,7 @@ class LogFile:
         self._torn = False
 
     def _take_back(self, count: int) -> None:
-        """Half a line is worse than none. Where it stays, the next one begins on a line of its own."""
+        """Cuts off half a written line; if that fails, the next line begins on a line of its own."""
         assert self._descriptor is not None
         if not count:
             return

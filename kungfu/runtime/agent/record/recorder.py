@@ -1,33 +1,54 @@
-"""Writes down what happens, shows it to a person, and has it written down on the other hosts too."""
+"""Records events: writes them to the journal, shows them to a person, and replicates them to the other hosts."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from kungfu.event_log.codec import event_to_line, line_to_event
 from kungfu.event_log.events import AnyEvent, LoggedEvent
-from kungfu.runtime.agent.record.console import Console
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.request_handler import ReportedRecords
 
-__all__ = ["HostRecorder", "replicate_nowhere"]
+__all__ = ["Console", "HostRecorder", "replicate_nowhere"]
 
 _LEADER = -1
 
 
+class Console(Protocol):
+    """What a person sees while the job runs; how it looks is up to the command."""
+
+    def line(self, who: str, text: str) -> None:
+        """A peer has printed a line."""
+
+    def event(self, event: LoggedEvent) -> None:
+        """Something was decided or done."""
+
+    def status(self, fields: Mapping[str, Any]) -> None:
+        """The metrics of the newest step."""
+
+
 def replicate_nowhere(records: pb.Records) -> None:
-    """There is no other host."""
+    """Takes records where there are no other hosts."""
 
 
 class HostRecorder:
-    """One host's record of the job. ``replicate`` takes whatever the leader writes down, for the other hosts."""
+    """One host's record of the job.
+
+    Args:
+        journal: Writes it down.
+        console: Shows it.
+        clock: Seconds since 1970.
+
+    Attributes:
+        replicate: Takes all records while this agent leads, for the other hosts.
+    """
 
     def __init__(self, journal: Journal, console: Console, *, clock: Callable[[], float] = time.time) -> None:
         self.journal, self._console, self._clock = journal, console, clock
@@ -37,7 +58,7 @@ class HostRecorder:
         self._numbers: dict[int, int] = {}
 
     def event(self, event: LoggedEvent, *, told: bool = False) -> pb.Records:
-        """Something that the leader did or saw, also as the other hosts get it; ``told``: a person shall see it."""
+        """Records an event of the leader, which a person sees if ``told``; returns it as the other hosts get it."""
         with self._lock:
             line = self.journal.write(event)
             records = pb.Records(peer=_LEADER, records=[pb.Record(stream="events", line=line)])
@@ -47,7 +68,7 @@ class HostRecorder:
         return records
 
     def take(self, records: pb.Records) -> ReportedRecords:
-        """What a peer recorded, or the leader of another host; what was taken before is not taken again."""
+        """Records what a peer, or the leader on another host, has sent; a repeated message changes nothing."""
         events, metrics = list[AnyEvent](), list[dict[str, Any]]()
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
         now = round(self._clock(), 6)
