@@ -30,8 +30,9 @@ from kungfu.tune import (
     parse_spec,
     successive_halving,
 )
-from kungfu.tune.model import Billing, Experiment
-from kungfu.tune.report import Comparison, compare, save
+from kungfu.tune.cloud import Billing
+from kungfu.tune.comparison import Comparison, compare, save
+from kungfu.tune.experiment import Experiment
 from kungfu.tune.spec.units import as_clock
 
 FOLDER = Path("runs/benchmarks")

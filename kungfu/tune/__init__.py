@@ -3,23 +3,14 @@
 Deciding only, in plain Python and NumPy: nothing here starts an instance or moves a trial.
 """
 
-from kungfu.tune.model import (
-    Cloud,
-    Dataset,
-    Delays,
-    Experiment,
-    Instance,
-    Latency,
-    Scaling,
-    Stage,
-    amdahl,
-    hyperband,
-    scaling,
-    successive_halving,
-)
+from kungfu.tune.baselines import Search, best_naive, best_static, fastest
+from kungfu.tune.cloud import Cloud, Dataset, Delays, Instance
+from kungfu.tune.estimation import Estimate, estimate
+from kungfu.tune.experiment import Experiment, Stage, hyperband, successive_halving
+from kungfu.tune.latency import Latency, Scaling, amdahl, scaling
 from kungfu.tune.placement import Nodes, Placement, Shrunk, Slot, moves, place, shrink, unplaced
-from kungfu.tune.plan import Search, best_naive, best_static, fastest, plan_deadlines, plan_elastic
-from kungfu.tune.simulate import Estimate, Simulator, estimate
+from kungfu.tune.planner import plan_deadlines, plan_elastic
+from kungfu.tune.simulator import Simulator
 from kungfu.tune.spec import TuningSpec, duration_s, json_schema, parse_spec, read_spec
 
 __all__ = [

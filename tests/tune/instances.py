@@ -19,7 +19,7 @@ from kungfu.tune import (
     scaling,
     successive_halving,
 )
-from kungfu.tune.model import Packing
+from kungfu.tune.cloud import Packing
 
 MANY = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """Five hundred random instances, on a machine that may be busy."""

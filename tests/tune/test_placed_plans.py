@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from kungfu.tune import Nodes, Placement, Simulator, place, unplaced
-from kungfu.tune.report.timeline import stages_held
+from kungfu.tune.timeline import mean_stage_usage
 from tests.tune.instances import MANY, certain, planned
 
 
@@ -16,7 +16,7 @@ from tests.tune.instances import MANY, certain, planned
 def test_every_stage_finds_room_on_its_instances(case: tuple[Simulator, tuple[int, ...]]) -> None:
     simulator, plan = case
     placement = Placement()
-    for held in stages_held(simulator, plan=plan):
+    for held in mean_stage_usage(simulator, plan=plan):
         at_once = min(held.trials, held.gpus)
         allocation = {f"trial-{index:02}": held.gpus_per_trial for index in range(at_once)}
         nodes = Nodes(tuple(f"n{index}" for index in range(held.instances)), simulator.cloud.instance.gpus)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import track
 
 from kungfu.errors import UsageError
-from kungfu.tune.report import Comparison, as_document, as_tables, compare, draw, save
+from kungfu.tune.comparison import Comparison, as_document, as_tables, compare, draw, save
 from kungfu.tune.spec import TuningSpec, duration_s, json_schema, read_spec
 
 __all__ = ["add_arguments", "run"]

@@ -25,18 +25,9 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from kungfu.errors import UsageError
-from kungfu.tune.model import (
-    Cloud,
-    Dataset,
-    Delays,
-    Experiment,
-    Instance,
-    Latency,
-    Scaling,
-    hyperband,
-    scaling,
-    successive_halving,
-)
+from kungfu.tune.cloud import Cloud, Dataset, Delays, Instance
+from kungfu.tune.experiment import Experiment, hyperband, successive_halving
+from kungfu.tune.latency import Latency, Scaling, scaling
 from kungfu.tune.spec import units
 
 __all__ = ["LAW", "Document", "LatencyLaw", "Section", "shown"]

@@ -17,9 +17,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from kungfu.errors import UsageError
-from kungfu.tune.model import Cloud, Experiment, Scaling
-from kungfu.tune.plan import Search
-from kungfu.tune.simulate import Simulator
+from kungfu.tune.baselines import Search
+from kungfu.tune.cloud import Cloud
+from kungfu.tune.experiment import Experiment
+from kungfu.tune.latency import Scaling
+from kungfu.tune.simulator import Simulator
 from kungfu.tune.spec.sections import LAW, Document, LatencyLaw, Section, shown
 from kungfu.tune.spec.yaml_document import YamlDocument, load, parse
 

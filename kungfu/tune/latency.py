@@ -1,0 +1,205 @@
+"""How long things take: the law of one latency, and how the time of an iteration falls with GPUs."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kungfu.errors import UsageError
+
+__all__ = ["Latency", "Scaling", "Seconds", "amdahl", "expected_s", "quantile", "scaling", "total"]
+
+Seconds = NDArray[np.float64]
+
+_EXACT_DRAWS = 64
+"""Up to so many summands each is drawn by itself; beyond, the sum is normal for every practical purpose."""
+
+_LOGIT_BOUND, _PER_LOGIT = 36, 100
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A duration of N(``mean_s``, ``sigma_s``) seconds, conditional on not being negative.
+
+    Args:
+        mean_s: the mean of the normal law *before* truncation, in seconds; with sigma_s = 0 the duration itself.
+        sigma_s: the standard deviation of the normal law *before* truncation, in seconds.
+
+    Raises:
+        UsageError: for a value that is negative or not finite.
+    """
+
+    mean_s: float
+    sigma_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("mean_s", self.mean_s), ("sigma_s", self.sigma_s)):
+            if not (math.isfinite(value) and value >= 0):
+                raise UsageError(f"{name} of a latency is {value}; give a finite number of seconds, 0 or more")
+
+
+def expected_s(latency: Latency) -> float:
+    """The mean of the truncated law: ``mu + sigma * lambda``, ``lambda = phi(mu/sigma) / Phi(mu/sigma)``.
+
+    >>> round(expected_s(Latency(4.0, 10.0)), 3)
+    9.619
+    """
+    return _moments(latency)[0]
+
+
+def quantile(latency: Latency, *, uniform: Seconds) -> Seconds:
+    """The duration below which a share of the law lies, accurate to 1e-5 sigma.
+
+    Drawing by quantiles means that the same random number gives a longer time under a slower law, so two plans are
+    compared under the same luck.
+
+    Args:
+        latency: the law.
+        uniform: shares in [0, 1), of any shape.
+
+    Returns:
+        Seconds, in the shape of ``uniform``.
+    """
+    if latency.sigma_s == 0:
+        return np.full_like(uniform, latency.mean_s)
+    below_zero = _normal_cdf(-latency.mean_s / latency.sigma_s)
+    share = below_zero + uniform * (1.0 - below_zero)
+    return np.maximum(latency.mean_s + latency.sigma_s * _normal_quantile(share), 0.0)
+
+
+def total(latency: Latency, *, count: int, samples: int, generator: np.random.Generator) -> Seconds:
+    """The sum of ``count`` independent durations, ``samples`` times: shape (samples,), seconds.
+
+    Beyond 64 summands the sum is drawn from the normal law with the exact mean and variance.
+    """
+    if latency.sigma_s == 0:
+        return np.full(samples, count * latency.mean_s)
+    if count <= _EXACT_DRAWS:
+        return np.asarray(quantile(latency, uniform=generator.random((samples, count))).sum(axis=1))
+    mean_s, deviation_s = _moments(latency)
+    summed = Latency(count * mean_s, math.sqrt(count) * deviation_s)
+    return quantile(summed, uniform=generator.random(samples))
+
+
+def _moments(latency: Latency) -> tuple[float, float]:
+    """Mean and standard deviation of the truncated law."""
+    if latency.sigma_s == 0:
+        return latency.mean_s, 0.0
+    ratio = latency.mean_s / latency.sigma_s
+    hazard = math.exp(-ratio * ratio / 2) / math.sqrt(2 * math.pi) / _normal_cdf(ratio)
+    variance = 1 - ratio * hazard - hazard * hazard
+    return latency.mean_s + latency.sigma_s * hazard, latency.sigma_s * math.sqrt(variance)
+
+
+def _normal_cdf(z: float) -> float:
+    return 0.5 * math.erfc(-z / math.sqrt(2))
+
+
+def _normal_quantile(share: Seconds) -> Seconds:
+    """The inverse of the normal distribution function, by chords of a table that is even in log(share / (1 - share)).
+
+    There it is nearly straight, and an even table needs no search: a plan asks for millions of these.
+    """
+    inside = np.clip(share, 1e-15, 1 - 1e-15)
+    place = (np.log(inside / (1.0 - inside)) + _LOGIT_BOUND) * _PER_LOGIT
+    index = place.astype(np.intp)
+    scores, slopes = _quantile_table()
+    return np.asarray(scores[index] + (place - index) * slopes[index])
+
+
+@functools.cache
+def _quantile_table() -> tuple[Seconds, Seconds]:
+    """Scores at every hundredth of a logit, and the steps between them."""
+    logits = np.arange(-_LOGIT_BOUND * _PER_LOGIT, _LOGIT_BOUND * _PER_LOGIT + 1) / _PER_LOGIT
+    low = np.exp(-np.abs(logits)) / (1.0 + np.exp(-np.abs(logits)))
+    scores = np.sign(logits) * -np.array([NormalDist().inv_cdf(share) for share in low])
+    return scores, np.diff(scores, append=scores[-1])
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Seconds per iteration of one trial on p GPUs: build it with `scaling`.
+
+    Throughput 1/t is linear between measured points, flat after the last and proportional to p below the first.
+    ``sigma_s`` is the standard deviation of one iteration (before truncation at 0), the same on any number of GPUs.
+    """
+
+    gpus: tuple[int, ...]
+    seconds: tuple[float, ...]
+    sigma_s: float = 0.0
+
+    @property
+    def widest(self) -> int:
+        """The largest measured number of GPUs; more than so many are never faster."""
+        return self.gpus[-1]
+
+    def iteration(self, gpus: int) -> Latency:
+        """The law of one iteration on ``gpus`` >= 1 GPUs."""
+        if gpus < self.gpus[0]:
+            return Latency(self.seconds[0] * self.gpus[0] / gpus, self.sigma_s)
+        rate = np.interp(gpus, self.gpus, [1.0 / seconds for seconds in self.seconds])
+        return Latency(float(1.0 / rate), self.sigma_s)
+
+
+def scaling(seconds_by_gpus: Mapping[int, float], *, sigma_s: float = 0.0) -> Scaling:
+    """A scaling profile from measured seconds per iteration, ``{GPUs of the trial: seconds}``.
+
+    Args:
+        seconds_by_gpus: finite seconds above 0, by GPUs of at least 1.
+        sigma_s: standard deviation of one iteration in seconds, at least 0.
+
+    Raises:
+        UsageError: when there is no point, or one is a hole (None, NaN), zero or negative.
+
+    >>> curve = scaling({1: 10.0, 4: 4.0})
+    >>> [round(curve.iteration(gpus).mean_s, 3) for gpus in (1, 2, 4, 9)]
+    [10.0, 6.667, 4.0, 4.0]
+    """
+    if not seconds_by_gpus:
+        raise UsageError("a scaling curve has no point; measure at least seconds per iteration on 1 GPU")
+    for gpus, seconds in seconds_by_gpus.items():
+        _check_point(gpus, seconds=seconds)
+    Latency(0.0, sigma_s)
+    measured = tuple(sorted(seconds_by_gpus))
+    return Scaling(measured, tuple(float(seconds_by_gpus[gpus]) for gpus in measured), sigma_s)
+
+
+def amdahl(seconds: float, *, serial: float, widest: int, sigma_s: float = 0.0) -> Scaling:
+    """A curve by Amdahl's law, ``t(p) = seconds * (serial + (1 - serial) / p)``, for a first look before measuring.
+
+    Args:
+        seconds: time of an iteration on 1 GPU, above 0.
+        serial: the share of it that GPUs do not shorten, from 0 to 1.
+        widest: GPUs beyond which nothing is gained, at least 1.
+        sigma_s: standard deviation of one iteration in seconds, at least 0.
+
+    Returns:
+        A scaling profile with a point at every number of GPUs.
+
+    Raises:
+        UsageError: for a value out of range.
+
+    >>> round(amdahl(12.0, serial=0.08, widest=64).iteration(8).mean_s, 3)
+    2.34
+    """
+    if not 0 <= serial <= 1:
+        raise UsageError(f"the serial share is {serial}; give a number from 0 to 1")
+    if widest < 1:
+        raise UsageError(f"the widest trial has {widest} GPUs; give at least 1")
+    points = {gpus: seconds * (serial + (1 - serial) / gpus) for gpus in range(1, widest + 1)}
+    return scaling(points, sigma_s=sigma_s)
+
+
+def _check_point(gpus: int, *, seconds: float | None) -> None:
+    if gpus < 1:
+        raise UsageError(f"a scaling curve has a point at {gpus} GPUs; give whole numbers of at least 1")
+    if seconds is None or math.isnan(seconds):
+        raise UsageError(f"the scaling curve has a hole at {gpus} GPUs; leave the point out, it is interpolated")
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise UsageError(f"the scaling curve says {seconds} s per iteration at {gpus} GPUs; give seconds above 0")
