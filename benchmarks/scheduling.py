@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from kungfu.schedule import Job, Pauses, generated, read_throughputs, read_trace, reduction, simulate, summary
-from kungfu.schedule.catalogue import CATALOGUE, Tuning, limited
+from kungfu.schedule import ClusterJob, Pauses, generated, read_throughputs, read_trace, reduction, simulate, summary
+from kungfu.schedule.cluster_policies.catalogue import CATALOGUE, Tuning, with_shares
 from kungfu.schedule.outcome import Summary
-from kungfu.schedule.traces import Scaling
+from kungfu.schedule.traces import BatchScaling
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 RIGID = ("fifo", "first-fit", "easy", "conservative", "tiresias")
@@ -34,7 +34,7 @@ Figures = dict[str, float | dict[str, float] | None]
 class Run:
     """One simulation to make."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[ClusterJob, ...]
     gpus: int
     policy: str
     pauses: Pauses | None = None
@@ -45,13 +45,13 @@ def made(run: Run) -> Summary:
     """The figures of one simulation, with the limits and pauses of the policy's paper."""
     entry = CATALOGUE[run.policy]
     pauses = run.pauses or entry.pauses or Pauses()
-    jobs = limited(run.jobs, shares=entry.shares)
+    jobs = with_shares(run.jobs, shares=entry.shares)
     return summary(
         simulate(jobs, gpus=run.gpus, policy=entry.make(Tuning(pending_over=run.pending_over)), pauses=pauses)
     )
 
 
-def tiresias_table(traces: Iterable[tuple[str, tuple[Job, ...], int]]) -> tuple[Table, Figures]:
+def tiresias_table(traces: Iterable[tuple[str, tuple[ClusterJob, ...], int]]) -> tuple[Table, Figures]:
     """Tiresias against Elastic-Tiresias: reduction of the mean JCT, all and by size class."""
     table = _table(
         "Elastic-Tiresias: reduction of mean JCT against Tiresias (quanta 10,000 and 200,000 GPU s)",
@@ -110,7 +110,7 @@ def _hours(figures: Summary) -> float:
     return figures.utilisation * figures.gpus * figures.makespan_s / 3600
 
 
-def elan_table(trace_in: Callable[[Scaling], tuple[Job, ...]], *, gpus: int) -> tuple[Table, Figures]:
+def elan_table(trace_in: Callable[[BatchScaling], tuple[ClusterJob, ...]], *, gpus: int) -> tuple[Table, Figures]:
     """FIFO and backfilling against E-FIFO and E-BF, with the pauses of several systems."""
     table = _table(
         f"Elan on 195 ITP jobs, {gpus} GPUs, min a quarter and max four times the request (reductions)",
@@ -133,7 +133,7 @@ def elan_table(trace_in: Callable[[Scaling], tuple[Job, ...]], *, gpus: int) -> 
     return table, figures
 
 
-_SYSTEMS: tuple[tuple[Scaling, float], ...] = (("strong", 0.0), ("strong", 1.0), ("strong", 80.0), ("hybrid", 1.0))
+_SYSTEMS: tuple[tuple[BatchScaling, float], ...] = (("strong", 0.0), ("strong", 1.0), ("strong", 80.0), ("hybrid", 1.0))
 
 
 def _elan_shares(before: Summary, *, after: Summary) -> tuple[float, float, float]:
@@ -171,7 +171,7 @@ def published(data: Path) -> list[tuple[Table, Figures]]:
     """The tables that need the published traces."""
     measured = read_throughputs(data / "throughputs_A100")
 
-    def trace(name: str, scaling: Scaling = "strong") -> tuple[Job, ...]:
+    def trace(name: str, scaling: BatchScaling = "strong") -> tuple[ClusterJob, ...]:
         return read_trace(data / name, measured=measured, scaling=scaling)
 
     clusters = [(f"itp{number}", trace(f"itp/cluster{number}.csv"), 128) for number in ("01", "03", "06", "10")]

@@ -3,29 +3,28 @@
 Nothing here imports TensorFlow. Policies decide; the simulator performs. See ``docs/scheduling.md``.
 """
 
-from kungfu.schedule.curves import LINEAR, Curve, hybrid_batch, hybrid_curve, read_throughputs
-from kungfu.schedule.elan import elastic_backfill, elastic_fifo
-from kungfu.schedule.engine import simulate
-from kungfu.schedule.job import Job, inelastic, with_limits
-from kungfu.schedule.outcome.ledger import Result
-from kungfu.schedule.outcome.metrics import reduction, summary
-from kungfu.schedule.performing import Pauses
-from kungfu.schedule.rigid import conservative_backfill, easy_backfill, fifo, first_fit
-from kungfu.schedule.state import Plan, Policy, State
-from kungfu.schedule.tiresias import elastic_tiresias, tiresias
+from kungfu.schedule.cluster_policies.elan import elastic_backfill, elastic_fifo
+from kungfu.schedule.cluster_policies.rigid import conservative_backfill, easy_backfill, fifo, first_fit
+from kungfu.schedule.cluster_policies.tiresias import elastic_tiresias, tiresias
+from kungfu.schedule.curve import LINEAR, Curve
+from kungfu.schedule.engine import Pauses, simulate
+from kungfu.schedule.job import ClusterJob, inelastic, with_limits
+from kungfu.schedule.measured_curves import hybrid_batch, hybrid_curve, read_throughputs
+from kungfu.schedule.outcome import Result, reduction, summary
+from kungfu.schedule.state import ClusterPolicy, SchedulePlan, State
 from kungfu.schedule.traces import FORMATS, SHAPES, Columns, generated, read_trace
 
 __all__ = [
     "FORMATS",
     "LINEAR",
     "SHAPES",
+    "ClusterJob",
+    "ClusterPolicy",
     "Columns",
     "Curve",
-    "Job",
     "Pauses",
-    "Plan",
-    "Policy",
     "Result",
+    "SchedulePlan",
     "State",
     "conservative_backfill",
     "easy_backfill",

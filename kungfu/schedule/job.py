@@ -1,4 +1,4 @@
-"""A job as a trace states it, and what a list of jobs must satisfy before it is simulated."""
+"""A job as a trace states it, and the checks on a list of jobs before it is simulated."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from itertools import pairwise
 from unicodedata import decimal
 
 from kungfu.errors import UsageError
-from kungfu.schedule.curves.curve import LINEAR, MOST_GPUS, Curve
+from kungfu.schedule.curve import LINEAR, MOST_GPUS, Curve
 
 _LATEST_S = 1e10  # 300 years: up to here a float tells a millisecond's work from none
 _SHORTEST_S = 1e-3
 
-__all__ = ["Job", "arranged", "inelastic", "with_limits"]
+__all__ = ["ClusterJob", "arranged", "inelastic", "with_limits"]
 
 
 @dataclass(frozen=True)
-class Job:
+class ClusterJob:
     """One training job: what its user asked for, and how it would scale.
 
     Its work is ``duration_s`` seconds at ``gpus`` GPUs, so in units of its curve ``duration_s * T(gpus)``; on p GPUs
@@ -64,17 +64,17 @@ class Job:
             )
 
 
-def inelastic(job: Job) -> Job:
+def inelastic(job: ClusterJob) -> ClusterJob:
     """The same job declared unable to run on any other number of GPUs than it asked for."""
     return replace(job, min_gpus=job.gpus, max_gpus=job.gpus)
 
 
-def with_limits(jobs: Iterable[Job], *, min_share: float, max_share: float) -> tuple[Job, ...]:
+def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: float) -> tuple[ClusterJob, ...]:
     """The same jobs, each able to run on ``min_share`` to ``max_share`` times the GPUs it asked for.
 
     Both ends are rounded down, the lower one to at least 1 GPU.
 
-    >>> job = with_limits([Job("a", 0, 6, 10.0)], min_share=0.25, max_share=4)[0]
+    >>> job = with_limits([ClusterJob("a", 0, 6, 10.0)], min_share=0.25, max_share=4)[0]
     >>> job.min_gpus, job.max_gpus
     (1, 24)
     """
@@ -85,7 +85,7 @@ def with_limits(jobs: Iterable[Job], *, min_share: float, max_share: float) -> t
     )
 
 
-def arranged(jobs: Sequence[Job], *, gpus: int) -> tuple[Job, ...]:
+def arranged(jobs: Sequence[ClusterJob], *, gpus: int) -> tuple[ClusterJob, ...]:
     """The jobs in the order in which a simulation takes them: by arrival, those of one instant by name.
 
     Names that are whole numbers are compared as numbers. So the order of simultaneous rows in a file changes nothing.
@@ -108,7 +108,7 @@ def arranged(jobs: Sequence[Job], *, gpus: int) -> tuple[Job, ...]:
     return tuple(sorted(jobs, key=lambda job: (job.submit_s, _name_key(job.name))))
 
 
-def _check_sorted(jobs: Sequence[Job]) -> None:
+def _check_sorted(jobs: Sequence[ClusterJob]) -> None:
     for before, job in pairwise(jobs):
         if job.submit_s < before.submit_s:
             raise UsageError(
@@ -117,7 +117,7 @@ def _check_sorted(jobs: Sequence[Job]) -> None:
             )
 
 
-def _check_unique(jobs: Sequence[Job]) -> None:
+def _check_unique(jobs: Sequence[ClusterJob]) -> None:
     seen: set[str] = set()
     for job in jobs:
         if job.name in seen:

@@ -1,4 +1,4 @@
-"""What a policy sees and what it answers: the border between deciding and performing.
+"""The state that a policy sees and the plan that it answers: the border between deciding and performing.
 
 A policy is a pure function of (state, its own memory) to (plan, new memory). The simulator performs plans on an
 imagined cluster; anything that carries plans out on running jobs can take the simulator's place.
@@ -14,15 +14,15 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kungfu.schedule.curves.curve import rates_up_to
-from kungfu.schedule.job import Job
+from kungfu.schedule.curve import rates_up_to
+from kungfu.schedule.job import ClusterJob
 
 __all__ = [
+    "ClusterPolicy",
     "Floats",
     "Ints",
-    "Plan",
-    "Policy",
-    "Progress",
+    "JobProgress",
+    "SchedulePlan",
     "State",
     "Workload",
     "read_only",
@@ -38,7 +38,7 @@ Memory = TypeVar("Memory")
 
 @dataclass(frozen=True)
 class Workload:
-    """The jobs as vectors, one entry a job in order of arrival; a job is known by its index.
+    """The jobs as vectors, one entry per job in order of arrival; a job is known by its index.
 
     ``rates[kind[j], p]`` is the throughput of job j on p GPUs, in the units of its curve.
     """
@@ -53,8 +53,8 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where each job stands. Only the engine writes it; policies get read-only views.
+class JobProgress:
+    """The progress of each job. Only the engine writes it; policies get read-only views.
 
     ``remaining_s`` is work left at ``since_s``, in seconds at the size the user asked for. A job makes no progress
     before ``since_s``, which lies in the future while it is paused. ``end_s`` is infinite for a job that does not
@@ -79,14 +79,14 @@ class State:
     now_s: float
     gpus: int
     workload: Workload
-    progress: Progress
+    progress: JobProgress
     running: Ints
     pending: Ints
     arrived: Ints
 
 
 @dataclass(frozen=True)
-class Plan:
+class SchedulePlan:
     """GPUs for some jobs (0 preempts); a job that is not named keeps what it has.
 
     ``wake_s`` is when to ask again though nothing arrives or ends.
@@ -98,21 +98,21 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Policy(Generic[Memory]):
+class ClusterPolicy(Generic[Memory]):
     """A name, the memory to begin with, and the decision itself."""
 
     name: str
     begin: Callable[[Workload, int], Memory]
-    decide: Callable[[State, Memory], tuple[Plan, Memory]]
+    decide: Callable[[State, Memory], tuple[SchedulePlan, Memory]]
 
 
-def stateless(name: str, *, decide: Callable[[State], Plan]) -> Policy[None]:
-    """A policy that needs no memory: a function from what is to what shall be."""
-    return Policy(name, lambda _workload, _gpus: None, lambda state, memory: (decide(state), memory))
+def stateless(name: str, *, decide: Callable[[State], SchedulePlan]) -> ClusterPolicy[None]:
+    """A policy that needs no memory: a function from a state to a plan."""
+    return ClusterPolicy(name, lambda _workload, _gpus: None, lambda state, memory: (decide(state), memory))
 
 
-def tabulated(jobs: tuple[Job, ...], *, gpus: int) -> Workload:
-    """The jobs as vectors. Cost: 8 bytes for each different curve and each GPU of the cluster."""
+def tabulated(jobs: tuple[ClusterJob, ...], *, gpus: int) -> Workload:
+    """The jobs as vectors, in 8 bytes for each different curve and each GPU of the cluster."""
     kinds = {curve: index for index, curve in enumerate(dict.fromkeys(job.curve for job in jobs))}
     return Workload(
         gpus=np.array([job.gpus for job in jobs], dtype=np.int64),
@@ -133,9 +133,9 @@ def remaining_s(state: State, *, jobs: Ints) -> Floats:
     return left
 
 
-def read_only(progress: Progress) -> Progress:
+def read_only(progress: JobProgress) -> JobProgress:
     """Views of the same arrays through which nothing can be written."""
     views: dict[str, Any] = {field.name: getattr(progress, field.name).view() for field in fields(progress)}
     for view in views.values():
         view.flags.writeable = False
-    return Progress(**views)
+    return JobProgress(**views)

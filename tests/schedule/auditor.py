@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kungfu.schedule import Job, Pauses, Policy, Result, State, simulate
-from kungfu.schedule.curves import rate_at
+from kungfu.schedule import ClusterJob, ClusterPolicy, Pauses, Result, State, simulate
+from kungfu.schedule.curve import rate_at
 
 
 @dataclass
 class Audit:
     """What an auditor saw: work done and GPU seconds by job, changes of running jobs, and every state."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[ClusterJob, ...]
     pauses: Pauses
     work: list[float] = field(default_factory=list)
     gpu_seconds: list[float] = field(default_factory=list)
@@ -46,13 +46,15 @@ class Audit:
             self.paused_until[index] = now
 
 
-def audited(jobs: tuple[Job, ...], *, gpus: int, policy: Policy, pauses: Pauses) -> tuple[Result, Audit]:
+def audited(jobs: tuple[ClusterJob, ...], *, gpus: int, policy: ClusterPolicy, pauses: Pauses) -> tuple[Result, Audit]:
     """Simulate with an auditor watching."""
     audit = Audit(jobs, pauses)
     return simulate(jobs, gpus=gpus, policy=policy, pauses=pauses, watch=audit.see), audit
 
 
-def seen(jobs: tuple[Job, ...], *, gpus: int, policy: Policy, pauses: Pauses | None = None) -> list[State]:
+def seen(
+    jobs: tuple[ClusterJob, ...], *, gpus: int, policy: ClusterPolicy, pauses: Pauses | None = None
+) -> list[State]:
     """Every committed state, each with its own copy of what stands where."""
     states: list[State] = []
 

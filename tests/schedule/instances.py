@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from kungfu.schedule import LINEAR, Curve, Job
+from kungfu.schedule import LINEAR, ClusterJob, Curve
 
 CURVES = (
     LINEAR,
@@ -28,7 +28,7 @@ class Instance:
     """A cluster and a trace for it."""
 
     gpus: int
-    jobs: tuple[Job, ...]
+    jobs: tuple[ClusterJob, ...]
 
 
 _CODES = st.integers(0, 16 * 8 * 20 * len(CURVES) * 4 * 9 - 1)
@@ -54,10 +54,10 @@ def _digits(code: int, *, bases: tuple[int, ...]) -> list[int]:
     return digits
 
 
-def _job(index: int, digits: list[int], *, gpus: int, last_s: int) -> Job:
+def _job(index: int, digits: list[int], *, gpus: int, last_s: int) -> ClusterJob:
     submit, size, runs, curve, fewest, more = digits
     asked = 1 + size % gpus
-    return Job(
+    return ClusterJob(
         str(index), submit % (last_s + 1), asked, runs + 1.0, CURVES[curve], min(fewest + 1, asked), asked + more
     )
 
@@ -75,11 +75,11 @@ def untied(seed: int) -> Instance:
         asked, curve = chance.randint(1, gpus), chance.choice(CURVES)
         fewest, most = chance.choice([(1, 16), (chance.randint(1, asked), asked + 3), (asked, asked)])
         jobs.append(
-            Job(str(index), submit_s, asked, chance.uniform(1, 30), curve, min(fewest, asked), max(most, asked))
+            ClusterJob(str(index), submit_s, asked, chance.uniform(1, 30), curve, min(fewest, asked), max(most, asked))
         )
     return Instance(gpus, tuple(jobs))
 
 
-def rows(*cells: tuple[float, int, float]) -> tuple[Job, ...]:
+def rows(*cells: tuple[float, int, float]) -> tuple[ClusterJob, ...]:
     """Jobs 0, 1, ... from (submit, gpus, duration) triples."""
-    return tuple(Job(str(index), *cell) for index, cell in enumerate(cells))
+    return tuple(ClusterJob(str(index), *cell) for index, cell in enumerate(cells))

@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import InternalError, UsageError
-from kungfu.schedule import Job, Pauses, Plan, fifo, simulate, summary
-from kungfu.schedule.catalogue import CATALOGUE, Tuning
-from kungfu.schedule.curves import rate_at, rates_up_to
+from kungfu.schedule import ClusterJob, Pauses, SchedulePlan, fifo, simulate, summary
+from kungfu.schedule.cluster_policies.catalogue import CATALOGUE, Tuning
+from kungfu.schedule.curve import rate_at, rates_up_to
 from kungfu.schedule.state import stateless
 from tests.schedule.auditor import audited
 from tests.schedule.instances import Instance, instances, rows, thorough
+
+__all__ = []
 
 POLICIES = sorted(CATALOGUE)
 TUNING = Tuning(quanta=(12.0, 40.0), starvation=2.0)
@@ -87,7 +89,7 @@ def test_a_schedule_without_pauses_has_no_unit_of_time(name: str, instance: Inst
         (rows((0, 1, 1.0)), 10**9, "a cluster of 1000000000 GPUs cannot be simulated: give 1 to 1,048,576"),
         (rows((0, 8, 1.0)), 4, "job 0 asks for 8 GPUs and the cluster has 4"),
         (rows((5, 1, 1.0), (3, 1, 1.0)), 4, "job 1 at 3 s stands after job 0 at 5 s"),
-        ((Job("a", 0, 1, 1.0), Job("a", 1, 1, 1.0)), 4, "two jobs are called 'a'"),
+        ((ClusterJob("a", 0, 1, 1.0), ClusterJob("a", 1, 1, 1.0)), 4, "two jobs are called 'a'"),
     ],
 )
 def test_a_trace_that_cannot_be_simulated_is_refused_with_its_reason(jobs, gpus, says) -> None:
@@ -96,25 +98,27 @@ def test_a_trace_that_cannot_be_simulated_is_refused_with_its_reason(jobs, gpus,
 
 
 def test_a_plan_that_exceeds_the_cluster_is_refused() -> None:
-    greedy = stateless("greedy", decide=lambda state: Plan(state.pending, state.workload.gpus[state.pending]))
+    greedy = stateless("greedy", decide=lambda state: SchedulePlan(state.pending, state.workload.gpus[state.pending]))
     with pytest.raises(UsageError, match="gave away 4 GPUs of 2"):
         simulate(rows((0, 2, 1.0), (0, 2, 1.0)), gpus=2, policy=greedy)
 
 
 def test_a_plan_for_a_job_that_has_ended_is_refused() -> None:
-    stubborn = stateless("stubborn", decide=lambda state: Plan(np.array([0]), np.array([1])))
+    stubborn = stateless("stubborn", decide=lambda state: SchedulePlan(np.array([0]), np.array([1])))
     with pytest.raises(UsageError, match="to living jobs"):
         simulate(rows((0, 1, 1.0), (5, 1, 1.0)), gpus=2, policy=stubborn)
 
 
 def test_a_policy_that_starts_nothing_is_found_out() -> None:
-    idle = stateless("idle", decide=lambda state: Plan(state.pending[:0], state.pending[:0]))
+    idle = stateless("idle", decide=lambda state: SchedulePlan(state.pending[:0], state.pending[:0]))
     with pytest.raises(InternalError, match="idle leaves 1 jobs waiting"):
         simulate(rows((0, 1, 1.0)), gpus=2, policy=idle)
 
 
 def test_a_policy_that_never_lets_time_pass_is_stopped() -> None:
-    restless = stateless("restless", decide=lambda state: Plan(state.pending[:0], state.pending[:0], state.now_s))
+    restless = stateless(
+        "restless", decide=lambda state: SchedulePlan(state.pending[:0], state.pending[:0], state.now_s)
+    )
     with pytest.raises(InternalError, match="time stands still"):
         simulate(rows((0, 1, 1.0)), gpus=2, policy=restless)
 
@@ -131,13 +135,24 @@ def test_a_pause_delays_and_a_second_one_during_it_does_not_add_up() -> None:
     sizes = {0.0: 1, 1.0: 2, 2.0: 4}
 
     def grow(state):
-        return Plan(np.array([0]), np.array([sizes[state.now_s]]), state.now_s + 1 if state.now_s < 2 else np.inf)
+        return SchedulePlan(
+            np.array([0]), np.array([sizes[state.now_s]]), state.now_s + 1 if state.now_s < 2 else np.inf
+        )
 
     policy = stateless(
-        "growing", decide=lambda s: grow(s) if len(s.running) or len(s.pending) else Plan(s.running, s.running)
+        "growing", decide=lambda s: grow(s) if len(s.running) or len(s.pending) else SchedulePlan(s.running, s.running)
     )
     result = simulate(rows((0, 4, 10.25)), gpus=4, policy=policy, pauses=Pauses(3.0))
     # 1 GPU second of 41 in the first second; paused from 1 to 4, then from 2 to 5; the other 40 on 4 GPUs from 5.
     assert result.finish_s.tolist() == [15.0]
     assert result.usage.gpu_seconds.tolist() == [1 + 2 + 4 * 13]
     assert result.usage.adjustments.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"out_s": -1.0}, {"in_s": float("nan")}, {"out_s": 1e300}, {"overhead": 1.0}, {"overhead": -0.1}],
+)
+def test_pauses_and_overheads_outside_their_ranges_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=r"pauses must be 0 to 1e\+09 s, the overhead 0 to 0\.99"):
+        Pauses(**wrong)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.schedule import Job, inelastic, with_limits
+from kungfu.schedule import ClusterJob, inelastic, with_limits
 from kungfu.schedule.job import arranged
 
 
@@ -28,18 +28,18 @@ from kungfu.schedule.job import arranged
 )
 def test_a_job_outside_its_ranges_is_refused(wrong, says) -> None:
     with pytest.raises(UsageError, match=says):
-        Job(**{"name": "a", "submit_s": 0.0, "gpus": 2, "duration_s": 1.0, **wrong})
+        ClusterJob(**{"name": "a", "submit_s": 0.0, "gpus": 2, "duration_s": 1.0, **wrong})
 
 
 def test_an_inelastic_job_has_one_size() -> None:
-    job = inelastic(Job("a", 0, 6, 1.0))
+    job = inelastic(ClusterJob("a", 0, 6, 1.0))
     assert (job.min_gpus, job.gpus, job.max_gpus) == (6, 6, 6)
 
 
 def test_limits_are_shares_of_the_request_rounded_down_to_at_least_one() -> None:
     limits = [
         (job.min_gpus, job.max_gpus)
-        for job in with_limits([Job("a", 0, 1, 1.0), Job("b", 0, 7, 1.0)], min_share=0.25, max_share=2.5)
+        for job in with_limits([ClusterJob("a", 0, 1, 1.0), ClusterJob("b", 0, 7, 1.0)], min_share=0.25, max_share=2.5)
     ]
     assert limits == [(1, 2), (1, 17)]
     for low, high in ((1.5, 4), (float("nan"), 4), (0.5, float("inf")), (0.5, 0.9)):
@@ -48,5 +48,5 @@ def test_limits_are_shares_of_the_request_rounded_down_to_at_least_one() -> None
 
 
 def test_simultaneous_jobs_are_taken_by_number_and_then_by_name() -> None:
-    jobs = [Job(name, 0, 1, 1.0) for name in ("b", "10", "a", "9")]
+    jobs = [ClusterJob(name, 0, 1, 1.0) for name in ("b", "10", "a", "9")]
     assert [job.name for job in arranged(jobs, gpus=1)] == ["9", "10", "a", "b"]

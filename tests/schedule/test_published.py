@@ -6,20 +6,20 @@ from functools import cache
 
 import pytest
 
-from kungfu.schedule import Job, Pauses, read_throughputs, read_trace, reduction, simulate, summary
-from kungfu.schedule.catalogue import CATALOGUE, Tuning, limited
+from kungfu.schedule import ClusterJob, Pauses, read_throughputs, read_trace, reduction, simulate, summary
+from kungfu.schedule.cluster_policies.catalogue import CATALOGUE, Tuning, with_shares
+from tests.schedule.cluster_policies.tiresias_reference import reference
 from tests.schedule.published import DATA, needs_data
-from tests.schedule.tiresias.reference import reference
 
 
 @cache
-def _trace(name: str) -> tuple[Job, ...]:
+def _trace(name: str) -> tuple[ClusterJob, ...]:
     return read_trace(DATA / name, measured=read_throughputs(DATA / "throughputs_A100"))
 
 
 def _figures(trace: str, *, gpus: int, policy: str):
     entry = CATALOGUE[policy]
-    jobs = limited(_trace(trace), shares=entry.shares)
+    jobs = with_shares(_trace(trace), shares=entry.shares)
     return summary(simulate(jobs, gpus=gpus, policy=entry.make(Tuning()), pauses=entry.pauses or Pauses()))
 
 

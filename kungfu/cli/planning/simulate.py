@@ -13,16 +13,17 @@ from rich.progress import Progress, TaskID
 
 from kungfu.cli.planning.refusal import one_line
 from kungfu.errors import UsageError
-from kungfu.schedule import Job, Pauses, Result, State, generated, read_throughputs, read_trace, simulate
-from kungfu.schedule.catalogue import CATALOGUE, Entry, Tuning, limited, named
-from kungfu.schedule.outcome import Summary, reduction, save_plot, summary, summary_as_dict, summary_table
-from kungfu.schedule.traces.columns import FORMATS, own_columns
+from kungfu.schedule import ClusterJob, Pauses, Result, State, generated, read_throughputs, read_trace, simulate
+from kungfu.schedule.cluster_policies.catalogue import CATALOGUE, CatalogueEntry, Tuning, named, with_shares
+from kungfu.schedule.outcome import Summary, reduction, summary, summary_as_dict
+from kungfu.schedule.report import save_plot, summary_table
+from kungfu.schedule.traces.read import FORMATS, own_columns
 
 __all__ = ["add_arguments", "run"]
 
 _EVENTS_A_TICK = 500
 _TUNING = tuple(one.name for one in fields(Tuning))
-# Of these each policy uses some, or none; see `Entry.options`.
+# Of these each policy uses some, or none; see `CatalogueEntry.options`.
 _USED_BY_SOME = (*_TUNING, "pause", "pause_in", "overhead", "min_share", "max_share")
 
 
@@ -106,12 +107,14 @@ def _check_used(arguments: argparse.Namespace) -> None:
             )
 
 
-def _one(arguments: argparse.Namespace, *, name: str, jobs: Sequence[Job], tick: Callable[[State], None]) -> Result:
+def _one(
+    arguments: argparse.Namespace, *, name: str, jobs: Sequence[ClusterJob], tick: Callable[[State], None]
+) -> Result:
     entry = named(name)
     given = {one: getattr(arguments, one) for one in _TUNING if getattr(arguments, one) is not None}
     tuning = Tuning(**given)
     return simulate(
-        limited(jobs, shares=_shares(arguments, entry=entry)),
+        with_shares(jobs, shares=_shares(arguments, entry=entry)),
         gpus=arguments.gpus,
         policy=entry.make(tuning),
         pauses=_pauses(arguments, entry=entry),
@@ -132,7 +135,7 @@ def _ticker(bars: Progress, task: TaskID) -> Callable[[State], None]:
     return tick
 
 
-def _jobs(arguments: argparse.Namespace) -> tuple[Job, ...]:
+def _jobs(arguments: argparse.Namespace) -> tuple[ClusterJob, ...]:
     if arguments.trace.startswith("generated:"):
         if arguments.curves or arguments.columns or arguments.scaling == "hybrid":
             raise UsageError(
@@ -144,7 +147,7 @@ def _jobs(arguments: argparse.Namespace) -> tuple[Job, ...]:
     return read_trace(arguments.trace, columns=columns, measured=measured, scaling=arguments.scaling)
 
 
-def _generated(text: str, *, gpus: int) -> tuple[Job, ...]:
+def _generated(text: str, *, gpus: int) -> tuple[ClusterJob, ...]:
     _, shape, *rest = text.split(":")
     try:
         jobs, seed, load = (parse(word) for parse, word in zip((int, int, float), _completed(rest), strict=True))
@@ -160,7 +163,7 @@ def _completed(words: list[str]) -> list[str]:
     return [*words, *("", "0", "0.8")[len(words) :]]
 
 
-def _shares(arguments: argparse.Namespace, *, entry: Entry) -> tuple[float, float] | None:
+def _shares(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> tuple[float, float] | None:
     if arguments.min_share is None and arguments.max_share is None:
         return entry.shares
     low, high = entry.shares or (0.0, float(arguments.gpus))
@@ -170,7 +173,7 @@ def _shares(arguments: argparse.Namespace, *, entry: Entry) -> tuple[float, floa
     )
 
 
-def _pauses(arguments: argparse.Namespace, *, entry: Entry) -> Pauses:
+def _pauses(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> Pauses:
     """What was asked for, else what the policy's paper measured; rigid policies are never adjusted."""
     if entry.pauses is None:
         return Pauses()

@@ -1,7 +1,6 @@
 """Where jobs come from: files in the formats of published traces, tables of your own, or a seeded generator."""
 
-from kungfu.schedule.traces.columns import FORMATS, Columns
 from kungfu.schedule.traces.generate import SHAPES, generated
-from kungfu.schedule.traces.read import Scaling, read_trace
+from kungfu.schedule.traces.read import FORMATS, BatchScaling, Columns, read_trace
 
-__all__ = ["FORMATS", "SHAPES", "Columns", "Scaling", "generated", "read_trace"]
+__all__ = ["FORMATS", "SHAPES", "BatchScaling", "Columns", "generated", "read_trace"]

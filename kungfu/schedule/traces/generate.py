@@ -1,4 +1,4 @@
-"""Traces for those who have none: seeded, with the shapes that the papers describe.
+"""Generated traces: seeded, with the shapes that the papers describe.
 
 Arrivals are a Poisson process whose rate may follow the day; run times are log-normal, so that most jobs are small
 and few large ones do most of the work; sizes are powers of two. The arrival rate is chosen such that the jobs ask,
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kungfu.errors import UsageError
-from kungfu.schedule.curves import Curve, ring_curve
-from kungfu.schedule.job import Job
+from kungfu.schedule.curve import Curve, ring_curve
+from kungfu.schedule.job import ClusterJob
 from kungfu.schedule.state import Floats, Ints
 
 __all__ = ["SHAPES", "Shape", "generated"]
@@ -51,7 +51,7 @@ SHAPES: dict[str, Shape] = {
 """Philly and ITP: mostly 1-GPU or 8-GPU jobs with a long tail. Elan: two days squeezed into ten hours."""
 
 
-def generated(shape: str, *, jobs: int, gpus: int, load: float = 0.8, seed: int = 0) -> tuple[Job, ...]:
+def generated(shape: str, *, jobs: int, gpus: int, load: float = 0.8, seed: int = 0) -> tuple[ClusterJob, ...]:
     """A seeded trace: the same arguments always give the same jobs.
 
     Args:
@@ -86,9 +86,9 @@ def generated(shape: str, *, jobs: int, gpus: int, load: float = 0.8, seed: int 
     return _jobs(arrivals, sizes=sizes, runs_s=runs_s, curves=curves)
 
 
-def _jobs(arrivals: Floats, *, sizes: Ints, runs_s: Floats, curves: list[Curve]) -> tuple[Job, ...]:
+def _jobs(arrivals: Floats, *, sizes: Ints, runs_s: Floats, curves: list[Curve]) -> tuple[ClusterJob, ...]:
     rows = zip(arrivals.tolist(), sizes.tolist(), runs_s.tolist(), curves, strict=True)
-    return tuple(Job(str(index), at, size, runs, curve) for index, (at, size, runs, curve) in enumerate(rows))
+    return tuple(ClusterJob(str(index), at, size, runs, curve) for index, (at, size, runs, curve) in enumerate(rows))
 
 
 def _sizes(form: Shape, *, jobs: int, gpus: int, random: np.random.Generator) -> Ints:

@@ -1,23 +1,103 @@
-"""Reading a trace into jobs: every cell checked, every fault named by file, line and column."""
+"""Reading a trace into jobs: which column holds what, every cell checked, every fault named by its place.
+
+A new format is one more entry of `FORMATS`, or a `Columns` of your own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 from kungfu.errors import UsageError
-from kungfu.schedule.curves import LINEAR, Curve, Measured, hybrid_curve
-from kungfu.schedule.job import Job
-from kungfu.schedule.traces.cells import instant_s, positive_s, whole, word
-from kungfu.schedule.traces.columns import Columns, detected
-from kungfu.schedule.traces.rows import Row, read_rows
+from kungfu.schedule.curve import LINEAR, Curve
+from kungfu.schedule.job import ClusterJob
+from kungfu.schedule.measured_curves import MeasuredCurves, hybrid_curve
+from kungfu.schedule.traces.cells import TraceRow, instant_s, positive_s, read_rows, whole, word
 
-__all__ = ["Scaling", "read_trace"]
+__all__ = ["FORMATS", "BatchScaling", "Columns", "detected", "own_columns", "read_trace"]
 
-Scaling = Literal["strong", "hybrid"]
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of a format's columns.
+
+    Args:
+        submit: arrival: seconds, or a date and time like ``2017-10-09 07:01:55``.
+        gpus: GPUs asked for, a whole number.
+        duration: seconds on that many GPUs.
+        name: the job's name; ``None`` names it after its line.
+        model: the model, to look up a throughput curve; ``None`` if the trace has none.
+        batch: its total batch size in samples; ``None`` if the trace has none.
+        order: ``"sorted"`` if rows must come by arrival, ``"any"`` to have the reader sort them.
+    """
+
+    submit: str
+    gpus: str
+    duration: str
+    name: str | None = None
+    model: str | None = None
+    batch: str | None = None
+    order: Literal["sorted", "any"] = "sorted"
+
+    def needed(self) -> tuple[str, ...]:
+        """The columns that a file must have."""
+        return tuple(c for c in (self.name, self.submit, self.gpus, self.duration, self.model, self.batch) if c)
+
+
+FORMATS: dict[str, Columns] = {
+    "tiresias": Columns("submit_time", "num_gpu", "duration", "job_id", model="model_name"),
+    "itp": Columns("submission_time", "num_gpu", "duration", "job_id", "model_name", "batch_size"),
+    "philly-jobs": Columns("submit_time", "num_gpu", "real_duration", "job_id", "model_name", "batch_size"),
+    "philly": Columns("timestamp", "num_gpus", "duration", order="any"),
+}
+"""Formats by name: the Tiresias simulator's, Microsoft's ITP, one Philly virtual cluster, and all of Philly."""
+
+
+def detected(header: Sequence[str], *, where: str) -> Columns:
+    """The format whose columns are all in ``header``; of several the one that uses most of them.
+
+    Raises:
+        UsageError: if no format fits.
+
+    >>> detected(["timestamp", "duration", "num_gpus", "gpu_time", "cluster"], where="philly.csv:1").gpus
+    'num_gpus'
+    """
+    fitting = [columns for columns in FORMATS.values() if set(columns.needed()) <= set(header)]
+    if not fitting:
+        known = "; ".join(f"{name}: {', '.join(columns.needed())}" for name, columns in FORMATS.items())
+        raise UsageError(f"{where}: the columns {', '.join(header)} fit no known format ({known}): name your columns")
+    return max(fitting, key=lambda columns: len(columns.needed()))
+
+
+def own_columns(text: str) -> Columns:
+    """Columns from text like ``submit=arrived,gpus=n,duration=secs,order=any``.
+
+    Raises:
+        UsageError: for a word that is no field of ``Columns``, or if submit, gpus or duration is missing.
+
+    >>> own_columns("submit=a,gpus=g,duration=d").duration
+    'd'
+    """
+    pairs = [part.partition("=")[::2] for part in text.split(",")]
+    given = dict(pairs)
+    allowed = set(Columns.__dataclass_fields__)
+    wrong = [word for word, value in pairs if word not in allowed or not value]
+    wrong += [word for word in given if [key for key, _ in pairs].count(word) > 1]
+    missing = [word for word in ("submit", "gpus", "duration") if word not in given]
+    if wrong or missing or given.get("order", "any") not in ("any", "sorted"):
+        raise UsageError(
+            f"columns {text!r}: expected submit=..,gpus=..,duration=.. and optionally name, model, batch, "
+            f"order=sorted|any; wrong: {wrong or 'none'}, missing: {missing or 'none'}"
+        )
+    order: Literal["sorted", "any"] = "any" if given.pop("order", "sorted") == "any" else "sorted"
+    return Columns(order=order, **given)
+
+
+BatchScaling = Literal["strong", "hybrid"]
 _CurveOf = Callable[[str, int, int], Curve]
 
 
@@ -25,9 +105,9 @@ def read_trace(
     path: str | Path,
     *,
     columns: Columns | None = None,
-    measured: Measured | None = None,
-    scaling: Scaling = "strong",
-) -> tuple[Job, ...]:
+    measured: MeasuredCurves | None = None,
+    scaling: BatchScaling = "strong",
+) -> tuple[ClusterJob, ...]:
     """The jobs of a CSV file, plain or gzipped, by arrival.
 
     Args:
@@ -53,19 +133,19 @@ def read_trace(
     return tuple(jobs)
 
 
-def _job(row: Row, *, columns: Columns, curve_of: _CurveOf | None) -> Job:
+def _job(row: TraceRow, *, columns: Columns, curve_of: _CurveOf | None) -> ClusterJob:
     gpus = whole(row.cells[columns.gpus], where=row.at(columns.gpus))
     name = word(row.cells[columns.name], where=row.at(columns.name)) if columns.name else str(row.line)
     submit_s = instant_s(row.cells[columns.submit], where=row.at(columns.submit))
     duration_s = positive_s(row.cells[columns.duration], where=row.at(columns.duration))
     curve = _curve(row, columns=columns, gpus=gpus, curve_of=curve_of)
     try:
-        return Job(name, submit_s, gpus, duration_s, curve)
+        return ClusterJob(name, submit_s, gpus, duration_s, curve)
     except UsageError as error:
         raise UsageError(f"{row.where}: {error}") from error
 
 
-def _curve(row: Row, *, columns: Columns, gpus: int, curve_of: _CurveOf | None) -> Curve:
+def _curve(row: TraceRow, *, columns: Columns, gpus: int, curve_of: _CurveOf | None) -> Curve:
     if curve_of is None or columns.model is None or columns.batch is None:
         return LINEAR
     batch = whole(row.cells[columns.batch], where=row.at(columns.batch))
@@ -75,7 +155,7 @@ def _curve(row: Row, *, columns: Columns, gpus: int, curve_of: _CurveOf | None) 
         raise UsageError(f"{row.at(columns.model)}: {error}") from error
 
 
-def _curves(measured: Measured | None, *, scaling: Scaling) -> _CurveOf | None:
+def _curves(measured: MeasuredCurves | None, *, scaling: BatchScaling) -> _CurveOf | None:
     if measured is None:
         return None
 
@@ -88,8 +168,10 @@ def _curves(measured: Measured | None, *, scaling: Scaling) -> _CurveOf | None:
     return curve_of
 
 
-def _check_lookup(columns: Columns, *, measured: Measured | None, scaling: Scaling, path: str | Path) -> None:
-    """Nobody should take perfect scaling for the curves that were given."""
+def _check_lookup(
+    columns: Columns, *, measured: MeasuredCurves | None, scaling: BatchScaling, path: str | Path
+) -> None:
+    """Refuses tables that no column looks up: perfect scaling would be taken for the curves that were given."""
     if measured is not None and (columns.model is None or columns.batch is None):
         raise UsageError(
             f"{path}: throughput tables are given, but no column of model and of batch to look them up by: "
@@ -99,7 +181,7 @@ def _check_lookup(columns: Columns, *, measured: Measured | None, scaling: Scali
         raise UsageError(f"{path}: hybrid scaling needs throughput tables by batch: give them, or scaling strong")
 
 
-def _check_sorted(jobs: list[Job], *, rows: list[Row], columns: Columns) -> None:
+def _check_sorted(jobs: list[ClusterJob], *, rows: list[TraceRow], columns: Columns) -> None:
     for (before, job), row in zip(pairwise(jobs), rows[1:], strict=True):
         if job.submit_s < before.submit_s:
             raise UsageError(
@@ -108,8 +190,8 @@ def _check_sorted(jobs: list[Job], *, rows: list[Row], columns: Columns) -> None
             )
 
 
-def _check_unique(jobs: list[Job], *, rows: list[Row], columns: Columns) -> None:
-    first: dict[str, Row] = {}
+def _check_unique(jobs: list[ClusterJob], *, rows: list[TraceRow], columns: Columns) -> None:
+    first: dict[str, TraceRow] = {}
     for job, row in zip(jobs, rows, strict=True):
         if job.name in first:
             raise UsageError(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.cli.planning.simulate import add_arguments, run
-from kungfu.schedule.catalogue import CATALOGUE
+from kungfu.schedule.cluster_policies.catalogue import CATALOGUE
 
 
 def _run(*words: str) -> int:

@@ -10,8 +10,8 @@ import pytest
 
 from kungfu.errors import UsageError
 from kungfu.schedule import Columns, Curve, read_throughputs, read_trace
-from kungfu.schedule.curves import rate_at
-from kungfu.schedule.traces.columns import detected, own_columns
+from kungfu.schedule.curve import rate_at
+from kungfu.schedule.traces.read import detected, own_columns
 from tests.schedule.published import DATA, needs_data
 
 ITP = "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration\n"
