@@ -13,7 +13,7 @@ from kungfu.schedule.state import Floats, Ints
 
 __all__ = [
     "SIZE_CLASSES",
-    "JobMetrics",
+    "GroupMetrics",
     "Result",
     "SimulationRecord",
     "Summary",
@@ -111,7 +111,7 @@ SIZE_CLASSES: dict[str, tuple[float, float]] = {
 
 
 @dataclass(frozen=True)
-class JobMetrics:
+class GroupMetrics:
     """Means over a group of jobs, in seconds; NaN for a group without jobs.
 
     ``jct_s`` from arrival to end, ``wait_s`` from arrival to the first start, ``pending_s`` all time without GPUs.
@@ -135,8 +135,8 @@ class Summary:
     gpus: int
     makespan_s: float
     utilisation: float
-    overall: JobMetrics
-    by_size: dict[str, JobMetrics]
+    overall: GroupMetrics
+    by_size: dict[str, GroupMetrics]
 
 
 def summary(result: Result) -> Summary:
@@ -161,10 +161,10 @@ def summary(result: Result) -> Summary:
     )
 
 
-def _figures(result: Result, *, chosen: npt.NDArray[np.bool_]) -> JobMetrics:
+def _figures(result: Result, *, chosen: npt.NDArray[np.bool_]) -> GroupMetrics:
     submit_s = np.array([job.submit_s for job in result.jobs])
     jct_s = result.finish_s - submit_s
-    return JobMetrics(
+    return GroupMetrics(
         jobs=int(chosen.sum()),
         jct_s=_mean(jct_s[chosen]),
         wait_s=_mean((result.start_s - submit_s)[chosen]),

@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kungfu.errors import UsageError
-from kungfu.schedule.outcome import JobMetrics, Result, Summary
+from kungfu.schedule.outcome import GroupMetrics, Result, Summary
 
 __all__ = ["save_plot", "summary_table"]
 
@@ -33,7 +33,7 @@ def summary_table(summaries: Sequence[Summary], *, title: str) -> Table:
     return table
 
 
-def _cells(figures: JobMetrics) -> tuple[str, ...]:
+def _cells(figures: GroupMetrics) -> tuple[str, ...]:
     times = (figures.jct_s, figures.wait_s, figures.pending_s)
     shown = ["-" if time != time else _brief(time) for time in times]
     return (
