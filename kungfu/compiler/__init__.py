@@ -2,10 +2,12 @@
 
 from kungfu.compiler.compile import compile_policies
 from kungfu.compiler.explain import explain, explain_json
+from kungfu.compiler.fired import FiredRule, fired_rules
 from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment
 from kungfu.compiler.rescale_rules import RescaleSetting, evaluate_rescale_rules
 
 __all__ = [
+    "FiredRule",
     "Outcome",
     "Plan",
     "RescaleSetting",
@@ -15,4 +17,5 @@ __all__ = [
     "evaluate_rescale_rules",
     "explain",
     "explain_json",
+    "fired_rules",
 ]

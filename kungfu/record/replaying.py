@@ -10,31 +10,17 @@ from typing import Any, Literal
 import numpy as np
 
 from kungfu.compiler import Outcome, Plan
-from kungfu.compiler.plan import inputs_of_rules
+from kungfu.compiler.fired import FiredRule, fired_rules
 from kungfu.compiler.replay import Replay
-from kungfu.control import Rule
-from kungfu.control.action import mask_of
 from kungfu.errors import UsageError
 from kungfu.record.reader import RecordedStep, Snapshot, Trace
 from kungfu.signal import NEST, SOURCES
 
-__all__ = ["Decision", "Replayed", "replay"]
+__all__ = ["Replayed", "replay"]
 
 # Between TensorFlow and NumPy, over a few hundred steps of averages.
 _CLOSE = 1e-3
 _MOST_DIFFERENCES = 20
-
-
-@dataclass(frozen=True)
-class Decision:
-    """A rule that fired in the replay: the number it asks for (NaN where it asks for none), the ranks it is about,
-    and the values that it saw."""
-
-    step: int
-    rule: Rule
-    value: float
-    ranks: tuple[int, ...]
-    saw: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -44,7 +30,7 @@ class Replayed:
     ``remarks`` say which steps of the record were not replayed.
     """
 
-    decisions: tuple[Decision, ...]
+    decisions: tuple[FiredRule, ...]
     differences: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -75,13 +61,13 @@ def replay(plan: Plan, trace: Trace, *, whose: Literal["the run's", "another"], 
     playing = _Playing(Replay(plan, size=steps[0].size), snapshots)
     if restored is not None:
         _restore(playing.replay, restored)
-    decisions: list[Decision] = []
+    decisions: list[FiredRule] = []
     for step in steps:
         _enter(playing, step)
         if own and _is_lost(playing, step):
             continue
         outcome = _stepped(playing.replay, step)
-        found = list(_decisions(plan, outcome, step=step.step))
+        found = fired_rules(plan, outcome, step=step.step)
         if own:
             _compare(playing, step, found)
         decisions += [one for one in found if one.step >= start]
@@ -215,18 +201,8 @@ def _held(snapshot: Snapshot, name: str) -> list[Any]:
 # ---- what it decided, and what the run did -------------------------------------------------------------------------
 
 
-def _decisions(plan: Plan, outcome: Outcome, *, step: int) -> Iterator[Decision]:
-    row, seen = 0, inputs_of_rules(plan, outcome.inputs, outcome.inputs_whole)
-    for index, (rule, saw) in enumerate(zip(plan.rules, seen, strict=True)):
-        ranks: tuple[int, ...] = ()
-        if mask_of(rule.action) is not None:
-            ranks, row = tuple(int(rank) for rank in np.flatnonzero(outcome.masks[row])), row + 1
-        if outcome.fired[index]:
-            yield Decision(step, rule, float(outcome.targets[index]), ranks, saw)
-
-
-def _compare(playing: _Playing, step: RecordedStep, found: Sequence[Decision]) -> None:
-    decided = {one.rule.name: one.value for one in found}
+def _compare(playing: _Playing, step: RecordedStep, found: Sequence[FiredRule]) -> None:
+    decided = {one.rule: one.value for one in found}
     for name in sorted(decided.keys() | step.fired.keys()):
         if name not in step.fired:
             _differ(playing, f"step {step.step}: {name} fires in the replay, and did not in the run")

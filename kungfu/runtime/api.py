@@ -17,12 +17,12 @@ from kungfu.runtime.checkpoints import (
     write_manifest,
 )
 from kungfu.runtime.core.adaptive_deadline import KNOWN_STEPS, WINDOW_STEPS, plausible_wait_s
-from kungfu.runtime.core.barrier import Decision, meant_size
-from kungfu.runtime.core.barrier_requests import Contest, ExternalRequest, Leave, RescaleRequest, Superseded, merged
+from kungfu.runtime.core.barrier import Decision, with_settings
+from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, Superseded
 from kungfu.runtime.core.data import Position, Stamp, advanced, cut
 from kungfu.runtime.core.identity import Description, ProgramPart, installed_version
 from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
-from kungfu.runtime.core.terms import Ramp, RunPosition, SettingChange, Terms, apply_settings
+from kungfu.runtime.core.terms import Ramp, RunPosition, SettingChange, Terms
 from kungfu.runtime.core.view import View, spread
 from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.barrier_result import BarrierResult, Told, ToldLater
@@ -39,16 +39,15 @@ __all__ = [
     "WINDOW_STEPS",
     "Alone",
     "Attachment",
+    "BarrierRequests",
     "BarrierResult",
     "Buffers",
     "CheckpointFolder",
     "CheckpointSettings",
-    "Contest",
     "Deadlines",
     "Decision",
     "Description",
     "ExitReport",
-    "ExternalRequest",
     "Gap",
     "Late",
     "Leave",
@@ -72,7 +71,6 @@ __all__ = [
     "VariableEntry",
     "View",
     "advanced",
-    "apply_settings",
     "cut",
     "digests",
     "find",
@@ -80,9 +78,7 @@ __all__ = [
     "has_step",
     "installed_version",
     "make_attachment",
-    "meant_size",
     "memory_of",
-    "merged",
     "mismatches",
     "overwritten",
     "plausible_wait_s",
@@ -91,5 +87,6 @@ __all__ = [
     "sampled",
     "spread",
     "stable_names",
+    "with_settings",
     "write_manifest",
 ]

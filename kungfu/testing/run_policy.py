@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler import FiredRule, Plan, compile_policies, fired_rules
 from kungfu.compiler.replay import Replay
 from kungfu.control import Budget
 from kungfu.policy_definition import Policy
 from kungfu.record import Trace, parse_trace, read_trace, replay
 from kungfu.testing.arrays import steps_of
-from kungfu.testing.carrying_out import Course
 from kungfu.testing.cluster_model import ClusterModel
-from kungfu.testing.decision import Decision, decisions_of
-from kungfu.testing.job import Job, agreed_sources, local_sources, stepped
+from kungfu.testing.simulated_barrier import SimulatedBarrier
+from kungfu.testing.simulated_job import SimulatedJob, agreed_sources, local_sources, stepped
 
 __all__ = ["run_policy"]
 
@@ -26,7 +25,7 @@ def run_policy(
     trace: ClusterModel | Mapping[str, Any] | Trace | str | Path | Sequence[str],
     *,
     budget: Budget | None = None,
-) -> tuple[Decision, ...]:
+) -> tuple[FiredRule, ...]:
     """What a policy, or several on one job, decide step by step, by the plan's NumPy interpreter.
 
     `trace` is one of three: a `ClusterModel`, on which decisions are carried out, so that the policy sees what comes of
@@ -37,7 +36,7 @@ def run_policy(
     budget of rescales.
 
     Gives the decisions in order, those in the shadow too, and on a model those of rules on a rescale, under the step
-    before the barrier; there `Decision.unmet` says where nothing came of one. Raises `PolicyError` as `attach` does,
+    before the barrier; there `FiredRule.unmet` says where nothing came of one. Raises `PolicyError` as `attach` does,
     `UsageError` for a source that is missing.
 
     >>> from kungfu.policies import schedule
@@ -53,37 +52,38 @@ def run_policy(
     return tuple(_recorded(plan, trace))
 
 
-def _modelled(plan: Plan, model: ClusterModel) -> tuple[Decision, ...]:
-    job = Job.started(model)
-    course = Course(job, Replay(plan, size=job.size))
-    acting = {one.name for one in plan.rules if one.mode == "acting"}
-    made: list[Decision] = []
+def _modelled(plan: Plan, model: ClusterModel) -> tuple[FiredRule, ...]:
+    job = SimulatedJob.started(model)
+    barrier = SimulatedBarrier(job, Replay(plan, size=job.size))
+    made: list[FiredRule] = []
     while job.step <= model.steps and not job.terms.stopped:
         step = job.step
-        outcome = course.replay.step(local_sources(job), agreed_sources(job))
-        decided = list(decisions_of(plan, outcome, step=step))
+        outcome = barrier.replay.step(local_sources(job), agreed_sources(job))
+        decided = list(_told(fired_rules(plan, outcome, step=step)))
         made += decided
         stepped(job)
-        made += course.barrier([one for one in decided if one.rule in acting])
-    return tuple(replace(one, unmet=course.unmet.get((one.rule, one.step), "")) for one in made)
+        made += barrier.hold([one for one in decided if one.mode == "acting"])
+    return tuple(replace(one, unmet=barrier.unmet.get((one.rule, one.step), "")) for one in made)
 
 
-def _given(plan: Plan, arrays: Mapping[str, Any]) -> Iterator[Decision]:
+def _given(plan: Plan, arrays: Mapping[str, Any]) -> Iterator[FiredRule]:
     playing: Replay | None = None
     for local, agreed in steps_of(arrays):
         if playing is None:
             playing = Replay(plan, size=len(local))
         if playing.size != len(local):
             playing.rescale(len(local))
-        yield from decisions_of(plan, playing.step(local, agreed), step=agreed["step"])
+        yield from _told(fired_rules(plan, playing.step(local, agreed), step=agreed["step"]))
 
 
-def _recorded(plan: Plan, source: Trace | str | Path | Sequence[str]) -> Iterator[Decision]:
+def _recorded(plan: Plan, source: Trace | str | Path | Sequence[str]) -> Iterator[FiredRule]:
     if isinstance(source, (str, Path)):
         trace = read_trace(Path(source))
     else:
         trace = source if isinstance(source, Trace) else parse_trace(source)
-    for one in replay(plan, trace, whose="another").decisions:
-        if one.rule.mode == "held":
-            continue
-        yield Decision(one.step, one.rule.name, one.rule.action, one.value, one.saw, one.ranks)
+    yield from _told(replay(plan, trace, whose="another").decisions)
+
+
+def _told(fired: Iterable[FiredRule]) -> Iterator[FiredRule]:
+    """All but those that the budget holds back: they are the shadow of a rule that would have fired without it."""
+    return (one for one in fired if one.mode != "held")

@@ -1,4 +1,4 @@
-"""The host's side of a barrier: what the rules left in the ledger becomes a wish, and the passage becomes variables."""
+"""The host's side of a barrier: the rules that fired become requests, and the result becomes variables of the graph."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.compiler import Plan
-from kungfu.compiler.rescale_rules import RescaleSetting, evaluate_rescale_rules
+from kungfu.compiler.fired import FiredRule, fired_on_rescale, fired_rules
+from kungfu.compiler.rule_requests import call_hook, requests_of, setting_of
 from kungfu.control import Call, Checkpoint
-from kungfu.control.hook import Control
 from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.api import (
     REMEMBERED,
     Alone,
     Attachment,
+    BarrierRequests,
     BarrierResult,
     Decision,
     Limits,
@@ -33,8 +34,7 @@ from kungfu.runtime.api import (
     ShadowAsk,
     Terms,
     View,
-    apply_settings,
-    meant_size,
+    with_settings,
 )
 from kungfu.training.description import machine_in_words
 from kungfu.training.graph.host import fetch, put
@@ -46,11 +46,8 @@ from kungfu.training.keeping.exchange import Due, Together
 from kungfu.training.keeping.keeper import Keeper, Request
 from kungfu.training.record.chronicle import Chronicle
 from kungfu.training.record.pace import Pace
-from kungfu.training.requests import Fired, Requests, demanded, fired_rules, gathered, setting_of
 
 __all__ = ["Barrier", "Equipment"]
-
-_NOTHING = Requests()
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class Barrier:
     pace: Pace = field(default_factory=Pace)
     terms: Terms = field(default_factory=Terms)
     place: tuple[int | None, int] = (0, 1)
-    unanswered: Requests | None = None  # of a barrier that has not come to its end
+    unanswered: BarrierRequests | None = None  # of a barrier that has not come to its end
     shadows: deque[ShadowAsk] = field(default_factory=partial(deque, maxlen=REMEMBERED))  # since the last barrier
 
     @property
@@ -111,18 +108,16 @@ class Barrier:
         self.pace.arrived()
         equipment, ledger = self.equipment, self.equipment.ledger
         ledger.posts.serve()
-        self.unanswered = self._requests()
-        requests = self.unanswered.with_outside()
+        self.unanswered = requests = self._requests()
         asked = time.monotonic()
         self.average_statistics()
         prepared = {"requests": asked - started, "statistics": time.monotonic() - asked}
         passage = equipment.membership.meet(
             equipment.state,
             self.terms,
-            wish=requests.wish,
-            outside=requests.outside,
+            requests=requests,
             shadows=(*self.shadows,),
-            adjust=lambda before, decision: self._adjusted(before, decision, requests),
+            adjust=lambda before, decision: self._adjusted(before, decision, requests.settings),
         )
         self.shadows.clear()
         self.unanswered, passage = None, replace(passage, parts={**prepared, **passage.parts})
@@ -141,7 +136,7 @@ class Barrier:
         if changed:
             put(ledger.timing.rescale_seconds, stop_s)
         self.pace.held(stop_s, changed=changed)
-        self.chronicle.superseded(requests.superseded)
+        self.chronicle.superseded(passage.superseded)
         self.chronicle.passed(passage, step=step, stop_s=stop_s)
         if changed:
             what = "leave" if passage.after.rank is None else "rescale"
@@ -176,7 +171,7 @@ class Barrier:
         """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""
         self.settle()  # what the last barrier left: a joiner that came in there has done it by now
         self.average_statistics()
-        last = fired_rules(self.equipment.plan, self.equipment.ledger.rules.posted, step=self._steps())
+        last = fired_rules(self.equipment.plan, self.equipment.ledger.rules.posted.fetched(), step=self._steps())
         for rule in last:
             if isinstance(rule.action, Checkpoint):
                 self.keeper.ask(Request(rule.rule))
@@ -267,49 +262,52 @@ class Barrier:
 
     # ---- what is asked for -----------------------------------------------------------------------------------------
 
-    def _requests(self) -> Requests:
+    def _requests(self) -> BarrierRequests:
+        """What this peer brings to the barrier: what its rules ask for, and the leader's also what others asked it."""
         membership = self.equipment.membership
-        requests = gathered(self._posted(), membership.view, call=self._call)
+        requests = requests_of(self._posted(), membership.view, call=self._call)
         if self.unanswered is not None:
-            requests = requests.after(self.unanswered)
-        demand = membership.take_demand()
-        return requests if demand is None else demanded(requests, demand, step=self._steps())
+            requests = requests.after(self.unanswered)  # the barrier before this one broke
+        external = membership.take_external_request()
+        return requests if external is None else requests.with_external(external, step=self._steps())
 
-    def _posted(self) -> list[Fired]:
+    def _posted(self) -> list[FiredRule]:
         """The rules that fired since they were asked for last, once."""
         posted = self.equipment.ledger.rules.posted
         # The step whose rules fired is the one before the step that carried their post.
-        fired = fired_rules(self.equipment.plan, posted, step=self._steps() - 1)
+        fired = fired_rules(self.equipment.plan, posted.fetched(), step=self._steps() - 1)
         put(posted.fired, [False] * posted.fired.shape[0])
         return fired
 
     def _steps(self) -> int:
         return self.equipment.ledger.progress.steps()
 
-    def _call(self, fired: Fired, action: Call) -> int | None:
-        """The hook of listing 1 of the KungFu paper: called on every peer, with agreed values."""
-        control = Control(size=self.size, step=fired.step)
-        action.fn(control, *list(fired.saw.values())[: len(action.signals)])
-        held = "the job's budget of rescales is used up" if fired.over_budget and control.wanted is not None else ""
-        ignored = "; ".join(one for one in (control.passed_over, held) if one)
-        self.chronicle.called(fired.rule, step=fired.step, saw=fired.saw, asked=control.wanted, ignored=ignored)
-        return None if held else control.wanted
+    def _call(self, fired: FiredRule, action: Call) -> int | None:
+        answer = call_hook(fired, action, size=self.size)
+        asked, ignored = answer.asked, answer.ignored
+        self.chronicle.called(fired.rule, step=fired.step, saw=fired.saw, asked=asked, ignored=ignored)
+        return answer.size
 
-    def _adjusted(self, before: View, decision: Decision, requests: Requests = _NOTHING) -> Terms:
+    def _adjusted(self, before: View, decision: Decision, settings: Sequence[SettingChange] = ()) -> Terms:
         """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""
         ledger, rate = self.equipment.ledger, self.equipment.rate
-        now = RunPosition(
+        position = RunPosition(
             steps=self._steps(),
             samples=int(fetch(ledger.progress.trained)),
-            size=meant_size(decision.view, decision.terms),
             epoch_samples=int(fetch(ledger.progress.samples)),
             learning_rate=math.nan if rate is None else rate.position(),
         )
-        sizes = meant_size(before, self.terms), meant_size(decision.view, decision.terms)
-        brought = self._brought(*sizes, decision) if sizes[0] != sizes[1] else []
-        asked = [*brought, *requests.settings]
-        self.chronicle.set(asked)
-        return apply_settings(decision.terms, [self._on_scale(setting) for setting in asked], now)
+
+        def on_rescale(previous_size: int, size: int) -> list[SettingChange]:
+            brought = self._brought(previous_size, size, decision)
+            self.chronicle.set(brought)
+            return [self._on_scale(setting) for setting in brought]
+
+        asked = [self._on_scale(setting) for setting in settings]
+        standing = before, self.terms
+        terms = with_settings(decision, before=standing, position=position, on_rescale=on_rescale, settings=asked)
+        self.chronicle.set(settings)
+        return terms
 
     def _brought(self, previous_size: int, size: int, decision: Decision) -> list[SettingChange]:
         """What the rules on a rescale choose from the new size."""
@@ -326,15 +324,12 @@ class Barrier:
             "min_size": self.equipment.limits.minimum,
             "max_size": self.equipment.limits.maximum,
         }
-        self.chronicle.shadowed(_fired(evaluate_rescale_rules(self.equipment.plan, sources, mode="shadow"), step=step))
-        return [setting_of(one) for one in _fired(evaluate_rescale_rules(self.equipment.plan, sources), step=step)]
+        plan = self.equipment.plan
+        self.chronicle.shadowed(fired_on_rescale(plan, sources, step=step, mode="shadow"))
+        return [setting_of(one) for one in fired_on_rescale(plan, sources, step=step)]
 
     def _on_scale(self, setting: SettingChange) -> SettingChange:
         rate = self.equipment.rate
         if setting.kind != "learning_rate" or rate is None:
             return setting
         return replace(setting, value=rate.on_scale(setting.value))
-
-
-def _fired(settled_rules: Sequence[RescaleSetting], *, step: int) -> list[Fired]:
-    return [Fired(one.action, one.rule, step, one.value, (), one.inputs) for one in settled_rules]

@@ -8,6 +8,7 @@ from typing import Any, Final, NoReturn
 
 import tensorflow as tf
 
+from kungfu.compiler.fired import fired_rules
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 from kungfu.runtime.api import Alone, ExitReport, ShadowAsk, Terms
 from kungfu.training.barrier import Barrier
@@ -32,7 +33,6 @@ from kungfu.training.graph.trace import Trace
 from kungfu.training.graph.warm_up import warmed_up
 from kungfu.training.graph.xla import refuse_xla
 from kungfu.training.record.recorder import Recorder
-from kungfu.training.requests import fired_rules
 
 __all__ = ["SKIPPED", "Loop"]
 
@@ -309,6 +309,6 @@ class Loop:
         if leads or chronicle.has_news:
             chronicle.stepped(partial(tape.figures, row))
         if self._in_shadow and tape.fired(row) & self._in_shadow:
-            shadows = fired_rules(self.barrier.equipment.plan, self.ledger.rules.shadows, step=self._steps())
+            shadows = fired_rules(self.barrier.equipment.plan, self.ledger.rules.shadows.fetched(), step=self._steps())
             self.barrier.shadows.extend(ShadowAsk(one.rule, one.step, one.value) for one in shadows)
             chronicle.shadowed(shadows if leads else [])

@@ -43,7 +43,7 @@ def test_the_runs_own_plan_decides_in_the_replay_what_it_decided_in_the_run(plan
     again = replay(trace.plan or plan, trace, whose="the run's")
     fired = [(one.step, name, value) for one in trace.steps for name, value in one.fired.items()]
     assert fired
-    assert [(one.step, one.rule.name) for one in again.decisions] == [(step, name) for step, name, _ in fired]
+    assert [(one.step, one.rule) for one in again.decisions] == [(step, name) for step, name, _ in fired]
     assert [one.value for one in again.decisions] == pytest.approx([value for *_, value in fired], nan_ok=True)
     assert again.differences == ()
 
@@ -77,7 +77,7 @@ def test_a_replay_may_start_in_the_middle(plan: Plan, start: int) -> None:
     whole, part = (replay(plan, trace, whose="the run's", start=at) for at in (0, start))
     assert part.differences == ()
     late = [one for one in whole.decisions if one.step >= start]
-    assert [(one.step, one.rule.name) for one in part.decisions] == [(one.step, one.rule.name) for one in late]
+    assert [(one.step, one.rule) for one in part.decisions] == [(one.step, one.rule) for one in late]
     for one, other in zip(part.decisions, late, strict=True):
         assert one.saw == pytest.approx(dict(other.saw), rel=1e-5)
 

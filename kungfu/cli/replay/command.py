@@ -17,10 +17,10 @@ from rich.text import Text
 from kungfu.cli.replay.timeline import OF_RULES, Row, action_of, timeline
 from kungfu.cli.report import read_events
 from kungfu.cli.report.values import count
-from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler import FiredRule, Plan, compile_policies
 from kungfu.errors import UsageError
 from kungfu.policy_definition.policy_path import load_policy
-from kungfu.record import Decision, Replayed, Trace, read_trace, replay
+from kungfu.record import Replayed, Trace, read_trace, replay
 
 __all__ = ["add_arguments", "run"]
 
@@ -110,12 +110,12 @@ def _as_json(told: _Replay) -> dict[str, Any]:
     }
 
 
-def _decision(one: Decision) -> dict[str, Any]:
+def _decision(one: FiredRule) -> dict[str, Any]:
     return {
         "step": one.step,
-        "rule": one.rule.name,
-        "standing": one.rule.mode,
-        "action": action_of(one.rule.action),
+        "rule": one.rule,
+        "standing": one.mode,
+        "action": action_of(one.action),
         "value": _known(one.value),
         "ranks": list(one.ranks),
         "saw": {name: _known(value) for name, value in one.saw.items()},

@@ -12,16 +12,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from kungfu.cli.replay.timeline import Row
+from kungfu.compiler import FiredRule
 from kungfu.control import Rescale
 from kungfu.errors import UsageError
-from kungfu.record import Decision, Trace
+from kungfu.record import Trace
 
 __all__ = ["draw"]
 
 _BLUE, _RED, _GREY = "#1f6fb4", "#b3261e", "#8a8f98"
 
 
-def draw(trace: Trace, decisions: Sequence[Decision], rows: Sequence[Row], target: Path) -> Path:
+def draw(trace: Trace, decisions: Sequence[FiredRule], rows: Sequence[Row], target: Path) -> Path:
     """Draws it as a PNG and gives its path; raises ``UsageError`` where `target` cannot be written."""
     figure = Figure(figsize=(9.0, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -40,10 +41,10 @@ def draw(trace: Trace, decisions: Sequence[Decision], rows: Sequence[Row], targe
     return target
 
 
-def _draw_size(panel: Any, trace: Trace, decisions: Sequence[Decision]) -> None:
+def _draw_size(panel: Any, trace: Trace, decisions: Sequence[FiredRule]) -> None:
     steps = trace.steps
     panel.step([one.step for one in steps], [one.size for one in steps], where="post", color=_BLUE, label="run")
-    wanted = [one for one in decisions if isinstance(one.rule.action, Rescale)]
+    wanted = [one for one in decisions if isinstance(one.action, Rescale)]
     panel.scatter(
         [one.step for one in wanted], [one.value for one in wanted],
         marker="D", s=30, facecolor="white", edgecolor=_RED, zorder=3, label="asked for in the replay",
@@ -54,11 +55,11 @@ def _draw_size(panel: Any, trace: Trace, decisions: Sequence[Decision]) -> None:
     panel.legend(loc="upper left", frameon=False, fontsize=9)
 
 
-def _draw_rules(panel: Any, decisions: Sequence[Decision], rows: Sequence[Row]) -> None:
+def _draw_rules(panel: Any, decisions: Sequence[FiredRule], rows: Sequence[Row]) -> None:
     ran = [row for row in rows if row.rule and row.run]
-    names = list(dict.fromkeys([*(one.rule.name for one in decisions), *(row.rule for row in ran)]))
+    names = list(dict.fromkeys([*(one.rule for one in decisions), *(row.rule for row in ran)]))
     panel.scatter(
-        [one.step for one in decisions], [names.index(one.rule.name) for one in decisions],
+        [one.step for one in decisions], [names.index(one.rule) for one in decisions],
         marker="D", s=30, facecolor="white", edgecolor=_RED, label="in the replay",
     )  # fmt: skip
     at = [names.index(row.rule) for row in ran]

@@ -8,9 +8,9 @@ from typing import Any
 
 from kungfu.cli.report.sentence import reasons, sentence
 from kungfu.cli.report.values import count, figure, mapping_of, number, text_of
+from kungfu.compiler import FiredRule
 from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate, Stop
 from kungfu.control.action import Action
-from kungfu.record import Decision
 
 __all__ = ["OF_RULES", "Row", "action_of", "timeline", "told"]
 
@@ -33,23 +33,23 @@ class Row:
     last: int = 0
 
 
-def timeline(decisions: Sequence[Decision], events: Sequence[Fields], *, start: int = 0) -> list[Row]:
+def timeline(decisions: Sequence[FiredRule], events: Sequence[Fields], *, start: int = 0) -> list[Row]:
     """The decisions of a replay and the events of the run, by step; what a rule repeats is one row."""
     by_rule: dict[tuple[int, str], list[Fields]] = {}
     rows = [Row(int(one["step"]), "", "", _happened(one)) for one in _steps_of(events, _OF_RUNS, start)]
     for event in _steps_of(events, OF_RULES, start):
         by_rule.setdefault((int(event["step"]), text_of(event, "rule")), []).append(event)
     for one in decisions:
-        matched = by_rule.pop((one.step, one.rule.name), [])
-        rows.append(Row(one.step, one.rule.name, told(one), "; ".join(_happened(event) for event in matched)))
+        matched = by_rule.pop((one.step, one.rule), [])
+        rows.append(Row(one.step, one.rule, told(one), "; ".join(_happened(event) for event in matched)))
     rows += [Row(step, rule, "", _happened(event)) for (step, rule), left in by_rule.items() for event in left]
     return list(_collapsed(sorted(rows, key=lambda row: row.step)))
 
 
-def told(decision: Decision) -> str:
+def told(decision: FiredRule) -> str:
     """What a rule asks for in the replay, and what it saw."""
     what = _asked(decision)
-    shadow = {"shadow": "in the shadow, it ", "held": "held back by the budget, it "}.get(decision.rule.mode, "")
+    shadow = {"shadow": "in the shadow, it ", "held": "held back by the budget, it "}.get(decision.mode, "")
     saw = reasons(decision.saw)
     return f"{shadow}{what}" + (f" ({saw})" if saw else "")
 
@@ -69,9 +69,9 @@ _NAMES: Mapping[type, str] = {
 }  # fmt: skip
 
 
-def _asked(decision: Decision) -> str:
+def _asked(decision: FiredRule) -> str:
     ranks = " and ".join(str(rank) for rank in decision.ranks)
-    match decision.rule.action:
+    match decision.action:
         case Rescale():
             return f"wants {count(decision.value, 'peer')}"
         case SetGlobalBatchSize():

@@ -1,43 +1,61 @@
-"""What a barrier decides: a pure function of the view, its terms, what a rule wishes and who is ready to join.
+"""The decision of a barrier: a pure function of the view, its terms, the requests and the peers ready to join.
 
-| wish                     | prepared peers | becomes                                                      |
-| ------------------------ | -------------- | ------------------------------------------------------------ |
-| smaller than the view    | any            | the newest peers leave at once; those under way are dismissed |
-| larger than the view     | none yet       | the agent prepares peers, the view stays, triggers hold       |
-| larger, under way        | all there      | they join; surplus ones are dismissed                         |
-| larger, under way        | some missing   | those who are there join; the target is marked as refused     |
-| as large as the view     | any            | nothing; those under way are dismissed                        |
-| some peers to leave now  | any            | they leave, rank 0 included; more are prepared if it says so  |
-| some to be replaced      | none yet       | the agent prepares as many, the view stays                    |
-| to be replaced, under way | some or all   | as many leave as have come, but the last one who was there    |
-|                          |                | before: it leaves at the next barrier                         |
-| a notice to the only peer | any           | the same: another one comes before it leaves                  |
-| a size and peers by name  | any            | who is named goes first; the others make up the size          |
+`decide` first merges the requests (see ``core.barrier_requests``), then chooses the next view, then the terms with the
+settings that rules ask for. Real peers and the model of ``kungfu.testing`` hold their barriers with it.
 
-A view always has somebody of the view before it, who holds the state: who has just joined holds all of it only behind
-its first step.
+| requested                 | prepared peers | becomes                                                      |
+| ------------------------- | -------------- | ------------------------------------------------------------ |
+| smaller than the view     | any            | the newest peers leave at once; those under way are dismissed |
+| larger than the view      | none yet       | the agent prepares peers, the view stays, triggers hold       |
+| larger, under way         | all there      | they join; surplus ones are dismissed                         |
+| larger, under way         | some missing   | those who are there join; the target is marked as refused     |
+| as large as the view      | any            | nothing; those under way are dismissed                        |
+| some peers to leave now   | any            | they leave, rank 0 included; more are prepared if it says so  |
+| some to be replaced       | none yet       | the agent prepares as many, the view stays                    |
+| to be replaced, under way | some or all    | as many leave as have come, but the last one who was there    |
+|                           |                | before: it leaves at the next barrier                         |
+| a notice to the only peer | any            | the same: another one comes before it leaves                  |
+| a size and peers by name  | any            | the named peers go first; the others make up the size         |
 
-The newest wish wins over one that is under way. An offer that does not account for exactly the peers that were asked
-for last was made for an older wish, and some of its peers may be dismissed by now: the agent is asked for a new one.
+A view always has a member of the view before it, which holds the state: a peer that has just joined holds all of it
+only after its first step.
+
+The newest request wins over one that is under way. An offer that does not account for exactly the peers that were
+asked for last was made for an older request, and some of its peers may be dismissed by now: the agent is asked for a
+new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from kungfu.runtime.core.barrier_requests import RescaleRequest, When
-from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.core.barrier_requests import (
+    NO_REQUESTS,
+    BarrierRequests,
+    RescaleRequest,
+    Superseded,
+    When,
+    merge,
+)
+from kungfu.runtime.core.terms import RunPosition, SettingChange, Terms, apply_settings
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
-__all__ = ["Decision", "Prepared", "decide", "meant_size"]
+__all__ = ["Adjust", "Decision", "Prepared", "as_decided", "decide", "meant_size", "with_settings"]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the agent says of the peers it was told to prepare: who is ready, who is missing and why."""
+    """What the agent says of the peers that it was told to prepare.
+
+    Args:
+        ready: The peers that are ready to join.
+        missing: The ids of those that will not come.
+        reason: Why they will not.
+        parts: Seconds that the parts of the preparation took, by name: ``spawn`` and ``ready``.
+    """
 
     ready: tuple[Peer, ...] = ()
     missing: tuple[int, ...] = ()
@@ -47,60 +65,89 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Decision:
-    """The view and terms after the barrier, and the wish that they follow from.
+    """What a barrier decides.
 
-    ``prepare`` is a size for the agent to bring the job to. It counts the processes of the job, so those too who leave
-    when others have come. ``host`` is the number of the one on which new processes shall run, ``None`` for any.
+    Args:
+        view: The view after the barrier.
+        terms: Its terms.
+        prepare: A number of processes for the agent to bring the job to, those included that leave when others have
+            come; ``None`` if the agent has nothing to do.
+        host: The number of the host on which new processes shall run; ``None`` for any.
+        requests: The requests that were carried out together; the first one asks for a size, if one does.
+        superseded: The requests that were passed over.
     """
 
     view: View
     terms: Terms
     prepare: int | None = None
-    wish: RescaleRequest | None = None
     host: int | None = None
+    requests: tuple[RescaleRequest, ...] = ()
+    superseded: tuple[Superseded, ...] = ()
+
+
+# The terms that follow from the view before a barrier and from its decision.
+Adjust = Callable[[View, Decision], Terms]
+
+
+def as_decided(before: View, decision: Decision) -> Terms:
+    """The terms that come with the decision, as they are."""
+    return decision.terms
 
 
 def decide(
-    view: View, terms: Terms, limits: Limits, *, wish: RescaleRequest | None = None, prepared: Prepared | None = None
+    view: View,
+    terms: Terms,
+    limits: Limits,
+    *,
+    requests: BarrierRequests = NO_REQUESTS,
+    prepared: Prepared | None = None,
+    adjust: Adjust = as_decided,
 ) -> Decision:
-    """What becomes of ``view``; see the table of this module.
+    """What a barrier decides; see the table of this module.
+
+    Args:
+        view: The view that holds the barrier.
+        terms: Its terms.
+        limits: The least and the most peers of the job.
+        requests: What the barrier is asked for.
+        prepared: The agent's newest offer, if there is one.
+        adjust: Makes the terms of what was decided about the membership; see `with_settings`.
 
     >>> two = View(1, (Peer(0, "a:1"), Peer(1, "a:2")))
-    >>> wish = RescaleRequest(4, "local_batch_size", "gns_batch", 50)
-    >>> decide(two, Terms(64, 32.0), Limits(1, 4), wish=wish).prepare
+    >>> grow = RescaleRequest(4, "local_batch_size", "gns_batch", 50)
+    >>> decide(two, Terms(64, 32.0), Limits(1, 4), requests=BarrierRequests((grow,))).prepare
     4
     """
-    terms = _without_the_lost(view, terms)
-    if terms.departing and len(terms.departing) < view.size:
-        return _departed(view, terms, limits, wish=wish, prepared=prepared)
-    if wish is not None:
-        terms = replace(terms, departing=())  # they are alone: who was to come for them was lost, and a wish is newer
-    if wish is not None and (wish.leave is not None or wish.others):
-        return _left(view, terms, limits, wish, prepared)
-    under_way = terms.target_size > 0
-    terms = replace(terms, leaving=tuple(peer for peer in terms.leaving if view.rank_of(peer) is not None))
-    asked = terms.target_size - view.size + len(terms.leaving)  # so many peers are under way
-    if wish is not None:
-        terms = replace(terms, keep=wish.keep, refused_size=0, target_size=0, leaving=())
-        target = _reachable(wish.size, terms, limits)
-        terms = replace(terms, refused_size=wish.size if target != wish.size else 0)
-    elif prepared is not None and under_way:
-        target = terms.target_size
-    else:
-        return Decision(view, terms)
-    if target < view.size:
-        shrunk = view.changed(leave=view.newest(view.size - target))
-        return Decision(*_settled(shrunk, terms), target if under_way else None)
-    if target == view.size and not terms.leaving:
-        return Decision(view, replace(terms, target_size=0), target if under_way else None)
-    coming = target - view.size + len(terms.leaving)
-    if prepared is None or not _accounts_for(prepared, asked, view) or coming > asked:
-        return Decision(view, replace(terms, target_size=target), target + len(terms.leaving))
-    return _joined(view, terms, target, prepared)
+    merged = merge(requests.rescale, requests.external)
+    decision = _membership(view, terms, limits, merged.taken, prepared)
+    decision = replace(decision, requests=merged.taken, superseded=merged.superseded)
+    return replace(decision, terms=adjust(view, decision))
+
+
+def with_settings(
+    decision: Decision,
+    *,
+    before: tuple[View, Terms],
+    position: RunPosition,
+    on_rescale: Callable[[int, int], Sequence[SettingChange]],
+    settings: Sequence[SettingChange] = (),
+) -> Terms:
+    """The terms of a decision, with the settings in force that belong to it.
+
+    Args:
+        decision: What was decided about the membership.
+        before: The view before the barrier and its terms.
+        position: How far the job is.
+        on_rescale: Gives the settings that rules choose, from the size before and the size after, where these differ.
+        settings: Those that were asked for beside them; they take effect after those of the rescale.
+    """
+    previous, size = meant_size(*before), meant_size(decision.view, decision.terms)
+    brought = on_rescale(previous, size) if size != previous else ()
+    return apply_settings(decision.terms, (*brought, *settings), position, size=size)
 
 
 def meant_size(view: View, terms: Terms) -> int:
-    """How many peers a view is meant to have: who stays only until others hold the state does not count.
+    """How many peers a view is meant to have: a peer that stays only until others hold the state does not count.
 
     >>> three = View(2, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
     >>> meant_size(three, Terms(departing=(0,)))
@@ -109,8 +156,63 @@ def meant_size(view: View, terms: Terms) -> int:
     return max(1, view.size - len(set(terms.departing) & set(view.ids)))
 
 
+# ---- the membership --------------------------------------------------------------------------------------------------
+
+
+def _membership(
+    view: View, terms: Terms, limits: Limits, requests: Sequence[RescaleRequest], prepared: Prepared | None
+) -> Decision:
+    """The next view and its terms, before settings change them; of the requests the first asks for a size, if any."""
+    terms = _without_the_lost(view, terms)
+    if terms.departing and len(terms.departing) < view.size:
+        # Those who came at the last barrier hold the state by now, so the peers that they replace can leave.
+        return _departed(view, terms, limits, requests, prepared)
+    if requests:
+        # Only departing peers are left: those who were to come for them were lost, and a new request is newer.
+        terms = replace(terms, departing=())
+    if any(one.leave is not None for one in requests):
+        return _left(view, terms, limits, requests, prepared)
+    terms = replace(terms, leaving=tuple(peer for peer in terms.leaving if view.rank_of(peer) is not None))
+    if requests:
+        return _resized(view, terms, limits, requests[0], prepared)
+    if prepared is not None and terms.target_size > 0:
+        # The agent offers peers for the change that is under way.
+        return _towards(view, terms, terms.target_size, prepared, asked=_under_way(view, terms), told=True)
+    # A barrier for something else, a checkpoint say.
+    return Decision(view, terms)
+
+
+def _resized(view: View, terms: Terms, limits: Limits, request: RescaleRequest, prepared: Prepared | None) -> Decision:
+    """A size alone is requested: it takes the place of a change that is under way."""
+    told, asked = terms.target_size > 0, _under_way(view, terms)
+    terms = replace(terms, target_size=0, leaving=())
+    terms, target = _wanted(request, terms, limits)
+    return _towards(view, terms, target, prepared, asked=asked, told=told)
+
+
+def _towards(view: View, terms: Terms, target: int, prepared: Prepared | None, *, asked: int, told: bool) -> Decision:
+    """The change to ``target`` peers; ``asked`` are under way, if the agent was ``told`` to prepare any."""
+    if target < view.size:
+        # A shrink needs nobody's preparation: the newest peers leave at once, those under way are dismissed.
+        shrunk = view.changed(leave=view.newest(view.size - target))
+        return Decision(*_settled(shrunk, terms), target if told else None)
+    if target == view.size and not terms.leaving:
+        # The view is as large as requested: those under way are dismissed.
+        return Decision(view, replace(terms, target_size=0), target if told else None)
+    coming = target - view.size + len(terms.leaving)
+    if prepared is None or not _accounts_for(prepared, asked, view) or coming > asked:
+        # Peers have yet to be prepared: for the first time, or more of them, or again after an older offer.
+        return Decision(view, replace(terms, target_size=target), target + len(terms.leaving))
+    return _joined(view, terms, target, prepared)
+
+
+def _under_way(view: View, terms: Terms) -> int:
+    """How many peers the agent was asked to prepare that are not in the view yet."""
+    return terms.target_size - view.size + len(terms.leaving)
+
+
 def _without_the_lost(view: View, terms: Terms) -> Terms:
-    """Who was about to leave and was lost is not replaced once more: those in its place have come."""
+    """A peer that was about to leave and was lost is not replaced once more: its replacement has come."""
     departing = tuple(peer for peer in terms.departing if view.rank_of(peer) is not None)
     if departing == terms.departing:
         return terms
@@ -119,21 +221,56 @@ def _without_the_lost(view: View, terms: Terms) -> Terms:
 
 
 def _departed(
-    view: View, terms: Terms, limits: Limits, *, wish: RescaleRequest | None, prepared: Prepared | None
+    view: View, terms: Terms, limits: Limits, requests: Sequence[RescaleRequest], prepared: Prepared | None
 ) -> Decision:
-    """Those leave whose places others have taken; whatever else the barrier is asked for is decided about the rest."""
+    """The replaced peers leave; whatever else the barrier is asked for is decided about the rest."""
     gone = len(terms.departing)
     rest = replace(view.changed(leave=terms.departing), version=view.version)
     target = terms.target_size - gone
     terms = replace(terms, departing=(), target_size=target if target > rest.size else 0)
-    after = decide(rest, terms, limits, wish=wish, prepared=prepared)
+    after = _membership(rest, terms, limits, requests, prepared)
     prepare = None if after.prepare is None else after.prepare + gone
     return replace(after, view=View(view.version + 1, after.view.peers), prepare=prepare)
 
 
+def _joined(view: View, terms: Terms, target: int, prepared: Prepared) -> Decision:
+    """The offered peers join, and as many leave as were to leave for them."""
+    growth, leaving = target - view.size, terms.leaving
+    welcome = prepared.ready[: growth + len(leaving)]
+    going = leaving[: max(0, len(welcome) - growth)]
+    reached = view.size + len(welcome) - len(going)
+    terms = replace(terms, refused_size=target if reached < target else terms.refused_size)
+    if not welcome:
+        # Nobody came: the change is over, and nothing has changed.
+        return Decision(view, replace(terms, target_size=0, leaving=(), departing=()), reached)
+    if len(going) == view.size:
+        # Nobody who holds the state would stay. The lowest rank does, for it leads, and departs at the next barrier.
+        terms, going = replace(terms, departing=going[:1]), going[1:]
+    # The agent hears of it when the view trains. Told a size before, it would offer once more those who are joining.
+    return Decision(*_settled(view.changed(leave=going, join=welcome), terms))
+
+
+def _accounts_for(prepared: Prepared, asked: int, view: View) -> bool:
+    """Whether an offer is the newest one. One with a member of the view is old: peers were lost since, and others are
+    asked for."""
+    joined = any(view.rank_of(peer.id) is not None for peer in prepared.ready)
+    return not joined and len(prepared.ready) + len(prepared.missing) == asked
+
+
+# ---- peers by name ---------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class _Named:
-    """Who is named, in rank order: who leaves now, who is to be replaced; and who has to stay for the job's minimum."""
+    """The peers that requests name, in rank order.
+
+    Args:
+        now: Those that leave now.
+        replaced: Those that leave when others have come.
+        kept: How many would leave now, and have to stay for the job's minimum.
+        noticed_only: Whether all that leave now are taken away by their platform.
+        host: The number of the host on which the replacements shall run.
+    """
 
     now: tuple[int, ...]
     replaced: tuple[int, ...]
@@ -142,40 +279,41 @@ class _Named:
     host: int | None
 
 
-def _left(view: View, terms: Terms, limits: Limits, wish: RescaleRequest, prepared: Prepared | None) -> Decision:
-    """Peers leave by name; where the wish asks for a size too, those who are named go first.
+def _left(
+    view: View, terms: Terms, limits: Limits, requests: Sequence[RescaleRequest], prepared: Prepared | None
+) -> Decision:
+    """Peers leave by name; where a size is requested too, the named ones go first.
 
     A notice cannot be refused, but the last peer of a job stays until another one has come.
     """
-    named, under_way = _named(view, terms, limits, wish), terms.target_size > 0
-    if wish.leave is None:
-        terms = replace(terms, keep=wish.keep, refused_size=0)
-        wanted = _reachable(wish.size, terms, limits)
-        terms = replace(terms, refused_size=wish.size if wanted != wish.size else 0)
+    lead, named, told = requests[0], _named(view, terms, limits, requests), terms.target_size > 0
+    if lead.leave is None:
+        terms, wanted = _wanted(lead, terms, limits)
     else:
-        wanted = _unasked(view, terms, limits, wish, named)
+        wanted = _unasked(view, terms, limits, lead, named)
         refused = view.size - len(named.now) - named.kept if named.kept else 0
         terms = terms if named.noticed_only else replace(terms, refused_size=refused)
         if not named.now and not named.replaced:
-            return decide(view, terms, limits, prepared=prepared)
+            # Nobody of them is in the view, or all have to stay: whatever is under way goes on.
+            return _membership(view, terms, limits, (), prepared)
     staying = [peer for peer in view.ids if peer not in named.now]
-    # A smaller size is made of those who are named first, and then of the newest.
+    # A smaller size is made of the named peers first, and then of the newest.
     order = [*named.replaced, *(peer for peer in reversed(staying) if peer not in named.replaced)]
     gone = (*named.now, *order[: max(0, len(staying) - wanted)])
     leaving = tuple(peer for peer in named.replaced if peer not in gone)
     shrunk = view.changed(leave=gone) if gone else view
     pending = wanted > shrunk.size or bool(leaving)
     if gone:
-        stays = named.noticed_only and (pending or wish.leave is not None)
-        shrunk, terms = _after_leaving(shrunk, terms, wish, batch_stays=stays)
+        stays = named.noticed_only and (pending or lead.leave is not None)
+        shrunk, terms = _after_leaving(shrunk, terms, lead, batch_stays=stays)
     terms = replace(terms, target_size=wanted if pending else 0, leaving=leaving)
     processes = wanted + len(leaving) + len(gone)  # the agent still counts those who leave
-    return Decision(shrunk, terms, processes if pending or under_way else None, host=named.host)
+    return Decision(shrunk, terms, processes if pending or told else None, host=named.host)
 
 
-def _named(view: View, terms: Terms, limits: Limits, wish: RescaleRequest) -> _Named:
-    """Whom a wish and those that came with it name; who is to leave now is not replaced."""
-    leaves = [one.leave for one in wish.parts if one.leave is not None]
+def _named(view: View, terms: Terms, limits: Limits, requests: Sequence[RescaleRequest]) -> _Named:
+    """The peers that requests name; one that is to leave now is not replaced."""
+    lead, leaves = requests[0], [one.leave for one in requests if one.leave is not None]
     of = {when: {peer for one in leaves if one.when == when for peer in one.peers} for when in get_args(When)}
     told = [peer for peer in view.ids if peer in of["noticed"]]
     noticed = told[: view.size - 1]
@@ -183,54 +321,49 @@ def _named(view: View, terms: Terms, limits: Limits, wish: RescaleRequest) -> _N
     free = evicted[: max(0, view.size - len(noticed) - limits.minimum)]
     now = tuple(peer for peer in view.ids if peer in noticed or peer in free)
     others = of["replaced"] - {*now}
-    if told and not noticed and wish.size > 0:
-        others |= {*told}  # the only peer
-    if wish.leave is None:
-        others |= {*evicted} - {*now}  # the size says how many there shall be, and those who come let them go
+    if told and not noticed and lead.size > 0:
+        # The only peer of the job is given notice: it leaves when another one has come.
+        others |= {*told}
+    if lead.leave is None:
+        # The size says how many there shall be: a peer that cannot leave now leaves for one that comes.
+        others |= {*evicted} - {*now}
     elif noticed and not others:
-        others = set(terms.leaving) - {*now}  # who is taken away changes nothing that is under way
+        # A peer that is taken away changes nothing about the replacements that are under way.
+        others = set(terms.leaving) - {*now}
     host = next((one.host for one in leaves if one.host is not None), None)
     replaced = tuple(peer for peer in view.ids if peer in others)
     return _Named(now, replaced, len(evicted) - len(free), bool(noticed) and not evicted, host)
 
 
-def _unasked(view: View, terms: Terms, limits: Limits, wish: RescaleRequest, named: _Named) -> int:
-    """The size after a wish that names peers only: a notice says how many the job shall have with those under way."""
+def _unasked(view: View, terms: Terms, limits: Limits, lead: RescaleRequest, named: _Named) -> int:
+    """The size that the job shall have after requests that name peers and ask for no size."""
     staying = view.size - len(named.now)
     if named.now and named.noticed_only:
+        # A notice says how many the job shall have with those under way.
         under_exchange = sum(view.rank_of(peer) is not None for peer in terms.leaving)
-        return max(staying, limits.clip(wish.size - under_exchange))
+        return max(staying, limits.clip(lead.size - under_exchange))
     if named.now or not named.replaced:
+        # Evicted peers leave a smaller job.
         return staying
     # As many as now, and those who come for peers that were lost since it was asked for.
-    return max(staying, min(wish.size, terms.target_size))
+    return max(staying, min(lead.size, terms.target_size))
 
 
-def _after_leaving(view: View, terms: Terms, wish: RescaleRequest, *, batch_stays: bool) -> tuple[View, Terms]:
-    """Who is taken away does not change what is trained: the batch stays until others have come."""
+def _after_leaving(view: View, terms: Terms, lead: RescaleRequest, *, batch_stays: bool) -> tuple[View, Terms]:
     if batch_stays:
+        # A peer that is taken away does not change what is trained: the batch stays until others have come.
         return view, replace(terms, target_size=0, leaving=())
-    return _settled(view, replace(terms, keep=wish.keep))
+    return _settled(view, replace(terms, keep=lead.keep))
 
 
-def _accounts_for(prepared: Prepared, asked: int, view: View) -> bool:
-    """An offer of somebody who is in the view by now is an old one: peers were lost since, and others are asked for."""
-    joined = any(view.rank_of(peer.id) is not None for peer in prepared.ready)
-    return not joined and len(prepared.ready) + len(prepared.missing) == asked
+# ---- sizes and batches -----------------------------------------------------------------------------------------------
 
 
-def _joined(view: View, terms: Terms, target: int, prepared: Prepared) -> Decision:
-    growth, leaving = target - view.size, terms.leaving
-    welcome = prepared.ready[: growth + len(leaving)]
-    going = leaving[: max(0, len(welcome) - growth)]
-    reached = view.size + len(welcome) - len(going)
-    terms = replace(terms, refused_size=target if reached < target else terms.refused_size)
-    if not welcome:
-        return Decision(view, replace(terms, target_size=0, leaving=(), departing=()), reached)
-    if len(going) == view.size:  # nobody who holds the state would stay: the lowest rank leads, and does
-        terms, going = replace(terms, departing=going[:1]), going[1:]
-    # The agent hears of it when the view trains. Told a size before, it would offer once more those who are joining.
-    return Decision(*_settled(view.changed(leave=going, join=welcome), terms))
+def _wanted(request: RescaleRequest, terms: Terms, limits: Limits) -> tuple[Terms, int]:
+    """The size that a request can have, and the terms that say which one was out of reach."""
+    terms = replace(terms, keep=request.keep)
+    target = _reachable(request.size, terms, limits)
+    return replace(terms, refused_size=request.size if target != request.size else 0), target
 
 
 def _reachable(size: int, terms: Terms, limits: Limits) -> int:

@@ -1,11 +1,12 @@
-"""Merge: what rules, hooks and somebody outside ask of one barrier becomes one request.
+"""What a barrier is asked for: by rules and hooks, and by somebody outside; and how several requests become one.
 
-A request is a size and peers by name: those who leave now, and those who leave when others have come for them.
+A barrier carries out one size and any peers by name: those that leave now, and those that leave when others have come
+for them. ``merge`` chooses among the requests.
 
 | asked beside each other                | becomes                                                                 |
 | -------------------------------------- | ----------------------------------------------------------------------- |
 | a size, peers to evict or to replace   | that size, without those peers                                          |
-| peers of several rules                 | all of them; whom one evicts and another replaces leaves now            |
+| peers of several rules                 | all of them; a peer that one evicts and another replaces leaves now     |
 | two sizes                              | that of somebody outside, else the first one; the others are superseded |
 | a size, peers let go from outside      | the peers leave and nobody comes for them; the size is superseded       |
 | a size, peers replaced on a named host | the peers; the size is superseded, or others would run on that host     |
@@ -18,30 +19,79 @@ rescale without one are refused at attach: two sizes can only be a hook's and an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from kungfu.runtime.core.terms import Keep
+from kungfu.runtime.core.terms import Keep, SettingChange
 
 __all__ = [
-    "Contest",
+    "NO_REQUESTS",
+    "BarrierRequests",
     "ExternalRequest",
     "ExternalRequestKind",
     "Leave",
+    "Merged",
     "RescaleRequest",
     "Superseded",
     "When",
-    "merged",
+    "merge",
 ]
 
 When = Literal["now", "noticed", "replaced"]
 ExternalRequestKind = Literal["resize", "leave", "notice", "replace", "checkpoint", "stop"]
 
+_WHEN: Mapping[ExternalRequestKind, When] = {"leave": "now", "notice": "noticed", "replace": "replaced"}
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Peers, by id, that a request lets go.
+
+    Args:
+        peers: Their ids.
+        when: ``"now"``: at once, as far as the job's minimum allows. ``"noticed"``: at once, because their platform
+            takes them away, which nothing can refuse. ``"replaced"``: when others have come to replace them.
+        host: The number of the host on which the replacements shall run; ``None`` for any.
+    """
+
+    peers: tuple[int, ...]
+    when: When
+    host: int | None = None
+
+
+@dataclass(frozen=True)
+class RescaleRequest:
+    """One change of the membership that a rule, a hook or somebody outside asks a barrier for.
+
+    Args:
+        size: The number of peers that the job shall have.
+        keep: Which batch size stays when the number of peers changes.
+        rule: The name of the rule, or the command from outside.
+        step: The step after which it was asked.
+        saw: The values that the rule saw, by name.
+        won: The candidates whose target the rule took, where it was merged from several rules.
+        lost: The candidates whose target it did not take.
+        leave: The peers to let go; without them the request asks for a size only.
+    """
+
+    size: int
+    keep: Keep
+    rule: str
+    step: int
+    saw: Mapping[str, float] = field(default_factory=dict)
+    won: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    leave: Leave | None = None
+
 
 @dataclass(frozen=True)
 class ExternalRequest:
-    """One wish that the agent passes to the leader, carried out at a barrier.
+    """A request from outside the training graph: of a person, a scheduler, or a platform that takes a peer away.
+
+    The agent passes it to the leader, which carries it out at a barrier. It differs from a `RescaleRequest` in that it
+    may ask for something else than peers, and in its ``id``, by which the leader knows one that it was told before.
 
     | kind         | what                                                                        |
     | ------------ | --------------------------------------------------------------------------- |
@@ -52,9 +102,15 @@ class ExternalRequest:
     | `checkpoint` | the state is written down                                                    |
     | `stop`       | training ends on all peers                                                   |
 
-    ``why`` stands where an event names the rule that decided; ``keep`` is the batch size that stays when the size
-    changes: the whole one, unless it says else, for nobody outside may change what is trained without saying so.
-    ``host`` is the number of the host on which those who replace others shall run, ``None`` for any.
+    Args:
+        kind: One of the table.
+        why: The command in words; it stands where an event names the rule that decided.
+        size: Peers, for `resize` and, with those to come, for the kinds that name ``peers``.
+        peers: The ids of the peers that leave.
+        id: Chosen by the sender; empty for a request that nobody asks about later.
+        keep: The batch size that stays when the size changes. The default is the global one, since nobody outside may
+            change what is trained without saying so.
+        host: The number of the host on which the replacements shall run; ``None`` for any.
     """
 
     kind: ExternalRequestKind
@@ -65,96 +121,106 @@ class ExternalRequest:
     keep: Keep = "global_batch_size"
     host: int | None = None
 
-
-@dataclass(frozen=True)
-class Contest:
-    """Whose wish won and whose lost, where a rule stands for several."""
-
-    won: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Leave:
-    """Peers by id that are to leave: now, as far as the job's minimum allows; now, because they were given notice,
-    which nothing can refuse; or when others have come to replace them, who run on the ``host`` of this number if one is
-    named."""
-
-    peers: tuple[int, ...]
-    when: When
-    host: int | None = None
+    def rescale(self, *, step: int) -> RescaleRequest | None:
+        """The change of the membership that this asks for after ``step``; ``None`` for a checkpoint and for a stop."""
+        if self.kind in ("checkpoint", "stop"):
+            return None
+        leave = Leave(self.peers, _WHEN[self.kind], self.host) if self.kind in _WHEN else None
+        return RescaleRequest(self.size, self.keep, self.why, step, leave=leave)
 
 
 @dataclass(frozen=True)
-class RescaleRequest:
-    """A rule that fired: the size it asks for, what it saw, and who is to leave if it names them.
+class BarrierRequests:
+    """All that one barrier is asked for.
 
-    One without ``leave`` asks for a size. ``others`` name peers that are to leave as well, in the same request: see
-    ``kungfu.runtime.core.barrier_requests``.
+    Args:
+        rescale: What rules and hooks ask of the membership, in the order of the policies.
+        external: What somebody outside asks of the membership; only the leader knows of it.
+        settings: The settings that rules, or somebody outside, ask for; later ones take effect over earlier ones.
+        checkpoints: The names of the rules or commands that ask for a checkpoint.
     """
 
-    size: int
-    keep: Keep
-    rule: str
-    step: int
-    saw: Mapping[str, float] = field(default_factory=dict)
-    contest: Contest = field(default_factory=Contest)
-    leave: Leave | None = None
-    others: tuple[RescaleRequest, ...] = ()
+    rescale: tuple[RescaleRequest, ...] = ()
+    external: RescaleRequest | None = None
+    settings: tuple[SettingChange, ...] = ()
+    checkpoints: tuple[str, ...] = ()
 
-    @property
-    def parts(self) -> tuple[RescaleRequest, ...]:
-        """The wishes that were merged into this one, each by itself; this one alone where none were."""
-        return (replace(self, others=()), *self.others)
+    def with_external(self, request: ExternalRequest, *, step: int) -> BarrierRequests:
+        """These, and what somebody outside asks for after ``step``."""
+        if request.kind == "stop":
+            return replace(self, settings=(*self.settings, SettingChange("stop", math.nan, request.why, step)))
+        if request.kind == "checkpoint":
+            return replace(self, checkpoints=(*self.checkpoints, request.why))
+        return replace(self, external=request.rescale(step=step))
+
+    def after(self, unanswered: BarrierRequests) -> BarrierRequests:
+        """These, and those of a barrier that broke before it could answer: of the membership the newer ones win."""
+        return BarrierRequests(
+            (*self.rescale, *unanswered.rescale),
+            self.external or unanswered.external,
+            (*unanswered.settings, *self.settings),
+            (*unanswered.checkpoints, *self.checkpoints),
+        )
+
+
+NO_REQUESTS = BarrierRequests()
 
 
 @dataclass(frozen=True)
 class Superseded:
-    """A wish that a barrier did not take up, and the rule, or the command from outside, that came before it."""
+    """A request that a barrier did not take up, and the rule, or the command from outside, that came before it."""
 
-    wish: RescaleRequest
+    request: RescaleRequest
     by: str
 
 
-def merged(
-    wishes: Sequence[RescaleRequest], outside: RescaleRequest | None = None
-) -> tuple[RescaleRequest | None, tuple[Superseded, ...]]:
-    """The one wish of a barrier, ``None`` where nobody asks for anything; and those that are not part of it.
+@dataclass(frozen=True)
+class Merged:
+    """The requests that a barrier takes up together, of which at most one, the first, asks for a size; and the rest."""
 
-    ``wishes`` are those of rules and hooks, the one that comes first first. Of several the part that asks for a size
-    leads; the others are in its ``others``.
+    taken: tuple[RescaleRequest, ...]
+    superseded: tuple[Superseded, ...]
+
+
+def merge(requests: Sequence[RescaleRequest], external: RescaleRequest | None = None) -> Merged:
+    """Chooses among requests by the table of this module.
+
+    Args:
+        requests: Those of rules and hooks; of two sizes the earlier one wins.
+        external: The one of somebody outside, which comes before all of them.
+
+    Returns:
+        Each request once, as taken or as superseded.
 
     >>> grow = RescaleRequest(4, "local_batch_size", "grow", 7)
-    >>> both, superseded = merged([grow, RescaleRequest(3, "local_batch_size", "hook", 7)])
-    >>> both == grow, [(one.wish.rule, one.by) for one in superseded]
+    >>> merged = merge([grow, RescaleRequest(3, "local_batch_size", "hook", 7)])
+    >>> merged.taken == (grow,), [(one.request.rule, one.by) for one in merged.superseded]
     (True, [('hook', 'grow')])
     """
-    given = [part for wish in wishes for part in wish.parts]
-    first = [] if outside is None else [*outside.parts]
-    size = next((one for one in (*first, *given) if one.leave is None), None)
+    first = [] if external is None else [external]
+    size = next((one for one in (*first, *requests) if one.leave is None), None)
     taken, superseded = list(first), list[Superseded]()
-    for one in given:
-        before = _before(one, size=size, outside=first)
+    for one in requests:
+        before = _superseding(one, size=size, external=external)
         if before is None:
             taken.append(one)
         else:
             superseded.append(Superseded(one, before))
-    return _together(taken), tuple(superseded)
+    taken.sort(key=lambda one: one.leave is not None)  # the one that asks for a size leads
+    return Merged(tuple(taken), tuple(superseded))
 
 
-def _before(wish: RescaleRequest, *, size: RescaleRequest | None, outside: Iterable[RescaleRequest]) -> str | None:
-    """By what a wish of a rule is superseded, ``None`` where it can be part of the request."""
-    for one in outside:
-        goes_to_host = one.leave is not None and one.leave.host is not None
-        lets_go = one.leave is not None and one.leave.when == "now"
-        if wish.leave is None and (goes_to_host or lets_go):
-            return one.rule
-        if wish.leave is not None and wish.leave.when == "replaced" and goes_to_host:
-            return one.rule
-    return size.rule if wish.leave is None and size is not None and size is not wish else None
-
-
-def _together(wishes: Sequence[RescaleRequest]) -> RescaleRequest | None:
-    """One wish of all these, of which at most one asks for a size."""
-    lead = next((one for one in wishes if one.leave is None), next(iter(wishes), None))
-    return None if lead is None else replace(lead, others=tuple(one for one in wishes if one is not lead))
+def _superseding(
+    request: RescaleRequest, *, size: RescaleRequest | None, external: RescaleRequest | None
+) -> str | None:
+    """The rule or command that supersedes a rule's request; ``None`` where it can be carried out beside the others."""
+    leave = None if external is None else external.leave
+    if external is not None and leave is not None:
+        # Peers are let go from outside, or moved to a host: a size would bring others in their place, or to that host.
+        if request.leave is None and (leave.host is not None or leave.when == "now"):
+            return external.rule
+        # New processes can be asked for on one host at a time.
+        if request.leave is not None and request.leave.when == "replaced" and leave.host is not None:
+            return external.rule
+    # Of two sizes one wins.
+    return size.rule if request.leave is None and size is not None and size is not request else None

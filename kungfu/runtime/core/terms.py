@@ -42,10 +42,19 @@ class Ramp:
 
 @dataclass(frozen=True)
 class Terms:
-    """What the peers of a view agree on besides its members; batch sizes in samples.
+    """What the peers of a view agree on besides its members.
 
-    ``leaving`` are the ids of those who leave when the peers under way have come, ``departing`` of those who stay only
-    until these hold the state: they leave at the next barrier.
+    Args:
+        global_batch_size: Samples of a step, of all peers together.
+        batch_per_peer: Samples of a step per peer, as it is meant: a fraction where the batch is not a multiple.
+        target_size: The number of peers that the job will have when those under way have come; 0 if none are.
+        refused_size: The size that was asked for last, where it is out of reach; else 0.
+        keep: The batch size that stays when the number of peers changes.
+        ramp: The ramp of the learning rate that is under way, or was last.
+        stopped: Whether training is over.
+        leaving: The ids of the peers that leave when those under way have come.
+        departing: The ids of the peers that stay only until those who came hold the state, and leave at the next
+            barrier.
     """
 
     global_batch_size: int = 0
@@ -64,7 +73,17 @@ SettingKind = Literal["global_batch_size", "learning_rate", "stop"]
 
 @dataclass(frozen=True)
 class SettingChange:
-    """A rule that fired and asks for another setting; ``over`` is the length of a learning rate's ramp."""
+    """Another value of a setting, which a rule that fired or somebody outside asks for.
+
+    Args:
+        kind: The setting.
+        value: Samples for a batch size; NaN for ``"stop"``.
+        rule: The name of the rule, or the command from outside.
+        step: The step after which it was asked.
+        saw: The values that the rule saw, by name.
+        over: The length of a learning rate's ramp, in ``unit``.
+        unit: The unit of ``over``.
+    """
 
     kind: SettingKind
     value: float
@@ -77,33 +96,45 @@ class SettingChange:
 
 @dataclass(frozen=True)
 class RunPosition:
-    """Where the job stands at a barrier: steps and samples done, peers, samples of an epoch (0: unknown), the rate."""
+    """How far the job is at a barrier.
+
+    Args:
+        steps: Steps done.
+        samples: Samples of all these steps.
+        epoch_samples: Samples of an epoch; 0 if they are not known.
+        learning_rate: The rate of the last step, on the scale of the ramp.
+    """
 
     steps: int
     samples: int
-    size: int
     epoch_samples: int
     learning_rate: float
 
 
-def apply_settings(terms: Terms, settings: Sequence[SettingChange], now: RunPosition) -> Terms:
+def apply_settings(terms: Terms, settings: Sequence[SettingChange], position: RunPosition, *, size: int) -> Terms:
     """The terms with these settings in force, the later ones over the earlier.
 
-    A batch is held between one sample a peer and the samples of an epoch. A learning rate begins to move at the next
-    step, from where it is.
+    Args:
+        terms: Those without the settings.
+        settings: A batch is held between one sample per peer and the samples of an epoch. A learning rate begins to
+            move at the next step, from where it is.
+        position: How far the job is.
+        size: Peers.
 
-    >>> now = RunPosition(steps=40, samples=4000, size=4, epoch_samples=1000, learning_rate=0.1)
-    >>> apply_settings(Terms(64, 16.0), [SettingChange("global_batch_size", 128.4, "rule", 39)], now).batch_per_peer
+    >>> position = RunPosition(steps=40, samples=4000, epoch_samples=1000, learning_rate=0.1)
+    >>> changes = [SettingChange("global_batch_size", 128.4, "rule", 39)]
+    >>> apply_settings(Terms(64, 16.0), changes, position, size=4).batch_per_peer
     32.0
     """
     for setting in settings:
         if setting.kind == "global_batch_size":
-            most = now.epoch_samples or round(setting.value)
-            whole = max(now.size, min(round(setting.value), most))
-            terms = replace(terms, global_batch_size=whole, batch_per_peer=whole / now.size)
+            most = position.epoch_samples or round(setting.value)
+            whole = max(size, min(round(setting.value), most))
+            terms = replace(terms, global_batch_size=whole, batch_per_peer=whole / size)
         elif setting.kind == "learning_rate":
-            since = now.steps if setting.unit == "steps" else now.samples
-            terms = replace(terms, ramp=Ramp(now.learning_rate, setting.value, since, setting.over, setting.unit))
+            since = position.steps if setting.unit == "steps" else position.samples
+            ramp = Ramp(position.learning_rate, setting.value, since, setting.over, setting.unit)
+            terms = replace(terms, ramp=ramp)
         else:
             terms = replace(terms, stopped=True)
     return terms

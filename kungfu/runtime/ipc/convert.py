@@ -10,7 +10,6 @@ from typing import cast
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import (
-    Contest,
     ExternalRequest,
     ExternalRequestKind,
     Leave,
@@ -25,26 +24,26 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 
 __all__ = [
-    "from_demand",
     "from_exit",
+    "from_external_request",
     "from_failure",
     "from_peer",
     "from_prepared",
     "from_report",
+    "from_rescale_request",
     "from_shadow",
     "from_terms",
     "from_view",
-    "from_wish",
-    "to_demand",
     "to_exit",
+    "to_external_request",
     "to_failure",
     "to_peer",
     "to_prepared",
     "to_report",
+    "to_rescale_request",
     "to_shadow",
     "to_terms",
     "to_view",
-    "to_wish",
 ]
 
 
@@ -104,26 +103,30 @@ def to_shadow(message: pb.Shadow) -> ShadowAsk:
     return ShadowAsk(message.rule, message.step, message.value)
 
 
-def from_wish(wish: RescaleRequest) -> pb.RescaleRequest:
+def from_rescale_request(request: RescaleRequest) -> pb.RescaleRequest:
     return pb.RescaleRequest(
-        size=wish.size,
-        keep=wish.keep,
-        rule=wish.rule,
-        step=wish.step,
-        saw=wish.saw,
-        won=wish.contest.won,
-        lost=wish.contest.lost,
-        leave=None if wish.leave is None else _from_leave(wish.leave),
-        others=[from_wish(one) for one in wish.others],
+        size=request.size,
+        keep=request.keep,
+        rule=request.rule,
+        step=request.step,
+        saw=request.saw,
+        won=request.won,
+        lost=request.lost,
+        leave=None if request.leave is None else _from_leave(request.leave),
     )
 
 
-def to_wish(message: pb.RescaleRequest) -> RescaleRequest:
-    leave = _to_leave(message.leave) if message.HasField("leave") else None
-    contest = Contest(tuple(message.won), tuple(message.lost))
-    keep = cast(Keep, message.keep)
-    others = tuple(to_wish(one) for one in message.others)
-    return RescaleRequest(message.size, keep, message.rule, message.step, dict(message.saw), contest, leave, others)
+def to_rescale_request(message: pb.RescaleRequest) -> RescaleRequest:
+    return RescaleRequest(
+        message.size,
+        cast(Keep, message.keep),
+        message.rule,
+        message.step,
+        dict(message.saw),
+        tuple(message.won),
+        tuple(message.lost),
+        _to_leave(message.leave) if message.HasField("leave") else None,
+    )
 
 
 def _from_leave(leave: Leave) -> pb.Leave:
@@ -150,19 +153,19 @@ def to_prepared(message: pb.Prepared) -> Prepared:
     )
 
 
-def from_demand(demand: ExternalRequest) -> pb.ExternalRequest:
+def from_external_request(request: ExternalRequest) -> pb.ExternalRequest:
     return pb.ExternalRequest(
-        id=demand.id,
-        kind=demand.kind,
-        why=demand.why,
-        size=demand.size,
-        peers=demand.peers,
-        keep=demand.keep,
-        host=demand.host,
+        id=request.id,
+        kind=request.kind,
+        why=request.why,
+        size=request.size,
+        peers=request.peers,
+        keep=request.keep,
+        host=request.host,
     )
 
 
-def to_demand(message: pb.ExternalRequest) -> ExternalRequest:
+def to_external_request(message: pb.ExternalRequest) -> ExternalRequest:
     kind, keep = cast(ExternalRequestKind, message.kind), cast(Keep, message.keep)
     host = message.host if message.HasField("host") else None
     return ExternalRequest(kind, message.why, message.size, tuple(message.peers), message.id, keep, host)

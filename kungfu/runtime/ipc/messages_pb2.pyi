@@ -134,23 +134,23 @@ class Gap(_message.Message):
     def __init__(self, place: _Optional[int] = ..., difference: _Optional[float] = ..., largest: _Optional[float] = ..., is_rounding: bool = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("view", "terms", "rendezvous", "wish", "unlike", "failure")
+    __slots__ = ("view", "terms", "rendezvous", "requests", "unlike", "failure")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
-    WISH_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
     UNLIKE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     view: ViewInfo
     terms: Terms
     rendezvous: str
-    wish: RescaleRequest
+    requests: _containers.RepeatedCompositeFieldContainer[RescaleRequest]
     unlike: _containers.RepeatedScalarFieldContainer[int]
     failure: Failure
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., wish: _Optional[_Union[RescaleRequest, _Mapping]] = ..., unlike: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., requests: _Optional[_Iterable[_Union[RescaleRequest, _Mapping]]] = ..., unlike: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class RescaleRequest(_message.Message):
-    __slots__ = ("size", "keep", "rule", "step", "saw", "won", "lost", "leave", "others")
+    __slots__ = ("size", "keep", "rule", "step", "saw", "won", "lost", "leave")
     class SawEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -166,7 +166,6 @@ class RescaleRequest(_message.Message):
     WON_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
-    OTHERS_FIELD_NUMBER: _ClassVar[int]
     size: int
     keep: str
     rule: str
@@ -175,8 +174,7 @@ class RescaleRequest(_message.Message):
     won: _containers.RepeatedScalarFieldContainer[str]
     lost: _containers.RepeatedScalarFieldContainer[str]
     leave: Leave
-    others: _containers.RepeatedCompositeFieldContainer[RescaleRequest]
-    def __init__(self, size: _Optional[int] = ..., keep: _Optional[str] = ..., rule: _Optional[str] = ..., step: _Optional[int] = ..., saw: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., others: _Optional[_Iterable[_Union[RescaleRequest, _Mapping]]] = ...) -> None: ...
+    def __init__(self, size: _Optional[int] = ..., keep: _Optional[str] = ..., rule: _Optional[str] = ..., step: _Optional[int] = ..., saw: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("peers", "when", "host")

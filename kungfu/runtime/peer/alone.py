@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kungfu.errors import PeerFailure
-from kungfu.runtime.core.barrier import Decision
-from kungfu.runtime.core.barrier_requests import ExternalRequest, RescaleRequest
+from kungfu.runtime.core.barrier import Adjust, Decision, as_decided
+from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, ExternalRequest, merge
 from kungfu.runtime.core.identity import NOTHING_SAID, Description
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.barrier_result import Adjust, BarrierResult, Standing, Told, as_decided
+from kungfu.runtime.peer.barrier_result import BarrierResult, Standing, Told
 from kungfu.runtime.state import ReplicatedState
 
 __all__ = ["Alone"]
 
 
 class Alone:
-    """Stays in a view of size 1: every barrier is held at once, and every wish ends there.
+    """Stays in a view of size 1: every barrier is held at once, and no request changes it.
 
     It is view 0, the one for which the loader cuts its first batch: alone, no batch is ever stale.
     """
@@ -41,14 +41,14 @@ class Alone:
         state: ReplicatedState,
         terms: Terms,
         *,
-        wish: RescaleRequest | None,
-        outside: RescaleRequest | None = None,
+        requests: BarrierRequests = NO_REQUESTS,
         shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
     ) -> BarrierResult:
         view = self._standing.view
         after = Standing(view, 0, adjust(view, Decision(view, terms)))
-        return BarrierResult(self._standing, after, wish, sources=(0,))
+        merged = merge(requests.rescale)
+        return BarrierResult(self._standing, after, merged.taken, merged.superseded, sources=(0,))
 
     def part(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """Nobody else has to agree that training is over."""
@@ -60,7 +60,7 @@ class Alone:
     def completed(self) -> None:
         """Nobody asks whether this peer holds the state."""
 
-    def take_demand(self) -> ExternalRequest | None:
+    def take_external_request(self) -> ExternalRequest | None:
         """Nobody can ask."""
         return None
 

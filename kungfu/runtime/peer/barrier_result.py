@@ -7,24 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kungfu.event_log.events import LoggedEvent
-from kungfu.runtime.core.barrier import Decision, Prepared
-from kungfu.runtime.core.barrier_requests import RescaleRequest
+from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.barrier_requests import RescaleRequest, Superseded
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 
-__all__ = ["Adjust", "BarrierResult", "Standing", "Survived", "Told", "ToldLater", "as_decided"]
-
-Adjust = Callable[[View, Decision], Terms]
+__all__ = ["BarrierResult", "Standing", "Survived", "Told", "ToldLater"]
 
 # What goes into the job's record: an event, or a function that gives the fields of a line or its text; see
 # ``Agency.record``.
 ToldLater = Callable[[], Mapping[str, Any] | str]
 Told = LoggedEvent | ToldLater
-
-
-def as_decided(before: View, decision: Decision) -> Terms:
-    """The terms that come with the decision, as they are."""
-    return decision.terms
 
 
 @dataclass(frozen=True)
@@ -47,14 +40,23 @@ class Survived:
 
 @dataclass(frozen=True)
 class BarrierResult:
-    """What a barrier came to: the standing after it, what led to it, and the seconds that its parts took.
+    """What a barrier, or the entry into a view, came to.
 
-    ``sources`` are the ranks of the view after it that held the state when that view began.
+    Args:
+        before: Where this peer stood before; ``None`` for a joiner.
+        after: Where it stands after.
+        requests: The requests that the leader carried out together; the first one asks for a size, if one does.
+        superseded: Those that it passed over; known to the leader only.
+        prepared: The agent's offer that the leader decided with; known to the leader only.
+        parts: Seconds that the parts took, by name.
+        survived: What this peer lived through, where others were lost.
+        sources: The ranks of the view after it that held the state when that view began.
     """
 
     before: Standing | None
     after: Standing
-    wish: RescaleRequest | None = None
+    requests: tuple[RescaleRequest, ...] = ()
+    superseded: tuple[Superseded, ...] = ()
     prepared: Prepared | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
     survived: Survived | None = None

@@ -17,8 +17,8 @@ from typing import Any
 
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
-from kungfu.runtime.core.barrier import Decision, Prepared, decide
-from kungfu.runtime.core.barrier_requests import ExternalRequest, RescaleRequest
+from kungfu.runtime.core.barrier import Adjust, Decision, as_decided, decide
+from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, ExternalRequest, RescaleRequest, merge
 from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.identity import NOTHING_SAID, Description, Identity
 from kungfu.runtime.core.shadow import ShadowAsk
@@ -26,10 +26,10 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_demand, from_shadow, to_terms, to_view, to_wish
+from kungfu.runtime.ipc.convert import from_external_request, from_shadow, to_rescale_request, to_terms, to_view
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 from kungfu.runtime.peer.agency import Agency
-from kungfu.runtime.peer.barrier_result import Adjust, BarrierResult, Standing, Survived, Told, as_decided
+from kungfu.runtime.peer.barrier_result import BarrierResult, Standing, Survived, Told
 from kungfu.runtime.peer.loss import Loss, at_fault
 from kungfu.runtime.peer.rendezvous.assembly import Assembly
 from kungfu.runtime.peer.rendezvous.install import Entry, Installer
@@ -44,6 +44,7 @@ __all__ = ["Membership"]
 _EVER_S = 365 * 86400.0  # the agent ends who waits in vain
 # What a program does at its end would take the processor from those who plug together without it.
 _STEP_ASIDE_S = 0.1
+_BEFORE_A_LOSS = "a barrier before a loss"
 
 
 class Membership:
@@ -122,41 +123,58 @@ class Membership:
         state: ReplicatedState,
         terms: Terms,
         *,
-        wish: RescaleRequest | None,
-        outside: RescaleRequest | None = None,
+        requests: BarrierRequests = NO_REQUESTS,
         shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
     ) -> BarrierResult:
         """Holds the barrier that the peers of this view agreed on.
 
-        ``terms`` are those in force at this peer, ``wish`` is its rules', which ought to be that of all; ``outside`` is
-        what somebody outside told the leader, and comes before. The leader lets ``adjust`` make the terms of what is
-        decided. The passage has the wish of the leader, on every peer.
-        Raises ``DeadlineExceeded`` naming who did not come, ``PeerFailure`` for a peer that is gone,
-        ``InternalError`` when the shared state differs.
+        Args:
+            state: The replicated state, which must be the same on all peers.
+            terms: Those in force at this peer.
+            requests: What its rules ask for, which ought to be the same on all peers; the leader's also have what
+                somebody outside asks for.
+            shadows: What rules in the shadow would have asked for since the last barrier.
+            adjust: Makes the leader's terms of what is decided about the membership.
+
+        Returns:
+            The result, with the requests that the leader carried out, on every peer.
+
+        Raises:
+            DeadlineExceeded: A peer did not come; the error names it.
+            PeerFailure: A peer is gone.
+            InternalError: The shared state differs.
         """
         before = self._member()
         before = replace(before, terms=terms)
         started, parts = self._clock(), dict[str, float]()
-        arrival, names = self._arrival(before, state, wish, shadows)
+        arrival, names = self._arrival(before, state, requests.rescale, shadows)
         parts["barrier/digest"] = self._clock() - started
         prepared = self._service.take_offer() if before.rank == 0 else None
-        decision = partial(self._decide, before, outside or wish, prepared, adjust)
+        made: Decision | None = None
+
+        def decision() -> Decision:
+            nonlocal made
+            limits = self._settings.limits
+            made = decide(before.view, terms, limits, requests=requests, prepared=prepared, adjust=adjust)
+            return made
+
         verdict = self._assembly.hold(before.view, arrival, decision, names=names, state=state)
-        told = to_wish(verdict.wish) if verdict.HasField("wish") else None
-        heard = outside or wish if before.rank == 0 else told
+        # The leader's own requests have whole numbers with all their digits, which messages do not.
+        taken = made.requests if made else tuple(map(to_rescale_request, verdict.requests))
+        superseded = made.superseded if made else ()
         parts["barrier"] = self._clock() - started
         parts["barrier/meeting"] = parts["barrier"] - parts["barrier/digest"]
         view = to_view(verdict.view)
         after = Standing(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
         stayers = tuple(rank for rank, peer in enumerate(view.peers) if before.view.rank_of(peer.id) is not None)
         self._move(before, Entry(after, verdict.rendezvous, stayers), state, parts)
-        return BarrierResult(before, after, heard, prepared, parts, sources=stayers)
+        return BarrierResult(before, after, taken, superseded, prepared, parts, sources=stayers)
 
     def part(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""
         before = replace(self._member(), terms=terms)
-        arrival, names = self._arrival(before, state, None, shadows)
+        arrival, names = self._arrival(before, state, (), shadows)
         self._assembly.hold(before.view, arrival, lambda: Decision(before.view, terms), names=names, state=state)
 
     def completed(self) -> None:
@@ -166,9 +184,9 @@ class Membership:
         """
         self._holds = True
 
-    def take_demand(self) -> ExternalRequest | None:
+    def take_external_request(self) -> ExternalRequest | None:
         """The leader's: what somebody outside wants to have carried out at this barrier, if anything."""
-        return self._service.take_demand() if self._member().rank == 0 else None
+        return self._service.take_external_request() if self._member().rank == 0 else None
 
     def record(self, stream: str, told: Told) -> None:
         """One more line of a stream of the job's journal; see ``Agency.record``."""
@@ -195,11 +213,15 @@ class Membership:
         self._server.stop()
 
     def _arrival(
-        self, before: Standing, state: ReplicatedState, wish: RescaleRequest | None, shadows: Sequence[ShadowAsk]
+        self,
+        before: Standing,
+        state: ReplicatedState,
+        requests: Sequence[RescaleRequest],
+        shadows: Sequence[ShadowAsk],
     ) -> tuple[pb.Arrival, tuple[str, ...]]:
         """What this peer brings to its next barrier, and the names of what it holds."""
         number, self._barriers = self._barriers, self._barriers + 1
-        text = " and ".join(map(_asks, wish.parts)) if wish else ""
+        text = " and ".join(map(_asks, merge(requests).taken))
         version, rank = before.view.version, before.rank or 0
         digest = state.sampled_digest(turn_of(version, number))
         arrival = pb.Arrival(version=version, number=number, rank=rank, wish=text, digests=digest.values())
@@ -232,12 +254,6 @@ class Membership:
         self._holds = self._holds or entry.view.begins
         self._barriers, self._entering = 0, None
         return standing
-
-    def _decide(
-        self, before: Standing, wish: RescaleRequest | None, prepared: Prepared | None, adjust: Adjust
-    ) -> Decision:
-        decision = decide(before.view, before.terms, self._settings.limits, wish=wish, prepared=prepared)
-        return replace(decision, terms=adjust(before.view, decision), wish=wish)
 
     # ---- losing others -------------------------------------------------------------------------------------------
 
@@ -325,18 +341,17 @@ class Membership:
             return
         what = f"rank 0 (peer {leader.id}), about to lead view {entry.view.version}"
         in_vain = partial(self._installer.in_vain, entry.view)
-        carry, demand = (
-            PeerServiceStub(self._channels.to(leader.address)).Carry,
-            ExternalRequest("stop", "a barrier before a loss"),
+        carry, stop = PeerServiceStub(self._channels.to(leader.address)).Carry, ExternalRequest("stop", _BEFORE_A_LOSS)
+        rpc.call_unless(
+            in_vain, carry, from_external_request(stop), deadline_s=self._deadline_s, what=what, peer=leader.id
         )
-        rpc.call_unless(in_vain, carry, from_demand(demand), deadline_s=self._deadline_s, what=what, peer=leader.id)
 
 
-def _asks(wish: RescaleRequest) -> str:
-    """What a rule asks for, as it is held against what the rules of the other peers ask for."""
-    if wish.leave is None:
-        return f"{wish.rule} asks for {wish.size}"
-    return f"{wish.rule} names the peers {', '.join(map(str, wish.leave.peers))}"
+def _asks(request: RescaleRequest) -> str:
+    """What a rule asks for, as it is compared with what the rules of the other peers ask for."""
+    if request.leave is None:
+        return f"{request.rule} asks for {request.size}"
+    return f"{request.rule} names the peers {', '.join(map(str, request.leave.peers))}"
 
 
 def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, Agency]:

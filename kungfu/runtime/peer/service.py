@@ -14,7 +14,7 @@ from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.identity import Description
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.convert import from_failure, to_demand, to_prepared
+from kungfu.runtime.ipc.convert import from_failure, to_external_request, to_prepared
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer
 from kungfu.runtime.peer.breach import Breaches
 from kungfu.runtime.peer.rendezvous.meeting import Meetings
@@ -57,10 +57,10 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._rendezvous_lock = threading.Lock()
         self._prepared: tuple[int, str] | None = None
         self._offer: Prepared | None = None
-        self._demands: list[ExternalRequest] = []
-        self._kept: set[str] = set()  # ids of demands for checkpoints
+        self._external_requests: list[ExternalRequest] = []
+        self._kept: set[str] = set()  # ids of requests for checkpoints
         self.description = Description()
-        self._told: set[int] = set()  # numbers of demands
+        self._told: set[int] = set()  # numbers of external requests
         self._offered = 0  # the number of the last offer
         self.breaches = Breaches()
 
@@ -112,17 +112,17 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         return pb.Ack()
 
     def Carry(self, request: pb.ExternalRequest, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        demand = to_demand(request)
+        external = to_external_request(request)
         with self._changed:
             if request.number and request.number in self._told:
                 return pb.Ack()  # told again, for its answer was lost
             self._told.add(request.number)
             # Told again with every view, in case it has another leader; a second one would be written otherwise.
-            if demand.kind == "checkpoint" and demand.id in self._kept:
+            if external.kind == "checkpoint" and external.id in self._kept:
                 return pb.Ack()
-            if demand.kind == "checkpoint" and demand.id:
-                self._kept.add(demand.id)
-            self._demands.append(demand)
+            if external.kind == "checkpoint" and external.id:
+                self._kept.add(external.id)
+            self._external_requests.append(external)
         self._on_offer()
         return pb.Ack()
 
@@ -164,19 +164,19 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             admission, self._admission = self._admission, None
             return admission
 
-    def take_demand(self) -> ExternalRequest | None:
-        """The oldest demand that is not carried out yet, once; if others are left, another barrier is asked for."""
+    def take_external_request(self) -> ExternalRequest | None:
+        """The oldest external request not yet carried out, once; if others are left, another barrier is asked for."""
         with self._changed:
-            demand = self._demands.pop(0) if self._demands else None
-            others = bool(self._demands)
+            external = self._external_requests.pop(0) if self._external_requests else None
+            others = bool(self._external_requests)
         if others:
             self._on_offer()
-        return demand
+        return external
 
     def told_to_stop(self) -> bool:
-        """Whether the end of training is demanded; it stays so, for nothing comes after it."""
+        """Whether the end of training is requested; it stays so, for nothing comes after it."""
         with self._changed:
-            return any(demand.kind == "stop" for demand in self._demands)
+            return any(external.kind == "stop" for external in self._external_requests)
 
     def take_offer(self) -> Prepared | None:
         """The last offer of prepared peers, once; none if one of them is gone by now: the agent makes another one."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from kungfu.compiler import Outcome
 from kungfu.runtime.api import Position, Terms, advanced
 from kungfu.training.graph.host import fetch, put
 from kungfu.training.graph.tape import Tape
@@ -140,6 +142,12 @@ class Outcomes:
             _numbers(f"{name}/saw", saw),
             tf.Variable(tf.zeros([whole], tf.int64), trainable=False, name=f"{name}/saw_whole"),
         )
+
+    def fetched(self) -> Outcome:
+        """Host: as arrays; what watchers were shown is not kept."""
+        nothing = np.zeros(0, np.float32)
+        fired, targets, masks, saw = (fetch(one) for one in (self.fired, self.targets, self.masks, self.saw))
+        return Outcome(fired, targets, masks, saw, nothing, fetch(self.saw_whole), nothing)
 
     def assign(self, outcome: Any, *, standing: Any) -> None:
         """Graph: keeps the outcome of the rules for which ``standing`` (bool, one a rule) holds."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from kungfu.compiler.fired import FiredRule
 from kungfu.event_log.events import (
     CalledEvent,
     DecisionEvent,
@@ -28,7 +29,6 @@ from kungfu.runtime.api import BarrierResult, RescaleRequest, SettingChange, Sup
 from kungfu.training.record.done import done_of
 from kungfu.training.record.pace import Stop
 from kungfu.training.record.span import parts_of
-from kungfu.training.requests import Fired
 
 __all__ = ["Chronicle"]
 
@@ -44,7 +44,7 @@ class Chronicle:
 
     def __init__(self, record: Record, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._record, self._clock = record, clock
-        self._under_way: RescaleRequest | None = None
+        self._under_way: tuple[RescaleRequest, ...] = ()
         self._rescale: RescaleEvent | RecoveredEvent | None = None  # told with the first step after it
         self._entered, self._is_first_step = 0.0, False  # when the new view began; whether its first step is under way
         self._leading = False
@@ -75,18 +75,18 @@ class Chronicle:
             )  # fmt: skip
             self._record("events", event)
 
-    def shadowed(self, fired: Sequence[Fired]) -> None:
+    def shadowed(self, fired: Sequence[FiredRule]) -> None:
         """What rules in the shadow would have asked for, and what rules ask for that the job's budget holds back."""
         for one in fired:
             self._record("events", _fired(one))
 
     def superseded(self, superseded: Sequence[Superseded]) -> None:
-        """Wishes that came to nothing since another one came before them, or after them."""
+        """Requests that came to nothing since another one came before them, or after them."""
         for one in superseded if self._leading else ():
-            wish = one.wish
+            request = one.request
             told = SupersededEvent(
-                step=wish.step, rule=wish.rule, saw=wish.saw, asked=wish.size, by=one.by, won=wish.contest.won,
-                lost=wish.contest.lost, peers=_named(wish), when=_when(wish),
+                step=request.step, rule=request.rule, saw=request.saw, asked=request.size, by=one.by, won=request.won,
+                lost=request.lost, peers=_named(request), when=_when(request),
             )  # fmt: skip
             self._record("events", told)
 
@@ -94,12 +94,12 @@ class Chronicle:
         """A barrier was held after ``step``; it stopped this peer for ``stop_s`` seconds."""
         before, after = passage.before, passage.after
         assert before is not None
-        if passage.wish is not None:
+        if passage.requests:
             if self._leading:
-                self.superseded(self._no_longer(passage, passage.wish))
-                for wish in passage.wish.parts:
-                    self._decided(passage, wish)
-            self._under_way = passage.wish
+                self.superseded(self._no_longer(passage))
+                for request in passage.requests:
+                    self._decided(passage, request)
+            self._under_way = passage.requests
         if after.view.version != before.view.version:
             self.ended()  # of the change before, if this one comes in its first step: who led then may leave now
         self._leading = after.rank == 0
@@ -109,8 +109,8 @@ class Chronicle:
         ended = self._under_way
         self._rescale = RescaleEvent(
             step=step,
-            rule=_rules_of(ended) if ended else "",
-            decided_at=ended.step if ended else None,
+            rule=_rules_of(ended),
+            decided_at=ended[0].step if ended else None,
             before=before.view.size,
             after=after.view.size,
             view=after.view.version,
@@ -145,10 +145,10 @@ class Chronicle:
         assert survived is not None
         self._leading = after.rank == 0
         self.ended()  # a change of the membership that no step came after
-        if self._under_way is not None and before.terms.leaving:
-            exchanges = [one for one in self._under_way.parts if one.leave and one.leave.when == "replaced"]
+        if before.terms.leaving:
+            exchanges = [one for one in self._under_way if one.leave and one.leave.when == "replaced"]
             self.superseded([Superseded(one, "the loss of peers") for one in exchanges])
-        self._under_way = None  # who comes next comes for those that were lost
+        self._under_way = ()  # who comes next comes for those that were lost
         self._rescale = RecoveredEvent(
             step=step,
             before=before.view.size,
@@ -220,23 +220,23 @@ class Chronicle:
         parts = {**prepared, **{name: seconds for name, seconds in passage.parts.items() if "/" not in name}}
         return {f"{name}_s": round(seconds, 6) for name, seconds in parts.items()}
 
-    def _no_longer(self, passage: BarrierResult, newer: RescaleRequest) -> list[Superseded]:
-        """What was under way before this barrier, where the wish that it followed put something else in its place."""
+    def _no_longer(self, passage: BarrierResult) -> list[Superseded]:
+        """What was under way before, where the requests of this barrier put something else in its place."""
         before, after, older = passage.before, passage.after.terms, self._under_way
         assert before is not None
-        if older is None or not before.terms.target_size:
+        if not older or not before.terms.target_size:
             return []
         stays = {*before.terms.leaving} & {*passage.after.view.ids} <= {*after.leaving}
         if stays and before.terms.target_size in (after.target_size, passage.after.view.size):
             return []
-        return [Superseded(one, newer.rule) for one in older.parts]
+        return [Superseded(one, passage.requests[0].rule) for one in older]
 
-    def _decided(self, passage: BarrierResult, wish: RescaleRequest) -> None:
+    def _decided(self, passage: BarrierResult, request: RescaleRequest) -> None:
         assert passage.before is not None
         decision = DecisionEvent(
-            step=wish.step, rule=wish.rule, saw=wish.saw, size=passage.before.view.size, asked=wish.size,
-            done=done_of(passage, wish), won=wish.contest.won, lost=wish.contest.lost, peers=_named(wish),
-            when=_when(wish),
+            step=request.step, rule=request.rule, saw=request.saw, size=passage.before.view.size, asked=request.size,
+            done=done_of(passage, request), won=request.won, lost=request.lost, peers=_named(request),
+            when=_when(request),
         )  # fmt: skip
         self._record("events", decision)
 
@@ -245,8 +245,8 @@ class Chronicle:
         if self._leading and passage.prepared is not None and passage.prepared.missing:
             assert passage.before is not None
             refused = RefusedEvent(
-                rule=_rules_of(self._under_way) if self._under_way else "",
-                asked=passage.after.terms.refused_size or (self._under_way.size if self._under_way else 0),
+                rule=_rules_of(self._under_way),
+                asked=passage.after.terms.refused_size or (self._under_way[0].size if self._under_way else 0),
                 size=passage.after.view.size,
                 reason=passage.prepared.reason,
             )
@@ -259,29 +259,29 @@ def _stopped(stop: Stop) -> dict[str, float]:
     return {"stop_s": round(stop.seconds, 6), **{name: round(value, 6) for name, value in seconds.items()}}
 
 
-def _rules_of(wish: RescaleRequest) -> str:
-    """The rules that a change follows from."""
-    return " and ".join(one.rule for one in wish.parts)
+def _rules_of(requests: Sequence[RescaleRequest]) -> str:
+    """The rules that a change follows from; empty without any."""
+    return " and ".join(one.rule for one in requests)
 
 
-def _named(wish: RescaleRequest) -> tuple[int, ...]:
+def _named(request: RescaleRequest) -> tuple[int, ...]:
     """The peers that a rule named."""
-    return () if wish.leave is None else wish.leave.peers
+    return () if request.leave is None else request.leave.peers
 
 
-def _when(wish: RescaleRequest) -> str:
+def _when(request: RescaleRequest) -> str:
     """When the peers that a rule named are to leave."""
-    return "" if wish.leave is None else wish.leave.when
+    return "" if request.leave is None else request.leave.when
 
 
 def _metrics(now: float, figures: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     return {"time": round(now, 6), **figures()}
 
 
-def _fired(fired: Fired) -> ShadowEvent | HeldEvent:
+def _fired(fired: FiredRule) -> ShadowEvent | HeldEvent:
     """A rule that fired and changes nothing, as an event tells it."""
     asked = None if math.isnan(fired.value) else fired.value
-    event = HeldEvent if fired.standing == "held" else ShadowEvent
+    event = HeldEvent if fired.mode == "held" else ShadowEvent
     return event(
         step=fired.step, rule=fired.rule, saw=fired.saw, action=type(fired.action).__name__, asked=asked,
         ranks=fired.ranks,

@@ -1,4 +1,4 @@
-"""What a barrier made of a wish, in words."""
+"""What a barrier made of a request, in words."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from kungfu.runtime.api import BarrierResult, Leave, RescaleRequest
 __all__ = ["done_of"]
 
 
-def done_of(passage: BarrierResult, wish: RescaleRequest) -> str:
-    """What a barrier made of one wish, or of one part of a wish that several rules share.
+def done_of(passage: BarrierResult, request: RescaleRequest) -> str:
+    """What a barrier made of one request, or of one part of a request that several rules share.
 
     What it did not do, for the limits of the job say, it says too.
     """
-    return _of_size(passage, wish) if wish.leave is None else _of_peers(passage, wish.leave)
+    return _of_size(passage, request) if request.leave is None else _of_peers(passage, request.leave)
 
 
-def _of_size(passage: BarrierResult, wish: RescaleRequest) -> str:
+def _of_size(passage: BarrierResult, request: RescaleRequest) -> str:
     assert passage.before is not None
     size, after, target = passage.before.view.size, passage.after.view.size, passage.after.terms.target_size
     parts = []
@@ -27,8 +27,8 @@ def _of_size(passage: BarrierResult, wish: RescaleRequest) -> str:
         more = target - after
         parts.append(f"{more} more {'are' if more > 1 else 'is'} being prepared while training goes on")
     reached = target or after
-    if passage.after.terms.refused_size == wish.size and reached != wish.size:
-        parts.append(f"{wish.size} is out of reach")
+    if passage.after.terms.refused_size == request.size and reached != request.size:
+        parts.append(f"{request.size} is out of reach")
     return "; ".join(parts) or f"nothing: the size stays {size}"
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.protocol import Silence
-from kungfu.runtime.core.barrier_requests import RescaleRequest
+from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, RescaleRequest
 from kungfu.runtime.core.identity import Description, ProgramPart
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.peer.barrier_result import BarrierResult
@@ -128,7 +128,7 @@ def train(
             until = time.monotonic() + 20.0
             while not offered.wait(0.05) and membership.given_up() is None:  # the followers wait in the barrier
                 assert time.monotonic() < until
-        passage = membership.meet(state, terms, wish=wish(state, size))
+        passage = membership.meet(state, terms, requests=requests_of(state, size))
         terms, before, size = passage.after.terms, size, passage.after.view.size
         if passage.after.rank is None:
             return membership.finish({"steps": state.barriers, "traces": 0}, leaving=True)
@@ -137,9 +137,11 @@ def train(
             return membership.finish({"steps": state.barriers, "traces": 0}, leaving=False)
 
 
-def wish(state: State, size: int) -> RescaleRequest | None:
+def requests_of(state: State, size: int) -> BarrierRequests:
     target = 3 if state.barriers == 1 else 2 if size == 3 else None
-    return None if target is None else RescaleRequest(target, "local_batch_size", "there and back", state.barriers)
+    if target is None:
+        return NO_REQUESTS
+    return BarrierRequests((RescaleRequest(target, "local_batch_size", "there and back", state.barriers),))
 
 
 def is_over(passage: BarrierResult, before: int) -> bool:

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, Prepared, decide
-from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest
+from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest
 from kungfu.runtime.core.terms import Keep, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
 LIMITS = Limits(1, 6)
+Requests = tuple[RescaleRequest, ...]
 
 
 def peers(*ids: int) -> tuple[Peer, ...]:
@@ -25,8 +26,23 @@ def view_of(size: int, *, version: int = 5) -> View:
     return View(version, peers(*range(size)))
 
 
-def wish(size: int, keep: Keep = "local_batch_size") -> RescaleRequest:
+def size_request(size: int, keep: Keep = "local_batch_size") -> RescaleRequest:
     return RescaleRequest(size, keep, "rule", 10)
+
+
+def decided(
+    view: View,
+    terms: Terms,
+    limits: Limits,
+    *,
+    asked: RescaleRequest | Requests | None = None,
+    prepared: Prepared | None = None,
+) -> Decision:
+    """What is decided, without the requests that it follows from."""
+    requests = () if asked is None else asked if isinstance(asked, tuple) else (asked,)
+    decision = decide(view, terms, limits, requests=BarrierRequests(requests), prepared=prepared)
+    assert sorted(map(repr, decision.requests)) == sorted(map(repr, requests))
+    return replace(decision, requests=())
 
 
 def terms_of(size: int, *, per_peer: float = 32.0, target: int = 0, keep: Keep = "local_batch_size") -> Terms:
@@ -36,119 +52,119 @@ def terms_of(size: int, *, per_peer: float = 32.0, target: int = 0, keep: Keep =
 def grown(size: int, target: int, keep: Keep = "local_batch_size", terms: Terms | None = None) -> Decision:
     """Two barriers: one that asks for peers, one at which they are all there."""
     view = view_of(size)
-    asked = decide(view, terms or terms_of(size), LIMITS, wish=wish(target, keep))
+    asked = decided(view, terms or terms_of(size), LIMITS, asked=size_request(target, keep))
     offer = Prepared(peers(*range(100, 100 + target - size)))
-    return decide(view, asked.terms, LIMITS, prepared=offer)
+    return decided(view, asked.terms, LIMITS, prepared=offer)
 
 
 # ---- the table ------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_wish_or_an_offer_nothing_changes() -> None:
-    assert decide(view_of(2), terms_of(2), LIMITS) == Decision(view_of(2), terms_of(2))
+def test_without_a_request_or_an_offer_nothing_changes() -> None:
+    assert decided(view_of(2), terms_of(2), LIMITS) == Decision(view_of(2), terms_of(2))
 
 
-def test_a_smaller_wish_lets_the_newest_go_at_once() -> None:
-    decision = decide(view_of(4), terms_of(4), LIMITS, wish=wish(2))
+def test_a_smaller_request_lets_the_newest_go_at_once() -> None:
+    decision = decided(view_of(4), terms_of(4), LIMITS, asked=size_request(2))
     assert decision == Decision(View(6, peers(0, 1)), Terms(64, 32.0), prepare=None)
 
 
-def test_a_smaller_wish_dismisses_those_under_way_offered_or_not() -> None:
+def test_a_smaller_request_dismisses_those_under_way_offered_or_not() -> None:
     under_way = terms_of(3, target=5)
     for offer in (None, Prepared(peers(7, 8))):
-        decision = decide(view_of(3), under_way, LIMITS, wish=wish(2), prepared=offer)
+        decision = decided(view_of(3), under_way, LIMITS, asked=size_request(2), prepared=offer)
         assert (decision.view.ids, decision.prepare, decision.terms.target_size) == ((0, 1), 2, 0)
 
 
-def test_a_larger_wish_prepares_peers_while_the_view_stays() -> None:
-    decision = decide(view_of(2), terms_of(2), LIMITS, wish=wish(4))
+def test_a_larger_request_prepares_peers_while_the_view_stays() -> None:
+    decision = decided(view_of(2), terms_of(2), LIMITS, asked=size_request(4))
     assert decision == Decision(view_of(2), terms_of(2, target=4), prepare=4)
 
 
 def test_prepared_peers_join_behind_the_others() -> None:
-    decision = decide(view_of(2), terms_of(2, target=4), LIMITS, prepared=Prepared(peers(8, 7)))
+    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, prepared=Prepared(peers(8, 7)))
     assert decision.view == View(6, peers(0, 1, 7, 8))
     assert decision.terms == Terms(128, 32.0, target_size=0, refused_size=0)
 
 
 def test_those_who_are_there_join_and_the_target_is_marked_as_refused() -> None:
     offer = Prepared(peers(7), missing=(8,), reason="peer 8: ended")
-    decision = decide(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer)
+    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer)
     assert decision.view.ids == (0, 1, 7)
     assert decision.terms == Terms(96, 32.0, target_size=0, refused_size=4)
 
 
 def test_when_nobody_came_the_view_stays_and_triggers_are_free_again() -> None:
     offer = Prepared((), missing=(7, 8), reason="ended")
-    decision = decide(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer)
+    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer)
     assert decision.view == view_of(2)
     assert (decision.terms.target_size, decision.terms.refused_size, decision.prepare) == (0, 4, 2)
 
 
-def test_a_wish_for_the_present_size_dismisses_those_under_way() -> None:
-    decision = decide(view_of(2), terms_of(2, target=4), LIMITS, wish=wish(2), prepared=Prepared(peers(7, 8)))
+def test_a_request_for_the_present_size_dismisses_those_under_way() -> None:
+    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, asked=size_request(2), prepared=Prepared(peers(7, 8)))
     assert decision == Decision(view_of(2), terms_of(2), prepare=2)
-    assert decide(view_of(2), terms_of(2), LIMITS, wish=wish(2)).prepare is None
+    assert decided(view_of(2), terms_of(2), LIMITS, asked=size_request(2)).prepare is None
 
 
-# ---- the newest wish wins -------------------------------------------------------------------------------------------
+# ---- the newest request wins -----------------------------------------------------------------------------------------
 
 
-def test_a_newer_wish_for_fewer_takes_some_of_the_offered_and_dismisses_the_rest() -> None:
-    decision = decide(view_of(2), terms_of(2, target=4), LIMITS, wish=wish(3), prepared=Prepared(peers(7, 8)))
+def test_a_newer_request_for_fewer_takes_some_of_the_offered_and_dismisses_the_rest() -> None:
+    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, asked=size_request(3), prepared=Prepared(peers(7, 8)))
     assert (decision.view.ids, decision.terms.refused_size) == ((0, 1, 7), 0)
 
 
-def test_a_newer_wish_for_more_waits_for_more_instead_of_calling_itself_refused() -> None:
-    decision = decide(view_of(2), terms_of(2, target=4), LIMITS, wish=wish(6), prepared=Prepared(peers(7, 8)))
+def test_a_newer_request_for_more_waits_for_more_instead_of_calling_itself_refused() -> None:
+    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, asked=size_request(6), prepared=Prepared(peers(7, 8)))
     assert decision == Decision(view_of(2), terms_of(2, target=6), prepare=6)
 
 
 @pytest.mark.parametrize("older", [Prepared(peers(7), missing=(8,)), Prepared(peers(7, 8, 9))])
-def test_an_offer_that_was_made_for_an_older_wish_is_passed_over_for_a_new_one(older: Prepared) -> None:
+def test_an_offer_that_was_made_for_an_older_request_is_passed_over_for_a_new_one(older: Prepared) -> None:
     waiting = terms_of(2, target=3) if len(older.ready) == 3 else terms_of(2, target=6)
-    decision = decide(view_of(2), waiting, LIMITS, prepared=older)
+    decision = decided(view_of(2), waiting, LIMITS, prepared=older)
     assert decision == Decision(view_of(2), waiting, prepare=waiting.target_size)
 
 
 def test_an_offer_of_a_peer_that_is_in_the_view_by_now_is_passed_over_for_a_new_one() -> None:
     survivors, terms = view_of(3), terms_of(3, target=4)  # one of four was lost after the last of them had joined
-    decision = decide(survivors, terms, LIMITS, prepared=Prepared(survivors.peers[-1:]))
+    decision = decided(survivors, terms, LIMITS, prepared=Prepared(survivors.peers[-1:]))
     assert decision == Decision(survivors, terms, prepare=4)
 
 
-def test_an_offer_after_the_wish_is_over_is_passed_over_even_beside_a_new_wish() -> None:
+def test_an_offer_after_the_request_is_over_is_passed_over_even_beside_a_new_wish() -> None:
     late = Prepared(peers(7, 8))
-    assert decide(view_of(2), terms_of(2), LIMITS, prepared=late) == Decision(view_of(2), terms_of(2))
-    decision = decide(view_of(2), terms_of(2), LIMITS, wish=wish(4), prepared=late)
+    assert decided(view_of(2), terms_of(2), LIMITS, prepared=late) == Decision(view_of(2), terms_of(2))
+    decision = decided(view_of(2), terms_of(2), LIMITS, asked=size_request(4), prepared=late)
     assert decision == Decision(view_of(2), terms_of(2, target=4), prepare=4)
 
 
 def test_the_agent_hears_of_a_join_by_the_view_alone_or_it_would_offer_the_same_peers_again() -> None:
     offer = Prepared(peers(7, 8))
-    assert decide(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer).prepare is None
-    assert decide(view_of(2), terms_of(2, target=4), LIMITS, wish=wish(3), prepared=offer).prepare is None
+    assert decided(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer).prepare is None
+    assert decided(view_of(2), terms_of(2, target=4), LIMITS, asked=size_request(3), prepared=offer).prepare is None
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_wish_beyond_the_limits_goes_to_the_limit_and_is_marked_as_refused() -> None:
-    decision = decide(view_of(2), terms_of(2), Limits(1, 4), wish=wish(9))
+def test_a_request_beyond_the_limits_goes_to_the_limit_and_is_marked_as_refused() -> None:
+    decision = decided(view_of(2), terms_of(2), Limits(1, 4), asked=size_request(9))
     assert (decision.prepare, decision.terms.refused_size) == (4, 9)
-    joined = decide(view_of(2), decision.terms, Limits(1, 4), prepared=Prepared(peers(7, 8)))
+    joined = decided(view_of(2), decision.terms, Limits(1, 4), prepared=Prepared(peers(7, 8)))
     assert (joined.view.size, joined.terms.refused_size) == (4, 9)
-    shrunk = decide(view_of(3), terms_of(3), Limits(2, 4), wish=wish(0))
+    shrunk = decided(view_of(3), terms_of(3), Limits(2, 4), asked=size_request(0))
     assert (shrunk.view.size, shrunk.terms.refused_size) == (2, 0)
 
 
-def test_a_new_wish_forgets_what_was_refused_before() -> None:
+def test_a_new_request_forgets_what_was_refused_before() -> None:
     refused = Terms(64, 32.0, refused_size=9)
-    assert decide(view_of(2), refused, LIMITS, wish=wish(3)).terms.refused_size == 0
+    assert decided(view_of(2), refused, LIMITS, asked=size_request(3)).terms.refused_size == 0
 
 
 def test_a_fixed_batch_of_three_samples_takes_no_more_than_three_peers() -> None:
-    decision = decide(view_of(2), Terms(3, 1.5), LIMITS, wish=wish(6, "global_batch_size"))
+    decision = decided(view_of(2), Terms(3, 1.5), LIMITS, asked=size_request(6, "global_batch_size"))
     assert (decision.prepare, decision.terms.refused_size) == (3, 6)
 
 
@@ -165,8 +181,8 @@ def test_a_doubled_view_keeps_the_batch_that_the_rule_keeps(keep: Keep, after: T
 
 def test_a_batch_that_does_not_divide_is_rounded_as_a_whole_not_per_peer() -> None:
     terms = Terms(100, 100 / 3)
-    assert decide(view_of(3), terms, LIMITS, wish=wish(2)).terms.global_batch_size == 67
-    assert decide(view_of(3), terms, LIMITS, wish=wish(1)).terms.global_batch_size == 33
+    assert decided(view_of(3), terms, LIMITS, asked=size_request(2)).terms.global_batch_size == 67
+    assert decided(view_of(3), terms, LIMITS, asked=size_request(1)).terms.global_batch_size == 33
     assert grown(3, 6, terms=terms).terms.global_batch_size == 200
 
 
@@ -186,7 +202,7 @@ def test_no_history_of_rescales_lets_the_batch_drift(size: int, batch: int, hist
 
 def resize(size: int, target: int, terms: Terms, keep: Keep = "local_batch_size") -> Decision:
     if target <= size:
-        return decide(view_of(size), terms, LIMITS, wish=wish(target, keep))
+        return decided(view_of(size), terms, LIMITS, asked=size_request(target, keep))
     return grown(size, target, keep, terms)
 
 
@@ -217,7 +233,7 @@ offers = st.builds(
     st.integers(1, 6),
     st.integers(0, 6),
     st.tuples(st.integers(1, 3), st.integers(3, 6)),
-    st.none() | st.builds(wish, st.integers(-3, 12), st.sampled_from(Keep.__args__)),
+    st.none() | st.builds(size_request, st.integers(-3, 12), st.sampled_from(Keep.__args__)),
     st.none() | offers,
 )
 def test_any_decision_stays_within_the_limits_and_takes_only_who_was_offered(
@@ -227,7 +243,7 @@ def test_any_decision_stays_within_the_limits_and_takes_only_who_was_offered(
     size = limits.clip(size)
     target = 0 if target <= size or target > limits.maximum else target
     view, terms = view_of(size), terms_of(size, target=target)
-    decision = decide(view, terms, limits, wish=asked, prepared=offer)
+    decision = decided(view, terms, limits, asked=asked, prepared=offer)
     after = decision.view
     assert limits.minimum <= after.size <= limits.maximum
     assert set(after.ids) <= set(view.ids) | {peer.id for peer in (offer.ready if offer else ())}
@@ -245,74 +261,74 @@ def leaving(*ids: int, when: str = "now", size: int = 0) -> RescaleRequest:
 
 
 def test_named_peers_leave_at_once_rank_0_included_and_the_batch_follows() -> None:
-    decision = decide(view_of(4), terms_of(4), LIMITS, wish=leaving(0, 2))
+    decision = decided(view_of(4), terms_of(4), LIMITS, asked=leaving(0, 2))
     assert decision == Decision(View(6, peers(1, 3)), Terms(64, 32.0), prepare=None)
 
 
 def test_no_more_leave_by_name_than_the_minimum_allows_and_the_rest_is_refused() -> None:
-    decision = decide(view_of(3), terms_of(3), Limits(2, 6), wish=leaving(0, 1, 2))
+    decision = decided(view_of(3), terms_of(3), Limits(2, 6), asked=leaving(0, 1, 2))
     assert (decision.view.ids, decision.terms.refused_size) == ((1, 2), 0)
-    kept = decide(view_of(2), terms_of(2), Limits(2, 6), wish=leaving(1))
+    kept = decided(view_of(2), terms_of(2), Limits(2, 6), asked=leaving(1))
     assert (kept.view, kept.terms.refused_size) == (view_of(2), 1)
 
 
 def test_a_name_that_is_not_in_the_view_changes_nothing() -> None:
-    assert decide(view_of(2), terms_of(2), LIMITS, wish=leaving(7)) == Decision(view_of(2), terms_of(2))
+    assert decided(view_of(2), terms_of(2), LIMITS, asked=leaving(7)) == Decision(view_of(2), terms_of(2))
 
 
 def test_a_notice_goes_below_the_minimum_keeps_the_batch_and_has_others_prepared() -> None:
-    decision = decide(view_of(2), terms_of(2), Limits(2, 6), wish=leaving(0, when="noticed", size=2))
+    decision = decided(view_of(2), terms_of(2), Limits(2, 6), asked=leaving(0, when="noticed", size=2))
     assert decision.view.ids == (1,)
     assert decision.terms == Terms(64, 32.0, target_size=2)
     assert decision.prepare == 3, "the agent still counts the one who leaves"
-    joined = decide(decision.view, decision.terms, Limits(2, 6), prepared=Prepared(peers(7)))
+    joined = decided(decision.view, decision.terms, Limits(2, 6), prepared=Prepared(peers(7)))
     assert (joined.view.ids, joined.terms) == ((1, 7), Terms(64, 32.0))
 
 
 def test_the_last_peer_follows_a_notice_when_another_one_has_come_in_its_place() -> None:
-    decision = decide(view_of(1), terms_of(1), LIMITS, wish=leaving(0, when="noticed", size=1))
+    decision = decided(view_of(1), terms_of(1), LIMITS, asked=leaving(0, when="noticed", size=1))
     assert decision.view == view_of(1)
     assert (decision.terms.leaving, decision.terms.target_size, decision.prepare) == ((0,), 1, 2)
 
 
 def test_a_notice_to_the_last_peer_cannot_be_followed_when_nobody_comes() -> None:
-    decision = decide(view_of(1), terms_of(1), LIMITS, wish=leaving(0, when="noticed", size=0))
+    decision = decided(view_of(1), terms_of(1), LIMITS, asked=leaving(0, when="noticed", size=0))
     assert decision == Decision(view_of(1), terms_of(1))
 
 
 def test_peers_to_be_replaced_stay_until_others_have_come_and_then_go_in_one_change() -> None:
-    asked = decide(view_of(3), terms_of(3), LIMITS, wish=leaving(0, 2, when="replaced"))
+    asked = decided(view_of(3), terms_of(3), LIMITS, asked=leaving(0, 2, when="replaced"))
     assert asked.view == view_of(3)
     assert (asked.terms.leaving, asked.terms.target_size, asked.prepare) == ((0, 2), 3, 5)
-    swapped = decide(view_of(3), asked.terms, LIMITS, prepared=Prepared(peers(8, 7)))
+    swapped = decided(view_of(3), asked.terms, LIMITS, prepared=Prepared(peers(8, 7)))
     assert swapped == Decision(View(6, peers(1, 7, 8)), terms_of(3))
 
 
 def test_only_as_many_are_replaced_as_have_come() -> None:
-    asked = decide(view_of(3), terms_of(3), LIMITS, wish=leaving(0, 2, when="replaced"))
+    asked = decided(view_of(3), terms_of(3), LIMITS, asked=leaving(0, 2, when="replaced"))
     offer = Prepared(peers(7), missing=(8,), reason="peer 8: ended")
-    assert decide(view_of(3), asked.terms, LIMITS, prepared=offer).view.ids == (1, 2, 7)
-    nobody = decide(view_of(3), asked.terms, LIMITS, prepared=Prepared((), missing=(7, 8), reason="ended"))
+    assert decided(view_of(3), asked.terms, LIMITS, prepared=offer).view.ids == (1, 2, 7)
+    nobody = decided(view_of(3), asked.terms, LIMITS, prepared=Prepared((), missing=(7, 8), reason="ended"))
     assert nobody.view == view_of(3)
     assert (nobody.terms.leaving, nobody.terms.target_size) == ((), 0)
 
 
-def test_a_newer_wish_lets_those_stay_who_were_to_be_replaced() -> None:
-    asked = decide(view_of(3), terms_of(3), LIMITS, wish=leaving(0, when="replaced"))
-    decision = decide(view_of(3), asked.terms, LIMITS, wish=wish(3))
+def test_a_newer_request_lets_those_stay_who_were_to_be_replaced() -> None:
+    asked = decided(view_of(3), terms_of(3), LIMITS, asked=leaving(0, when="replaced"))
+    decision = decided(view_of(3), asked.terms, LIMITS, asked=size_request(3))
     assert decision == Decision(view_of(3), terms_of(3), prepare=3)
 
 
 def test_who_was_to_be_replaced_and_has_died_is_not_waited_for() -> None:
     terms = Terms(64, 32.0, target_size=2, leaving=(9,))
-    assert decide(view_of(2), terms, LIMITS, prepared=Prepared()).view == view_of(2)
+    assert decided(view_of(2), terms, LIMITS, prepared=Prepared()).view == view_of(2)
 
 
 @given(
     st.integers(1, 6), st.sets(st.integers(0, 7)), st.sampled_from(["now", "noticed", "replaced"]), st.integers(0, 8)
 )
 def test_whoever_leaves_a_job_keeps_a_peer_and_a_batch(size: int, ids: set[int], when: str, wanted: int) -> None:
-    decision = decide(view_of(size), terms_of(size), LIMITS, wish=leaving(*ids, when=when, size=wanted))
+    decision = decided(view_of(size), terms_of(size), LIMITS, asked=leaving(*ids, when=when, size=wanted))
     assert 1 <= decision.view.size <= size
     assert set(view_of(size).ids) - set(decision.view.ids) <= ids
     assert decision.terms.global_batch_size >= decision.view.size
@@ -326,8 +342,8 @@ def test_whoever_leaves_a_job_keeps_a_peer_and_a_batch(size: int, ids: set[int],
 
 def swapped(size: int, *, keep: Keep = "local_batch_size") -> Decision:
     """All peers of a view have been replaced: those who replace them have just joined."""
-    asked = decide(view_of(size), terms_of(size, keep=keep), LIMITS, wish=leaving(*range(size), when="replaced"))
-    return decide(view_of(size), asked.terms, LIMITS, prepared=Prepared(peers(*range(50, 50 + size))))
+    asked = decided(view_of(size), terms_of(size, keep=keep), LIMITS, asked=leaving(*range(size), when="replaced"))
+    return decided(view_of(size), asked.terms, LIMITS, prepared=Prepared(peers(*range(50, 50 + size))))
 
 
 @pytest.mark.parametrize("keep", Keep.__args__)
@@ -335,55 +351,55 @@ def test_the_only_peer_stays_until_the_one_in_its_place_holds_the_state(keep: Ke
     joined = swapped(1, keep=keep)
     assert (joined.view.ids, joined.terms.departing, joined.prepare) == ((0, 50), (0,), None)
     assert (joined.terms.target_size, joined.terms.global_batch_size, joined.terms.batch_per_peer) == (0, 32, 32.0)
-    gone = decide(joined.view, joined.terms, LIMITS)
+    gone = decided(joined.view, joined.terms, LIMITS)
     assert gone == Decision(View(7, peers(50)), terms_of(1, keep=keep))
 
 
 def test_of_several_that_are_all_replaced_the_lowest_rank_stays_until_the_next_barrier() -> None:
     joined = swapped(3)
     assert (joined.view.ids, joined.terms) == ((0, 50, 51, 52), Terms(96, 32.0, departing=(0,)))
-    assert decide(joined.view, joined.terms, LIMITS) == Decision(View(7, peers(50, 51, 52)), terms_of(3))
+    assert decided(joined.view, joined.terms, LIMITS) == Decision(View(7, peers(50, 51, 52)), terms_of(3))
 
 
 def test_what_a_barrier_is_asked_for_is_decided_about_those_who_stay() -> None:
     joined = swapped(2)
-    grown = decide(joined.view, joined.terms, LIMITS, wish=wish(4))
+    grown = decided(joined.view, joined.terms, LIMITS, asked=size_request(4))
     assert grown == Decision(View(7, peers(50, 51)), Terms(64, 32.0, target_size=4), prepare=5)
-    shrunk = decide(joined.view, joined.terms, LIMITS, wish=wish(1))
+    shrunk = decided(joined.view, joined.terms, LIMITS, asked=size_request(1))
     assert shrunk == Decision(View(7, peers(50)), Terms(32, 32.0))
-    told_again = decide(joined.view, joined.terms, LIMITS, wish=leaving(0, when="replaced", size=2))
+    told_again = decided(joined.view, joined.terms, LIMITS, asked=leaving(0, when="replaced", size=2))
     assert told_again == Decision(View(7, peers(50, 51)), terms_of(2))
-    noticed = decide(joined.view, joined.terms, LIMITS, wish=leaving(0, when="noticed", size=3))
+    noticed = decided(joined.view, joined.terms, LIMITS, asked=leaving(0, when="noticed", size=3))
     assert noticed == Decision(View(7, peers(50, 51)), terms_of(2))
 
 
 def test_who_was_about_to_leave_stays_on_when_the_one_in_its_place_is_lost_and_goes_when_another_has_come() -> None:
     alone, terms = View(9, peers(0)), Terms(32, 32.0, target_size=2, departing=(0,))
-    assert decide(alone, terms, LIMITS).view == alone
-    joined = decide(alone, terms, LIMITS, prepared=Prepared(peers(51)))
+    assert decided(alone, terms, LIMITS).view == alone
+    joined = decided(alone, terms, LIMITS, prepared=Prepared(peers(51)))
     assert (joined.view.ids, joined.terms) == ((0, 51), Terms(32, 32.0, departing=(0,)))
-    assert decide(joined.view, joined.terms, LIMITS) == Decision(View(11, peers(51)), terms_of(1))
-    nobody = decide(alone, terms, LIMITS, prepared=Prepared((), missing=(51,), reason="ended"))
+    assert decided(joined.view, joined.terms, LIMITS) == Decision(View(11, peers(51)), terms_of(1))
+    nobody = decided(alone, terms, LIMITS, prepared=Prepared((), missing=(51,), reason="ended"))
     assert (nobody.view, nobody.terms.departing, nobody.terms.refused_size) == (alone, (), 2)
 
 
 def test_who_was_about_to_leave_and_died_is_not_replaced_once_more() -> None:
     survivor, terms = View(9, peers(50)), Terms(32, 32.0, target_size=2, departing=(0,))
-    decision = decide(survivor, terms, LIMITS, prepared=Prepared(peers(51)))
+    decision = decided(survivor, terms, LIMITS, prepared=Prepared(peers(51)))
     assert (decision.view, decision.terms.target_size, decision.prepare) == (survivor, 0, 1)
 
 
 def test_those_who_replace_the_lost_still_come_when_somebody_is_to_be_replaced() -> None:
     terms = Terms(64, 32.0, target_size=2)  # of two peers one was lost, and another is on its way
-    asked = decide(view_of(1), terms, LIMITS, wish=leaving(0, when="replaced", size=2))
+    asked = decided(view_of(1), terms, LIMITS, asked=leaving(0, when="replaced", size=2))
     assert (asked.terms.leaving, asked.terms.target_size, asked.prepare) == ((0,), 2, 3)
-    joined = decide(view_of(1), asked.terms, LIMITS, prepared=Prepared(peers(50, 51)))
+    joined = decided(view_of(1), asked.terms, LIMITS, prepared=Prepared(peers(50, 51)))
     assert (joined.view.ids, joined.terms.departing) == ((0, 50, 51), (0,))
 
 
-def test_an_offer_beside_a_wish_that_cannot_be_followed_is_not_lost() -> None:
+def test_an_offer_beside_a_request_that_cannot_be_followed_is_not_lost() -> None:
     under_way = terms_of(2, target=3)
-    decision = decide(view_of(2), under_way, Limits(2, 6), wish=leaving(1), prepared=Prepared(peers(50)))
+    decision = decided(view_of(2), under_way, Limits(2, 6), asked=leaving(1), prepared=Prepared(peers(50)))
     assert decision.view.ids == (0, 1, 50)
 
 
@@ -393,7 +409,7 @@ def test_whatever_happens_each_view_has_somebody_of_the_one_before_it(data: st.D
     for _ in range(data.draw(st.integers(1, 8))):
         kind = data.draw(st.sampled_from(["size", "now", "noticed", "replaced", None]))
         named = tuple(data.draw(st.sets(st.sampled_from(view.ids))))
-        asked = None if kind is None else wish(data.draw(st.integers(0, 6)))
+        asked = None if kind is None else size_request(data.draw(st.integers(0, 6)))
         if kind not in (None, "size"):
             asked = leaving(*named, when=kind, size=data.draw(st.integers(0, 6)))
         offer = None
@@ -402,7 +418,7 @@ def test_whatever_happens_each_view_has_somebody_of_the_one_before_it(data: st.D
             ready = data.draw(st.integers(0, max(0, coming)))
             offer = Prepared(peers(*range(spare, spare + ready)), tuple(range(90, 90 + coming - ready)))
             spare += ready
-        decision = decide(view, terms, LIMITS, wish=asked, prepared=offer)
+        decision = decided(view, terms, LIMITS, asked=asked, prepared=offer)
         assert set(decision.view.ids) & set(view.ids), "nobody would hold the state"
         assert decision.view.version == view.version + (decision.view.ids != view.ids)
         assert decision.terms.global_batch_size > 0
@@ -413,9 +429,8 @@ def test_whatever_happens_each_view_has_somebody_of_the_one_before_it(data: st.D
 # ---- a size and peers by name in one request ------------------------------------------------------------------------
 
 
-def together(target: int | None, *named: RescaleRequest, keep: Keep = "local_batch_size") -> RescaleRequest:
-    lead = named[0] if target is None else wish(target, keep)
-    return replace(lead, others=named[1:] if target is None else named)
+def together(target: int | None, *named: RescaleRequest, keep: Keep = "local_batch_size") -> Requests:
+    return named if target is None else (size_request(target, keep), *named)
 
 
 @pytest.mark.parametrize(
@@ -442,40 +457,40 @@ def together(target: int | None, *named: RescaleRequest, keep: Keep = "local_bat
     ],
 )
 def test_who_is_named_goes_first_and_the_others_make_up_the_size(
-    asked: RescaleRequest, ids: tuple[int, ...], target: int, leaving: tuple[int, ...], prepare: int | None
+    asked: Requests, ids: tuple[int, ...], target: int, leaving: tuple[int, ...], prepare: int | None
 ) -> None:
-    decision = decide(view_of(4), terms_of(4), LIMITS, wish=asked)
+    decision = decided(view_of(4), terms_of(4), LIMITS, asked=asked)
     assert decision.view.ids == ids
     assert (decision.terms.target_size, decision.terms.leaving) == (target, leaving)
     assert decision.prepare == prepare
 
 
 def test_those_who_come_for_a_size_and_for_an_exchange_come_in_one_change() -> None:
-    asked = decide(view_of(3), terms_of(3), LIMITS, wish=together(4, leaving(0, when="replaced")))
-    swapped = decide(view_of(3), asked.terms, LIMITS, prepared=Prepared(peers(7, 8)))
+    asked = decided(view_of(3), terms_of(3), LIMITS, asked=together(4, leaving(0, when="replaced")))
+    swapped = decided(view_of(3), asked.terms, LIMITS, prepared=Prepared(peers(7, 8)))
     assert swapped == Decision(View(6, peers(1, 2, 7, 8)), terms_of(4))
 
 
 def test_an_evicted_peer_that_the_minimum_holds_leaves_when_the_size_brings_another() -> None:
-    asked = decide(view_of(2), terms_of(2), Limits(2, 6), wish=together(3, leaving(0)))
+    asked = decided(view_of(2), terms_of(2), Limits(2, 6), asked=together(3, leaving(0)))
     assert (asked.view, asked.terms.leaving, asked.prepare) == (view_of(2), (0,), 4)
 
 
 def test_the_batch_that_stays_is_that_of_the_size() -> None:
-    decision = decide(view_of(4), terms_of(4), LIMITS, wish=together(2, leaving(0), keep="global_batch_size"))
+    decision = decided(view_of(4), terms_of(4), LIMITS, asked=together(2, leaving(0), keep="global_batch_size"))
     assert (decision.view.ids, decision.terms) == ((1, 2), Terms(128, 64.0, keep="global_batch_size"))
 
 
 def test_the_batch_stays_while_others_come_for_one_that_was_taken_away_also_beside_a_size() -> None:
-    decision = decide(view_of(4), terms_of(4), LIMITS, wish=together(5, leaving(1, when="noticed", size=4)))
+    decision = decided(view_of(4), terms_of(4), LIMITS, asked=together(5, leaving(1, when="noticed", size=4)))
     assert (decision.view.size, decision.terms.global_batch_size) == (3, 128)
-    joined = decide(decision.view, decision.terms, LIMITS, prepared=Prepared(peers(7, 8)))
+    joined = decided(decision.view, decision.terms, LIMITS, prepared=Prepared(peers(7, 8)))
     assert joined.terms == terms_of(5)
 
 
 def test_a_notice_while_another_is_exchanged_leaves_the_exchange_as_it_is() -> None:
-    asked = decide(view_of(4), terms_of(4), LIMITS, wish=leaving(1, when="replaced"))
+    asked = decided(view_of(4), terms_of(4), LIMITS, asked=leaving(1, when="replaced"))
     people = 5  # that the agent counts: four, and one that is getting ready
-    noticed = decide(view_of(4), asked.terms, LIMITS, wish=leaving(2, when="noticed", size=people))
+    noticed = decided(view_of(4), asked.terms, LIMITS, asked=leaving(2, when="noticed", size=people))
     assert (noticed.view.ids, noticed.terms.target_size, noticed.terms.leaving) == ((0, 1, 3), 4, (1,))
     assert noticed.prepare == 6, "one for each of both, beside the four that it still counts"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Prepared, decide, meant_size
-from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest, When, merged
+from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When, merge
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
@@ -22,8 +24,8 @@ def peers(*ids: int, when: When = "now", rule: str = "slow", host: int | None = 
     return RescaleRequest(left, "local_batch_size", rule, 7, leave=Leave(ids, when, host))
 
 
-def asked(wish: RescaleRequest | None) -> list[str]:
-    return [] if wish is None else [one.rule for one in wish.parts]
+def rules_of(requests: Iterable[RescaleRequest]) -> list[str]:
+    return [one.rule for one in requests]
 
 
 @pytest.mark.parametrize(
@@ -50,16 +52,15 @@ def asked(wish: RescaleRequest | None) -> list[str]:
 def test_what_is_asked_beside_each_other_is_one_request_or_one_of_both_is_superseded(
     rules: list[RescaleRequest], outside: RescaleRequest | None, taken: list[str], superseded: list[tuple[str, str]]
 ) -> None:
-    wish, passed_over = merged(rules, outside)
-    assert asked(wish) == taken
-    assert [(one.wish.rule, one.by) for one in passed_over] == superseded
+    merged = merge(rules, outside)
+    assert rules_of(merged.taken) == taken
+    assert [(one.request.rule, one.by) for one in merged.superseded] == superseded
 
 
 def test_what_was_merged_can_be_merged_again() -> None:
-    rules, _ = merged([peers(1), size(3)])
-    assert rules is not None
-    wish, superseded = merged([rules], size(5, rule="resize"))
-    assert (asked(wish), [one.wish for one in superseded]) == (["resize", "slow"], [size(3)])
+    rules = merge([peers(1), size(3)]).taken
+    merged = merge(rules, size(5, rule="resize"))
+    assert (rules_of(merged.taken), [one.request for one in merged.superseded]) == (["resize", "slow"], [size(3)])
 
 
 LIMITS = Limits(1, 6)
@@ -75,13 +76,15 @@ anything = st.lists(st.builds(size, st.integers(-2, 9), rule=rules_called) | nam
 def test_whatever_is_asked_together_is_taken_or_superseded_and_leaves_a_job_with_work(
     peers_now: int, rules: list[RescaleRequest], outside: RescaleRequest | None
 ) -> None:
-    wish, superseded = merged(rules, outside)
-    parts = [] if wish is None else [*wish.parts]
+    merged = merge(rules, outside)
+    parts = [*merged.taken]
     given_ones = [*rules, *([outside] if outside else [])]
-    assert sorted(map(repr, [*parts, *(one.wish for one in superseded)])) == sorted(map(repr, given_ones))
+    assert sorted(map(repr, [*parts, *(one.request for one in merged.superseded)])) == sorted(map(repr, given_ones))
     assert sum(one.leave is None for one in parts) <= 1
+    assert all(one.leave is not None for one in parts[1:]), "the one that asks for a size leads"
     view = View(5, tuple(Peer(number, "") for number in range(peers_now)))
-    decision = decide(view, Terms(8 * peers_now, 8.0), LIMITS, wish=wish)
+    decision = decide(view, Terms(8 * peers_now, 8.0), LIMITS, requests=BarrierRequests(tuple(rules), outside))
+    assert (decision.requests, decision.superseded) == (merged.taken, merged.superseded)
     now, terms = decision.view, decision.terms
     assert now.size >= 1
     assert terms.global_batch_size >= now.size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import get_args
 
 from hypothesis import given
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import (
-    Contest,
     ExternalRequest,
     ExternalRequestKind,
     Leave,
@@ -60,22 +58,23 @@ def test_an_offer(prepared: Prepared) -> None:
     assert convert.to_prepared(message) == prepared
 
 
-wishes = st.builds(
+rescale_requests = st.builds(
     RescaleRequest,
     counts,
     keeps,
     st.text(max_size=9),
     counts,
     st.dictionaries(st.text(max_size=5), seconds, max_size=3),
-    st.builds(Contest, names, names),
+    names,
+    names,
     st.none() | st.builds(Leave, st.lists(counts, max_size=3).map(tuple), st.sampled_from(get_args(When))),
 )
 
 
-@given(st.builds(lambda wish, others: replace(wish, others=others), wishes, st.lists(wishes, max_size=2).map(tuple)))
-def test_a_wish(wish: RescaleRequest) -> None:
-    message = pb.RescaleRequest.FromString(convert.from_wish(wish).SerializeToString())
-    assert convert.to_wish(message) == wish
+@given(rescale_requests)
+def test_a_rescale_request(request: RescaleRequest) -> None:
+    message = pb.RescaleRequest.FromString(convert.from_rescale_request(request).SerializeToString())
+    assert convert.to_rescale_request(message) == request
 
 
 @given(
@@ -89,9 +88,9 @@ def test_a_wish(wish: RescaleRequest) -> None:
         keeps,
     )
 )
-def test_a_demand(demand: ExternalRequest) -> None:
-    message = pb.ExternalRequest.FromString(convert.from_demand(demand).SerializeToString())
-    assert convert.to_demand(message) == demand
+def test_an_external_request(request: ExternalRequest) -> None:
+    message = pb.ExternalRequest.FromString(convert.from_external_request(request).SerializeToString())
+    assert convert.to_external_request(message) == request
 
 
 def test_an_empty_message_is_the_terms_of_a_job_that_has_none_yet() -> None:

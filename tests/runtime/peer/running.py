@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kungfu.runtime.attachment.protocol import Silence
-from kungfu.runtime.core.barrier_requests import RescaleRequest
+from kungfu.runtime.core.barrier_requests import BarrierRequests, RescaleRequest
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -193,10 +193,10 @@ def tell(peer: Peer, method: str, message: Any) -> None:
         rpc.call(getattr(PeerServiceStub(channel), method), message, deadline_s=10.0, what=f"peer {peer.id}")
 
 
-def barrier(*wishes: int, terms: Terms = TERMS) -> Callable[[Member], BarrierResult]:
+def barrier(*sizes: int, terms: Terms = TERMS) -> Callable[[Member], BarrierResult]:
     """A barrier at which the rules of every peer ask for the same."""
-    wish = RescaleRequest(wishes[0], "local_batch_size", "rule", 7) if wishes else None
-    return lambda member: member.membership.meet(member.state, terms, wish=wish)
+    requests = BarrierRequests(tuple(RescaleRequest(size, "local_batch_size", "rule", 7) for size in sizes))
+    return lambda member: member.membership.meet(member.state, terms, requests=requests)
 
 
 def errors_of(outcomes: list[Any]) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.barrier_requests import RescaleRequest
+from kungfu.runtime.core.barrier_requests import BarrierRequests, RescaleRequest
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
@@ -52,7 +52,7 @@ def test_a_peer_that_was_admitted_to_a_view_without_it_says_so() -> None:
 # ---- barriers -------------------------------------------------------------------------------------------------------
 
 
-def test_a_barrier_without_a_wish_leaves_all_as_it_was() -> None:
+def test_a_barrier_without_a_request_leaves_all_as_it_was() -> None:
     with job(b"state", b"state") as running:
         for _ in range(3):
             passages = running.all_do(barrier())
@@ -66,7 +66,7 @@ def test_the_terms_after_a_barrier_are_the_leaders() -> None:
     with job(b"state", b"state") as running:
         given = [Terms(100, 50.0), Terms(99, 49.5)]
         passages = running.all_do(lambda member: member.membership.meet(
-            member.state, given[running.members.index(member)], wish=None
+            member.state, given[running.members.index(member)]
         ))  # fmt: skip
         assert [passage.after.terms for passage in passages] == [given[0]] * 2
 
@@ -107,16 +107,16 @@ def test_a_shrink_unplugs_the_newest_and_the_others_go_on() -> None:
         assert running.agent.in_force[-1] == passages[0].after.view
         stayers = running.members[:2]
         assert [passage.after.rank for passage in running.all_do(barrier(1, terms=TERMS), stayers)] == [0, None]
-        assert running.members[0].membership.meet(running.members[0].state, TERMS, wish=None).after.rank == 0
+        assert running.members[0].membership.meet(running.members[0].state, TERMS).after.rank == 0
         with pytest.raises(InternalError, match="held by a peer that is in no view"):
-            running.members[2].membership.meet(running.members[2].state, TERMS, wish=None)
+            running.members[2].membership.meet(running.members[2].state, TERMS)
 
 
-def test_the_leaders_wish_counts_and_a_dissent_is_recorded() -> None:
+def test_the_leaders_request_counts_and_a_dissent_is_recorded() -> None:
     with job(b"state", b"state") as running:
-        wishes = {0: RescaleRequest(1, "local_batch_size", "rule", 7), 1: None}
+        requests = [BarrierRequests((RescaleRequest(1, "local_batch_size", "rule", 7),)), BarrierRequests()]
         passages = running.all_do(lambda member: member.membership.meet(
-            member.state, TERMS, wish=wishes[running.members.index(member)]
+            member.state, TERMS, requests=requests[running.members.index(member)]
         ))  # fmt: skip
         assert [passage.after.rank for passage in passages] == [0, None]
         running.members[0].membership.finish({}, leaving=False)
@@ -126,7 +126,7 @@ def test_the_leaders_wish_counts_and_a_dissent_is_recorded() -> None:
 def test_what_only_some_peers_would_have_asked_for_in_the_shadow_is_recorded() -> None:
     def meet(*shadows: tuple[ShadowAsk, ...]):
         return lambda member: member.membership.meet(
-            member.state, TERMS, wish=None, shadows=shadows[running.members.index(member)]
+            member.state, TERMS, shadows=shadows[running.members.index(member)]
         )
 
     two, close, three = (ShadowAsk("shadow(grow)", 50, value) for value in (2.0, 2.00001, 3.0))
@@ -153,10 +153,12 @@ def test_what_the_leader_was_told_from_outside_comes_before_the_rules_and_is_no_
     )
     with job(b"state", b"state") as running:
         passages = running.all_do(lambda member: member.membership.meet(
-            member.state, TERMS, wish=rule, outside=None if running.members.index(member) else told
+            member.state, TERMS, requests=BarrierRequests((rule,), None if running.members.index(member) else told)
         ))  # fmt: skip
         assert [passage.after.view.size for passage in passages] == [2, 2]
-        assert [passage.wish for passage in passages] == [told, told], "who follows may lead soon, and tell of it"
+        assert [passage.requests for passage in passages] == [(told,), (told,)], (
+            "who follows may lead soon, and tell of it"
+        )
         running.members[0].membership.finish({}, leaving=False)
         assert running.agent.reports == []
 

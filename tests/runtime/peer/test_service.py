@@ -13,7 +13,7 @@ from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.convert import from_demand, from_prepared, from_view
+from kungfu.runtime.ipc.convert import from_external_request, from_prepared, from_view
 from kungfu.runtime.peer.service import PeerService
 
 
@@ -142,13 +142,13 @@ def test_an_offer_of_a_peer_that_is_gone_by_now_is_not_used() -> None:
 def test_a_checkpoint_that_is_demanded_again_with_another_view_is_written_once() -> None:
     leader, demand = service(), ExternalRequest("checkpoint", "kungfu checkpoint", id="r")
     for _ in range(2):
-        leader.Carry(from_demand(demand), None)
-    assert leader.take_demand() == demand
-    leader.Carry(from_demand(demand), None)
-    assert leader.take_demand() is None
+        leader.Carry(from_external_request(demand), None)
+    assert leader.take_external_request() == demand
+    leader.Carry(from_external_request(demand), None)
+    assert leader.take_external_request() is None
     other = ExternalRequest("checkpoint", "kungfu checkpoint", id="s")
-    leader.Carry(from_demand(other), None)
-    assert leader.take_demand() == other
+    leader.Carry(from_external_request(other), None)
+    assert leader.take_external_request() == other
 
 
 def test_the_rendezvous_is_prepared_for_the_size_of_the_view() -> None:
@@ -159,12 +159,12 @@ def test_the_rendezvous_is_prepared_for_the_size_of_the_view() -> None:
 def test_what_is_told_again_is_done_once_and_an_older_offer_never_comes_behind_a_newer_one() -> None:
     posts: list[str] = []
     leader = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), rendezvous=str)
-    resize = from_demand(ExternalRequest("resize", "kungfu resize 3", size=3, id="r"))
+    resize = from_external_request(ExternalRequest("resize", "kungfu resize 3", size=3, id="r"))
     for number in (7, 7, 9):  # the same one told again, and with another view
         resize.number = number
         leader.Carry(resize, None)
     assert posts == ["barrier"] * 2
-    assert [leader.take_demand() is None for _ in range(3)] == [False, False, True]
+    assert [leader.take_external_request() is None for _ in range(3)] == [False, False, True]
     older, newer = (from_prepared(Prepared((Peer(one, f"a:{one}"),))) for one in (2, 3))
     older.number, newer.number = 10, 11
     posts.clear()

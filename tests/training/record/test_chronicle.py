@@ -16,7 +16,7 @@ from kungfu.training.record.pace import Stop
 PEERS = tuple(Peer(number, f"host:{number}") for number in range(4))
 TWO = Standing(View(1, PEERS[:2]), 0, Terms(global_batch_size=64, batch_per_peer=32.0))
 FOUR = Standing(View(2, PEERS), 0, Terms(global_batch_size=128, batch_per_peer=32.0))
-WISH = RescaleRequest(4, "local_batch_size", "gns_batch", 50, {"noise_scale": 130.0})
+GROW = RescaleRequest(4, "local_batch_size", "gns_batch", 50, {"noise_scale": 130.0})
 FIGURES = {"step": 61, "loss": 0.5}
 
 
@@ -51,7 +51,7 @@ def stops(*first_steps_s):
 def test_a_decision_is_told_with_what_it_saw_and_what_was_done():
     told, recorded, _ = chronicle()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(BarrierResult(TWO, preparing, WISH), step=51, stop_s=0.1)
+    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
     (event,) = events(recorded)
     assert event == {
         "event": "decision",
@@ -66,7 +66,7 @@ def test_a_decision_is_told_with_what_it_saw_and_what_was_done():
 
 def test_a_rescale_is_told_behind_the_first_step_of_the_new_view_with_all_its_parts():
     told, recorded, hands = chronicle()
-    told.passed(BarrierResult(TWO, TWO, WISH), step=51, stop_s=0.1)
+    told.passed(BarrierResult(TWO, TWO, (GROW,)), step=51, stop_s=0.1)
     told.passed(grown(), step=60, stop_s=0.25)
     told.stepped(FIGURES.copy)
     assert [event["event"] for event in events(recorded)] == ["decision"], "that step held the barrier"
@@ -105,7 +105,7 @@ def test_peers_that_did_not_come_are_told_with_the_reason():
 
 def test_only_rank_0_tells_and_a_peer_that_becomes_rank_0_goes_on_from_there():
     told, recorded, _ = chronicle(rank=1)
-    told.passed(BarrierResult(replace(TWO, rank=1), replace(TWO, rank=1), WISH), step=51, stop_s=0.1)
+    told.passed(BarrierResult(replace(TWO, rank=1), replace(TWO, rank=1), (GROW,)), step=51, stop_s=0.1)
     told.called("hook", step=51, saw={}, asked=None)
     told.stepped(FIGURES.copy)
     assert recorded == []
@@ -126,7 +126,7 @@ def test_a_step_is_told_with_what_the_monitors_showed():
 
 def test_who_comes_after_a_loss_comes_for_the_lost_and_by_no_earlier_decision():
     told, recorded, _ = chronicle()
-    told.passed(BarrierResult(TWO, FOUR, WISH), step=51, stop_s=0.1)
+    told.passed(BarrierResult(TWO, FOUR, (GROW,)), step=51, stop_s=0.1)
     told.recovered(
         BarrierResult(FOUR, TWO, survived=Survived({2: "killed"}, "died", 0)), step=60, redone=0, stop=stops()
     )
@@ -185,7 +185,7 @@ SLOW = RescaleRequest(2, "local_batch_size", "slow", 50, {"marked": 1.0}, leave=
 def test_each_rule_of_a_request_is_told_with_what_was_made_of_it_and_the_change_names_all():
     told, recorded, _ = chronicle()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
-    told.passed(BarrierResult(TWO, preparing, replace(WISH, others=(SLOW,))), step=51, stop_s=0.1)
+    told.passed(BarrierResult(TWO, preparing, (GROW, SLOW)), step=51, stop_s=0.1)
     found = [(event["rule"], event["saw"], event["done"]) for event in events(recorded)]
     assert found == [
         ("gns_batch", {"noise_scale": 130.0}, "2 more are being prepared while training goes on"),
@@ -197,7 +197,7 @@ def test_each_rule_of_a_request_is_told_with_what_was_made_of_it_and_the_change_
 
 
 def test_what_was_superseded_is_told_by_rank_0():
-    superseded = [Superseded(replace(WISH, rule="hook"), "gns_batch")]
+    superseded = [Superseded(replace(GROW, rule="hook"), "gns_batch")]
     for rank, expected in ((0, [("superseded", "hook", 4, "gns_batch")]), (1, [])):
         told, recorded, _ = chronicle(rank=rank)
         told.superseded(superseded)
@@ -207,10 +207,10 @@ def test_what_was_superseded_is_told_by_rank_0():
 def test_what_was_under_way_is_told_when_something_else_takes_its_place():
     told, recorded, _ = chronicle()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(BarrierResult(TWO, preparing, WISH), step=51, stop_s=0.1)
+    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
     newer = RescaleRequest(1, "local_batch_size", "kungfu resize 1", 55)
     one = replace(TWO, view=View(2, PEERS[:1]))
-    told.passed(BarrierResult(preparing, one, newer), step=55, stop_s=0.1)
+    told.passed(BarrierResult(preparing, one, (newer,)), step=55, stop_s=0.1)
     first, second, third = events(recorded)
     assert (first["event"], third["event"], third["rule"]) == ("decision", "decision", "kungfu resize 1")
     assert (second["event"], second["rule"], second["by"]) == ("superseded", "gns_batch", "kungfu resize 1")
@@ -219,9 +219,9 @@ def test_what_was_under_way_is_told_when_something_else_takes_its_place():
 def test_what_goes_on_is_not_told_as_superseded():
     told, recorded, _ = chronicle()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(BarrierResult(TWO, preparing, WISH), step=51, stop_s=0.1)
+    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
     told.passed(
-        BarrierResult(preparing, preparing, replace(WISH, rule="kungfu resize 4", step=55)), step=55, stop_s=0.1
+        BarrierResult(preparing, preparing, (replace(GROW, rule="kungfu resize 4", step=55),)), step=55, stop_s=0.1
     )
     assert [event["event"] for event in events(recorded)] == ["decision", "decision"]
 
@@ -229,7 +229,7 @@ def test_what_goes_on_is_not_told_as_superseded():
 def test_an_exchange_that_a_loss_ended_is_told():
     told, recorded, _ = chronicle()
     exchanging = replace(TWO, terms=replace(TWO.terms, target_size=2, leaving=(1,)))
-    told.passed(BarrierResult(TWO, exchanging, SLOW), step=51, stop_s=0.1)
+    told.passed(BarrierResult(TWO, exchanging, (SLOW,)), step=51, stop_s=0.1)
     lost = BarrierResult(exchanging, TWO, survived=Survived({1: "killed"}, "died", 0))
     told.recovered(lost, step=60, redone=0, stop=stops())
     found = [(event["rule"], event["by"]) for event in events(recorded) if event["event"] == "superseded"]

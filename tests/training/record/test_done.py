@@ -1,11 +1,11 @@
-"""What a barrier made of a wish, in words; what it did not do too."""
+"""What a barrier made of a request, in words; what it did not do too."""
 
 from __future__ import annotations
 
 import pytest
 
 from kungfu.runtime.core.barrier import decide
-from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest, When
+from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When
 from kungfu.runtime.core.terms import Keep, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, Standing
@@ -23,19 +23,17 @@ def peers(*ids: int, when: When = "now") -> RescaleRequest:
     return RescaleRequest(4, KEEP, "slow", 7, leave=Leave(ids, when))
 
 
-def told(*wishes: RescaleRequest, least: int = 1, most: int = 6) -> list[str]:
-    """What is told of each of these wishes, carried out together in a view of four."""
+def told(*requests: RescaleRequest, least: int = 1, most: int = 6) -> list[str]:
+    """What is told of each of these requests, carried out together in a view of four."""
     limits = Limits(least, most)
-    lead, *others = wishes
-    asked = RescaleRequest(lead.size, lead.keep, lead.rule, lead.step, leave=lead.leave, others=tuple(others))
     before = Standing(View(1, tuple(Peer(number, "") for number in range(4))), 0, Terms(32, 8.0))
-    decision = decide(before.view, before.terms, limits, wish=asked)
-    passage = BarrierResult(before, Standing(decision.view, 0, decision.terms), asked)
-    return [done_of(passage, one) for one in asked.parts]
+    decision = decide(before.view, before.terms, limits, requests=BarrierRequests(requests))
+    passage = BarrierResult(before, Standing(decision.view, 0, decision.terms), decision.requests)
+    return [done_of(passage, one) for one in passage.requests]
 
 
 @pytest.mark.parametrize(
-    ("wishes", "words"),
+    ("requests", "words"),
     [
         ([size(2)], ["2 peers leave at once"]),
         ([size(5)], ["1 more is being prepared while training goes on"]),
@@ -58,8 +56,8 @@ def told(*wishes: RescaleRequest, least: int = 1, most: int = 6) -> list[str]:
         ([peers(1), peers(1, when="replaced")], ["1 peer leaves at once", "1 peer leaves at once"]),
     ],
 )
-def test_each_part_of_a_wish_is_told_what_became_of_it(wishes: list[RescaleRequest], words: list[str]) -> None:
-    assert told(*wishes) == words
+def test_each_request_is_told_what_became_of_it(requests: list[RescaleRequest], words: list[str]) -> None:
+    assert told(*requests) == words
 
 
 def test_what_the_limits_of_the_job_do_not_allow_is_told() -> None:

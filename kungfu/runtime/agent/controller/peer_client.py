@@ -22,7 +22,7 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_demand, from_prepared, from_terms, from_view
+from kungfu.runtime.ipc.convert import from_external_request, from_prepared, from_terms, from_view
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.settings import Settings
 
@@ -40,7 +40,7 @@ def _in_wire_form(command: Offer | Tell) -> tuple[str, Any, str]:
         return "Offer", from_prepared(command.prepared), "offer"
     demand = command.demand
     # One request is under way at a time; a demand that the agent makes of itself has no id.
-    return "Carry", from_demand(demand), "request" if demand.id else f"{demand.kind} {demand.peers}"
+    return "Carry", from_external_request(demand), "request" if demand.id else f"{demand.kind} {demand.peers}"
 
 
 def _never() -> bool:

@@ -16,7 +16,7 @@ from kungfu.runtime.core.shadow import differing
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_failure, from_terms, from_view, from_wish, to_failure, to_shadow
+from kungfu.runtime.ipc.convert import from_failure, from_rescale_request, from_terms, from_view, to_failure, to_shadow
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.peer.rendezvous.likeness import from_gaps, place_of, rounded, turn_of, unlike
@@ -134,8 +134,8 @@ class Assembly:
         """Tells the agent and the joiners; the peers of the view hear it as the answer to their arrival."""
         if decision.prepare is not None:
             self.agency.prepare(decision.prepare, host=decision.host, leaving=decision.terms.leaving)
-        wish = None if decision.wish is None else from_wish(decision.wish)
-        verdict = pb.Verdict(view=from_view(decision.view), terms=from_terms(decision.terms), wish=wish)
+        requests = map(from_rescale_request, decision.requests)
+        verdict = pb.Verdict(view=from_view(decision.view), terms=from_terms(decision.terms), requests=requests)
         if decision.view.version != view.version:
             verdict.rendezvous = self._rendezvous(decision.view)
             stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]

@@ -122,8 +122,8 @@ def test_a_demand_that_was_not_heard_is_told_again_until_it_is_and_carried_out_o
     with job(mishap, mishap) as (agent, listener):
         agent.peers.to_rank_0(Tell(agent.view, RESIZE))
         listener.came.get(timeout=SOON_S)
-        assert listener.take_demand() == RESIZE
-        assert listener.take_demand() is None
+        assert listener.take_external_request() == RESIZE
+        assert listener.take_external_request() is None
         unheard = agent.heard.get(timeout=SOON_S)
         assert (type(unheard), unheard.peer) == (NotifyFailed, 0)
         assert agent.heard.empty(), "once, however often it is told"

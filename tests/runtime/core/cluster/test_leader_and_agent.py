@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Prepared, decide
-from kungfu.runtime.core.barrier_requests import RescaleRequest
+from kungfu.runtime.core.barrier_requests import BarrierRequests, RescaleRequest
 from kungfu.runtime.core.cluster import (
     Cluster,
     Command,
@@ -93,12 +93,13 @@ def happen(world: World, what: str, which: int) -> None:
             world.tell(ProcessEnded(peer, -9))
 
 
-def hold_barrier(world: World, *, wish: RescaleRequest | None, meanwhile: list[tuple[str, int]]) -> None:
+def hold_barrier(world: World, *, size: int | None, meanwhile: list[tuple[str, int]]) -> None:
     """A barrier as ``Membership`` holds it: take the offer, decide, tell the agent, admit, begin the view."""
     prepared, world.offer = world.offer, None
-    if wish is not None:
-        world.wanted = wish.size
-    decision = decide(world.view, world.terms, LIMITS, wish=wish, prepared=prepared)
+    if size is not None:
+        world.wanted = size
+    asked = () if size is None else (RescaleRequest(size, "local_batch_size", "rule", 1),)
+    decision = decide(world.view, world.terms, LIMITS, requests=BarrierRequests(asked), prepared=prepared)
     for what, which in meanwhile:
         happen(world, what, which)
     if decision.prepare is not None:
@@ -125,14 +126,13 @@ rounds = st.tuples(happenings, st.none() | st.integers(0, 8), happenings)
 
 
 @given(st.integers(1, 4), st.lists(rounds, max_size=12))
-def test_nobody_is_left_waiting_and_no_wish_stays_pending(size: int, history: list[tuple]) -> None:
+def test_nobody_is_left_waiting_and_no_request_stays_pending(size: int, history: list[tuple]) -> None:
     world = begun(size)
     for before, target, meanwhile in history:
         for what, which in before:
             happen(world, what, which)
-        wish = None if target is None else RescaleRequest(target, "local_batch_size", "rule", 1)
-        if wish is not None or world.offer is not None:
-            hold_barrier(world, wish=wish, meanwhile=meanwhile)
+        if target is not None or world.offer is not None:
+            hold_barrier(world, size=target, meanwhile=meanwhile)
     settle(world)
     assert world.terms.target_size == 0
     assert world.cluster.alive - world.killed == set(world.view.ids)
@@ -142,8 +142,8 @@ def test_nobody_is_left_waiting_and_no_wish_stays_pending(size: int, history: li
 
 
 def settle(world: World) -> None:
-    """No more wishes: joiners get ready one after the other, and barriers are held where offers call for them."""
+    """No more requests: joiners get ready one after the other, and barriers are held where offers call for them."""
     for _ in range(20):
         if world.offer is not None:
-            hold_barrier(world, wish=None, meanwhile=[])
+            hold_barrier(world, size=None, meanwhile=[])
         happen(world, "ready", 0)

@@ -10,7 +10,7 @@ from typing import Any
 from kungfu.runtime.core.terms import Terms
 from kungfu.testing.cluster_model import ClusterModel
 
-__all__ = ["Job", "agreed_sources", "local_sources", "stepped"]
+__all__ = ["SimulatedJob", "agreed_sources", "local_sources", "stepped"]
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Clocks:
 
 
 @dataclass
-class Job:
+class SimulatedJob:
     """A job between two steps; `peers` are the numbers of those in the view, in rank order."""
 
     model: ClusterModel
@@ -37,7 +37,7 @@ class Job:
     clocks: Clocks = field(default_factory=Clocks)
 
     @classmethod
-    def started(cls, model: ClusterModel) -> Job:
+    def started(cls, model: ClusterModel) -> SimulatedJob:
         """Before the first step."""
         start = model.start
         terms = Terms(start.global_batch_size, start.global_batch_size / start.size)
@@ -57,7 +57,7 @@ class Job:
         return ramp.at(self.step - 1 if ramp.unit == "steps" else self.samples_done)
 
 
-def agreed_sources(job: Job) -> dict[str, Any]:
+def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
     """What all peers hold the same of, in the step that comes."""
     start, batch = job.model.start, job.terms.global_batch_size
     return {
@@ -79,7 +79,7 @@ def agreed_sources(job: Job) -> dict[str, Any]:
     }
 
 
-def local_sources(job: Job) -> list[Mapping[str, Any]]:
+def local_sources(job: SimulatedJob) -> list[Mapping[str, Any]]:
     """What each peer has for itself, in rank order."""
     noise, busy = job.model.noise_by_step(job.step), _busy_seconds(job)
     shared = {
@@ -100,7 +100,7 @@ def local_sources(job: Job) -> list[Mapping[str, Any]]:
     ]
 
 
-def stepped(job: Job) -> None:
+def stepped(job: SimulatedJob) -> None:
     """The step is done: it took as long as its slowest peer."""
     clocks = job.clocks
     clocks.step_s = max(_busy_seconds(job))
@@ -110,13 +110,13 @@ def stepped(job: Job) -> None:
     job.step += 1
 
 
-def _shares(job: Job) -> list[int]:
+def _shares(job: SimulatedJob) -> list[int]:
     """The samples of a step as they are cut: the first peers take one more where it does not come out even."""
     whole, more = divmod(job.terms.global_batch_size, job.size)
     return [whole + (rank < more) for rank in range(job.size)]
 
 
-def _busy_seconds(job: Job) -> list[float]:
+def _busy_seconds(job: SimulatedJob) -> list[float]:
     each = job.model.throughput(job.size) / job.size  # samples a second of one peer at full speed
     speeds = [job.model.speed_by_peer.get(peer, 1.0) for peer in job.peers]
     return [share / (each * speed) for share, speed in zip(_shares(job), speeds, strict=True)]

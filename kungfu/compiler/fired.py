@@ -1,0 +1,80 @@
+"""The rules that fired in a step, decoded from an outcome: for training, for replays and for modelled clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kungfu.compiler.plan import Outcome, Plan, inputs_of_rules
+from kungfu.compiler.rescale_rules import evaluate_rescale_rules
+from kungfu.control import Action, Rule
+from kungfu.control.action import mask_of
+from kungfu.control.rule import RuleMode, verdict
+
+__all__ = ["FiredRule", "fired_on_rescale", "fired_rules"]
+
+
+@dataclass(frozen=True)
+class FiredRule:
+    """A rule that fired.
+
+    Args:
+        step: The step after which it fired.
+        rule: Its name.
+        action: What it asks for.
+        value: The number that it asks for; NaN where it asks for none.
+        saw: The values that it saw, by name.
+        ranks: The ranks that its mask names.
+        won: The candidates whose target it took, where it was merged from several rules.
+        lost: The candidates whose target it did not take.
+        mode: Whether it acts, is in the shadow, or was held back by the budget.
+        over_budget: Whether the job's budget is used up, so that a hook cannot have what it asks for.
+        unmet: On a modelled cluster, why nothing came of it; empty where something did.
+    """
+
+    step: int
+    rule: str
+    action: Action
+    value: float
+    saw: Mapping[str, float]
+    ranks: tuple[int, ...] = ()
+    won: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    mode: RuleMode = "acting"
+    over_budget: bool = False
+    unmet: str = ""
+
+
+def fired_rules(plan: Plan, outcome: Outcome, *, step: int) -> list[FiredRule]:
+    """The rules that fired in ``step``, in the order of the plan; those too that do not act.
+
+    Args:
+        plan: The plan that was evaluated.
+        outcome: Its outcome, as arrays.
+        step: The step that it belongs to.
+    """
+    found, masks = list[FiredRule](), iter(outcome.masks)
+    inputs = inputs_of_rules(plan, outcome.inputs, outcome.inputs_whole)
+    for index, (rule, saw) in enumerate(zip(plan.rules, inputs, strict=True)):
+        # Only a rule about some peers has a row of masks, whether it fired or not.
+        marked = None if mask_of(rule.action) is None else next(masks)
+        if outcome.fired[index]:
+            ranks = () if marked is None else tuple(int(rank) for rank in np.flatnonzero(marked))
+            found.append(_fired(rule, step, float(outcome.targets[index]), saw, ranks))
+    return found
+
+
+def _fired(rule: Rule, step: int, value: float, saw: Mapping[str, float], ranks: tuple[int, ...]) -> FiredRule:
+    won, lost = verdict(rule, saw) if rule.candidates else ((), ())
+    over = bool(rule.budget) and saw[rule.budget] < 1
+    return FiredRule(step, rule.name, rule.action, value, saw, ranks, won, lost, rule.mode, over)
+
+
+def fired_on_rescale(
+    plan: Plan, sources: Mapping[str, float], *, step: int, mode: RuleMode = "acting"
+) -> list[FiredRule]:
+    """The rules on a rescale that fire after ``step``, from the numbers of the barrier; see ``rescale_rules``."""
+    settings = evaluate_rescale_rules(plan, sources, mode=mode)
+    return [FiredRule(step, one.rule, one.action, one.value, one.inputs, mode=mode) for one in settings]

@@ -1,0 +1,157 @@
+"""The barriers of a modelled job: what its rules ask for is decided as in a real one, a step later.
+
+Requests are made and decided by the code that real peers run (``compiler.rule_requests``, ``runtime.core.barrier``);
+only the peers, their readiness and the clock are modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kungfu.compiler import FiredRule, Plan
+from kungfu.compiler.fired import fired_on_rescale
+from kungfu.compiler.replay import Replay
+from kungfu.compiler.rule_requests import call_hook, requests_of, setting_of
+from kungfu.control import Call
+from kungfu.runtime.core.barrier import Decision, Prepared, decide, with_settings
+from kungfu.runtime.core.barrier_requests import BarrierRequests
+from kungfu.runtime.core.terms import RunPosition, SettingChange, Terms
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.settings import Limits
+from kungfu.testing.simulated_job import SimulatedJob
+
+__all__ = ["SimulatedBarrier"]
+
+
+@dataclass(frozen=True)
+class _Joining:
+    """So many new peers get ready until after step ``due``."""
+
+    due: int
+    count: int
+
+
+@dataclass
+class SimulatedBarrier:
+    """A job, the plan that watches it, and what was asked for and is not done yet.
+
+    Args:
+        job: The modelled job.
+        replay: The plan over all its peers.
+        posted: The rules that fired in the last step: a post rides on the next one.
+        joining: The peers that the agent prepares.
+        newest_id: The largest id that a peer had so far.
+        unmet: By rule and step, why nothing came of a rule that fired.
+        brought: The rules on a rescale that fired at this barrier.
+    """
+
+    job: SimulatedJob
+    replay: Replay
+    posted: list[FiredRule] = field(default_factory=list)
+    joining: _Joining | None = None
+    newest_id: int = 0
+    unmet: dict[tuple[str, int], str] = field(default_factory=dict)
+    brought: list[FiredRule] = field(default_factory=list)
+
+    @property
+    def plan(self) -> Plan:
+        """The rules of the job."""
+        return self.replay.plan
+
+    def hold(self, fired: Sequence[FiredRule]) -> list[FiredRule]:
+        """Holds the barrier after a step: carries out what was posted in the step before.
+
+        Args:
+            fired: The rules that fired in this step, of those that act; they are posted for the next barrier.
+
+        Returns:
+            The rules on a rescale that fired, in the order of a real barrier.
+        """
+        due, self.posted, self.brought = self.posted, list(fired), []
+        job, start = self.job, self.job.model.start
+        view = View(job.view, tuple(_peer(number) for number in job.peers))
+        requests = requests_of(due, view, call=self._call)
+        decision = decide(
+            view,
+            job.terms,
+            Limits(start.min_size, start.max_size),
+            requests=requests,
+            prepared=self._prepared(),
+            adjust=lambda before, decided: self._adjusted(before, decided, requests),
+        )
+        for one in decision.superseded:
+            self.unmet[one.request.rule, one.request.step] = f"{one.by} came before it"
+        self._enter(view, decision)
+        job.pending = bool(self.posted) or job.terms.target_size > 0
+        return self.brought
+
+    def _call(self, fired: FiredRule, action: Call) -> int | None:
+        answer = call_hook(fired, action, size=self.job.size)
+        if answer.size is None and answer.ignored:
+            self.unmet[fired.rule, fired.step] = answer.ignored
+        return answer.size
+
+    def _prepared(self) -> Prepared | None:
+        """The agent's offer, once the peers that it prepares are ready."""
+        if self.joining is None or self.job.step < self.joining.due:
+            return None
+        return Prepared(tuple(_peer(self._newest() + number) for number in range(1, self.joining.count + 1)))
+
+    def _adjusted(self, before: View, decision: Decision, requests: BarrierRequests) -> Terms:
+        """The terms of a decision, with what rules on a rescale and other rules set."""
+        job = self.job
+        return with_settings(
+            decision,
+            before=(before, job.terms),
+            position=RunPosition(job.step - 1, job.samples_done, 0, job.learning_rate),
+            on_rescale=lambda previous_size, size: self._on_rescale(previous_size, size, decision),
+            settings=requests.settings,
+        )
+
+    def _on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[SettingChange]:
+        """The settings that rules on a rescale choose, from what the barrier knows."""
+        job, start, ramp = self.job, self.job.model.start, decision.terms.ramp
+        sources = {
+            "size": size,
+            "previous_size": previous_size,
+            "step": job.step - 1,
+            "global_batch_size": decision.terms.global_batch_size,
+            "previous_global_batch_size": job.terms.global_batch_size,
+            "learning_rate": job.learning_rate if ramp is None else ramp.target,
+            "min_size": start.min_size,
+            "max_size": start.max_size,
+            "epoch_samples": 0,
+        }
+        self.brought = fired_on_rescale(self.plan, sources, step=job.step - 1)
+        return [setting_of(one) for one in self.brought]
+
+    def _enter(self, before: View, decision: Decision) -> None:
+        """The decided terms are in force, and the new view if there is one; the agent hears what to prepare."""
+        job, view, terms = self.job, decision.view, decision.terms
+        if decision.prepare is not None or view.version != before.version:
+            count = terms.target_size - view.size + len(terms.leaving) if terms.target_size else 0
+            self.joining = _Joining(job.step + job.model.rescaling.joining_steps, count) if count else None
+        job.terms = terms
+        if view.version != before.version:
+            self.newest_id = max(self._newest(), *view.ids)
+            self._rescale([rank for rank, peer in enumerate(before.peers) if view.rank_of(peer.id) is not None], view)
+
+    def _rescale(self, stay: Sequence[int], view: View) -> None:
+        """The folds of the peers that stay keep their state, and those of new peers begin."""
+        job, states = self.job, self.replay.states
+        job.peers, job.view = list(view.ids), view.version
+        job.clocks.view_steps, job.clocks.rescale_s = 0, job.model.rescaling.stop_s
+        job.clocks.total_s += job.model.rescaling.stop_s
+        self.replay.states = {
+            fold: tuple(tuple(values[rank] for rank in stay) for values in fields) for fold, fields in states.items()
+        }
+        self.replay.rescale(len(stay))
+        self.replay.rescale(view.size)
+
+    def _newest(self) -> int:
+        return max(self.newest_id, *self.job.peers)
+
+
+def _peer(number: int) -> Peer:
+    return Peer(number, "")
