@@ -21,14 +21,9 @@ EXIT_CODES = {
     143: "ended by SIGTERM",
 }
 
+# An error as Python prints it at the end of a traceback: shown to people, and never what something is decided by.
 _HEADLINE = re.compile(r"^[\w.]*?(\w+(?:Error|Exception|Failure|Exceeded|Interrupt))(?::|$)")
 _AGENT = -1
-_PRINTED: Mapping[str, ExitKind] = {
-    "UsageError": "usage",
-    "PolicyError": "usage",
-    "PeerFailure": "loss",
-    "DeadlineExceeded": "deadline",
-}
 _CONSEQUENCE: Mapping[ExitKind, int] = {"loss": 1, "deadline": 2}  # who lost others, or waited for them in vain
 _CODES: Mapping[ExitKind, int] = {"usage": 2, "deadline": 3}
 
@@ -49,49 +44,48 @@ def find_root_cause(
     ended: Mapping[int, str],
     tails: Mapping[int, Sequence[str]],
     *,
-    names: Mapping[int, str],
+    ranks: Mapping[int, int],
     first: int,
     late: bool,
-    told: Mapping[int, ExitKind] | None = None,
+    told: Mapping[int, ExitKind],
 ) -> Failure:
-    """Of the peers that ended badly (id to how), the one whose end is not explained by another's.
+    """Of the peers that ended badly, the one whose end is not explained by another's.
 
     A peer that was killed, or whose program raised something of its own, comes before those that only report that they
-    lost somebody, and those before a wait that expired. ``told`` is what peers said themselves of how they ended; only
-    of one that ended before it could say anything, the last error in its output is looked at.
+    lost somebody, and those before a wait that expired.
+
+    Args:
+        ended: How each of them ended, by id; -1 is the agent itself.
+        tails: The last lines that each printed, which people are shown: nothing is decided by them.
+        ranks: The ranks of those that are in the view.
+        first: Whose end was seen first.
+        late: Whether a deadline of the job has expired.
+        told: What peers said themselves of how their programs ended; the others were killed, or never came to
+            ``attach`` for a reason of their own.
 
     >>> ended = {0: "exit code 1", 1: "killed by SIGKILL"}
-    >>> tails = {0: ["kungfu.errors.PeerFailure: peer 1 died"], 1: []}
-    >>> find_root_cause(ended, tails, names={0: "rank 0", 1: "rank 1"}, first=0, late=False).text
+    >>> find_root_cause(ended, {}, ranks={0: 0, 1: 1}, first=0, late=False, told={0: "loss"}).text
     'rank 1 (peer 1): killed by SIGKILL'
     """
-    # The agent itself only ever loses somebody.
-    kinds: dict[int, ExitKind] = {peer: _printed_kind(tails.get(peer, ())) for peer in ended}
-    kinds |= {peer: kind for peer, kind in (told or {}).items() if peer in ended}
-    kinds |= {_AGENT: "loss"} if _AGENT in ended else {}
+    kinds: dict[int, ExitKind] = {peer: told.get(peer, "exception") for peer in ended}
+    if _AGENT in ended:
+        kinds[_AGENT] = "loss"  # the agent itself only ever loses somebody
     root = min(ended, key=lambda peer: (_CONSEQUENCE.get(kinds[peer], 0), peer != first, peer))
     said = headline(tails.get(root, ()))
     text = ended[root] + (f": {said}" if said and said not in ended[root] else "")
     code = 3 if late else _CODES.get(kinds[root], 1)
-    return Failure(root, named(root, text, names), code, tuple(tails.get(root, ())))
+    return Failure(root, named(root, text, ranks.get(root)), code, tuple(tails.get(root, ())))
 
 
-def named(peer: int, text: str, names: Mapping[int, str]) -> str:
+def named(peer: int, text: str, rank: int | None) -> str:
     """What is said of a peer, after what people call it; of none, the text alone.
 
-    >>> named(3, "exit code 1", {3: "rank 2"}), named(-1, "no host", {})
-    ('rank 2 (peer 3): exit code 1', 'no host')
+    >>> named(3, "exit code 1", 2), named(4, "exit code 1", None), named(-1, "no host", None)
+    ('rank 2 (peer 3): exit code 1', 'peer 4: exit code 1', 'no host')
     """
     if peer == _AGENT:
         return text
-    name = names.get(peer, "")
-    return f"{name} (peer {peer}): {text}" if name.startswith("rank") else f"peer {peer}: {text}"
-
-
-def _printed_kind(tail: Sequence[str]) -> ExitKind:
-    """What the last error in the output of a peer counts as that never came to ``attach``."""
-    match = _HEADLINE.match(headline(tail))
-    return _PRINTED.get(match[1] if match else "", "exception")
+    return f"peer {peer}: {text}" if rank is None else f"rank {rank} (peer {peer}): {text}"
 
 
 def headline(tail: Sequence[str]) -> str:

@@ -24,9 +24,9 @@ from kungfu.runtime.core.exit import Exit, kind_of
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_exit
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
-from kungfu.runtime.settings import Settings
+from kungfu.runtime.settings import Settings, read_settings
 
-__all__ = ["ExitReport", "exit_of"]
+__all__ = ["ExitReport", "exit_of", "report_unattached_exit"]
 
 _TELL_S = 5.0  # an agent that does not answer is gone, and with it this process in a moment
 _GOES_ON_S = 0.5
@@ -34,6 +34,8 @@ _HELD_UP_S = 1.0
 _MOST_CHARACTERS = 300
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _KUNGFU = str(Path(__file__).parents[2])
+
+_reporting = threading.Event()  # whether this process has an `ExitReport`
 
 
 class ExitReport:
@@ -44,6 +46,7 @@ class ExitReport:
         self._lock, self._over, self._withdrawn = threading.Lock(), threading.Event(), threading.Event()
         self.steps: Callable[[], int] = lambda: 0
         self.withdraw: Callable[[], None] = lambda: None
+        _reporting.set()
         atexit.register(self.close)
         trains = threading.current_thread()  # it may go on when the main thread has ended
         threading.Thread(target=self._await_end, args=(trains,), name="kungfu-exit", daemon=True).start()
@@ -96,6 +99,16 @@ class ExitReport:
         with suppress(KungfuError), rpc.connect(self._settings.agent, secret=self._settings.secret) as channel:
             message = from_exit(exit, self._settings.peer)
             rpc.call(AgentServiceStub(channel).Exiting, message, deadline_s=_TELL_S, what="the agent")
+
+
+def report_unattached_exit() -> None:
+    """For a program that an error of kungfu ends before ``attach``, which would let the agent hear of its end.
+
+    What the program prints is for people: that it asks for something that cannot work, the agent has to be told.
+    """
+    settings = read_settings()
+    if settings is not None and not _reporting.is_set():
+        ExitReport(settings)
 
 
 def exit_of(error: BaseException | None, *, step: int) -> Exit:

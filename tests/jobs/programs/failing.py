@@ -39,6 +39,9 @@ import kungfu as kf  # noqa: E402
 from kungfu.policies import schedule  # noqa: E402
 from kungfu.training.keeping.checkpoint import Draft  # noqa: E402
 
+if HOW == "before-attach":
+    kf.control.every(0)
+
 
 @kf.policy
 def local_target(training):

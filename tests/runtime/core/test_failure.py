@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from kungfu.runtime.core.exit import ExitKind
 from kungfu.runtime.core.failure import EXIT_CODES, Failure, find_root_cause
 
 LOST = ["Traceback (most recent call last):", "kungfu.errors.PeerFailure: lost rank 1 (peer 1)"]
 WAITED = ["kungfu.errors.DeadlineExceeded: waited 60.0 s at barrier 3 for rank 1"]
 RAISED = ["Traceback (most recent call last):", "ValueError: no such layer"]
 USAGE = ["kungfu.errors.PolicyError: rescale takes an agreed signal; write ops.all_reduce(x)"]
-NAMES = {0: "rank 0", 1: "rank 1", 2: "peer 2"}
+RANKS = {0: 0, 1: 1}
+# What a peer tells of its end that has printed these lines; the others were killed before they could tell anything.
+TOLD: list[tuple[list[str], ExitKind]] = [(LOST, "loss"), (WAITED, "deadline"), (RAISED, "exception"), (USAGE, "usage")]
 
 
 def root(tails: dict[int, list[str]], *, first: int = 0, late: bool = False, **ended: str) -> Failure:
     ends = dict.fromkeys(tails, "exit code 1") | {int(peer[1:]): how for peer, how in ended.items()}
-    return find_root_cause(ends, tails, names=NAMES, first=first, late=late)
+    told = {peer: kind for peer, tail in tails.items() for said, kind in TOLD if tail == said}
+    return find_root_cause(ends, tails, ranks=RANKS, first=first, late=late, told=told)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +49,8 @@ def test_the_root_is_the_end_that_no_other_explains(tails: dict[int, list[str]],
 
 def test_what_is_printed_after_the_error_does_not_hide_it() -> None:
     noise = [*LOST, "INFO: closing the log", "loss: 0.3", "Epoch: 4"]
-    found = root({0: noise, 1: []}, p1="killed by SIGKILL")
+    ended = {0: "exit code 1", 1: "killed by SIGKILL"}
+    found = find_root_cause(ended, {0: noise}, ranks=RANKS, first=0, late=False, told={0: "loss"})
     assert found.text == "rank 1 (peer 1): killed by SIGKILL"
 
 
@@ -67,21 +72,27 @@ def test_the_headline_and_the_whole_output_come_along() -> None:
 
 def test_what_the_agent_lost_yields_to_the_end_that_explains_it() -> None:
     lost = {-1: "lost rank 1 (peer 1) to take Admit: connection refused"}
-    found = find_root_cause(lost | {1: "killed by SIGKILL"}, {1: []}, names=NAMES, first=-1, late=False)
+    found = find_root_cause(lost | {1: "killed by SIGKILL"}, {1: []}, ranks=RANKS, first=-1, late=False, told={})
     assert (found.peer, found.text, found.code) == (1, "rank 1 (peer 1): killed by SIGKILL", 1)
-    alone = find_root_cause(lost, {}, names=NAMES, first=-1, late=False)
+    alone = find_root_cause(lost, {}, ranks=RANKS, first=-1, late=False, told={})
     assert (alone.peer, alone.text, alone.code) == (-1, lost[-1], 1)
 
 
 def test_who_lost_others_while_the_first_view_was_formed_yields_to_the_one_that_ended() -> None:
     ended = {0: "lost rank 1, about to install view 1", 1: "exit code 0"}
-    found = find_root_cause(ended, {}, names=NAMES, first=0, late=False, told={0: "loss"})
+    found = find_root_cause(ended, {}, ranks=RANKS, first=0, late=False, told={0: "loss"})
     assert (found.peer, found.text) == (1, "rank 1 (peer 1): exit code 0")
+
+
+def test_a_peer_that_was_killed_is_the_root_whatever_it_had_printed_before() -> None:
+    ended = {0: "killed by SIGKILL", 1: "exit code 1"}
+    found = find_root_cause(ended, {0: LOST, 1: LOST}, ranks=RANKS, first=1, late=False, told={1: "loss"})
+    assert (found.peer, found.code) == (0, 1)
 
 
 def test_what_a_peer_said_itself_counts_and_not_what_it_printed() -> None:
     ended = {0: "exit code 1", 1: "exit code 1"}
-    found = find_root_cause(ended, {0: RAISED, 1: LOST}, names=NAMES, first=0, late=False, told={0: "loss", 1: "usage"})
+    found = find_root_cause(ended, {0: RAISED, 1: LOST}, ranks=RANKS, first=0, late=False, told={0: "loss", 1: "usage"})
     assert (found.peer, found.code) == (1, 2)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from kungfu.runtime.agent.context import AgentContext, name_of
+from kungfu.runtime.agent.context import AgentContext
 from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.failure import Failure, find_root_cause, named
@@ -55,12 +55,13 @@ def root_cause(
             if _is_bad(event, cluster) and event.peer not in ended:
                 ended[event.peer] = decided.exit_in_words(event.code)
     last_words = {peer: known.get(peer) or context.supervisor.tail(peer) for peer in ended}
-    names = {peer: name_of(peer, cluster) for peer in ended}
+    ids = cluster.view.ids if cluster.view else ()
+    ranks = {peer: rank for rank, peer in enumerate(ids) if peer in ended}
     # The cause is known: a program chose its exit code, say.
     if command.code is not None:
-        text, output = named(command.peer, command.reason, names), tuple(last_words[command.peer])
+        text, output = named(command.peer, command.reason, ranks.get(command.peer)), tuple(last_words[command.peer])
         return Failure(command.peer, text, command.code, output, command.chosen)
-    return find_root_cause(ended, last_words, names=names, first=command.peer, late=command.late, told=told)
+    return find_root_cause(ended, last_words, ranks=ranks, first=command.peer, late=command.late, told=told)
 
 
 def _is_bad(event: pb.HostEvent, cluster: Cluster) -> bool:

@@ -139,7 +139,22 @@ def main() -> None:
     sys.modules["__main__"] = program
     with open(script, "rb") as source:
         code = compile(source.read(), file, "exec", dont_inherit=True)
-    exec(code, program.__dict__)
+    process = os.getpid()
+    try:
+        exec(code, program.__dict__)
+    except Exception as error:
+        if os.getpid() == process:  # else it is a child that the script has forked
+            _report(error)
+        raise
+
+
+def _report(error: Exception) -> None:
+    """Lets the agent hear that an error of kungfu ends the script, where ``attach`` has not been reached."""
+    errors = sys.modules.get("kungfu.errors")
+    if errors is not None and isinstance(error, errors.KungfuError):
+        from kungfu.runtime.peer.exit_report import report_unattached_exit  # here: most scripts end without it
+
+        report_unattached_exit()
 
 
 if __name__ == "__main__":

@@ -314,7 +314,9 @@ def _ended_on_the_way(cluster: Cluster, peer: int, code: int, now: float, *, how
     if cluster.view is None and code == 0:
         return cluster, [Fail(peer, _no_training(entry), code=2)]
     if cluster.view is None:
-        return cluster, [chosen_failure(cluster, peer, how) or Fail(peer, how)]
+        departure = cluster.losses.exiting.get(peer)
+        said = f"{how}: {departure.exit.error}" if departure is not None and departure.exit.error else how
+        return cluster, [chosen_failure(cluster, peer, said) or Fail(peer, how)]
     why = f"ended ({how}) {now - entry.since:.1f} s after its start"
     cluster, commands = on_joiner_lost(cluster, peer, why, now)
     # It may have been on its way into a view: whoever waits for it there hears it.

@@ -150,7 +150,7 @@ def test_a_program_that_chooses_an_exit_code_after_its_training_ends_the_job_wit
 def test_a_usage_error_before_the_first_view_ends_the_job_with_2() -> None:
     cluster, commands = after(start_job(2, rules=RULES, now=0.0)[0], ProgramExiting(1, USAGE))
     assert commands == []
-    assert after(cluster, ProcessEnded(1, 1))[1] == [Fail(1, "exit code 1", code=2)]
+    assert after(cluster, ProcessEnded(1, 1))[1] == [Fail(1, "exit code 1: UsageError: a batch of 3", code=2)]
 
 
 # ---- exceptions -----------------------------------------------------------------------------------------------------
