@@ -84,12 +84,10 @@ TWINS: dict[str, str] = dict.fromkeys(
     [
         "Membership",
         "Place",
-        "Resize",
         "Source",
         "Stop",
         "Timing",
         "Trace",
-        "Watch",
     ],
     _TO_RENAME,
 )

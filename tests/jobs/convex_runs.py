@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kungfu.testing.faults import Carried, Fault, drive, parse
+from kungfu.testing.faults import Fault, FaultDone, parse, run_faults
 from tests.jobs.harness import Ended, started
 from tests.jobs.on_hosts import Hosts, started_on_hosts
 from tests.jobs.regression import BATCH, SAMPLES, same_as_undisturbed
@@ -24,7 +24,7 @@ class Faulted:
     """A job that went through faults to its end; ``found`` is what its last peers wrote down, by id."""
 
     ended: Ended
-    carried: list[Carried]
+    carried: list[FaultDone]
     found: dict[int, dict[str, Any]]
 
 
@@ -51,7 +51,7 @@ def faulted(
     words = ["--results", results, "--epochs", epochs, "--samples", SAMPLES, "--batch-size", BATCH, *arguments]
     with started(tmp_path, "-np", size, "--max", MOST, *options, program="convex.py", arguments=words) as job:
         over = lambda: job.process.poll() is not None  # noqa: E731 - two words that need the job
-        carried = drive(faults, job.folder, size=size, resize=resize, over=over, deadline_s=deadline_s)
+        carried = run_faults(faults, job.folder, size=size, resize=resize, over=over, deadline_s=deadline_s)
         (results / "hurry").touch()
         ended = job.end(deadline_s=180)
     found = {int(path.stem): json.loads(path.read_text()) for path in results.glob("*.json")}
@@ -69,12 +69,12 @@ class Run:
     size: int
 
     def faults(self, text: str, *, size: int | None = None) -> None:
-        """Carries a written schedule of faults out; see ``drive``."""
-        self.drive(parse(text), size=size)
+        """Carries a written schedule of faults out; see ``run_faults``."""
+        self.run_faults(parse(text), size=size)
 
-    def drive(self, faults: Sequence[Fault], *, size: int | None = None) -> None:
+    def run_faults(self, faults: Sequence[Fault], *, size: int | None = None) -> None:
         """Carries faults out, and waits until the job has settled, with ``size`` peers (or as before)."""
-        drive(faults, self.hosts.folders, size=size or self.size, resize=self.resize, over=self.hosts.over)
+        run_faults(faults, self.hosts.folders, size=size or self.size, resize=self.resize, over=self.hosts.over)
 
     def resize(self, size: int) -> None:
         """The program asks for this size by itself."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.testing.faults import Fault, SendHosts, random_faults, random_host_faults
+from kungfu.testing.faults import Fault, SignalHosts, random_faults, random_host_faults
 from tests.jobs.convex_runs import CUT_OFF, faulted, training
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -41,20 +41,20 @@ def test_a_job_on_three_hosts(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}:", *faults, sep="\n  ")
     codes = codes_after(faults)
     with training(tmp_path, slots=(1, 1, 2), size=HOSTS, epochs=60) as run:
-        run.drive(faults)
+        run.run_faults(faults)
         run.ends(*codes, tells=next(host for host, code in enumerate(codes) if code == 0 and not is_hit(faults, host)))
 
 
 def is_hit(faults: list[Fault], host: int) -> bool:
     """Whether a fault hits kungfu-run on this host."""
-    return any(isinstance(one.what, SendHosts) and host in one.what.hosts for one in faults)
+    return any(isinstance(one.what, SignalHosts) and host in one.what.hosts for one in faults)
 
 
 def codes_after(faults: list[Fault]) -> list[int]:
     """How kungfu-run ends on each host: one that is woken after the others went on without it says so."""
     codes = [0] * HOSTS
     for fault in faults:
-        if isinstance(fault.what, SendHosts):
+        if isinstance(fault.what, SignalHosts):
             code = {"kill": -signal.SIGKILL, "notice": 0, "stop": CUT_OFF, "continue": CUT_OFF}[fault.what.verb]
             codes[fault.what.hosts[0]] = code
     return codes

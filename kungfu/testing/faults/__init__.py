@@ -1,21 +1,21 @@
 """A schedule of faults for a real job: written down, or drawn at random, and carried out while the job trains."""
 
-from kungfu.testing.faults.chance import random_faults, random_host_faults
-from kungfu.testing.faults.drive import Carried, drive
-from kungfu.testing.faults.schedule import Fault, Resize, Send, SendHosts, When, parse
-from kungfu.testing.faults.watch import Sight, Watch
+from kungfu.testing.faults.job_view import JobView, JobWatcher
+from kungfu.testing.faults.random_faults import random_faults, random_host_faults
+from kungfu.testing.faults.run_faults import FaultDone, run_faults
+from kungfu.testing.faults.schedule import Fault, ResizeJob, SignalHosts, SignalPeers, When, parse
 
 __all__ = [
-    "Carried",
     "Fault",
-    "Resize",
-    "Send",
-    "SendHosts",
-    "Sight",
-    "Watch",
+    "FaultDone",
+    "JobView",
+    "JobWatcher",
+    "ResizeJob",
+    "SignalHosts",
+    "SignalPeers",
     "When",
-    "drive",
     "parse",
     "random_faults",
     "random_host_faults",
+    "run_faults",
 ]

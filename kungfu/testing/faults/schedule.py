@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args
 
 from kungfu.errors import UsageError
 
-__all__ = ["Fault", "Resize", "Send", "SendHosts", "Verb", "When", "parse"]
+__all__ = ["Fault", "ResizeJob", "SignalHosts", "SignalPeers", "Verb", "When", "parse"]
 
 Verb = Literal["kill", "stop", "continue", "notice"]
 Moment = Literal["step", "barrier", "next", "settled"]
@@ -59,7 +59,7 @@ class When:
 
 
 @dataclass(frozen=True)
-class Send:
+class SignalPeers:
     """A signal to the members with these ``ranks``, at once; to the newest joiner without any."""
 
     verb: Verb
@@ -70,7 +70,7 @@ class Send:
 
 
 @dataclass(frozen=True)
-class SendHosts:
+class SignalHosts:
     """A signal to kungfu-run on these ``hosts``, at once; they are counted in the order of the job's list."""
 
     verb: Verb
@@ -81,7 +81,7 @@ class SendHosts:
 
 
 @dataclass(frozen=True)
-class Resize:
+class ResizeJob:
     """Ask for a size in peers."""
 
     size: int
@@ -95,7 +95,7 @@ class Fault:
     """What happens when."""
 
     when: When
-    what: Send | SendHosts | Resize
+    what: SignalPeers | SignalHosts | ResizeJob
 
     def __str__(self) -> str:
         return f"{self.when} {self.what}"
@@ -126,10 +126,10 @@ def _fault(words: str) -> Fault:
     when = When(moment, int(part["number"] or 0), part["event"] or "", float(part["after"] or 0))
     verb: Verb | None = part["verb"]
     if verb is None:
-        return Fault(when, Resize(int(part["size"])))
+        return Fault(when, ResizeJob(int(part["size"])))
     if part["hosts"]:
-        return Fault(when, SendHosts(verb, _numbers(part["hosts"])))
-    return Fault(when, Send(verb, _numbers(part["ranks"] or "")))
+        return Fault(when, SignalHosts(verb, _numbers(part["hosts"])))
+    return Fault(when, SignalPeers(verb, _numbers(part["ranks"] or "")))
 
 
 def _numbers(words: str) -> tuple[int, ...]:

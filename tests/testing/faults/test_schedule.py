@@ -1,7 +1,7 @@
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.testing.faults import Fault, Resize, Send, SendHosts, When, parse
+from kungfu.testing.faults import Fault, ResizeJob, SignalHosts, SignalPeers, When, parse
 
 
 def test_every_form_of_a_fault_is_read():
@@ -14,14 +14,14 @@ def test_every_form_of_a_fault_is_read():
     once settled stop host 1; at next host lost continue hosts 0,2
     """
     assert parse(written) == (
-        Fault(When("step", 40), Send("kill", (1,))),
-        Fault(When("barrier", 3), Send("stop", (0,))),
-        Fault(When("barrier", 4), Send("continue", (0,))),
-        Fault(When("next", event="peer ended", after_s=0.25), Send("notice", (0, 2))),
-        Fault(When("settled"), Resize(5)),
-        Fault(When("next", event="spawned"), Send("kill")),
-        Fault(When("settled"), SendHosts("stop", (1,))),
-        Fault(When("next", event="host lost"), SendHosts("continue", (0, 2))),
+        Fault(When("step", 40), SignalPeers("kill", (1,))),
+        Fault(When("barrier", 3), SignalPeers("stop", (0,))),
+        Fault(When("barrier", 4), SignalPeers("continue", (0,))),
+        Fault(When("next", event="peer ended", after_s=0.25), SignalPeers("notice", (0, 2))),
+        Fault(When("settled"), ResizeJob(5)),
+        Fault(When("next", event="spawned"), SignalPeers("kill")),
+        Fault(When("settled"), SignalHosts("stop", (1,))),
+        Fault(When("next", event="host lost"), SignalHosts("continue", (0, 2))),
     )
 
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from kungfu.errors import UsageError
-from kungfu.testing.faults.schedule import Fault, Resize, Send, SendHosts, Verb, When
+from kungfu.testing.faults.schedule import Fault, ResizeJob, SignalHosts, SignalPeers, Verb, When
 
 __all__ = ["random_faults", "random_host_faults"]
 
@@ -34,7 +34,7 @@ def random_faults(seed: int, *, changes: int, kills: int, size: int, least: int 
     faults: list[Fault] = []
     for kind in kinds:
         drawn = list(_killed(draw, size) if kind == "kill" else _changed(draw, size, least, most))
-        size = next((fault.what.size for fault in drawn if isinstance(fault.what, Resize)), size)
+        size = next((fault.what.size for fault in drawn if isinstance(fault.what, ResizeJob)), size)
         faults += drawn
     return faults
 
@@ -59,14 +59,14 @@ def random_host_faults(seed: int, *, faults: int, hosts: int = 3) -> list[Fault]
     before = draw.randrange(faults)
     drawn = [_at_one_peer(draw, hosts) for _ in range(before)]
     host, when, verb = draw.randrange(hosts - 1), _soon(draw), draw.choice(_AT_HOSTS)
-    drawn.append(Fault(when, SendHosts(verb, (host,))))
+    drawn.append(Fault(when, SignalHosts(verb, (host,))))
     if verb == "stop":
-        drawn.append(Fault(When("settled"), SendHosts("continue", (host,))))
+        drawn.append(Fault(When("settled"), SignalHosts("continue", (host,))))
     return [*drawn, *(_at_one_peer(draw, hosts) for _ in range(faults - before - 1))]
 
 
 def _at_one_peer(draw: random.Random, size: int) -> Fault:
-    return Fault(_soon(draw), Send(draw.choice(_AT_PEERS), (draw.randrange(size),)))
+    return Fault(_soon(draw), SignalPeers(draw.choice(_AT_PEERS), (draw.randrange(size),)))
 
 
 def _killed(draw: random.Random, size: int) -> Iterator[Fault]:
@@ -76,25 +76,27 @@ def _killed(draw: random.Random, size: int) -> Iterator[Fault]:
     )
     if how == "two":
         other = draw.choice([one for one in range(size) if one != rank])
-        yield Fault(when, Send("kill", (rank, other)))
+        yield Fault(when, SignalPeers("kill", (rank, other)))
     elif how == "stop":
-        yield Fault(when, Send("stop", (rank,)))
+        yield Fault(when, SignalPeers("stop", (rank,)))
     else:
-        yield Fault(when, Send("kill", (rank,)))
+        yield Fault(when, SignalPeers("kill", (rank,)))
     if how == "again":
         event = draw.choice(["lost", "regrouping", "view"])
-        yield Fault(When("next", event=event, after_s=_tenths(draw, 1)), Send("kill", (draw.randrange(size - 1),)))
+        yield Fault(
+            When("next", event=event, after_s=_tenths(draw, 1)), SignalPeers("kill", (draw.randrange(size - 1),))
+        )
     if how == "joiner":
         event, most = draw.choice([("spawned", 30), ("offered", 2)])
-        yield Fault(When("next", event=event, after_s=_tenths(draw, most)), Send("kill"))
+        yield Fault(When("next", event=event, after_s=_tenths(draw, most)), SignalPeers("kill"))
 
 
 def _changed(draw: random.Random, size: int, least: int, most: int) -> Iterator[Fault]:
     others = [one for one in range(least, most + 1) if one != size]
     if draw.random() < 0.3 or not others:
-        yield Fault(_soon(draw), Send("notice", (draw.randrange(size),)))
+        yield Fault(_soon(draw), SignalPeers("notice", (draw.randrange(size),)))
     else:
-        yield Fault(_soon(draw), Resize(draw.choice(others)))
+        yield Fault(_soon(draw), ResizeJob(draw.choice(others)))
 
 
 def _soon(draw: random.Random) -> When:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.testing.faults import Resize, Send, SendHosts, parse, random_faults, random_host_faults
+from kungfu.testing.faults import ResizeJob, SignalHosts, SignalPeers, parse, random_faults, random_host_faults
 
 
 @given(seed=st.integers(0, 10_000), changes=st.integers(0, 30), share=st.floats(0, 1))
@@ -12,10 +12,10 @@ def test_a_random_schedule_has_as_many_changes_and_kills_as_asked_for(seed, chan
     faults = random_faults(seed, changes=changes, kills=kills, size=size)
     settled = [fault for fault in faults if fault.when.moment == "settled"]
     assert len(settled) == changes, "each change begins when the job has settled"
-    deadly = [one for one in settled if isinstance(one.what, Send) and one.what.verb in ("kill", "stop")]
+    deadly = [one for one in settled if isinstance(one.what, SignalPeers) and one.what.verb in ("kill", "stop")]
     assert len(deadly) == kills
     for fault in faults:
-        if isinstance(fault.what, Resize):
+        if isinstance(fault.what, ResizeJob):
             assert 2 <= fault.what.size <= 4
             assert fault.what.size != size, "a resize changes something"
             size = fault.what.size
@@ -38,14 +38,14 @@ def test_more_kills_than_changes_are_refused():
 @given(seed=st.integers(0, 10_000), faults=st.integers(1, 8))
 def test_a_random_schedule_for_hosts_hits_one_host_and_never_leaves_most_peers_on_it(seed, faults):
     drawn = random_host_faults(seed, faults=faults)
-    hosts = [place for place, one in enumerate(drawn) if isinstance(one.what, SendHosts)]
+    hosts = [place for place, one in enumerate(drawn) if isinstance(one.what, SignalHosts)]
     hit = [place for place in hosts if drawn[place].what.verb != "continue"]
     assert len(hit) == 1
     assert drawn[hit[0]].what.hosts[0] < 2, "the last one has the room for those of another"
-    at_peers = [one for one in drawn if isinstance(one.what, Send)]
+    at_peers = [one for one in drawn if isinstance(one.what, SignalPeers)]
     assert all(one.what.verb in ("kill", "stop") for one in at_peers), "a replacement takes the slot of who was lost"
     assert (
-        len([one for one in drawn if not (isinstance(one.what, SendHosts) and one.what.verb == "continue")]) == faults
+        len([one for one in drawn if not (isinstance(one.what, SignalHosts) and one.what.verb == "continue")]) == faults
     )
     assert parse("; ".join(map(str, drawn))) == tuple(drawn), "it can be written down and read again"
 

@@ -1,6 +1,6 @@
 import json
 
-from kungfu.testing.faults import Watch
+from kungfu.testing.faults import JobWatcher
 
 
 def write(folder, *events, name="events.jsonl"):
@@ -9,7 +9,7 @@ def write(folder, *events, name="events.jsonl"):
 
 
 def test_members_and_joiners_follow_from_the_record(tmp_path):
-    watch = Watch(tmp_path)
+    watch = JobWatcher(tmp_path)
     assert watch.look().members == (), "before there is a record"
     write(tmp_path, *({"event": "spawned", "peer": peer, "pid": 70 + peer} for peer in range(3)))
     write(tmp_path, {"event": "view", "version": 1, "peers": [1, 0]})
@@ -35,11 +35,11 @@ def test_members_and_joiners_follow_from_the_record(tmp_path):
 
 def test_a_peer_that_left_is_no_member_though_its_process_may_run_on(tmp_path):
     write(tmp_path, {"event": "view", "version": 1, "peers": [0, 1]}, {"event": "finished", "peer": 0, "leaving": True})
-    assert Watch(tmp_path).look().members == (1,)
+    assert JobWatcher(tmp_path).look().members == (1,)
 
 
 def test_a_host_that_is_gone_takes_its_peers_along(tmp_path):
-    watch = Watch(tmp_path)
+    watch = JobWatcher(tmp_path)
     write(tmp_path, *({"event": "host", "host": host, "name": "a", "pid": 50 + host} for host in range(2)))
     write(tmp_path, *({"event": "spawned", "peer": peer, "pid": 70 + peer, "host": peer % 2} for peer in range(4)))
     write(tmp_path, {"event": "view", "version": 1, "peers": [0, 1, 2]}, {"event": "peer ended", "peer": 2})
@@ -52,7 +52,7 @@ def test_a_host_that_is_gone_takes_its_peers_along(tmp_path):
 
 
 def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path):
-    watch, path = Watch(tmp_path), tmp_path / "metrics.jsonl"
+    watch, path = JobWatcher(tmp_path), tmp_path / "metrics.jsonl"
     path.write_text('{"step": 4}\n{"ste')
     assert watch.look().steps == 4
     path.write_text('{"step": 4}\n{"step": 5}\n')
@@ -61,4 +61,4 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path):
 
 def test_a_barrier_counts_once_whatever_was_asked_of_it(tmp_path):
     write(tmp_path, {"event": "called", "step": 4}, {"event": "decision", "step": 4}, {"event": "called", "step": 8})
-    assert Watch(tmp_path).look().barriers == {4, 8}
+    assert JobWatcher(tmp_path).look().barriers == {4, 8}

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Sight", "Watch"]
+__all__ = ["JobView", "JobWatcher"]
 
 
 @dataclass
-class Sight:
+class JobView:
     """The record so far. ``kinds`` are those of all events in their order, ``pids`` those of all peers by id.
 
     ``begins`` says after how many steps each view began, ``version`` is that of the newest one.
@@ -76,21 +76,21 @@ class Sight:
             self.gone.add(peer)
 
 
-class Watch:
+class JobWatcher:
     """Follows the files of a job's folder as they grow.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     _ = Path(folder, "events.jsonl").write_text('{"event": "spawned", "peer": 0, "pid": 7}' + chr(10))
-    ...     Watch(Path(folder)).look().joiners
+    ...     JobWatcher(Path(folder)).look().joiners
     (0,)
     """
 
     def __init__(self, folder: Path) -> None:
         self._events, self._metrics = _Tail(folder / "events.jsonl"), _Tail(folder / "metrics.jsonl")
-        self._sight = Sight()
+        self._sight = JobView()
 
-    def look(self) -> Sight:
+    def look(self) -> JobView:
         """What is known by now."""
         for event in self._events.more():
             self._sight.add(event)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kungfu.errors import DeadlineExceeded, UsageError
-from kungfu.testing.faults.schedule import Fault, Resize, Send, SendHosts, Verb, When
-from kungfu.testing.faults.watch import Sight, Watch
+from kungfu.testing.faults.job_view import JobView, JobWatcher
+from kungfu.testing.faults.schedule import Fault, ResizeJob, SignalHosts, SignalPeers, Verb, When
 
-__all__ = ["Carried", "drive"]
+__all__ = ["FaultDone", "run_faults"]
 
 _SIGNALS: dict[Verb, signal.Signals] = {
     "kill": signal.SIGKILL,
@@ -25,7 +25,7 @@ _LOOK_S = 0.01
 
 
 @dataclass(frozen=True)
-class Carried:
+class FaultDone:
     """A fault that was carried out: the steps of the record by then, and the peers that it hit, by id.
 
     One that hit hosts has hit all peers that these had started.
@@ -36,7 +36,7 @@ class Carried:
     peers: tuple[int, ...] = ()
 
 
-def drive(
+def run_faults(
     faults: Sequence[Fault],
     folder: Path | Sequence[Path],
     *,
@@ -44,7 +44,7 @@ def drive(
     resize: Callable[[int], None],
     over: Callable[[], bool] = lambda: False,
     deadline_s: float = 120.0,
-) -> list[Carried]:
+) -> list[FaultDone]:
     """Carries `faults` out, one after the other, on the job of `size` peers that writes its record to `folder`.
 
     A job of several hosts has a folder for each, in the order of the hosts; the first whose host was not hit counts.
@@ -55,33 +55,33 @@ def drive(
     Raises ``DeadlineExceeded`` where the moment of a fault does not come within `deadline_s` seconds after the one
     before, and ``UsageError`` where the job ends before, or has nobody whom a fault could hit.
     """
-    watches = [Watch(one) for one in ([folder] if isinstance(folder, Path) else folder)]
-    carried, doomed, hosts = list[Carried](), set[int](), set[int]()
+    watches = [JobWatcher(one) for one in ([folder] if isinstance(folder, Path) else folder)]
+    carried, doomed, hosts = list[FaultDone](), set[int](), set[int]()
     for fault in faults:
         watch = _undisturbed(watches, hosts)
         coming = _await(fault.when, watch, size=size, doomed=doomed, over=over, deadline_s=deadline_s)
-        sight = watch.look()
-        if isinstance(fault.what, Resize):
+        view = watch.look()
+        if isinstance(fault.what, ResizeJob):
             size = fault.what.size
             resize(size)
-        peers = _hit(fault.what, sight, coming)
+        peers = _hit(fault.what, view, coming)
         doomed = doomed - {*peers} if _spares(fault) else doomed | {*peers}
-        if isinstance(fault.what, SendHosts):
+        if isinstance(fault.what, SignalHosts):
             hit = {*fault.what.hosts}  # who was given up meanwhile writes no more of the record when it may go on
-            hosts = hosts - (hit & sight.hosts) if _spares(fault) else hosts | hit
-        carried.append(Carried(fault, sight.steps, peers))
+            hosts = hosts - (hit & view.hosts) if _spares(fault) else hosts | hit
+        carried.append(FaultDone(fault, view.steps, peers))
     watch = _undisturbed(watches, hosts)
     _await(When("settled"), watch, size=size, doomed=doomed, over=over, deadline_s=deadline_s)
     return carried
 
 
-def _undisturbed(watches: Sequence[Watch], hit: set[int]) -> Watch:
+def _undisturbed(watches: Sequence[JobWatcher], hit: set[int]) -> JobWatcher:
     """The record of a host that was hit may have ended, or stand still."""
     return next((watch for host, watch in enumerate(watches) if host not in hit), watches[0])
 
 
 def _await(
-    when: When, watch: Watch, *, size: int, doomed: set[int], over: Callable[[], bool], deadline_s: float
+    when: When, watch: JobWatcher, *, size: int, doomed: set[int], over: Callable[[], bool], deadline_s: float
 ) -> tuple[int, ...]:
     """Gives those who were on their way when the moment came, which may lie ``after_s`` seconds back."""
     deadline, before = time.monotonic() + deadline_s, len(watch.look().kinds)
@@ -96,46 +96,46 @@ def _await(
     return coming
 
 
-def _has_come(when: When, sight: Sight, *, size: int, doomed: set[int], before: int) -> bool:
+def _has_come(when: When, view: JobView, *, size: int, doomed: set[int], before: int) -> bool:
     """Those who are doomed were hit by a fault: as long as they live, the job has not settled."""
     if when.moment == "step":
-        return sight.steps >= when.number
+        return view.steps >= when.number
     if when.moment == "barrier":
-        return len(sight.barriers) >= when.number
+        return len(view.barriers) >= when.number
     if when.moment == "next":
-        return when.event in sight.kinds[before:]
-    return sight.settled(size) and doomed.isdisjoint(sight.members)
+        return when.event in view.kinds[before:]
+    return view.settled(size) and doomed.isdisjoint(view.members)
 
 
-def _hit(what: Send | SendHosts | Resize, sight: Sight, coming: Sequence[int]) -> tuple[int, ...]:
-    if isinstance(what, Resize):
+def _hit(what: SignalPeers | SignalHosts | ResizeJob, view: JobView, coming: Sequence[int]) -> tuple[int, ...]:
+    if isinstance(what, ResizeJob):
         return ()
-    return _hit_peers(what, sight, coming) if isinstance(what, Send) else _hit_hosts(what, sight)
+    return _hit_peers(what, view, coming) if isinstance(what, SignalPeers) else _hit_hosts(what, view)
 
 
-def _hit_hosts(what: SendHosts, sight: Sight) -> tuple[int, ...]:
-    known = {*sight.agents} if what.verb == "continue" else sight.hosts  # who stood still for long was given up
+def _hit_hosts(what: SignalHosts, view: JobView) -> tuple[int, ...]:
+    known = {*view.agents} if what.verb == "continue" else view.hosts  # who stood still for long was given up
     if not known >= {*what.hosts}:
         raise UsageError(f"there is nobody to {what}: the hosts {sorted(known)} are in")
     for host in what.hosts:
-        _send(sight.agents[host], _SIGNALS[what.verb])
-    return tuple(peer for host in what.hosts for peer in sight.peers_of(host))
+        _send(view.agents[host], _SIGNALS[what.verb])
+    return tuple(peer for host in what.hosts for peer in view.peers_of(host))
 
 
-def _hit_peers(what: Send, sight: Sight, coming: Sequence[int]) -> tuple[int, ...]:
-    members = sight.members
+def _hit_peers(what: SignalPeers, view: JobView, coming: Sequence[int]) -> tuple[int, ...]:
+    members = view.members
     missing = [rank for rank in what.ranks if rank >= len(members)]
-    joiner = sight.joiners[-1:] or tuple(peer for peer in coming if peer in members)[-1:]
+    joiner = view.joiners[-1:] or tuple(peer for peer in coming if peer in members)[-1:]
     if missing or not (what.ranks or joiner):
-        raise UsageError(f"there is nobody to {what}; {_state(sight)}")
+        raise UsageError(f"there is nobody to {what}; {_state(view)}")
     peers = tuple(members[rank] for rank in what.ranks) or joiner
     for peer in peers:
-        _send(sight.pids[peer], _SIGNALS[what.verb])
+        _send(view.pids[peer], _SIGNALS[what.verb])
     return peers
 
 
 def _spares(fault: Fault) -> bool:
-    return isinstance(fault.what, Send | SendHosts) and fault.what.verb == "continue"
+    return isinstance(fault.what, SignalPeers | SignalHosts) and fault.what.verb == "continue"
 
 
 def _send(pid: int, number: signal.Signals) -> None:
@@ -145,5 +145,5 @@ def _send(pid: int, number: signal.Signals) -> None:
         return  # it has just ended by itself: no fault is lost by that
 
 
-def _state(sight: Sight) -> str:
-    return f"by step {sight.steps} peers {list(sight.members)} train and {list(sight.joiners)} are on their way"
+def _state(view: JobView) -> str:
+    return f"by step {view.steps} peers {list(view.members)} train and {list(view.joiners)} are on their way"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from kungfu.errors import DeadlineExceeded, UsageError
-from kungfu.testing.faults import drive, parse
+from kungfu.testing.faults import parse, run_faults
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def test_faults_hit_the_processes_behind_the_ranks(tmp_path):
 
     with processes(tmp_path, 3) as children:
         faults = parse("at step 10 kill rank 1; at step 10 resize 2")
-        carried = drive(faults, tmp_path, size=3, resize=resize)
+        carried = run_faults(faults, tmp_path, size=3, resize=resize)
         assert children[1].wait() == -signal.SIGKILL
         assert children[0].poll() is children[2].poll() is None
     assert asked == [2]
@@ -62,7 +62,7 @@ def test_a_joiner_that_comes_in_while_the_seconds_pass_is_still_who_is_hit(tmp_p
         settled = threading.Timer(0.6, write, [tmp_path, {"event": "lost", "peer": 1}, *view(0)])
         entered.start()
         settled.start()
-        carried = drive(parse("at step 1 after 0.4 s kill joiner"), tmp_path, size=1, resize=print)
+        carried = run_faults(parse("at step 1 after 0.4 s kill joiner"), tmp_path, size=1, resize=print)
         assert children[1].wait() == -signal.SIGKILL
         assert children[0].poll() is None
         settled.join()
@@ -71,12 +71,12 @@ def test_a_joiner_that_comes_in_while_the_seconds_pass_is_still_who_is_hit(tmp_p
 
 def test_a_job_in_which_a_stopped_peer_still_lives_has_not_settled(tmp_path):
     with processes(tmp_path, 2), pytest.raises(DeadlineExceeded, match=r"for once settled; by step 10 peers \[0, 1\]"):
-        drive(parse("at step 1 stop rank 0"), tmp_path, size=2, resize=print, deadline_s=0.05)
+        run_faults(parse("at step 1 stop rank 0"), tmp_path, size=2, resize=print, deadline_s=0.05)
 
 
 def test_a_peer_that_may_go_on_does_not_keep_a_job_from_settling(tmp_path):
     with processes(tmp_path, 2):
-        carried = drive(parse("at step 1 stop rank 0; at step 1 continue rank 0"), tmp_path, size=2, resize=print)
+        carried = run_faults(parse("at step 1 stop rank 0; at step 1 continue rank 0"), tmp_path, size=2, resize=print)
     assert [one.peers for one in carried] == [(0,), (0,)]
 
 
@@ -91,7 +91,7 @@ def test_faults_hit_the_agents_of_hosts_and_the_record_of_another_host_is_follow
             write(folder, *told, *view(0, 1, 2))
             write(folder, {"step": 10}, name="metrics.jsonl")
         write(folders[1], {"event": "host lost", "host": 0, "why": "silent"}, *view(1))
-        carried = drive(parse("at step 10 kill host 0"), folders, size=1, resize=print)
+        carried = run_faults(parse("at step 10 kill host 0"), folders, size=1, resize=print)
         assert agents[0].wait() == -signal.SIGKILL
         assert agents[1].poll() is None
     assert [one.peers for one in carried] == [(0, 2)]
@@ -109,7 +109,9 @@ def test_a_host_that_was_given_up_may_still_be_woken_but_its_record_counts_no_mo
             write(folder, {"step": 10}, name="metrics.jsonl")
         write(folders[1], {"event": "spawned", "peer": 1, "pid": agents[1].pid, "host": 1})
         write(folders[1], {"event": "host lost", "host": 0}, *view(1))
-        carried = drive(parse("at step 1 stop host 0; once settled continue host 0"), folders, size=1, resize=print)
+        carried = run_faults(
+            parse("at step 1 stop host 0; once settled continue host 0"), folders, size=1, resize=print
+        )
     assert [one.peers for one in carried] == [(0,), ()]
 
 
@@ -117,21 +119,21 @@ def test_a_host_that_is_not_in_cannot_be_hit(tmp_path):
     write(tmp_path, {"event": "host", "host": 0, "pid": -1})
     write(tmp_path, {"step": 1}, name="metrics.jsonl")
     with pytest.raises(UsageError, match=r"kill hosts 1: the hosts \[0\] are in"):
-        drive(parse("at step 1 kill host 1"), tmp_path, size=1, resize=print)
+        run_faults(parse("at step 1 kill host 1"), tmp_path, size=1, resize=print)
 
 
 def test_a_moment_that_never_comes_is_named_with_what_there_is(tmp_path):
     with processes(tmp_path, 1), pytest.raises(DeadlineExceeded, match=r"for at next rescale; by step 10 peers \[0\]"):
-        drive(parse("at next rescale kill rank 0"), tmp_path, size=1, resize=print, deadline_s=0.05)
+        run_faults(parse("at next rescale kill rank 0"), tmp_path, size=1, resize=print, deadline_s=0.05)
 
 
 def test_a_job_that_is_over_too_early_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="the job ended before the moment at step 5; let it train longer"):
-        drive(parse("at step 5 kill rank 0"), tmp_path, size=1, resize=print, over=lambda: True)
+        run_faults(parse("at step 5 kill rank 0"), tmp_path, size=1, resize=print, over=lambda: True)
 
 
 @pytest.mark.parametrize("who", ["rank 1", "joiner"])
 def test_a_fault_that_could_hit_nobody_is_an_error(tmp_path, who):
     with processes(tmp_path, 1) as children, pytest.raises(UsageError, match="there is nobody to kill"):
-        drive(parse(f"at step 1 kill {who}"), tmp_path, size=1, resize=print)
+        run_faults(parse(f"at step 1 kill {who}"), tmp_path, size=1, resize=print)
     assert children[0].returncode == -signal.SIGKILL, "by the end of this test, not by the fault"
