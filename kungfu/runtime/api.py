@@ -4,7 +4,7 @@ Importing it loads TensorFlow, by the attachments; what runs before TensorFlow i
 """
 
 from kungfu.runtime.attachment.choose import make_attachment
-from kungfu.runtime.attachment.protocol import Attachment, Late
+from kungfu.runtime.attachment.protocol import Attachment, LateRanks
 from kungfu.runtime.checkpoints import (
     CheckpointFolder,
     Manifest,
@@ -30,8 +30,8 @@ from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.runtime.peer.loss import Loss
 from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings, read_settings
-from kungfu.runtime.state import Buffers, Gap, digests, gap_of, sampled
-from kungfu.runtime.state.variables import memory_of, overwritten
+from kungfu.runtime.state import Buffers, VariableGap, digests, gap_of, sampled
+from kungfu.runtime.state.variables import memory_of, writable_memory_of
 
 __all__ = [
     "KNOWN_STEPS",
@@ -48,8 +48,7 @@ __all__ = [
     "Decision",
     "Description",
     "ExitReport",
-    "Gap",
-    "Late",
+    "LateRanks",
     "Leave",
     "Limits",
     "Loss",
@@ -69,6 +68,7 @@ __all__ = [
     "Told",
     "ToldLater",
     "VariableEntry",
+    "VariableGap",
     "View",
     "advanced",
     "cut",
@@ -80,7 +80,6 @@ __all__ = [
     "make_attachment",
     "memory_of",
     "mismatches",
-    "overwritten",
     "plausible_wait_s",
     "read_manifest",
     "read_settings",
@@ -88,5 +87,6 @@ __all__ = [
     "spread",
     "stable_names",
     "with_settings",
+    "writable_memory_of",
     "write_manifest",
 ]

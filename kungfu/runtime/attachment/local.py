@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from kungfu import native
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, UsageError
-from kungfu.runtime.attachment.mesh import Mesh, meet
-from kungfu.runtime.attachment.protocol import Abandoned, Late, Silence, never
+from kungfu.runtime.attachment.mesh import Mesh, connect_mesh
+from kungfu.runtime.attachment.protocol import AbandonReason, LateRanks, SilentRanks, no_abandon_reason
 from kungfu.runtime.ipc import memfd
-from kungfu.runtime.ipc.handshake import Membership
+from kungfu.runtime.ipc.handshake import Credentials
 
 __all__ = ["LocalAttachment"]
 
@@ -100,7 +100,7 @@ class LocalAttachment:
         secret: bytes,
         addresses: Sequence[str],
         rendezvous: str = "",
-        abandoned: Abandoned = never,
+        abandoned: AbandonReason = no_abandon_reason,
     ) -> None:
         """Plugs the op into the peers of a view, after closing what it was plugged into.
 
@@ -120,10 +120,10 @@ class LocalAttachment:
         if size == 1:
             return
         deadline = time.monotonic() + deadline_s
-        me = Membership(job=job, view=view, rank=rank, size=size, secret=secret)
-        mesh = meet(me, deadline_s=deadline_s, abandoned=abandoned)
+        me = Credentials(job=job, view=view, rank=rank, size=size, secret=secret)
+        mesh = connect_mesh(me, deadline_s=deadline_s, abandoned=abandoned)
         try:
-            self._plug(me, mesh, deadline_s=deadline_s, deadline=deadline)
+            self._connect(me, mesh, deadline_s=deadline_s, deadline=deadline)
         finally:
             for connection in mesh.values():
                 connection.close()
@@ -135,20 +135,20 @@ class LocalAttachment:
         """
         native.load().functions.kungfu_group_wait_at_most(self._group, deadline_s)
 
-    def late(self) -> Late | None:
+    def late(self) -> LateRanks | None:
         """The last wait that took a quarter of its deadline (2 to 15 s), once, on the lowest rank that waits."""
         ranks, waited_s = (ctypes.c_int * _MOST_PEERS)(), ctypes.c_double()
         tag = ctypes.create_string_buffer(_TAG_BYTES)
         take = native.load().functions.kungfu_group_late
         count = take(self._group, ranks, _MOST_PEERS, ctypes.byref(waited_s), tag, _TAG_BYTES)
-        return Late(tuple(ranks[:count]), waited_s.value, tag.value.decode(errors="replace")) if count else None
+        return LateRanks(tuple(ranks[:count]), waited_s.value, tag.value.decode(errors="replace")) if count else None
 
-    def silent(self) -> Silence:
+    def silent(self) -> SilentRanks:
         """The ranks whose processes have not beaten for ``heartbeat_s``, whether a message waits for them or not."""
         # Read first: if another view opens meanwhile, nobody can have been silent in it for long.
         view, ranks = self._view, (ctypes.c_int * _MOST_PEERS)()
         count = native.load().functions.kungfu_group_silent(self._group, ranks, _MOST_PEERS)
-        return Silence(view, tuple(ranks[:count]))
+        return SilentRanks(view, tuple(ranks[:count]))
 
     def failure_of(self, error: Any) -> KungfuError | None:
         """Why the last message failed, as the compiled op noted it: ``error`` has only a code and a text for people.
@@ -182,7 +182,7 @@ class LocalAttachment:
         """Unplugs the op: the others see this peer leave, and the op is the identity from now on. Idempotent."""
         native.load().functions.kungfu_group_close(self._group)
 
-    def _plug(self, me: Membership, mesh: Mesh, *, deadline_s: float, deadline: float) -> None:
+    def _connect(self, me: Credentials, mesh: Mesh, *, deadline_s: float, deadline: float) -> None:
         library = native.load().functions
         memory_bytes = library.kungfu_memory_bytes(me.size)
         if memory_bytes < 0:
@@ -201,7 +201,7 @@ class LocalAttachment:
             raise InternalError(f"the local attachment cannot be opened: {reason.value.decode()}")
 
 
-def _shared(me: Membership, mesh: Mesh, memory_bytes: int, deadline: float) -> int:
+def _shared(me: Credentials, mesh: Mesh, memory_bytes: int, deadline: float) -> int:
     if me.rank != 0:
         left_s = max(deadline - time.monotonic(), 0.001)
         return memfd.receive(mesh[0], bytes_=memory_bytes, deadline_s=left_s, rank=0)

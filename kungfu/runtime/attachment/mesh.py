@@ -12,11 +12,11 @@ import time
 from contextlib import ExitStack
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
-from kungfu.runtime.attachment.protocol import Abandoned, never
-from kungfu.runtime.ipc.handshake import Membership, answer, call
+from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
+from kungfu.runtime.ipc.handshake import Credentials, answer, call
 from kungfu.runtime.ipc.unix_socket import connect, listen, refuse_other_users
 
-__all__ = ["Mesh", "meet"]
+__all__ = ["Mesh", "connect_mesh"]
 
 # An address that nobody listens on yet can only be tried again: soon at first, since peers come together.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01
@@ -24,7 +24,7 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01
 Mesh = dict[int, socket.socket]
 
 
-def meet(me: Membership, *, deadline_s: float, abandoned: Abandoned = never) -> Mesh:
+def connect_mesh(me: Credentials, *, deadline_s: float, abandoned: AbandonReason = no_abandon_reason) -> Mesh:
     """The socket to every other peer of ``me.view``, by rank; the caller closes them.
 
     Raises: ``DeadlineExceeded`` with the ranks that did not come within ``deadline_s`` seconds; ``PeerFailure`` for a
@@ -32,38 +32,38 @@ def meet(me: Membership, *, deadline_s: float, abandoned: Abandoned = never) -> 
     ``UsageError`` if another process listens as this peer.
     """
     deadline, look_s = time.monotonic() + deadline_s, _FIRST_LOOK_S
-    met: Mesh = {}
+    connected: Mesh = {}
     refused: list[str] = []
     with ExitStack() as undo, _listen(me) as listening:
-        undo.callback(_close, met)
-        while missing := set(range(me.size)) - {me.rank, *met}:
+        undo.callback(_close, connected)
+        while missing := set(range(me.size)) - {me.rank, *connected}:
             if (failure := abandoned()) is not None:
                 raise failure
             if time.monotonic() > deadline:
                 raise _late(me, missing, deadline_s, refused)
-            met |= {rank: made for rank in missing if rank < me.rank and (made := _try_call(me, rank, deadline))}
+            connected |= {rank: made for rank in missing if rank < me.rank and (made := _try_call(me, rank, deadline))}
             if select.select([listening], [], [], look_s)[0]:
-                met |= _try_answer(me, listening, deadline, refused)
+                connected |= _try_answer(me, listening, deadline, refused)
             look_s = min(2 * look_s, _LAST_LOOK_S)
         undo.pop_all()
-    return met
+    return connected
 
 
-def _close(met: Mesh) -> None:
-    for connection in met.values():
+def _close(connected: Mesh) -> None:
+    for connection in connected.values():
         connection.close()
 
 
-def _listen(me: Membership) -> socket.socket:
+def _listen(me: Credentials) -> socket.socket:
     who = f"rank {me.rank} of view {me.view}"
     return listen(me.job, _name(me, me.rank), secret=me.secret, who=who, backlog=me.size)
 
 
-def _name(me: Membership, rank: int) -> str:
+def _name(me: Credentials, rank: int) -> str:
     return f"{me.view}-{rank}"
 
 
-def _try_call(me: Membership, rank: int, deadline: float) -> socket.socket | None:
+def _try_call(me: Credentials, rank: int, deadline: float) -> socket.socket | None:
     connection = connect(me.job, _name(me, rank), secret=me.secret, timeout_s=_patience(deadline))
     if connection is None:
         return None  # not there yet, or busy: the deadline ends this
@@ -80,7 +80,7 @@ def _try_call(me: Membership, rank: int, deadline: float) -> socket.socket | Non
     return connection
 
 
-def _try_answer(me: Membership, listening: socket.socket, deadline: float, refused: list[str]) -> Mesh:
+def _try_answer(me: Credentials, listening: socket.socket, deadline: float, refused: list[str]) -> Mesh:
     connection, _ = listening.accept()
     connection.settimeout(_patience(deadline))
     with ExitStack() as undo:
@@ -100,7 +100,7 @@ def _patience(deadline: float) -> float:
     return max((deadline - time.monotonic()) / 2, _LAST_LOOK_S)
 
 
-def _late(me: Membership, missing: set[int], waited_s: float, refused: list[str]) -> DeadlineExceeded:
+def _late(me: Credentials, missing: set[int], waited_s: float, refused: list[str]) -> DeadlineExceeded:
     ranks = ", ".join(f"rank {rank}" for rank in sorted(missing))
     text = f"waited {waited_s:.1f} s for {ranks} to meet in view {me.view} of job {me.job!r}"
     text += f"; refused {len(refused)} connections, the last because {refused[-1]}" if refused else ""

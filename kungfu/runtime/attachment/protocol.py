@@ -8,19 +8,19 @@ from typing import Any, Protocol
 
 from kungfu.errors import KungfuError, PeerFailure
 
-__all__ = ["Abandoned", "Attachment", "Late", "Silence", "never"]
+__all__ = ["AbandonReason", "Attachment", "LateRanks", "SilentRanks", "no_abandon_reason"]
 
 # Asked while a wait goes on: the failure that makes it pointless, ``None`` as long as there is none.
-Abandoned = Callable[[], PeerFailure | None]
+AbandonReason = Callable[[], PeerFailure | None]
 
 
-def never() -> PeerFailure | None:
+def no_abandon_reason() -> PeerFailure | None:
     """Nothing speaks against waiting to the deadline."""
     return None
 
 
 @dataclass(frozen=True)
-class Late:
+class LateRanks:
     """Who is waited for, since when, and in which message; the wait is not over, and they are alive."""
 
     ranks: tuple[int, ...]
@@ -29,7 +29,7 @@ class Late:
 
 
 @dataclass(frozen=True)
-class Silence:
+class SilentRanks:
     """The ranks of a view whose processes show no life."""
 
     view: int = 0
@@ -63,7 +63,7 @@ class Attachment(Protocol):
         secret: bytes,
         addresses: Sequence[str],
         rendezvous: str = "",
-        abandoned: Abandoned = never,
+        abandoned: AbandonReason = no_abandon_reason,
     ) -> None:
         """Host: plugs the op into the peers of a view, closing what it was plugged into.
 
@@ -73,10 +73,10 @@ class Attachment(Protocol):
     def wait_at_most(self, deadline_s: float) -> None:
         """Host, any thread: a message waits no longer than this for another peer; one under way too, where it can."""
 
-    def late(self) -> Late | None:
+    def late(self) -> LateRanks | None:
         """Host, any thread: a wait of some seconds that is not over, told once, and on one of those who wait."""
 
-    def silent(self) -> Silence:
+    def silent(self) -> SilentRanks:
         """Host, any thread: whose processes show no life, where the attachment can tell."""
 
     def failure_of(self, error: Any) -> KungfuError | None:

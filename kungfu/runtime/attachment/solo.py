@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.runtime.attachment.protocol import Silence
+from kungfu.runtime.attachment.protocol import SilentRanks
 
 __all__ = ["SoloAttachment"]
 
@@ -34,8 +34,8 @@ class SoloAttachment:
     def late(self) -> None:
         return None
 
-    def silent(self) -> Silence:
-        return Silence()
+    def silent(self) -> SilentRanks:
+        return SilentRanks()
 
     def failure_of(self, error: Any) -> None:
         """No message can fail."""

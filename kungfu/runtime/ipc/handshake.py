@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from kungfu.errors import PeerFailure
 
-__all__ = ["Membership", "answer", "call", "receive"]
+__all__ = ["Credentials", "answer", "call", "receive"]
 
 _HELLO = struct.Struct("!8sii32s")
 _MAGIC = b"kungfu-1"
@@ -30,7 +30,7 @@ _PROOF_BYTES = 32
 
 
 @dataclass(frozen=True)
-class Membership:
+class Credentials:
     """Who this peer is, and in what it takes part."""
 
     job: str
@@ -40,7 +40,7 @@ class Membership:
     secret: bytes
 
 
-def call(connection: socket.socket, *, me: Membership, listener: int) -> None:
+def call(connection: socket.socket, *, me: Credentials, listener: int) -> None:
     """Proves to the peer of rank ``listener`` who we are, after it has proved the same to us.
 
     Raises: ``PeerFailure`` if its proof is wrong or it hangs up; ``TimeoutError`` by the socket's time-out.
@@ -60,7 +60,7 @@ def call(connection: socket.socket, *, me: Membership, listener: int) -> None:
     connection.sendall(_proof(me, role="caller", caller=me.rank, listener=listener, nonces=nonces))
 
 
-def answer(connection: socket.socket, *, me: Membership) -> int:
+def answer(connection: socket.socket, *, me: Credentials) -> int:
     """The rank of the caller, once it has proved that it belongs to our view.
 
     Raises: ``PeerFailure`` if it has not, or hangs up; ``TimeoutError`` by the socket's time-out.
@@ -77,7 +77,7 @@ def answer(connection: socket.socket, *, me: Membership) -> int:
     return int(caller)
 
 
-def _proof(me: Membership, *, role: str, caller: int, listener: int, nonces: bytes) -> bytes:
+def _proof(me: Credentials, *, role: str, caller: int, listener: int, nonces: bytes) -> bytes:
     text = f"{role} {me.job!r} {me.view} {me.size} {caller} {listener} "
     return hmac.digest(me.secret, text.encode() + nonces, "sha256")
 

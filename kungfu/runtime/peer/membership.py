@@ -92,7 +92,7 @@ class Membership:
         and ends it. Of ``machine`` (threads and processor, in words) a difference is only told.
         From then on SIGTERM is a notice: the job lets this peer go. Before, it ends the process, which has nothing yet.
         """
-        with state.overwritten():  # the first use of anything is slow, and this one keeps nobody waiting
+        with state.writable():  # the first use of anything is slow, and this one keeps nobody waiting
             state.digest()
         self._service.description = description
         self._agency.ready(Identity(description.digest, machine))

@@ -18,7 +18,7 @@ from kungfu.runtime.ipc.convert import from_failure, to_external_request, to_pre
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer
 from kungfu.runtime.peer.breach import Breaches
 from kungfu.runtime.peer.rendezvous.meeting import Meetings
-from kungfu.runtime.state import Desk
+from kungfu.runtime.state import StateServer
 
 __all__ = ["PeerService", "barrier_key", "installation_key"]
 
@@ -49,7 +49,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def __init__(self, *, deadline_s: float, on_offer: Callable[[], None], rendezvous: Callable[[int], str]) -> None:
         self.barriers: Meetings[pb.Arrival, pb.Verdict] = Meetings()
         self.installations: Meetings[pb.Installed, pb.Confirmation] = Meetings()
-        self.desk = Desk()
+        self.state_server = StateServer()
         self._deadline_s, self._on_offer, self._rendezvous = deadline_s, on_offer, rendezvous
         self._changed = threading.Condition()
         self._admission: pb.Admission | None = None
@@ -78,7 +78,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
 
     def Fetch(self, request: pb.Slice, context: Any) -> Iterator[pb.Chunk]:  # noqa: N802 - gRPC's name
         try:
-            yield from self.desk.serve(request, deadline_s=self._deadline_s)
+            yield from self.state_server.stream(request, deadline_s=self._deadline_s)
         except DeadlineExceeded as error:
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
         except PeerFailure as error:

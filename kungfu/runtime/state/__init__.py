@@ -1,29 +1,34 @@
-"""The shared state: compared between peers, and on its way to those who lack it."""
+"""The replicated state: compared between peers, and transferred to those that lack it."""
 
 from kungfu.runtime.state.buffers import Buffers, digests
-from kungfu.runtime.state.compare import differing, first_difference, sampled
+from kungfu.runtime.state.compare import (
+    ROUNDING,
+    VariableGap,
+    differing_variables,
+    first_difference,
+    gap_of,
+    sampled,
+)
 from kungfu.runtime.state.fetch import fetch
-from kungfu.runtime.state.lend import Desk, lent
-from kungfu.runtime.state.place import Place
-from kungfu.runtime.state.reconcile import reconciled
-from kungfu.runtime.state.rounding import ROUNDING, Gap, gap_of
-from kungfu.runtime.state.settle import settled
-from kungfu.runtime.state.state import ReplicatedState
+from kungfu.runtime.state.replicated_state import ReplicatedState
+from kungfu.runtime.state.serve import StateServer, serving
+from kungfu.runtime.state.sync import reconcile_variables, sync_state
+from kungfu.runtime.state.transfer_context import TransferContext
 
 __all__ = [
     "ROUNDING",
     "Buffers",
-    "Desk",
-    "Gap",
-    "Place",
     "ReplicatedState",
-    "differing",
+    "StateServer",
+    "TransferContext",
+    "VariableGap",
+    "differing_variables",
     "digests",
     "fetch",
     "first_difference",
     "gap_of",
-    "lent",
-    "reconciled",
+    "reconcile_variables",
     "sampled",
-    "settled",
+    "serving",
+    "sync_state",
 ]

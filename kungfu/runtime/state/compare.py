@@ -1,19 +1,31 @@
-"""Comparing the states of peers: all of each variable after a rescale, a sample of it at every other barrier."""
+"""Comparing the states of peers: which variables differ, by their checksums, and by how much, by their values.
+
+After a rescale all bytes of each variable are compared, at every other barrier a sample of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kungfu.runtime.state.buffers import Buffers
 
-__all__ = ["differing", "first_difference", "sampled"]
+__all__ = ["ROUNDING", "VariableGap", "differing_variables", "first_difference", "gap_of", "sampled"]
 
 _SLICES = 32
 _SMALL_BYTES = 1 << 16  # a variable of up to so many is compared whole
+
+# Of the largest value of a variable. Sums of float32 in another order differ by some 1e-7 of it per step; what a step
+# that one peer did not do changes is more than this, or so small that it makes no difference.
+ROUNDING = 1e-4
+# The width of the last place of numbers that are coarser than that, and which NumPy does not know all.
+_LAST_PLACE = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+_ELEMENTS_AT_ONCE = 1 << 20
 
 
 def sampled(buffers: Buffers, turn: int) -> Buffers:
@@ -32,33 +44,88 @@ def sampled(buffers: Buffers, turn: int) -> Buffers:
     return replace(buffers, table=np.stack([address + start, stop - start], axis=1))
 
 
-def differing(digests: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
-    """By place, the ranks whose variable is not that of the lowest rank; a place beyond the end of one differs too.
+def differing_variables(digests: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    """By the index of a variable, the ranks whose variable is not that of the lowest rank.
 
-    Variables are known by their places: Keras numbers their names in each process by itself.
+    A variable beyond the end of one peer's list differs too. Variables are known by their indices: Keras numbers their
+    names in each process by itself.
 
-    >>> differing({0: [1, 2], 1: [1, 3], 2: [1, 2]})
+    >>> differing_variables({0: [1, 2], 1: [1, 3], 2: [1, 2]})
     {1: [1]}
     """
     reference, *others = sorted(digests)
     found: dict[int, list[int]] = {}
     for rank in others:
         pairs = zip_longest(digests[reference], digests[rank])
-        for place in [place for place, (one, other) in enumerate(pairs) if one != other]:
-            found.setdefault(place, []).append(rank)
+        for index in [index for index, (one, other) in enumerate(pairs) if one != other]:
+            found.setdefault(index, []).append(rank)
     return dict(sorted(found.items()))
 
 
 def first_difference(names: Sequence[str], digests: Mapping[int, Sequence[int]]) -> str | None:
-    """The first variable on which the peers disagree, by the lowest rank's ``names``, and who differs from that rank;
+    """The first variable on which the peers disagree, by the lowest rank's ``names``, and a rank that differs from it;
     ``None`` if all agree.
 
     >>> first_difference(["w", "b"], {0: [1, 2], 1: [1, 3]})
     'b of rank 1 is not that of rank 0'
     """
-    found = differing(digests)
+    found = differing_variables(digests)
     if not found:
         return None
-    place, reference = min(found), min(digests)
-    name = names[place] if place < len(names) else f"variable {place}"
-    return f"{name} of rank {found[place][0]} is not that of rank {reference}"
+    index, reference = min(found), min(digests)
+    name = names[index] if index < len(names) else f"variable {index}"
+    return f"{name} of rank {found[index][0]} is not that of rank {reference}"
+
+
+@dataclass(frozen=True)
+class VariableGap:
+    """How far a peer's values of the variable at ``index`` are from those of rank 0.
+
+    Args:
+        index: The place of the variable in the order of the digest.
+        difference: The largest difference of two elements.
+        largest: The largest value of rank 0's.
+        is_rounding: Only floating numbers differ, by at most ``ROUNDING`` times the largest (of half precision, by one
+            in the last place of it), and what is not finite is the same on both.
+    """
+
+    index: int
+    difference: float
+    largest: float
+    is_rounding: bool
+
+
+def gap_of(index: int, own: NDArray[np.generic], reference: NDArray[np.generic]) -> VariableGap:
+    """The gap between this peer's values and those of rank 0, of one shape and dtype.
+
+    >>> gap_of(0, np.array([1.0, 2.00001]), np.array([1.0, 2.0])).is_rounding
+    True
+    >>> gap_of(0, np.array([1, 3]), np.array([1, 2])).is_rounding
+    False
+    """
+    name = own.dtype.name
+    floating = np.issubdtype(own.dtype, np.inexact) or name in _LAST_PLACE
+    if not floating:
+        # Integers and booleans are counted, not computed: no difference of theirs is rounding.
+        return VariableGap(index, 0.0, 0.0, is_rounding=bool(np.array_equal(own, reference)))
+    difference, largest, alike = 0.0, 0.0, True
+    flat, other = own.reshape(-1), reference.reshape(-1)
+    for start in range(0, flat.size, _ELEMENTS_AT_ONCE):
+        mine, yours = (_wide(one[start : start + _ELEMENTS_AT_ONCE]) for one in (flat, other))
+        # NaN and infinities have no distance: they must be the same on both, at the same places.
+        finite = np.isfinite(yours)
+        alike = alike and np.array_equal(np.where(finite, 0, mine), np.where(finite, 0, yours), equal_nan=True)
+        mine, yours = mine[finite], yours[finite]
+        if mine.size:
+            with np.errstate(invalid="ignore", over="ignore"):
+                apart = float(np.max(np.abs(mine - yours)))
+            # Only this peer's value is not finite, or the difference overflows: that is no rounding.
+            difference = max(difference, apart) if np.isfinite(apart) else float("inf")
+            largest = max(largest, float(np.max(np.abs(yours))))
+    limit = max(ROUNDING, _LAST_PLACE.get(name, 0.0)) * largest
+    return VariableGap(index, difference, largest, is_rounding=bool(alike and difference <= limit))
+
+
+def _wide(values: NDArray[Any]) -> NDArray[Any]:
+    """In a type in which NumPy computes: half precision as float32."""
+    return values.astype(np.float32) if values.dtype.name in _LAST_PLACE else values

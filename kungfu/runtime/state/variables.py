@@ -12,7 +12,7 @@ import tensorflow as tf
 from kungfu.native import load
 from kungfu.runtime.state.buffers import Buffers
 
-__all__ = ["memory_of", "overwritten"]
+__all__ = ["memory_of", "writable_memory_of"]
 
 
 def memory_of(variables: Sequence[tf.Variable]) -> Buffers:
@@ -27,7 +27,7 @@ def memory_of(variables: Sequence[tf.Variable]) -> Buffers:
 
 
 @contextmanager
-def overwritten(variables: Sequence[tf.Variable]) -> Iterator[Buffers]:
+def writable_memory_of(variables: Sequence[tf.Variable]) -> Iterator[Buffers]:
     """The memory of variables, to be written into; at the end of the block they have what was written.
 
     On the CPU that is their own memory, after a buffer that is shared with another tensor was left to that one.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import tensorflow as tf
 
-from kungfu.runtime.api import Buffers, digests, memory_of, overwritten, sampled
+from kungfu.runtime.api import Buffers, digests, memory_of, sampled, writable_memory_of
 from kungfu.training.graph.host import fetch, put
 
 __all__ = ["StateClasses", "TrainingState", "classify", "plant_seeds"]
@@ -88,13 +88,13 @@ class TrainingState:
         """The resource handles of everything that a barrier may write."""
         return [variable.handle for variable in [*self._variables, *self.classes.own.values()]]
 
-    def lent(self) -> Buffers:
+    def readable(self) -> Buffers:
         """The memory of all replicated variables, to be read; see ``ReplicatedState``."""
         return memory_of(self._variables)
 
-    def overwritten(self) -> AbstractContextManager[Buffers]:
+    def writable(self) -> AbstractContextManager[Buffers]:
         """The memory of all replicated variables, to be written into; see ``ReplicatedState``."""
-        return overwritten(self._variables)
+        return writable_memory_of(self._variables)
 
     def digest(self) -> dict[str, int]:
         """The checksum of every shared variable: one pass over its memory."""
@@ -104,23 +104,23 @@ class TrainingState:
         """The checksum of a slice of every shared variable, another one with every turn."""
         return dict(zip(self.classes.shared, digests(sampled(self._shared(), turn)), strict=True))
 
-    def values(self, places: Sequence[int]) -> list[np.ndarray]:
-        """What shared variables hold, by their places in the digest; see ``ReplicatedState``."""
-        return [fetch(one) for one in self._at(places)]
+    def values(self, indices: Sequence[int]) -> list[np.ndarray]:
+        """What shared variables hold, by their indices in the digest; see ``ReplicatedState``."""
+        return [fetch(one) for one in self._at(indices)]
 
     def assign(self, values: Mapping[int, np.ndarray]) -> None:
         """Gives shared variables other values; see ``ReplicatedState``."""
         for variable, value in zip(self._at(list(values)), values.values(), strict=True):
             put(variable, value)
 
-    def _at(self, places: Sequence[int]) -> list[tf.Variable]:
+    def _at(self, indices: Sequence[int]) -> list[tf.Variable]:
         shared = list(self.classes.shared.values())
-        return [shared[place] for place in places]
+        return [shared[index] for index in indices]
 
     def rescaled(self) -> None:
         """Folds that declare ``reset`` start anew; called on every peer of a new view before digests are compared."""
         self._on_rescaled()
 
     def _shared(self) -> Buffers:
-        buffers = self.lent()
+        buffers = self.readable()
         return replace(buffers, table=buffers.table[: len(self.classes.shared)])

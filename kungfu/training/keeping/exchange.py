@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.runtime.api import Gap, gap_of
+from kungfu.runtime.api import VariableGap, gap_of
 from kungfu.training.graph.unlike import unlike
 from kungfu.training.keeping.hooks import Rescaled
 from kungfu.training.keeping.registry import Registry
@@ -46,7 +46,7 @@ class Together:
     total: Callable[[Sequence[Any]], Sequence[Any]]
 
 
-def exchange(registry: Registry, due: Due, peers: Together) -> dict[str, Gap]:
+def exchange(registry: Registry, due: Due, peers: Together) -> dict[str, VariableGap]:
     """Reads the program's values, makes them what the peers agree on, and gives those that are others back.
 
     Gives how far those shared values were from the agreed ones that differed by rounding only; see `gap_of`.
@@ -54,7 +54,7 @@ def exchange(registry: Registry, due: Due, peers: Together) -> dict[str, Gap]:
     Raises ``UsageError`` for a shared value that differs by more between peers that were there before.
     """
     registry.collect()
-    rounded: dict[str, Gap] = {}
+    rounded: dict[str, VariableGap] = {}
     if peers.size > 1:
         shared, averaged = registry.of("shared"), registry.of("averaged")
         if shared and due.source is None:
@@ -76,7 +76,7 @@ def _average(averaged: Mapping[str, tf.Variable], due: Due, peers: Together) -> 
         variable.assign(total / tf.cast(len(holders), total.dtype))
 
 
-def _compare(shared: Mapping[str, tf.Variable], peers: Together) -> dict[str, Gap]:
+def _compare(shared: Mapping[str, tf.Variable], peers: Together) -> dict[str, VariableGap]:
     """Values that differ by rounding become rank 0's; all peers find the same ones, and all raise where one is not."""
     places = unlike(list(shared.values()), size=peers.size, total=peers.total)
     if not places:
@@ -91,7 +91,7 @@ def _compare(shared: Mapping[str, tf.Variable], peers: Together) -> dict[str, Ga
     return _taken(found, agreed, gaps)
 
 
-def _give(shared: Mapping[str, tf.Variable], due: Due, peers: Together) -> dict[str, Gap]:
+def _give(shared: Mapping[str, tf.Variable], due: Due, peers: Together) -> dict[str, VariableGap]:
     agreed = _sent(shared, source=due.source or 0, peers=peers)
     gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in shared.items()}
     for name, gap in gaps.items():
@@ -116,8 +116,8 @@ def _sent(shared: Mapping[str, tf.Variable], *, source: int, peers: Together) ->
 
 
 def _taken(
-    shared: Mapping[str, tf.Variable], agreed: Mapping[str, np.ndarray[Any, Any]], gaps: Mapping[str, Gap]
-) -> dict[str, Gap]:
+    shared: Mapping[str, tf.Variable], agreed: Mapping[str, np.ndarray[Any, Any]], gaps: Mapping[str, VariableGap]
+) -> dict[str, VariableGap]:
     """Assigns what differs; gives what differed by rounding."""
     changed = {name for name, one in shared.items() if one.numpy().tobytes() != agreed[name].tobytes()}
     for name in changed:

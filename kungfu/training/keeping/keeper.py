@@ -20,9 +20,9 @@ from kungfu.runtime.api import (
     CheckpointFolder,
     CheckpointSettings,
     Description,
-    Gap,
     Manifest,
     Terms,
+    VariableGap,
     find,
     has_step,
 )
@@ -247,7 +247,7 @@ def _due(passage: BarrierResult, *, step: int, founds: bool) -> Due:
     return Due(sources[0], survived is not None, sources, Rescaled(change, *sizes, after.rank, step))
 
 
-def _rounded(gaps: Mapping[str, Gap], *, rank: int) -> RoundedEvent:
+def _rounded(gaps: Mapping[str, VariableGap], *, rank: int) -> RoundedEvent:
     """The event of registered values that differed from rank 0's by rounding."""
     widest = tuple(
         RoundedVariable(name=name, difference=gap.difference, largest=gap.largest) for name, gap in gaps.items()

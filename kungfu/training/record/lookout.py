@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from kungfu.event_log.events import LateEvent
-from kungfu.runtime.api import Late
+from kungfu.runtime.api import LateRanks
 
 __all__ = ["keep_lookout"]
 
@@ -14,7 +14,7 @@ _LOOK_EVERY_S = 1.0
 
 
 def keep_lookout(
-    late: Callable[[], Late | None], tell: Callable[[LateEvent], None], *, steps: Callable[[], int]
+    late: Callable[[], LateRanks | None], tell: Callable[[LateEvent], None], *, steps: Callable[[], int]
 ) -> Callable[[], None]:
     """Looks every second, in a thread, whether the attachment waits for somebody; gives what ends the thread.
 
@@ -38,5 +38,5 @@ def keep_lookout(
     return end
 
 
-def _event(late: Late, *, steps: int) -> LateEvent:
+def _event(late: LateRanks, *, steps: int) -> LateEvent:
     return LateEvent(ranks=tuple(late.ranks), where=late.tag, step=steps, waited_s=round(late.waited_s, 3))

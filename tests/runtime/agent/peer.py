@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from kungfu.errors import UsageError
-from kungfu.runtime.attachment.protocol import Silence
+from kungfu.runtime.attachment.protocol import SilentRanks
 from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, RescaleRequest
 from kungfu.runtime.core.identity import Description, ProgramPart
 from kungfu.runtime.core.terms import Terms
@@ -43,12 +43,12 @@ class State:
     def count(self) -> None:
         self._count += 1
 
-    def lent(self) -> Buffers:
+    def readable(self) -> Buffers:
         return Buffers.of([self._count])
 
     @contextmanager
-    def overwritten(self) -> Iterator[Buffers]:
-        yield self.lent()
+    def writable(self) -> Iterator[Buffers]:
+        yield self.readable()
 
     def digest(self) -> dict[str, int]:
         return {"barriers": self.barriers}
@@ -71,8 +71,8 @@ class Socket:
 
     name = "none"
 
-    def silent(self) -> Silence:
-        return Silence()
+    def silent(self) -> SilentRanks:
+        return SilentRanks()
 
     def all_reduce(self, values: Any, *, prescale: Any, order: Any, tag: str) -> list[Any]:
         return list(values)

@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 
 from kungfu.errors import DeadlineExceeded, UsageError
-from kungfu.runtime.attachment.mesh import Mesh, meet
-from kungfu.runtime.ipc.handshake import Membership
+from kungfu.runtime.attachment.mesh import Mesh, connect_mesh
+from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.runtime.ipc.unix_socket import addresses
 
 JOB = f"test-mesh-{os.getpid()}"
 
 
-def member(rank: int, *, size: int, view: int) -> Membership:
-    return Membership(job=JOB, view=view, rank=rank, size=size, secret=b"secret")
+def member(rank: int, *, size: int, view: int) -> Credentials:
+    return Credentials(job=JOB, view=view, rank=rank, size=size, secret=b"secret")
 
 
-def meet_all(members: list[Membership], *, deadline_s: float = 10.0) -> list[Future[Mesh]]:
+def meet_all(members: list[Credentials], *, deadline_s: float = 10.0) -> list[Future[Mesh]]:
     with ThreadPoolExecutor(len(members)) as threads:
-        return [threads.submit(meet, me, deadline_s=deadline_s) for me in members]
+        return [threads.submit(connect_mesh, me, deadline_s=deadline_s) for me in members]
 
 
 def close(meshes: list[Mesh]) -> None:
@@ -42,7 +42,7 @@ def listening() -> list[str]:
 
 
 def test_each_peer_is_connected_to_each_other() -> None:
-    meshes = [met.result() for met in meet_all([member(rank, size=4, view=1) for rank in range(4)])]
+    meshes = [connected.result() for connected in meet_all([member(rank, size=4, view=1) for rank in range(4)])]
     for rank, mesh in enumerate(meshes):
         assert set(mesh) == set(range(4)) - {rank}
         for other, connection in mesh.items():
@@ -54,13 +54,13 @@ def test_each_peer_is_connected_to_each_other() -> None:
 
 
 def test_nothing_is_left_of_the_addresses() -> None:
-    close([met.result() for met in meet_all([member(rank, size=2, view=2) for rank in range(2)])])
+    close([connected.result() for connected in meet_all([member(rank, size=2, view=2) for rank in range(2)])])
     assert listening() == []
 
 
 def test_the_deadline_names_exactly_the_ranks_that_did_not_come() -> None:
-    met = meet_all([member(rank, size=4, view=3) for rank in (0, 2)], deadline_s=0.3)
-    for outcome in met:
+    connected = meet_all([member(rank, size=4, view=3) for rank in (0, 2)], deadline_s=0.3)
+    for outcome in connected:
         with pytest.raises(DeadlineExceeded, match=r"waited 0\.3 s for rank 1, rank 3 to meet in view 3 of job"):
             outcome.result()
     assert listening() == []
@@ -68,8 +68,8 @@ def test_the_deadline_names_exactly_the_ranks_that_did_not_come() -> None:
 
 def test_a_peer_with_another_secret_finds_nobody() -> None:
     right, wrong = member(0, size=2, view=4), replace(member(1, size=2, view=4), secret=b"guess")
-    met = meet_all([right, wrong], deadline_s=0.5)
-    for outcome, missing in zip(met, (1, 0), strict=True):
+    connected = meet_all([right, wrong], deadline_s=0.5)
+    for outcome, missing in zip(connected, (1, 0), strict=True):
         with pytest.raises(DeadlineExceeded, match=rf"waited 0\.5 s for rank {missing} to meet in view 4 of job '.*'$"):
             outcome.result()
 
@@ -78,28 +78,28 @@ def test_strangers_loud_or_silent_do_not_stop_the_meeting() -> None:
     first, second = member(0, size=2, view=5), member(1, size=2, view=5)
     loud, silent = (socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(2))
     with ThreadPoolExecutor(2) as threads, loud, silent:
-        met = [threads.submit(meet, first, deadline_s=2.0)]
+        connected = [threads.submit(connect_mesh, first, deadline_s=2.0)]
         for stranger in (loud, silent):
             while stranger.connect_ex(addresses(JOB, "5-0", secret=b"secret")[0]):
                 pass  # the listener is about to come
         loud.sendall(b"let me in " * 10)
-        met.append(threads.submit(meet, second, deadline_s=2.0))
-        close([outcome.result() for outcome in met])
+        connected.append(threads.submit(connect_mesh, second, deadline_s=2.0))
+        close([outcome.result() for outcome in connected])
 
 
 def test_the_names_of_a_job_are_not_known_without_its_secret() -> None:
     first = member(0, size=2, view=6)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger, ThreadPoolExecutor(1) as threads:
         stranger.bind(f"\0kungfu-{JOB}-6-0")  # what somebody would take who sees the names of the views before
-        met = threads.submit(meet, first, deadline_s=10.0)
-        close([meet(member(1, size=2, view=6), deadline_s=10.0), met.result()])
+        connected = threads.submit(connect_mesh, first, deadline_s=10.0)
+        close([connect_mesh(member(1, size=2, view=6), deadline_s=10.0), connected.result()])
 
 
 @pytest.mark.parametrize("listens", [True, False], ids=["by one who listens", "by one who does not"])
 def test_a_name_that_is_taken_by_another_user_is_no_end(listens: bool) -> None:
     with taken(addresses(JOB, "8-0", secret=b"secret")[:2], listens=listens):
-        met = meet_all([member(rank, size=3, view=8) for rank in range(3)])
-        close([outcome.result() for outcome in met])
+        connected = meet_all([member(rank, size=3, view=8) for rank in range(3)])
+        close([outcome.result() for outcome in connected])
 
 
 @contextmanager
@@ -129,9 +129,9 @@ def test_a_peer_for_whom_every_name_is_taken_says_so() -> None:
         for address in addresses(JOB, "9-0", secret=b"secret"):
             stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)).bind(address)
         with pytest.raises(UsageError, match=r"cannot listen as rank 0 of view 9 .*another process"):
-            meet(member(0, size=2, view=9), deadline_s=1.0)
+            connect_mesh(member(0, size=2, view=9), deadline_s=1.0)
 
 
 def test_a_name_of_a_job_that_fits_no_address_is_refused() -> None:
     with pytest.raises(UsageError, match=r"at most 64 bytes, .* has 65"):
-        meet(replace(member(0, size=2, view=7), job="j" * 65), deadline_s=1.0)
+        connect_mesh(replace(member(0, size=2, view=7), job="j" * 65), deadline_s=1.0)

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from kungfu.errors import PeerFailure
-from kungfu.runtime.ipc.handshake import Membership, answer, call
+from kungfu.runtime.ipc.handshake import Credentials, answer, call
 
-LISTENER = Membership(job="job", view=3, rank=0, size=2, secret=b"secret")
+LISTENER = Credentials(job="job", view=3, rank=0, size=2, secret=b"secret")
 CALLER = replace(LISTENER, rank=1)
 
 
-def shake(*, caller: Membership, listener: Membership) -> tuple[Future[None], Future[int]]:
+def shake(*, caller: Credentials, listener: Credentials) -> tuple[Future[None], Future[int]]:
     """What became of the call and of the answer; whoever ends hangs up."""
     ends = socket.socketpair()
 

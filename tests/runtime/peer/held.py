@@ -27,18 +27,18 @@ class Held:
     def content(self, content: bytes) -> None:
         self.memory = np.frombuffer(bytearray(content), np.uint8)
 
-    def lent(self) -> Buffers:
+    def readable(self) -> Buffers:
         return Buffers.of([self.memory])
 
     @contextmanager
-    def overwritten(self) -> Iterator[Buffers]:
-        yield self.lent()
+    def writable(self) -> Iterator[Buffers]:
+        yield self.readable()
 
     def digest(self) -> dict[str, int]:
-        return {"w": digests(self.lent())[0]}
+        return {"w": digests(self.readable())[0]}
 
     def sampled_digest(self, turn: int) -> dict[str, int]:
-        return {"w": digests(sampled(self.lent(), turn))[0]}
+        return {"w": digests(sampled(self.readable(), turn))[0]}
 
     def values(self, places: Sequence[int]) -> list[Any]:
         return [self.memory for _ in places]
@@ -57,18 +57,18 @@ class Numbers:
     def __init__(self, *variables: Any) -> None:
         self.variables = [np.array(one) for one in variables]
 
-    def lent(self) -> Buffers:
+    def readable(self) -> Buffers:
         return Buffers.of(self.variables)
 
     @contextmanager
-    def overwritten(self) -> Iterator[Buffers]:
-        yield self.lent()
+    def writable(self) -> Iterator[Buffers]:
+        yield self.readable()
 
     def digest(self) -> dict[str, int]:
-        return self._named(digests(self.lent()))
+        return self._named(digests(self.readable()))
 
     def sampled_digest(self, turn: int) -> dict[str, int]:
-        return self._named(digests(sampled(self.lent(), turn)))
+        return self._named(digests(sampled(self.readable(), turn)))
 
     def values(self, places: Sequence[int]) -> list[Any]:
         return [self.variables[place] for place in places]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from kungfu.runtime.attachment.protocol import Silence
+from kungfu.runtime.attachment.protocol import SilentRanks
 from kungfu.runtime.core.barrier_requests import BarrierRequests, RescaleRequest
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
@@ -43,8 +43,8 @@ class Socket:
     plugged: bool = False
     stopped: list[int] = field(default_factory=list)
 
-    def silent(self) -> Silence:
-        return Silence(self.opened[-1]["view"] if self.opened else 0, tuple(self.stopped))
+    def silent(self) -> SilentRanks:
+        return SilentRanks(self.opened[-1]["view"] if self.opened else 0, tuple(self.stopped))
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         return list(values)

@@ -386,7 +386,7 @@ class _Deaf(Held):
     """Takes nothing in."""
 
     @contextmanager
-    def overwritten(self) -> Iterator[Buffers]:
+    def writable(self) -> Iterator[Buffers]:
         yield Buffers.of([self.memory.copy()])
 
 

@@ -24,7 +24,7 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer, add_PeerServiceServicer_to_server
 from kungfu.runtime.ipc.unix_socket import addresses
 from kungfu.runtime.peer.service import PeerService
-from kungfu.runtime.state import Buffers, Place, fetch, lent
+from kungfu.runtime.state import Buffers, TransferContext, fetch, serving
 from tests.runtime.peer.held import Held
 
 SECRET = "ab" * 16
@@ -54,18 +54,18 @@ class Cluster:
         self._stack.callback(server.stop)
         return server.address
 
-    def place(self, rank: int) -> Place:
-        return Place(self.view, rank, self._sources, JOB, SECRET, self._wait_s)
+    def context(self, rank: int) -> TransferContext:
+        return TransferContext(self.view, rank, self._sources, JOB, SECRET, self._wait_s)
 
     def run(self, states: Sequence[Held]) -> list[Held | KungfuError]:
         """Every peer's state, or its error, after all of them did their part; nobody lends longer than is needed."""
         done = threading.Barrier(len(states))
 
         def part(rank: int) -> Held:
-            place = self.place(rank)
-            if not place.holds:
-                fetch(states[rank], place)
-            with lent(states[rank], place, desk=self.services[rank].desk):
+            context = self.context(rank)
+            if not context.holds_state:
+                fetch(states[rank], context)
+            with serving(states[rank], context, server=self.services[rank].state_server):
                 done.wait(10.0)
             return states[rank]
 
@@ -113,7 +113,7 @@ def listening() -> list[str]:
 
 def ours() -> list[str]:
     """Threads, shared memory and addresses of transfers in this process."""
-    threads = [one.name for one in threading.enumerate() if one.name.startswith(("kungfu-fetch", "kungfu-give"))]
+    threads = [one.name for one in threading.enumerate() if one.name.startswith(("kungfu-fetch", "kungfu-serve"))]
     return [*threads, *(one for one in _descriptors() if "memfd:kungfu" in one), *listening()]
 
 
@@ -150,7 +150,7 @@ def fetched_from(
 
         answering = threads.submit(answer)
         try:
-            fetch(Held(bytes(len(CONTENT))), cluster.place(1), abandoned=abandoned)
+            fetch(Held(bytes(len(CONTENT))), cluster.context(1), abandoned=abandoned)
         finally:
             answering.result(10.0)
             assert ours() == [
@@ -160,7 +160,7 @@ def fetched_from(
 
 def shake_hands(connection: socket.socket) -> int:
     """What an honest giver does up to the first block; gives the ring."""
-    handshake.answer(connection, me=handshake.Membership(JOB, 2, 0, 2, bytes.fromhex(SECRET)))
+    handshake.answer(connection, me=handshake.Credentials(JOB, 2, 0, 2, bytes.fromhex(SECRET)))
     handshake.receive(connection, 16)
     ring = memfd.make(load_state().kungfu_transfer_ring_bytes())
     memfd.send(connection, descriptor=ring, rank=1)
@@ -203,7 +203,7 @@ def test_a_transfer_that_is_abandoned_ends_at_once_and_says_why() -> None:
 def test_a_giver_that_does_not_know_the_secret_is_refused() -> None:
     def answer(connection: socket.socket) -> None:
         with pytest.raises((PeerFailure, ConnectionError)):
-            handshake.answer(connection, me=handshake.Membership(JOB, 2, 0, 2, b"guess"))
+            handshake.answer(connection, me=handshake.Credentials(JOB, 2, 0, 2, b"guess"))
 
     with pytest.raises(PeerFailure, match="has not proved that it knows the job's secret"):
         fetched_from(answer)
@@ -213,7 +213,7 @@ def test_a_giver_that_never_listens_is_named() -> None:
     with ExitStack() as stack:
         cluster = Cluster("aa", [0], stack, wait_s=SHORT_S)
         with pytest.raises(DeadlineExceeded, match=r"waited 0\.3 s for rank 0, sending .* to listen"):
-            fetch(Held(bytes(9)), cluster.place(1))
+            fetch(Held(bytes(9)), cluster.context(1))
 
 
 class Stream(PeerServiceServicer):
@@ -233,7 +233,7 @@ def streamed(stream: Stream, *, wait_s: float = 10.0) -> None:
     with ExitStack() as stack:
         cluster = Cluster("ab", [0], stack, wait_s=wait_s)
         giver = Peer(0, cluster.serve(stream, HOSTS["a"]))
-        fetch(Held(bytes(100)), replace(cluster.place(1), view=View(2, (giver, cluster.view.peers[1]))))
+        fetch(Held(bytes(100)), replace(cluster.context(1), view=View(2, (giver, cluster.view.peers[1]))))
 
 
 @pytest.mark.parametrize(("messages", "came"), [([bytes(90)], 90), ([bytes(60), bytes(60)], 120)])
@@ -267,7 +267,10 @@ def test_a_taker_that_hangs_up_is_noted_by_its_giver() -> None:
     with ExitStack() as stack:
         cluster = Cluster("aa", [0], stack)
         error = RuntimeError("the view never started")
-        with suppress(RuntimeError), lent(Held(CONTENT), cluster.place(0), desk=cluster.services[0].desk):
+        with (
+            suppress(RuntimeError),
+            serving(Held(CONTENT), cluster.context(0), server=cluster.services[0].state_server),
+        ):
             take_a_block_and_hang_up()
             raise error
     text = f"lost rank 1, taking bytes 0 to {len(CONTENT)} of the state: it hung up"
@@ -279,7 +282,7 @@ def take_a_block_and_hang_up() -> None:
     assert connection is not None
     with connection:
         connection.settimeout(5.0)
-        handshake.call(connection, me=handshake.Membership(JOB, 2, 1, 2, bytes.fromhex(SECRET)), listener=0)
+        handshake.call(connection, me=handshake.Credentials(JOB, 2, 1, 2, bytes.fromhex(SECRET)), listener=0)
         connection.sendall((0).to_bytes(8, "big") + len(CONTENT).to_bytes(8, "big"))
         os.close(memfd.receive(connection, bytes_=load_state().kungfu_transfer_ring_bytes(), deadline_s=5.0, rank=0))
         handshake.receive(connection, 4)
@@ -289,9 +292,9 @@ def take_a_block_and_hang_up() -> None:
 def test_a_request_for_what_is_not_there_is_refused() -> None:
     with ExitStack() as stack:
         cluster = Cluster("ab", [0], stack)
-        stack.enter_context(lent(Held(bytes(50)), cluster.place(0), desk=cluster.services[0].desk))
+        stack.enter_context(serving(Held(bytes(50)), cluster.context(0), server=cluster.services[0].state_server))
         with pytest.raises(PeerFailure, match="rank 1 asked for bytes 0 to 100 of view 2, but view 2 has 50"):
-            fetch(Held(bytes(100)), cluster.place(1))
+            fetch(Held(bytes(100)), cluster.context(1))
 
 
 # ---- turns -----------------------------------------------------------------------------------------------------------
@@ -300,20 +303,20 @@ def test_a_request_for_what_is_not_there_is_refused() -> None:
 def test_takers_on_other_hosts_go_one_after_the_other_in_the_order_of_the_plan() -> None:
     with ExitStack() as stack:
         cluster = Cluster("abc", [0], stack, wait_s=SHORT_S)
-        desk = cluster.services[0].desk
+        server = cluster.services[0].state_server
         buffers = Buffers.of([np.frombuffer(bytearray(CONTENT), np.uint8)])
-        with desk.open(2, buffers, [2, 1]):
-            late = desk.serve(pb.Slice(version=2, start=0, stop=9, rank=1), deadline_s=SHORT_S)
+        with server.offering(2, buffers, [2, 1]):
+            late = server.stream(pb.Slice(version=2, start=0, stop=9, rank=1), deadline_s=SHORT_S)
             with pytest.raises(DeadlineExceeded, match=r"waited 0\.3 s for rank 2 to take its part of the state first"):
                 next(late)
-            first = desk.serve(pb.Slice(version=2, start=0, stop=9, rank=2), deadline_s=SHORT_S)
+            first = server.stream(pb.Slice(version=2, start=0, stop=9, rank=2), deadline_s=SHORT_S)
             assert [chunk.data for chunk in first] == [CONTENT[:9]]
-            then = desk.serve(pb.Slice(version=2, start=3, stop=9, rank=1), deadline_s=SHORT_S)
+            then = server.stream(pb.Slice(version=2, start=3, stop=9, rank=1), deadline_s=SHORT_S)
             assert [chunk.data for chunk in then] == [CONTENT[3:9]]
             with pytest.raises(PeerFailure, match="rank 1 asked for bytes"):
-                next(desk.serve(pb.Slice(version=2, start=3, stop=9, rank=1), deadline_s=SHORT_S))
+                next(server.stream(pb.Slice(version=2, start=3, stop=9, rank=1), deadline_s=SHORT_S))
         with pytest.raises(DeadlineExceeded, match="for this peer to be in view 3"):
-            next(desk.serve(pb.Slice(version=3, start=0, stop=1, rank=1), deadline_s=SHORT_S))
+            next(server.stream(pb.Slice(version=3, start=0, stop=1, rank=1), deadline_s=SHORT_S))
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------

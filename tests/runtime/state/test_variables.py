@@ -7,7 +7,7 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from kungfu.runtime.state.variables import memory_of, overwritten
+from kungfu.runtime.state.variables import memory_of, writable_memory_of
 
 DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int8, tf.int64, tf.bool, tf.complex64]
 
@@ -24,7 +24,7 @@ def test_variables_of_every_kind_are_read_where_they_are():
 def test_what_is_written_is_in_the_variable_and_nowhere_else():
     variable = tf.Variable([1.0, 2.0, 3.0])
     shared, taken = variable.read_value(), np.float32([7.0, 8.0, 9.0])
-    with overwritten([variable]) as memory:
+    with writable_memory_of([variable]) as memory:
         memory.write(0, taken.tobytes())
     assert variable.numpy().tolist() == taken.tolist()
     assert shared.numpy().tolist() == [1.0, 2.0, 3.0]
@@ -34,14 +34,14 @@ def test_what_is_written_is_in_the_variable_and_nowhere_else():
 
 def test_a_variable_that_nobody_shares_keeps_its_place_in_memory():
     variable = tf.Variable(tf.zeros([1000]))
-    with overwritten([variable]) as memory:
+    with writable_memory_of([variable]) as memory:
         place = memory.table.tolist()
     assert memory_of([variable]).table.tolist() == place
 
 
 def test_no_variables_have_no_memory():
     assert memory_of([]).total_bytes == 0
-    with overwritten([]) as memory:
+    with writable_memory_of([]) as memory:
         assert memory.total_bytes == 0
 
 
@@ -66,7 +66,7 @@ def test_variables_of_another_device_are_read_and_overwritten_by_way_of_the_host
     assert content == memory_of(variables).read(0, len(content))
     for variable in variables:
         variable.assign(tf.zeros_like(variable))
-    with overwritten(elsewhere) as memory:
+    with writable_memory_of(elsewhere) as memory:
         memory.write(0, content)
     assert memory_of(variables).read(0, len(content)) == content
 
@@ -74,9 +74,9 @@ def test_variables_of_another_device_are_read_and_overwritten_by_way_of_the_host
 @pytest.mark.slow
 def test_reading_and_overwriting_a_large_state_takes_no_memory_beside_it():
     variables = [tf.Variable(tf.fill([5_000_000], float(number))) for number in range(10)]
-    with overwritten(variables):
+    with writable_memory_of(variables):
         before = psutil.Process().memory_info().rss
-    with overwritten(variables) as memory:
+    with writable_memory_of(variables) as memory:
         content = memory_of(variables)
         for start in range(0, content.total_bytes, 1 << 20):
             memory.write(start, content.read(start, min(start + (1 << 20), content.total_bytes)))

@@ -71,9 +71,9 @@ def test_seeds_differ_between_peers_and_generators_and_are_the_same_again():
 
 def test_the_state_is_carried_over_byte_by_byte_in_any_slices():
     giver, taker = states(fill=3.0), states(fill=0.0)
-    content = giver.lent()
+    content = giver.readable()
     assert taker.digest() != giver.digest()
-    with taker.overwritten() as memory:
+    with taker.writable() as memory:
         for start in range(0, content.total_bytes, 7):
             memory.write(start, content.read(start, min(start + 7, content.total_bytes)))
     assert taker.digest() == giver.digest()
@@ -91,11 +91,11 @@ def states(*, fill):
 
 def test_what_is_lent_stays_as_it_is_while_training_goes_on():
     state = states(fill=1.0)
-    lent = state.lent()
-    before = lent.read(0, lent.total_bytes)
+    memory = state.readable()
+    before = memory.read(0, memory.total_bytes)
     next(iter(state.classes.shared.values())).assign_add(tf.ones([2, 3]))
-    assert lent.read(0, lent.total_bytes) == before
-    after = state.lent()
+    assert memory.read(0, memory.total_bytes) == before
+    after = state.readable()
     assert after.read(0, after.total_bytes) != before
 
 

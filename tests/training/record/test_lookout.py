@@ -5,14 +5,14 @@ from __future__ import annotations
 from queue import Queue
 
 from kungfu.event_log.events import LateEvent
-from kungfu.runtime.attachment.protocol import Late
+from kungfu.runtime.attachment.protocol import LateRanks
 from kungfu.training.record.lookout import keep_lookout
 
 
 def test_who_is_late_is_told_once_with_the_steps_done() -> None:
-    found: Queue[Late | None] = Queue()
+    found: Queue[LateRanks | None] = Queue()
     told: Queue[LateEvent] = Queue()
-    found.put(Late((1, 3), 15.0004, "gradients"))
+    found.put(LateRanks((1, 3), 15.0004, "gradients"))
     end = keep_lookout(lambda: None if found.empty() else found.get(), told.put, steps=lambda: 811)
     event = told.get(timeout=10)
     end()

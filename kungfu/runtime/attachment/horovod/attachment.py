@@ -12,21 +12,21 @@ import tensorflow as tf
 from kungfu.errors import DeadlineExceeded, KungfuError, UsageError
 from kungfu.runtime.attachment.horovod import engine, message
 from kungfu.runtime.attachment.horovod.errors import read_failure
-from kungfu.runtime.attachment.horovod.muster import Roll, muster
-from kungfu.runtime.attachment.horovod.place import place
-from kungfu.runtime.attachment.horovod.store import Store
-from kungfu.runtime.attachment.horovod.watch import Watch
-from kungfu.runtime.attachment.protocol import Abandoned, Late, Silence, never
+from kungfu.runtime.attachment.horovod.key_value_store import KeyValueStore
+from kungfu.runtime.attachment.horovod.rendezvous import Roster, wait_for_all
+from kungfu.runtime.attachment.horovod.stall_detector import StallDetector
+from kungfu.runtime.attachment.horovod.topology import topology_of
+from kungfu.runtime.attachment.protocol import AbandonReason, LateRanks, SilentRanks, no_abandon_reason
 
 __all__ = ["HorovodAttachment"]
 
 
 @dataclass
-class _Watched:
-    """What the watch goes by, and what it has found."""
+class _StallState:
+    """What the stall detector goes by, and what it has found."""
 
     deadline_s: float = 0.0
-    late: Late | None = None
+    late: LateRanks | None = None
     gave_up: DeadlineExceeded | None = None
 
 
@@ -44,10 +44,10 @@ class HorovodAttachment:
 
     def __init__(self, *, host: str = "127.0.0.1") -> None:
         self._host = host
-        self._watched = _Watched()
-        self._stores: list[Store] = []  # of the view in force, and of the one to come
-        self._plug = _make_plug()
-        self._stop_watch: Callable[[], None] | None = None
+        self._stall = _StallState()
+        self._stores: list[KeyValueStore] = []  # of the view in force, and of the one to come
+        self._engine_state = _make_engine_state()
+        self._stop_detector: Callable[[], None] | None = None
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         """The sum over peers of every tensor, added in an order that Gloo's ring chooses, bit for bit equal on all.
@@ -72,13 +72,13 @@ class HorovodAttachment:
         ``open`` or ``close``: call one of them soon, because it also frees peers who wait for this one.
         ``tf.errors.FailedPreconditionError`` with ``Mismatched`` where the peers' tensors differ.
         """
-        return message.all_reduce(values, prescale=prescale, order=order, plug=self._plug, tag=tag)
+        return message.all_reduce(values, prescale=prescale, order=order, state=self._engine_state, tag=tag)
 
     def prepare(self, size: int) -> str:
         """Starts what the ``size`` peers of a view to come will meet at; gives its address, '' for none."""
         if size == 1:
             return ""
-        self._stores.append(Store(self._host))
+        self._stores.append(KeyValueStore(self._host))
         return self._stores[-1].address
 
     def open(
@@ -92,7 +92,7 @@ class HorovodAttachment:
         secret: bytes,
         addresses: Sequence[str],
         rendezvous: str = "",
-        abandoned: Abandoned = never,
+        abandoned: AbandonReason = no_abandon_reason,
     ) -> None:
         """Plugs the op into the peers of a view, after closing what it was plugged into.
 
@@ -115,15 +115,15 @@ class HorovodAttachment:
                 f"a view of {size} peers needs as many addresses and a rendezvous; {len(addresses)} and "
                 f"{rendezvous!r} were given"
             )
-        mine = place(rank, addresses=addresses)
-        roll = Roll(store=rendezvous, job=job, view=view, rank=rank, size=size, secret=secret)
-        muster(roll, deadline=time.monotonic() + deadline_s, abandoned=abandoned)
+        mine = topology_of(rank, addresses=addresses)
+        roster = Roster(store=rendezvous, job=job, view=view, rank=rank, size=size, secret=secret)
+        wait_for_all(roster, deadline=time.monotonic() + deadline_s, abandoned=abandoned)
         engine.start(mine, store=rendezvous, deadline_s=deadline_s)
-        self._watched.deadline_s = deadline_s
-        self._plug.size.assign(size)
-        self._plug.pulse.assign(0)
-        self._stop_watch = Watch(
-            rank=rank, size=size, store=rendezvous, deadline_s=lambda: self._watched.deadline_s,
+        self._stall.deadline_s = deadline_s
+        self._engine_state.size.assign(size)
+        self._engine_state.message_count.assign(0)
+        self._stop_detector = StallDetector(
+            rank=rank, size=size, store=rendezvous, deadline_s=lambda: self._stall.deadline_s,
             look=self._look, note=self._note, give_up=self._give_up,
         ).begin()  # fmt: skip
 
@@ -137,48 +137,48 @@ class HorovodAttachment:
 
     def wait_at_most(self, deadline_s: float) -> None:
         """Sets how long a message waits for a peer whose engine answers, from now to the next ``open``."""
-        self._watched.deadline_s = deadline_s
+        self._stall.deadline_s = deadline_s
 
-    def late(self) -> Late | None:
+    def late(self) -> LateRanks | None:
         """The last wait that took a quarter of its deadline (2 to 15 s), once, on the lowest rank that waits."""
-        late, self._watched.late = self._watched.late, None
+        late, self._stall.late = self._stall.late, None
         return late
 
-    def silent(self) -> Silence:
+    def silent(self) -> SilentRanks:
         """Nobody: Horovod's engine sees who is silent, and its messages fail."""
-        return Silence()
+        return SilentRanks()
 
     def failure_of(self, error: Any) -> KungfuError | None:
-        """What Horovod's text stands for; where the watch has ended a wait since the last ``open``, for whom it was."""
-        return read_failure(str(error.message), gave_up=self._watched.gave_up)
+        """The failure that Horovod's text stands for; it names the ranks that the stall detector gave up."""
+        return read_failure(str(error.message), gave_up=self._stall.gave_up)
 
     def _unplug(self, *, keep: str) -> None:
-        if self._stop_watch is not None:
-            self._stop_watch()
-            self._stop_watch = None
-            self._plug.size.assign(1)
+        if self._stop_detector is not None:
+            self._stop_detector()
+            self._stop_detector = None
+            self._engine_state.size.assign(1)
             in_message = self._look() % 2 == 1
             (engine.abandon if in_message else engine.stop)()
-        self._watched.gave_up = None
+        self._stall.gave_up = None
         # The others may have been at a store for a moment after we had left it, hence not right after the meeting.
         for store in [store for store in self._stores if store.address != keep]:
             store.close()
             self._stores.remove(store)
 
     def _look(self) -> int:
-        return int(self._plug.pulse.numpy())
+        return int(self._engine_state.message_count.numpy())
 
-    def _note(self, late: Late) -> None:
-        self._watched.late = late
+    def _note(self, late: LateRanks) -> None:
+        self._stall.late = late
 
     def _give_up(self, why: DeadlineExceeded) -> None:
-        self._watched.gave_up = why
+        self._stall.gave_up = why
         engine.abandon()
 
 
-def _make_plug() -> message.Plug:
+def _make_engine_state() -> message.EngineState:
     with tf.init_scope(), tf.device("/CPU:0"):
-        return message.Plug(
+        return message.EngineState(
             size=tf.Variable(1, dtype=tf.int64, trainable=False, name="kungfu_horovod_size"),
-            pulse=tf.Variable(0, dtype=tf.int64, trainable=False, name="kungfu_horovod_pulse"),
+            message_count=tf.Variable(0, dtype=tf.int64, trainable=False, name="kungfu_horovod_message_count"),
         )

@@ -16,8 +16,8 @@ import psutil
 import tensorflow as tf
 
 from kungfu.errors import InternalError, UsageError
-from kungfu.runtime.attachment.horovod.place import Place, place
-from kungfu.runtime.attachment.horovod.store import listens_at
+from kungfu.runtime.attachment.horovod.key_value_store import listens_at
+from kungfu.runtime.attachment.horovod.topology import Topology, topology_of
 
 __all__ = ["abandon", "check_reach", "interface_of", "load", "start", "stop"]
 
@@ -39,7 +39,7 @@ def load() -> Any:
     return ops
 
 
-def start(mine: Place, *, store: str, deadline_s: float) -> None:
+def start(mine: Topology, *, store: str, deadline_s: float) -> None:
     """Connects this process to the peers of a view, who all call this at the same time.
 
     ``store``: the address of the store at which they meet. ``deadline_s``: seconds, rounded up to whole ones, that an
@@ -59,7 +59,7 @@ def start(mine: Place, *, store: str, deadline_s: float) -> None:
             raise InternalError(f"horovod cannot start as rank {mine.rank} of {mine.size}: {error}") from error
 
 
-def check_reach(mine: Place, *, name: str) -> None:
+def check_reach(mine: Topology, *, name: str) -> None:
     """``UsageError`` where peers of other hosts could not reach this engine; ``name`` is this machine's own.
 
     Horovod 0.28.1 connects its engines twice: on the interface that it is told, and for its process sets at the address
@@ -99,7 +99,7 @@ def abandon() -> None:
     """
     stop()
     alone = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": None, "HOROVOD_GLOO_IFACE": interface_of("127.0.0.1")}
-    with _exported(_variables(place(0, addresses=["127.0.0.1:1"]), store=":0", deadline_s=1.0) | alone):
+    with _exported(_variables(topology_of(0, addresses=["127.0.0.1:1"]), store=":0", deadline_s=1.0) | alone):
         _init(load())
     stop()
 
@@ -114,7 +114,7 @@ def _init(ops: Any) -> None:
     atexit.register(stop)
 
 
-def _variables(mine: Place, *, store: str, deadline_s: float) -> dict[str, str | None]:
+def _variables(mine: Topology, *, store: str, deadline_s: float) -> dict[str, str | None]:
     where = listens_at(store)
     host, _, port = where.rpartition(":")
     # Horovod asks http://ADDR:PORT/scope/key: with the store's token in ADDR, PORT becomes a part of the path.

@@ -19,32 +19,37 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.horovod import engine
 
-__all__ = ["Plug", "all_reduce"]
+__all__ = ["EngineState", "all_reduce"]
 
 _WIRE = {tf.bfloat16: tf.float32}  # Horovod has no bfloat16; as float32 the sum is only better
 _DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 @dataclass(frozen=True)
-class Plug:
-    """The attachment's own two int64 variables on the CPU: ``size`` in peers, and ``pulse``, odd during a message."""
+class EngineState:
+    """The attachment's own int64 variables on the CPU.
+
+    Args:
+        size: Peers of the view.
+        message_count: Odd during a message, even between two.
+    """
 
     size: Any
-    pulse: Any
+    message_count: Any
 
 
-def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, plug: Plug, tag: str) -> list[Any]:
-    """The sum over peers of every tensor of ``values``; the identity, prescaled, where the plug's size is 1."""
+def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, state: EngineState, tag: str) -> list[Any]:
+    """The sum over peers of every tensor of ``values``; the identity, prescaled, where ``state.size`` is 1."""
     scale = tf.cast(tf.convert_to_tensor(prescale, dtype_hint=tf.float64), tf.float64)
     tensors = _scaled([tf.convert_to_tensor(value) for value in values], prescale=scale)
     order.assign_add(1, read_value=False)
     token = order.read_value()
     with tf.control_dependencies([token]):  # the barrier, which may swap us, comes before or after, never in between
-        together = plug.size.read_value() > 1
-        plug.pulse.assign(2 * tf.cast(token, tf.int64) + 1, read_value=False)
+        together = state.size.read_value() > 1
+        state.message_count.assign(2 * tf.cast(token, tf.int64) + 1, read_value=False)
     sums = tf.cond(together, lambda: _messages(tensors, token=token, tag=tag), lambda: _copies(tensors))
     with tf.control_dependencies(sums):
-        plug.pulse.assign(2 * tf.cast(token, tf.int64) + 2, read_value=False)
+        state.message_count.assign(2 * tf.cast(token, tf.int64) + 2, read_value=False)
         order.assign_add(1, read_value=False)
         return _copies(sums)
 
@@ -64,12 +69,12 @@ def _times(tensor: Any, *, scale: Any) -> Any:
 
 
 def _messages(tensors: list[Any], *, token: Any, tag: str) -> list[Any]:
-    last_place = {tensor.dtype: place for place, tensor in enumerate(tensors)}
+    last_index = {tensor.dtype: index for index, tensor in enumerate(tensors)}
     sums: dict[int, Any] = {}
-    for dtype in sorted(last_place, key=last_place.__getitem__):
-        places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
-        sums |= zip(places, _one_message([tensors[p] for p in places], token=token, tag=tag), strict=True)
-    return [sums[place] for place in range(len(tensors))]
+    for dtype in sorted(last_index, key=last_index.__getitem__):
+        indices = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        sums |= zip(indices, _one_message([tensors[i] for i in indices], token=token, tag=tag), strict=True)
+    return [sums[index] for index in range(len(tensors))]
 
 
 def _one_message(tensors: list[Any], *, token: Any, tag: str) -> list[Any]:

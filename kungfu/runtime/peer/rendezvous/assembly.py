@@ -19,10 +19,10 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_failure, from_rescale_request, from_terms, from_view, to_failure, to_shadow
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agency import Agency
-from kungfu.runtime.peer.rendezvous.likeness import from_gaps, place_of, rounded, turn_of, unlike
+from kungfu.runtime.peer.rendezvous.likeness import from_gaps, rounded, transfer_context, turn_of, unlike
 from kungfu.runtime.peer.service import PeerService, barrier_key
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.state import ReplicatedState, reconciled
+from kungfu.runtime.state import ReplicatedState, reconcile_variables
 
 __all__ = ["Assembly"]
 
@@ -58,9 +58,10 @@ class Assembly:
         verdict = self._held(view, arrival, decision, names)
         if not verdict.unlike:
             return verdict
-        place = place_of(self.settings, view, arrival.rank, f"values of barrier {arrival.number}")
+        context = transfer_context(self.settings, view, arrival.rank, f"values of barrier {arrival.number}")
         abandoned = partial(self.in_vain, view)
-        with reconciled(state, place, verdict.unlike, desk=self.service.desk, abandoned=abandoned) as gaps:
+        server = self.service.state_server
+        with reconcile_variables(state, context, verdict.unlike, server=server, abandoned=abandoned) as gaps:
             again = pb.Arrival(
                 version=arrival.version, number=arrival.number, rank=arrival.rank, wish=arrival.wish, round=1,
                 digests=state.sampled_digest(turn_of(arrival.version, arrival.number)).values(), gaps=from_gaps(gaps),

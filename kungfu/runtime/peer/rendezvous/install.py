@@ -17,10 +17,10 @@ from kungfu.runtime.ipc.convert import from_failure, from_terms, to_failure, to_
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.peer.barrier_result import Standing
-from kungfu.runtime.peer.rendezvous.likeness import from_gaps, place_of, rounded, unlike
+from kungfu.runtime.peer.rendezvous.likeness import from_gaps, rounded, transfer_context, unlike
 from kungfu.runtime.peer.service import PeerService, installation_key
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.state import Place, ReplicatedState, reconciled, settled
+from kungfu.runtime.state import ReplicatedState, TransferContext, reconcile_variables, sync_state
 
 __all__ = ["Entry", "Installer"]
 
@@ -70,14 +70,14 @@ class Installer:
         """
         rank, started = entry.standing.rank, self.clock()
         assert rank is not None
-        place = self._place(entry, rank)
+        context = self._context(entry, rank)
 
         def attach() -> None:
             self._plug(entry, rank)
             parts["attach"] = self.clock() - started
 
         abandoned = partial(self.in_vain, entry.view)
-        with settled(state, place, desk=self.service.desk, attach=attach, abandoned=abandoned) as digest:
+        with sync_state(state, context, server=self.service.state_server, attach=attach, abandoned=abandoned) as digest:
             parts["state/take and compare"] = self.clock() - started
             message = pb.Installed(version=entry.view.version, rank=rank, digests=digest.values())
             terms = self._compared(entry, message, tuple(digest))
@@ -93,9 +93,9 @@ class Installer:
 
     def _compared_again(self, entry: Entry, message: pb.Installed, places: Unlike, state: ReplicatedState) -> Terms:
         """Some variables differed: they become rank 0's where that is rounding, and all compare once more."""
-        place = place_of(self.settings, entry.view, message.rank, "values")
+        context = transfer_context(self.settings, entry.view, message.rank, "values")
         abandoned = partial(self.in_vain, entry.view)
-        with reconciled(state, place, places, desk=self.service.desk, abandoned=abandoned) as gaps:
+        with reconcile_variables(state, context, places, server=self.service.state_server, abandoned=abandoned) as gaps:
             digest = state.digest()
             again = pb.Installed(version=message.version, rank=message.rank, round=1, gaps=from_gaps(gaps))
             again.digests.extend(digest.values())
@@ -115,9 +115,9 @@ class Installer:
         text = f"rank {', rank '.join(map(str, silence.ranks))} shows no life"
         return PeerFailure(text, ranks=silence.ranks, peers=map(view.ids.__getitem__, silence.ranks), view=view.version)
 
-    def _place(self, entry: Entry, rank: int) -> Place:
+    def _context(self, entry: Entry, rank: int) -> TransferContext:
         job, secret, deadline_s = self.settings.job, self.settings.secret, self.settings.deadlines.wait_s
-        return Place(entry.view, rank, entry.sources, job, secret, deadline_s)
+        return TransferContext(entry.view, rank, entry.sources, job, secret, deadline_s)
 
     def _plug(self, entry: Entry, rank: int) -> None:
         self.attachment.open(

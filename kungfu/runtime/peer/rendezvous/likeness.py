@@ -14,9 +14,9 @@ from kungfu.event_log.events import RoundedEvent, RoundedVariable
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.state import ROUNDING, Gap, Place, differing, first_difference
+from kungfu.runtime.state import ROUNDING, TransferContext, VariableGap, differing_variables, first_difference
 
-__all__ = ["Brought", "from_gaps", "place_of", "rounded", "turn_of", "unlike"]
+__all__ = ["Brought", "from_gaps", "rounded", "transfer_context", "turn_of", "unlike"]
 
 _MOST_NAMED = 3
 
@@ -31,7 +31,7 @@ def unlike(names: Sequence[str], brought: Mapping[int, Brought], view: View) -> 
     ``names`` are the leader's. Raises ``InternalError`` that names a variable that differs although it was looked at.
     """
     digests = {rank: one.digests for rank, one in brought.items()}
-    found = differing(digests)
+    found = differing_variables(digests)
     if not found:
         return []
     countable = max(found) < min(len(one) for one in digests.values())
@@ -62,10 +62,10 @@ def rounded(names: Sequence[str], brought: Mapping[int, Brought], view: View) ->
     return RoundedEvent(view=view.version, ranks=ranks, variables=len(widest), widest=shown)
 
 
-def from_gaps(gaps: Sequence[Gap]) -> list[pb.Gap]:
+def from_gaps(gaps: Sequence[VariableGap]) -> list[pb.Gap]:
     """Of what was looked at only what differed, as a message has it."""
     return [
-        pb.Gap(place=gap.place, difference=gap.difference, largest=gap.largest, is_rounding=gap.is_rounding)
+        pb.Gap(place=gap.index, difference=gap.difference, largest=gap.largest, is_rounding=gap.is_rounding)
         for gap in gaps
         if gap.difference or not gap.is_rounding
     ]
@@ -76,9 +76,9 @@ def turn_of(version: int, number: int) -> int:
     return version + number
 
 
-def place_of(settings: Settings, view: View, rank: int, what: str) -> Place:
-    """Where this peer stands when all take values of rank 0."""
-    return Place(view, rank, (0,), settings.job, settings.secret, settings.deadlines.wait_s, what)
+def transfer_context(settings: Settings, view: View, rank: int, what: str) -> TransferContext:
+    """The transfer in which all take values of rank 0."""
+    return TransferContext(view, rank, (0,), settings.job, settings.secret, settings.deadlines.wait_s, what)
 
 
 def _width(gap: pb.Gap) -> float:

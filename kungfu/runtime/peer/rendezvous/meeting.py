@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.attachment.protocol import Abandoned, never
+from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 
 __all__ = ["Meeting", "Meetings"]
 
@@ -36,7 +36,9 @@ class Meeting(Generic[Arrival, Result]):
             self._arrivals[rank] = arrival
             self._changed.notify_all()
 
-    def everyone(self, size: int, *, deadline_s: float, what: str, abandoned: Abandoned = never) -> dict[int, Arrival]:
+    def everyone(
+        self, size: int, *, deadline_s: float, what: str, abandoned: AbandonReason = no_abandon_reason
+    ) -> dict[int, Arrival]:
         """The arrivals of all ranks below ``size``; ``DeadlineExceeded`` names those who are missing.
 
         ``abandoned`` gives a ``PeerFailure`` once the wait is in vain. It is asked five times a second, and at each

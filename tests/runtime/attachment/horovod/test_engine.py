@@ -7,7 +7,7 @@ import pytest
 
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.horovod import engine
-from kungfu.runtime.attachment.horovod.place import place
+from kungfu.runtime.attachment.horovod.topology import topology_of
 
 
 def test_a_horovod_that_cannot_be_loaded_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,13 +22,13 @@ def test_every_loopback_address_is_the_loopback_interfaces() -> None:
 
 
 def test_a_machine_whose_name_is_a_loopback_address_is_refused_where_others_would_look_for_it_there() -> None:
-    between = place(0, addresses=["192.0.2.1:1", "192.0.2.2:1"])
+    between = topology_of(0, addresses=["192.0.2.1:1", "192.0.2.2:1"])
     with pytest.raises(UsageError, match=r"localhost, stands for a loopback address .* '192\.0\.2\.1 localhost'"):
         engine.check_reach(between, name="localhost")
     engine.check_reach(between, name="192.0.2.1")
     engine.check_reach(between, name="no-such-host.invalid")
-    engine.check_reach(place(0, addresses=["192.0.2.1:1", "192.0.2.1:2"]), name="localhost")
-    engine.check_reach(place(0, addresses=["127.0.0.1:1", "127.0.0.2:1"]), name="localhost")
+    engine.check_reach(topology_of(0, addresses=["192.0.2.1:1", "192.0.2.1:2"]), name="localhost")
+    engine.check_reach(topology_of(0, addresses=["127.0.0.1:1", "127.0.0.2:1"]), name="localhost")
 
 
 def test_an_address_of_another_machine_is_no_interface_of_this_one() -> None:

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.runtime.attachment.horovod.message import Plug, all_reduce
+from kungfu.runtime.attachment.horovod.message import EngineState, all_reduce
 
 pytest.importorskip("horovod.tensorflow", reason="horovod is not installed; `make setup` compiles it")
 
@@ -58,10 +58,10 @@ def test_a_shape_that_is_not_known_when_traced_stays_as_it_comes() -> None:
 
 
 def test_the_order_advances_before_and_after_a_message_and_the_pulse_ends_even() -> None:
-    order, plug = tf.Variable(7, dtype=tf.int64), unplugged()
-    tf.function(lambda: all_reduce([tf.constant(1.0)], prescale=1.0, order=order, plug=plug, tag="tag"))()
+    order, state = tf.Variable(7, dtype=tf.int64), unplugged()
+    tf.function(lambda: all_reduce([tf.constant(1.0)], prescale=1.0, order=order, state=state, tag="tag"))()
     assert order.numpy() == 9
-    assert plug.pulse.numpy() % 2 == 0
+    assert state.message_count.numpy() % 2 == 0
 
 
 def test_no_tensors_are_refused() -> None:
@@ -75,11 +75,11 @@ def test_a_dtype_that_cannot_be_added_is_refused_by_name() -> None:
 
 
 def alone(values: list[Any], *, prescale: Any) -> list[Any]:
-    return all_reduce(values, prescale=prescale, order=ORDER, plug=UNPLUGGED, tag="alone")
+    return all_reduce(values, prescale=prescale, order=ORDER, state=UNPLUGGED, tag="alone")
 
 
-def unplugged() -> Plug:
-    return Plug(size=tf.Variable(1, dtype=tf.int64), pulse=tf.Variable(0, dtype=tf.int64))
+def unplugged() -> EngineState:
+    return EngineState(size=tf.Variable(1, dtype=tf.int64), message_count=tf.Variable(0, dtype=tf.int64))
 
 
 ORDER, UNPLUGGED = tf.Variable(0, dtype=tf.int64), unplugged()

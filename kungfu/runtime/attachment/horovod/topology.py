@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from kungfu.errors import UsageError
 
-__all__ = ["Place", "place"]
+__all__ = ["Topology", "topology_of"]
 
 
 @dataclass(frozen=True)
-class Place:
+class Topology:
     """One peer's ranks and sizes, all in peers; ``cross`` counts the peers with the same local rank on other hosts."""
 
     host: str
@@ -23,11 +23,11 @@ class Place:
     cross_size: int
 
 
-def place(rank: int, *, addresses: Sequence[str]) -> Place:
+def topology_of(rank: int, *, addresses: Sequence[str]) -> Topology:
     """The place of ``rank`` in a view whose peers listen at ``addresses``, ``"host:port"`` in rank order.
 
-    >>> place(2, addresses=["a:1", "a:2", "b:1"])
-    Place(host='b', rank=2, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
+    >>> topology_of(2, addresses=["a:1", "a:2", "b:1"])
+    Topology(host='b', rank=2, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
 
     Raises: ``UsageError`` for a rank outside the view or an address without a port.
     """
@@ -37,7 +37,7 @@ def place(rank: int, *, addresses: Sequence[str]) -> Place:
     mine = hosts[rank]
     local_rank = hosts[:rank].count(mine)
     across = [host for host in dict.fromkeys(hosts) if hosts.count(host) > local_rank]
-    return Place(
+    return Topology(
         host=mine,
         rank=rank,
         size=len(hosts),

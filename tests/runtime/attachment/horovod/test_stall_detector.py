@@ -7,8 +7,8 @@ from queue import Queue
 import pytest
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.attachment.horovod.store import Store
-from kungfu.runtime.attachment.horovod.watch import Pulse, Watch, seen
+from kungfu.runtime.attachment.horovod.key_value_store import KeyValueStore
+from kungfu.runtime.attachment.horovod.stall_detector import MessageProgress, StallDetector, updated
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,11 @@ from kungfu.runtime.attachment.horovod.watch import Pulse, Watch, seen
     ],
 )
 def test_the_wait_is_counted_from_the_first_sight_of_a_message(count: int, now: float, waiting_s: float) -> None:
-    assert seen(Pulse(count=5, since=10.0), count=count, now=now).waiting_s(now) == waiting_s
+    assert updated(MessageProgress(count=5, since=10.0), count=count, now=now).waiting_s(now) == waiting_s
 
 
 def test_a_step_that_takes_long_is_no_wait() -> None:
-    assert seen(Pulse(count=4, since=10.0), count=4, now=1000.0).waiting_s(1000.0) == 0
+    assert updated(MessageProgress(count=4, since=10.0), count=4, now=1000.0).waiting_s(1000.0) == 0
 
 
 def test_the_late_peer_is_named_and_those_who_wait_too_are_not() -> None:
@@ -40,7 +40,7 @@ def test_peers_that_all_wait_are_in_different_messages() -> None:
 
 
 def test_without_a_store_a_wait_still_ends() -> None:
-    store = Store("127.0.0.1")
+    store = KeyValueStore("127.0.0.1")
     store.close()
     given_up = threading.Event()
     reasons: list[DeadlineExceeded] = []
@@ -50,18 +50,18 @@ def test_without_a_store_a_wait_still_ends() -> None:
         given_up.set()
 
     alone = {"rank": 1, "size": 2, "store": store.address, "note": reasons.append}
-    stop = Watch(**alone, deadline_s=lambda: 0.2, look=lambda: 1, give_up=give_up).begin()
+    stop = StallDetector(**alone, deadline_s=lambda: 0.2, look=lambda: 1, give_up=give_up).begin()
     assert given_up.wait(10)
     stop()
     assert "store of rank 0 does not answer" in str(reasons[0])
 
 
-def test_a_stopped_watch_gives_nothing_up() -> None:
-    store = Store("127.0.0.1")
+def test_a_stopped_detector_gives_nothing_up() -> None:
+    store = KeyValueStore("127.0.0.1")
     reasons: list[DeadlineExceeded] = []
     try:
         alone = {"rank": 0, "size": 2, "store": store.address, "note": reasons.append}
-        Watch(**alone, deadline_s=lambda: 60.0, look=lambda: 1, give_up=reasons.append).begin()()
+        StallDetector(**alone, deadline_s=lambda: 60.0, look=lambda: 1, give_up=reasons.append).begin()()
     finally:
         store.close()
     assert reasons == []
@@ -70,11 +70,11 @@ def test_a_stopped_watch_gives_nothing_up() -> None:
 def test_late_peers_are_noted_before_the_wait_is_given_up_and_only_by_the_lowest_that_waits() -> None:
     deadline, notes = [6.0], {0: Queue(), 2: Queue()}
     with ExitStack() as ending:
-        store = Store("127.0.0.1")
+        store = KeyValueStore("127.0.0.1")
         ending.callback(store.close)
         for rank, noted in notes.items():
             shared = {"rank": rank, "size": 3, "store": store.address, "deadline_s": lambda: deadline[0]}
-            ending.callback(Watch(**shared, look=lambda: 1, note=noted.put, give_up=noted.put).begin())
+            ending.callback(StallDetector(**shared, look=lambda: 1, note=noted.put, give_up=noted.put).begin())
         late = notes[0].get(timeout=20)
         assert (late.ranks, late.tag) == ((1,), "a message")
         assert 2.0 < late.waited_s < 6.0
@@ -88,7 +88,7 @@ def watched(counts: dict[int, int]) -> dict[int, DeadlineExceeded]:
     reasons: dict[int, DeadlineExceeded] = {}
     given_up = {rank: threading.Event() for rank, count in counts.items() if count % 2}
     with ExitStack() as ending:
-        store = Store("127.0.0.1")
+        store = KeyValueStore("127.0.0.1")
         ending.callback(store.close)
         for rank, count in counts.items():
 
@@ -96,7 +96,7 @@ def watched(counts: dict[int, int]) -> dict[int, DeadlineExceeded]:
                 reasons[rank] = reason
                 given_up[rank].set()
 
-            watch = Watch(
+            detector = StallDetector(
                 rank=rank,
                 size=len(counts),
                 store=store.address,
@@ -105,6 +105,6 @@ def watched(counts: dict[int, int]) -> dict[int, DeadlineExceeded]:
                 note=lambda late: None,
                 give_up=give_up,
             )
-            ending.callback(watch.begin())
+            ending.callback(detector.begin())
         assert all(event.wait(20) for event in given_up.values())
     return reasons

@@ -23,7 +23,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, final
 
-__all__ = ["Shelf", "Store", "get", "get_now", "listens_at", "put"]
+__all__ = ["KeyValueStore", "KeyValues", "get", "get_now", "listens_at", "put"]
 
 _HOLD_S = 1.0
 _NOW = "now"
@@ -35,7 +35,7 @@ _UNKNOWN_S = 5.0  # for who has not said yet what it wants
 
 
 @final
-class Store:
+class KeyValueStore:
     """A store that listens on a free port of ``host`` from construction to ``close``.
 
     ``address`` is where, as ``HOST:PORT/TOKEN``: whoever knows it may put and get.
@@ -49,7 +49,7 @@ class Store:
 
     def close(self) -> None:
         """Stops listening; requests that wait for a key are told that it is not there. Idempotent."""
-        self._server.shelf.close()
+        self._server.values.close()
         with suppress(OSError):  # closed before
             self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which else looks up twice a second
         self._server.shutdown()
@@ -95,7 +95,7 @@ def _request(store: str, method: str, *, path: str, body: bytes | None = None) -
 
 
 @final
-class Shelf:
+class KeyValues:
     """The values by key, ``most`` of them, and those who wait for one."""
 
     def __init__(self, most: int = _MOST_KEYS) -> None:
@@ -132,7 +132,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
-        self.shelf, self.token = Shelf(), secrets.token_hex(16)
+        self.values, self.token = KeyValues(), secrets.token_hex(16)
         self._places = threading.BoundedSemaphore(_MOST_CALLERS)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
@@ -160,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not length.isdigit() or int(length) > _LONGEST_BYTES:
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
-        put = self.server.shelf.put(key, value=self.rfile.read(int(length)))
+        put = self.server.values.put(key, value=self.rfile.read(int(length)))
         self._answer(HTTPStatus.OK if put else HTTPStatus.INSUFFICIENT_STORAGE)
 
     def do_GET(self) -> None:
@@ -168,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path is None:
             return
         key, _, query = path.partition("?")
-        value = self.server.shelf.get(key, hold_s=0 if query == _NOW else _HOLD_S)
+        value = self.server.values.get(key, hold_s=0 if query == _NOW else _HOLD_S)
         if value is None:
             self._answer(HTTPStatus.NOT_FOUND)
         else:

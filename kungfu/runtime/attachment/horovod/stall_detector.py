@@ -1,10 +1,10 @@
-"""Gives up a message to which another peer does not come.
+"""The stall detector: ends a message to which another peer does not come.
 
 Horovod notices a peer whose engine is silent, but waits for ever for one whose engine answers while its program is
-stuck or has taken another way: its own check for that finds nobody under Gloo. So a thread looks at the pulse of this
-peer's messages. Who waits for long says so in the view's store. Those who have not said so are the late ones: after a
-part of the deadline they are noted, and when it expires, stopping the engine, here and with it everywhere, ends the
-wait with an error.
+stuck or has taken another way: its own stall check finds no rank under Gloo. So a thread looks at the counter of this
+peer's messages. A peer that has waited for long says so in the view's key-value store. The ranks that have not said so
+are late: after a part of the deadline they are noted, and when it expires, stopping the engine, here and with it
+everywhere, ends the wait with an error.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.attachment.horovod.store import get_now, put
-from kungfu.runtime.attachment.protocol import Late
+from kungfu.runtime.attachment.horovod.key_value_store import get_now, put
+from kungfu.runtime.attachment.protocol import LateRanks
 from kungfu.runtime.core.adaptive_deadline import noted_after_s
 
-__all__ = ["Pulse", "Watch", "seen"]
+__all__ = ["MessageProgress", "StallDetector", "updated"]
 
 _LOOKS = 16  # in one deadline
 _MOST_BETWEEN_LOOKS_S = 1.0  # the deadline may be shortened meanwhile
@@ -28,7 +28,7 @@ _WAITING, _GOING = b"waiting", b"going"
 
 
 @dataclass(frozen=True)
-class Pulse:
+class MessageProgress:
     """What was seen of a peer's messages: their counter, odd during a message, and since when, in seconds."""
 
     count: int
@@ -37,19 +37,19 @@ class Pulse:
     def waiting_s(self, now: float) -> float:
         """How long the message in flight has been waiting; 0 between messages.
 
-        >>> Pulse(count=3, since=10.0).waiting_s(12.5), Pulse(count=4, since=10.0).waiting_s(12.5)
+        >>> MessageProgress(count=3, since=10.0).waiting_s(12.5), MessageProgress(count=4, since=10.0).waiting_s(12.5)
         (2.5, 0.0)
         """
         return now - self.since if self.count % 2 else 0.0
 
 
-def seen(before: Pulse, *, count: int, now: float) -> Pulse:
-    """The pulse after a look at ``now`` that found ``count``."""
+def updated(before: MessageProgress, *, count: int, now: float) -> MessageProgress:
+    """The message_count after a look at ``now`` that found ``count``."""
     return before if count == before.count else replace(before, count=count, since=now)
 
 
 @dataclass(frozen=True)
-class Watch:
+class StallDetector:
     """One peer's place in a view, and how to end a wait in it.
 
     ``store``: its address. ``look`` gives the counter of messages; ``deadline_s`` how long one may take at this
@@ -61,13 +61,13 @@ class Watch:
     store: str
     deadline_s: Callable[[], float]
     look: Callable[[], int]
-    note: Callable[[Late], None]
+    note: Callable[[LateRanks], None]
     give_up: Callable[[DeadlineExceeded], None]
 
     def begin(self) -> Callable[[], None]:
         """Starts the thread; gives what stops it, which may be called once it has given up too."""
         stopped = threading.Event()
-        thread = threading.Thread(target=self._run, args=(stopped,), name="kungfu-watch", daemon=True)
+        thread = threading.Thread(target=self._run, args=(stopped,), name="kungfu-stall-detector", daemon=True)
         thread.start()
 
         def stop() -> None:
@@ -77,19 +77,19 @@ class Watch:
         return stop
 
     def _run(self, stopped: threading.Event) -> None:
-        pulse, told, noted = Pulse(count=0, since=time.monotonic()), _GOING, 0
+        message_count, told, noted = MessageProgress(count=0, since=time.monotonic()), _GOING, 0
         while not stopped.wait(self._between_looks_s()):
             now = time.monotonic()
-            pulse = seen(pulse, count=self.look(), now=now)
-            waiting_s = pulse.waiting_s(now)
+            message_count = updated(message_count, count=self.look(), now=now)
+            waiting_s = message_count.waiting_s(now)
             state = _WAITING if waiting_s > 2 * self._between_looks_s() else _GOING
             if state != told:
                 told = self._tell(state)
             if waiting_s > self.deadline_s():
                 self.give_up(self._expired(waiting_s))
                 return
-            if waiting_s > noted_after_s(self.deadline_s()) and noted != pulse.count:
-                noted = pulse.count
+            if waiting_s > noted_after_s(self.deadline_s()) and noted != message_count.count:
+                noted = message_count.count
                 self._note(waiting_s)
 
     def _between_looks_s(self) -> float:
@@ -99,7 +99,7 @@ class Watch:
         with suppress(OSError):  # without the store nobody knows who waits
             late = self._late_ranks()
             if late and min({*range(self.size)} - {*late}) == self.rank:
-                self.note(Late(tuple(late), waiting_s, "a message"))
+                self.note(LateRanks(tuple(late), waiting_s, "a message"))
 
     def _tell(self, state: bytes) -> bytes:
         with suppress(OSError):  # without the store a wait still ends, only without names

@@ -1,4 +1,4 @@
-"""What a peer replicates, as the runtime sees it: the memory of its variables."""
+"""The state that a peer replicates, as the runtime sees it: the memory of its variables."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from numpy.typing import NDArray
 
 from kungfu.runtime.state.buffers import Buffers
 
-__all__ = ["Memory", "ReplicatedState"]
+__all__ = ["ReplicatedState", "StateMemory"]
 
 
-class Memory(Protocol):
-    """Variables as bytes, which others may take."""
+class StateMemory(Protocol):
+    """Variables as bytes, which other peers may copy."""
 
-    def lent(self) -> Buffers:
+    def readable(self) -> Buffers:
         """The memory of all replicated variables, to be read: what they hold now, as long as the buffers are held."""
 
-    def overwritten(self) -> AbstractContextManager[Buffers]:
+    def writable(self) -> AbstractContextManager[Buffers]:
         """The memory of all replicated variables, to be written into; they have the new values at the end of the block.
 
         After an error inside the block the state is neither the old one nor the new one.
         """
 
 
-class ReplicatedState(Memory, Protocol):
+class ReplicatedState(StateMemory, Protocol):
     """The state of this peer. It is read and overwritten only while all peers stand at a barrier."""
 
     def digest(self) -> dict[str, int]:
@@ -36,11 +36,11 @@ class ReplicatedState(Memory, Protocol):
     def sampled_digest(self, turn: int) -> dict[str, int]:
         """Checksums of a part of every shared variable; with every ``turn`` of another part, until all were seen."""
 
-    def values(self, places: Sequence[int]) -> list[NDArray[np.generic]]:
-        """What the shared variables at these places hold, to be read; places count in the order of the digest."""
+    def values(self, indices: Sequence[int]) -> list[NDArray[np.generic]]:
+        """The contents of the shared variables at these indices, to be read; they count in the order of the digest."""
 
     def assign(self, values: Mapping[int, NDArray[np.generic]]) -> None:
-        """Gives shared variables, by place, other values of their shapes and dtypes."""
+        """Gives shared variables, by index, other values of their shapes and dtypes."""
 
     def rescaled(self) -> None:
-        """The view has changed: what declares so starts anew."""
+        """The view has changed: folds that declare a reset on a rescale start anew."""

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.runtime.attachment.horovod.place import Place, place
+from kungfu.runtime.attachment.horovod.topology import Topology, topology_of
 
 
 def test_on_one_host_all_ranks_are_local() -> None:
     addresses = ["127.0.0.1:1", "127.0.0.1:2"]
-    assert place(1, addresses=addresses) == Place("127.0.0.1", 1, 2, 1, 2, 0, 1)
+    assert topology_of(1, addresses=addresses) == Topology("127.0.0.1", 1, 2, 1, 2, 0, 1)
 
 
 def test_hosts_of_different_sizes_are_counted_only_where_they_have_the_local_rank() -> None:
@@ -32,13 +32,13 @@ def test_local_and_cross_ranks_number_their_groups_without_gaps(hosts: list[str]
 @pytest.mark.parametrize("address", ["somewhere", ":80", "a:", "a:b"])
 def test_an_address_that_is_not_host_and_port_is_refused_with_its_text(address: str) -> None:
     with pytest.raises(UsageError, match=f"{address!r}; expected is HOST:PORT"):
-        place(0, addresses=[address])
+        topology_of(0, addresses=[address])
 
 
 def test_a_rank_outside_the_view_is_refused() -> None:
     with pytest.raises(UsageError, match=r"rank 2 is not in a view of 2 peers; allowed is 0\.\.1"):
-        place(2, addresses=["a:1", "b:1"])
+        topology_of(2, addresses=["a:1", "b:1"])
 
 
-def _all(addresses: list[str]) -> list[Place]:
-    return [place(rank, addresses=addresses) for rank in range(len(addresses))]
+def _all(addresses: list[str]) -> list[Topology]:
+    return [topology_of(rank, addresses=addresses) for rank in range(len(addresses))]

@@ -1,4 +1,4 @@
-"""The state of a new view: taken while the attachment opens, and lent to those who lack it."""
+"""The state of a new view: taken while the attachment opens, and served to the peers that lack it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ import pytest
 
 from kungfu.errors import PeerFailure, UsageError
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.state import Desk, Place, settled
+from kungfu.runtime.state import StateServer, TransferContext, sync_state
 from tests.runtime.peer.held import Held
 
 VIEW = View(2, tuple(Peer(rank, f"127.0.0.1:{rank}") for rank in range(3)))
 CONTENT = bytes(range(256)) * 9000
 
 
-def place(rank: int, *, deadline_s: float = 10.0) -> Place:
-    return Place(VIEW, rank, [0, 1], f"settle-{os.getpid()}", "ab" * 16, deadline_s)
+def context(rank: int, *, deadline_s: float = 10.0) -> TransferContext:
+    return TransferContext(VIEW, rank, [0, 1], f"sync-{os.getpid()}", "ab" * 16, deadline_s)
 
 
 def test_all_end_with_one_digest_whether_they_held_the_state_or_took_it() -> None:
     states = [Held(CONTENT), Held(CONTENT), Held(bytes(len(CONTENT)))]
     attached, together = threading.Barrier(3), threading.Barrier(3)
 
-    def settle(rank: int) -> dict[str, int]:
-        with settled(states[rank], place(rank), desk=Desk(), attach=lambda: attached.wait(10.0) and None) as digest:
+    def sync(rank: int) -> dict[str, int]:
+        with sync_state(
+            states[rank], context(rank), server=StateServer(), attach=lambda: attached.wait(10.0) and None
+        ) as digest:
             together.wait(10.0)
             return digest
 
     with ThreadPoolExecutor(3) as threads:
-        digests = [*threads.map(settle, range(3))]
+        digests = [*threads.map(sync, range(3))]
     assert digests == [states[0].digest()] * 3
     assert [state.content == CONTENT for state in states] == [True] * 3
     assert [state.rescales for state in states] == [1, 1, 1]
@@ -44,22 +46,33 @@ def refused() -> None:
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_an_attachment_that_does_not_open_ends_the_fetch(rank: int) -> None:
-    with pytest.raises(UsageError, match="another process"), settled(Held(), place(rank), desk=Desk(), attach=refused):
+    with (
+        pytest.raises(UsageError, match="another process"),
+        sync_state(Held(), context(rank), server=StateServer(), attach=refused),
+    ):
         pytest.fail("the block was entered")
 
 
 def test_a_transfer_that_was_abandoned_raises_the_reason() -> None:
-    hearing = settled(
-        Held(CONTENT), place(2), desk=Desk(), attach=lambda: None, abandoned=lambda: PeerFailure("peer 1 was killed")
+    hearing = sync_state(
+        Held(CONTENT),
+        context(2),
+        server=StateServer(),
+        attach=lambda: None,
+        abandoned=lambda: PeerFailure("peer 1 was killed"),
     )
     with pytest.raises(PeerFailure, match="abandoned: peer 1 was killed"), hearing:
         pytest.fail("the block was entered")
 
 
 def test_nobody_can_take_from_a_peer_whose_view_has_started() -> None:
-    with suppress(RuntimeError), settled(Held(CONTENT), place(0), desk=Desk(), attach=lambda: None):
+    with suppress(RuntimeError), sync_state(Held(CONTENT), context(0), server=StateServer(), attach=lambda: None):
         raise RuntimeError
     with pytest.raises(PeerFailure, match="abandoned: too late"):
-        settled(
-            Held(CONTENT), place(2), desk=Desk(), attach=lambda: None, abandoned=lambda: PeerFailure("too late")
+        sync_state(
+            Held(CONTENT),
+            context(2),
+            server=StateServer(),
+            attach=lambda: None,
+            abandoned=lambda: PeerFailure("too late"),
         ).__enter__()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kungfu.runtime.attachment.horovod.store import Shelf, Store, get, get_now, put
+from kungfu.runtime.attachment.horovod.key_value_store import KeyValues, KeyValueStore, get, get_now, put
 
 
 def test_a_value_that_was_put_is_found() -> None:
@@ -66,14 +66,14 @@ def test_horovods_client_is_known_by_the_token_though_a_port_stands_behind_it() 
 
 
 def test_a_store_keeps_no_more_keys_than_any_view_has() -> None:
-    shelf = Shelf(most=3)
-    assert [shelf.put(f"/scope/{number}", value=b"") for number in range(4)] == [True, True, True, False]
-    assert shelf.put("/scope/0", value=b"new"), "one that is there may change"
-    assert shelf.get("/scope/0", hold_s=0) == b"new"
+    values = KeyValues(most=3)
+    assert [values.put(f"/scope/{number}", value=b"") for number in range(4)] == [True, True, True, False]
+    assert values.put("/scope/0", value=b"new"), "one that is there may change"
+    assert values.get("/scope/0", hold_s=0) == b"new"
 
 
 def test_a_closed_store_does_not_answer_and_closes_at_once_and_twice() -> None:
-    store = Store("127.0.0.1")
+    store = KeyValueStore("127.0.0.1")
     started = time.monotonic()
     store.close()
     assert time.monotonic() - started < 0.4  # half a second is how often the server's own loop looks up
@@ -83,7 +83,7 @@ def test_a_closed_store_does_not_answer_and_closes_at_once_and_twice() -> None:
 
 
 def test_closing_lets_go_who_waits_for_a_key() -> None:
-    store = Store("127.0.0.1")
+    store = KeyValueStore("127.0.0.1")
     where, _, token = store.address.partition("/")
     waiting = http.client.HTTPConnection(where, timeout=5)
     waiting.request("GET", f"/{token}/scope/never")
@@ -95,7 +95,7 @@ def test_closing_lets_go_who_waits_for_a_key() -> None:
 
 @contextmanager
 def listening() -> Iterator[str]:
-    store = Store("127.0.0.1")
+    store = KeyValueStore("127.0.0.1")
     try:
         yield store.address
     finally:

@@ -1,4 +1,4 @@
-"""The state from a peer of another host: a stream of messages, written into place as they come."""
+"""The transfer of the state from a peer of another host: a gRPC stream, written into the memory as it comes."""
 
 from __future__ import annotations
 
@@ -11,46 +11,51 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.state.buffers import Buffers
-from kungfu.runtime.state.near import named
-from kungfu.runtime.state.place import Place
+from kungfu.runtime.state.shared_memory_transfer import in_words
+from kungfu.runtime.state.transfer_context import TransferContext
 
-__all__ = ["take"]
+__all__ = ["receive_over_network"]
 
-_AGAIN_S = 0.1
+_RETRY_S = 0.1
 
 
-def take(
+def receive_over_network(
     buffers: Buffers,
     part: SourceSlice,
-    place: Place,
+    context: TransferContext,
     *,
     on_open: Callable[[Callable[[], None]], bool],
     on_progress: Callable[[int], None],
 ) -> None:
-    """Takes ``part`` over the network; ``on_progress`` hears how many bytes have come. See ``near.take``."""
-    request = pb.Slice(version=place.view.version, start=part.start, stop=part.stop, rank=place.rank, what=place.what)
+    """Receives ``part`` over the network; ``on_progress`` is told how many bytes have come.
+
+    See ``shared_memory_transfer.receive_over_memory`` for the other arguments and for the errors.
+    """
+    request = pb.Slice(
+        version=context.view.version, start=part.start, stop=part.stop, rank=context.rank, what=context.purpose
+    )
     came, wanted, began = 0, part.stop - part.start, time.monotonic()
-    with rpc.connect(place.view.peers[part.source].address, secret=place.secret) as channel:
+    with rpc.connect(context.view.peers[part.source].address, secret=context.secret) as channel:
         if not on_open(channel.close):
             return
         try:
             for chunk in _chunks(channel, request):
                 if came + len(chunk.data) > wanted:
-                    came += len(chunk.data)
+                    came += len(chunk.data)  # more than was asked for: an error, below
                     break
                 buffers.write(part.start + came, chunk.data)
                 came += len(chunk.data)
                 on_progress(came)
         except rpc.RpcError as error:
-            giver, waited_s = place.view.ids[part.source], time.monotonic() - began
-            raise rpc.named(error, what=named(part), deadline_s=waited_s, peer=giver) from error
+            source, waited_s = context.view.ids[part.source], time.monotonic() - began
+            raise rpc.named(error, what=in_words(part), deadline_s=waited_s, peer=source) from error
     if came != wanted:
-        raise InternalError(f"{named(part)}: {came} of {wanted} bytes came")
+        raise InternalError(f"{in_words(part)}: {came} of {wanted} bytes came")
 
 
 def _chunks(channel: rpc.Channel, request: pb.Slice) -> Iterator[pb.Chunk]:
-    """What the giver sends. A connection that does not come about is asked for again; once something came it is not,
-    for a giver serves each taker once."""
+    """The stream from the source. A connection that fails is tried again until the first chunk has come, not later: a
+    source serves each rank once."""
     came = False
     while True:
         try:
@@ -61,4 +66,4 @@ def _chunks(channel: rpc.Channel, request: pb.Slice) -> Iterator[pb.Chunk]:
         except rpc.RpcError as error:
             if came or not rpc.is_passing(error, channel.address):
                 raise
-        time.sleep(_AGAIN_S)
+        time.sleep(_RETRY_S)

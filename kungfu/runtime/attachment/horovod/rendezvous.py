@@ -1,0 +1,93 @@
+"""The rendezvous of a view's peers before Horovod starts.
+
+Horovod's engine ends the whole process if a peer does not come to Horovod's own rendezvous. So no peer enters that one
+before all have announced here, under a deadline, that they are about to. Each announcement is a proof, an HMAC under
+the job's secret over the values that all must agree on; a peer of another job, view or size is refused. Horovod's own
+traffic is neither encrypted nor authenticated: between hosts it belongs on a network that you trust.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.runtime.attachment.horovod.key_value_store import get, get_now, listens_at, put
+from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
+
+__all__ = ["Roster", "wait_for_all"]
+
+
+@dataclass(frozen=True)
+class Roster:
+    """This peer, and the peers that have to come. ``store`` is the address of the key-value store of the view."""
+
+    store: str
+    job: str
+    view: int
+    rank: int
+    size: int
+    secret: bytes
+
+    def proof(self, rank: int) -> bytes:
+        """The announcement of the peer of ``rank``, in hexadecimal."""
+        text = f"horovod {self.job!r} {self.view} {self.size} {rank}"
+        return hmac.digest(self.secret, text.encode(), "sha256").hex().encode()
+
+
+def wait_for_all(roster: Roster, *, deadline: float, abandoned: AbandonReason = no_abandon_reason) -> None:
+    """Announces this peer, and returns when all peers of the view have announced themselves.
+
+    Args:
+        roster: This peer, and the peers that have to come.
+        deadline: Seconds on the clock of ``time.monotonic``.
+        abandoned: Gives a failure once waiting for the others is in vain.
+
+    Raises:
+        DeadlineExceeded: Names the ranks that did not come.
+        PeerFailure: The store is gone, a peer has not proved that it belongs to the same view of the same job, or
+            ``abandoned`` gave this failure.
+    """
+    started, where = time.monotonic(), listens_at(roster.store)
+    try:
+        put(roster.store, key=_key(roster.rank), value=roster.proof(roster.rank))
+        there = partial(_is_there, roster, deadline=deadline, abandoned=abandoned)
+        missing = [rank for rank in range(roster.size) if not there(rank)]
+    except OSError as error:
+        raise PeerFailure(
+            f"rank 0 of view {roster.view} does not answer at {where}, where the peers meet ({error}); it has died "
+            "or cannot be reached from here: look into its log, and name its host so that all others reach it",
+            ranks=[0],
+            view=roster.view,
+        ) from error
+    if missing:
+        waited_s = time.monotonic() - started
+        raise DeadlineExceeded(
+            f"waited {waited_s:.1f} s for rank {', '.join(map(str, missing))} of {roster.size} to come "
+            f"to view {roster.view} at {where}; look into the log of the missing peers, or raise the deadline",
+            waiting_for=missing,
+            waited_s=waited_s,
+            view=roster.view,
+        )
+
+
+def _is_there(roster: Roster, rank: int, *, deadline: float, abandoned: AbandonReason) -> bool:
+    announced = get_now(roster.store, key=_key(rank))
+    while announced is None and time.monotonic() < deadline:
+        if (failure := abandoned()) is not None:
+            raise failure
+        announced = get(roster.store, key=_key(rank))
+    if announced is not None and not hmac.compare_digest(announced, roster.proof(rank)):
+        raise PeerFailure(
+            f"who came as rank {rank} to view {roster.view} of job {roster.job!r} has not proved that it knows the "
+            f"job's secret, this view and its size {roster.size}; give all peers of a job the same secret",
+            ranks=[rank],
+            view=roster.view,
+        )
+    return announced is not None
+
+
+def _key(rank: int) -> str:
+    return f"/kungfu-here/{rank}"

@@ -1,0 +1,135 @@
+"""The source's side of a transfer: while a view starts, a peer serves its memory to the peers that lack the state."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.runtime.core.transfer import near_of, queue_of
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.state.buffers import Buffers
+from kungfu.runtime.state.replicated_state import StateMemory
+from kungfu.runtime.state.shared_memory_transfer import serving_host
+from kungfu.runtime.state.transfer_context import TransferContext
+
+__all__ = ["StateServer", "serving"]
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass
+class _Served:
+    """What is being served, and the ranks that have not taken their parts yet, in their order."""
+
+    version: int
+    purpose: str
+    buffers: Buffers
+    waiting: list[int] = field(default_factory=list)
+
+
+class StateServer:
+    """Serves the state over the network: one after the other, since all peers of other hosts share one link."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._served: _Served | None = None
+
+    @contextmanager
+    def offering(self, version: int, buffers: Buffers, ranks: Sequence[int], *, purpose: str = "") -> Iterator[None]:
+        """Within the block the ``ranks`` of view ``version`` are served, in this order; ``purpose`` is that of a
+        ``TransferContext``."""
+        self._set(_Served(version, purpose, buffers, list(ranks)))
+        try:
+            yield
+        finally:
+            self._set(None)
+
+    def stream(self, request: pb.Slice, *, deadline_s: float) -> Iterator[pb.Chunk]:
+        """A range of the state in messages of one megabyte, once it is the requesting rank's turn.
+
+        Raises:
+            DeadlineExceeded: Its turn did not come within ``deadline_s`` seconds.
+            PeerFailure: The rank is not expected, or asks for bytes that are not there.
+        """
+        buffers = self._await_turn(request, deadline_s)
+        try:
+            for offset in range(request.start, request.stop, _CHUNK_BYTES):
+                yield pb.Chunk(data=buffers.read(offset, min(request.stop, offset + _CHUNK_BYTES)))
+        finally:
+            self._finish(request)
+
+    def _set(self, served: _Served | None) -> None:
+        with self._changed:
+            self._served = served
+            self._changed.notify_all()
+
+    def _await_turn(self, request: pb.Slice, deadline_s: float) -> Buffers:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._is_answerable(request), timeout=deadline_s):
+                raise DeadlineExceeded(f"waited {deadline_s:.1f} s for {self._awaited(request)}")
+            served = self._served
+            assert served is not None
+            known = served.version == request.version and served.waiting[:1] == [request.rank]
+            if not known or not 0 <= request.start <= request.stop <= served.buffers.total_bytes:
+                raise PeerFailure(
+                    f"rank {request.rank} asked for bytes {request.start} to {request.stop} of view {request.version}, "
+                    f"but view {served.version} has {served.buffers.total_bytes}, for {served.waiting}"
+                )
+            return served.buffers
+
+    def _is_answerable(self, request: pb.Slice) -> bool:
+        """Whether the request can be served or refused now; else it waits."""
+        served = self._served
+        # The requesting peer is already in a view that this one has not entered yet.
+        if served is None or served.version < request.version:
+            return False
+        # Another transfer of the same view: the one before, or the one after.
+        if served.version == request.version and served.purpose != request.what:
+            return False
+        # A request of an older view is refused; one of this view is served in its turn, or refused when all are.
+        return served.version > request.version or served.waiting[:1] in ([request.rank], [])
+
+    def _awaited(self, request: pb.Slice) -> str:
+        """What a request has waited for in vain."""
+        if self._served is None or self._served.version < request.version:
+            return f"this peer to be in view {request.version}"
+        if self._served.purpose != request.what or not self._served.waiting:
+            return f"this peer to give its {request.what or 'state'} in view {request.version}"
+        return f"rank {self._served.waiting[0]} to take its part of the state first"
+
+    def _finish(self, request: pb.Slice) -> None:
+        """Lets the next rank have its turn, whether this one has taken all or has hung up."""
+        with self._changed:
+            served = self._served
+            if served is not None and served.version == request.version and request.rank in served.waiting:
+                served.waiting.remove(request.rank)
+            self._changed.notify_all()
+
+
+@contextmanager
+def serving(state: StateMemory, context: TransferContext, *, server: StateServer) -> Iterator[None]:
+    """Within the block the peers of ``context.view`` that lack the state can take it from this one.
+
+    An error that ends the block gets a note for each of them that failed.
+    """
+    transfers = context.transfers(0 if len(context.sources) == context.view.size else state.readable().total_bytes)
+    same_host = near_of(context.rank, context.view, transfers)
+    other_hosts = queue_of(context.rank, context.view, transfers)
+    # The plan takes nothing from this rank.
+    if not same_host and not other_hosts:
+        yield
+        return
+    buffers, failures = state.readable(), list[str]()
+    try:
+        with (
+            server.offering(context.view.version, buffers, other_hosts, purpose=context.purpose),
+            serving_host(buffers, context, same_host, failures=failures),
+        ):
+            yield
+    except BaseException as error:
+        for failure in failures:
+            error.add_note(failure)
+        raise
