@@ -1,0 +1,89 @@
+"""The barriers of a modelled job: decided as those of real peers, and in one decision each."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.compiler import FiredRule, compile_policies
+from kungfu.compiler.replay import Replay
+from kungfu.control import Evict, Replace, Rescale
+from kungfu.signal import Constant
+from kungfu.testing import ClusterModel, Rescaling, Start
+from kungfu.testing.simulated_barrier import SimulatedBarrier
+from kungfu.testing.simulated_job import SimulatedJob
+
+
+def barrier_of(size: int, *, joining_steps: int = 2) -> SimulatedBarrier:
+    start, rescaling = Start(size=size, max_size=6), Rescaling(joining_steps=joining_steps)
+    model = ClusterModel({1: 100}, steps=40, start=start, rescaling=rescaling)
+    return SimulatedBarrier(SimulatedJob.started(model), Replay(compile_policies([]), size=size))
+
+
+def asks_for(size: int, *, step: int = 1) -> FiredRule:
+    return FiredRule(step, "grow", Rescale(Constant(float(size)), "local_batch_size"), float(size), {})
+
+
+def names(*ranks: int, action: type[Evict | Replace] = Replace) -> FiredRule:
+    return FiredRule(1, "slow", action(Constant(False)), math.nan, {}, ranks)
+
+
+def hold(barrier: SimulatedBarrier, *posts: list[FiredRule]) -> list[int]:
+    """The sizes after barriers that follow each other, and in whose steps these rules fired."""
+    sizes = []
+    for fired in posts:
+        barrier.job.step += 1
+        barrier.hold(fired)
+        sizes.append(barrier.job.size)
+    return sizes
+
+
+def test_an_offer_and_a_newer_request_are_decided_together() -> None:
+    barrier = barrier_of(2)
+    # Two peers are on their way when a smaller size is asked for; one of those who come is enough for it.
+    assert hold(barrier, [asks_for(4)], [], [asks_for(3, step=3)], []) == [2, 2, 2, 3]
+    assert (barrier.job.view, barrier.job.terms.target_size) == (2, 0), "it is one change of the view"
+
+
+def test_two_rules_that_name_peers_in_one_step_are_carried_out_in_one_change() -> None:
+    barrier = barrier_of(4)
+    assert hold(barrier, [names(0, action=Evict), names(2, 3)], [], [], []) == [4, 3, 3, 3]
+    assert (barrier.job.peers, barrier.job.view) == ([1, 4, 5], 3)
+
+
+def test_a_rule_that_is_superseded_says_by_which_one() -> None:
+    barrier = barrier_of(2)
+    hooked = FiredRule(1, "other", Rescale(Constant(3.0), "local_batch_size"), 3.0, {})
+    hold(barrier, [asks_for(4), hooked], [])
+    assert barrier.unmet == {("other", 1): "grow came before it"}
+
+
+posts = st.lists(
+    st.one_of(
+        st.builds(asks_for, st.integers(-1, 8)),
+        st.builds(
+            lambda ranks, action: names(*ranks, action=action),
+            st.sets(st.integers(0, 6)).map(sorted),
+            st.sampled_from([Evict, Replace]),
+        ),
+    ),
+    max_size=3,
+)
+
+
+@given(st.integers(1, 6), st.integers(0, 3), st.lists(posts, max_size=12))
+def test_whatever_fires_a_barrier_changes_the_view_once_and_the_job_comes_to_rest(
+    size: int, joining_steps: int, history: list[list[FiredRule]]
+) -> None:
+    barrier = barrier_of(size, joining_steps=joining_steps)
+    for fired in history:
+        before, peers = barrier.job.view, {*barrier.job.peers}
+        hold(barrier, fired)
+        assert barrier.job.view - before in (0, 1)
+        assert peers & {*barrier.job.peers}, "nobody would hold the state"
+        assert barrier.replay.size == barrier.job.size == len({*barrier.job.peers})
+    hold(barrier, *[[]] * 8)
+    assert (barrier.joining, barrier.job.terms.target_size, barrier.job.terms.departing) == (None, 0, ())
+    assert not barrier.job.pending
