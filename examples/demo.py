@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from kungfu.cli.picture import draw
-from kungfu.cli.report import decisions_table
+from kungfu.cli.report import decisions_table, read_events
 
 EPOCHS, DEVICE_MS, THREE_FROM = 40, 40.0, 900
 
@@ -78,7 +78,7 @@ def main() -> None:
     summary = summarise(folder, attachment=attachment, seconds=run(folder, attachment=attachment))
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     console = Console()
-    console.print(decisions_table(read_lines(folder / "events.jsonl")))
+    console.print(decisions_table(read_events(folder).events))
     console.print(
         f"accuracy {summary['accuracy']:.4f} on the held-out fifth, sizes {summary['sizes']}, "
         f"{summary['traces']} trace, every sample once an epoch: {summary['epochs_exact']}"

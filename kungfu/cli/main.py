@@ -99,7 +99,7 @@ def _add_why(parser: argparse.ArgumentParser) -> None:
         dest="form",
         action="store_const",
         const="spans",
-        default="story",
+        default="narrative",
         help="times of each peer's stops",
     )
     parser.set_defaults(act=_why, name="why")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -17,20 +17,22 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from kungfu.cli.report import read_events, read_metrics
-from kungfu.cli.report.recovering import changes, stopped_s
+from kungfu.cli.report.changes import changes, stopped_s
 from kungfu.cli.report.values import count, duration, figure, not_finite, number
 from kungfu.errors import UsageError
+from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, RescaleEvent
 
 __all__ = ["draw"]
 
 Fields = Mapping[str, Any]
 Series = NDArray[np.float64]
+Drawn = TypeVar("Drawn", bound=DecisionEvent | RescaleEvent | RecoveredEvent)
 
 _BLUE, _ORANGE, _GREEN, _RED, _GREY = "#1f6fb4", "#d9730d", "#2b8a3e", "#b3261e", "#8a8f98"
 # A monitor or a loss that spans more than this factor is drawn on a logarithmic axis.
 _DECADES = 30.0
 # Each is a line at its step: a size that was asked for, and the loss of peers.
-_CHANGES = {"rescale": _GREY, "recovered": _RED}
+_CHANGES: Mapping[type[RescaleEvent | RecoveredEvent], str] = {RescaleEvent: _GREY, RecoveredEvent: _RED}
 _SMOOTH_STEPS = 25
 # An epoch's last batch is smaller: one step among these is not typical.
 _ODD_AMONG = 9
@@ -43,18 +45,16 @@ class _Run:
 
     steps: Series
     rows: tuple[Fields, ...]
-    events: tuple[Fields, ...]
+    events: tuple[LoggedEvent, ...]
 
     def series(self, name: str) -> Series:
         """The values of one figure, NaN where it is not known."""
         return np.array([_known(row.get(name)) for row in self.rows])
 
-    def happened(self, kind: str) -> list[Fields]:
+    def happened(self, kind: type[Drawn]) -> list[Drawn]:
         """The events of a kind, of the steps that are drawn."""
         first, last = self.steps[0], self.steps[-1]
-        return [
-            event for event in self.events if event.get("event") == kind and first <= _known(event.get("step")) <= last
-        ]
+        return [event for event in self.events if isinstance(event, kind) and first <= event.step <= last]
 
 
 def draw(folder: Path, target: Path) -> Path:
@@ -80,11 +80,11 @@ def draw(folder: Path, target: Path) -> Path:
 
 
 def _read(folder: Path) -> _Run:
-    rows = [row for row in read_metrics(folder).entries if number(row.get("step")) is not None]
+    rows = [row for row in read_metrics(folder).rows if number(row.get("step")) is not None]
     if not rows:
         raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so there is nothing to draw")
     rows.sort(key=lambda row: _known(row["step"]))
-    return _Run(np.array([_known(row["step"]) for row in rows]), tuple(rows), read_events(folder).entries)
+    return _Run(np.array([_known(row["step"]) for row in rows]), tuple(rows), read_events(folder).events)
 
 
 def _known(value: object) -> float:
@@ -93,7 +93,7 @@ def _known(value: object) -> float:
 
 
 def _title(run: _Run, folder: Path) -> str:
-    changed = any(event.get("event") in _CHANGES for event in run.events)
+    changed = any(isinstance(event, (*_CHANGES,)) for event in run.events)
     stood = f", for which training stood still for {duration(stopped_s(run.events))}" if changed else ""
     return f"{folder.name}: {count(run.steps[-1], 'step')}, {changes(run.events)}{stood}"
 
@@ -104,14 +104,14 @@ def _title(run: _Run, folder: Path) -> str:
 def _draw_size(panel: Any, run: _Run) -> None:
     size = run.series("size")
     panel.step(run.steps, size, where="post", color=_BLUE, linewidth=2)
-    decisions = [event for event in run.happened("decision") if number(event.get("asked")) is not None]
+    decisions = run.happened(DecisionEvent)
     panel.scatter(
-        [_known(event["step"]) for event in decisions], [_known(event["asked"]) for event in decisions],
+        [event.step for event in decisions], [event.asked for event in decisions],
         marker="D", s=34, facecolor="white", edgecolor=_RED, linewidth=1.5, zorder=3, label="size a rule asked for",
     )  # fmt: skip
     if decisions:
         panel.legend(loc="upper left", frameon=False, fontsize=9)
-    top = np.nanmax([1.0, *size[np.isfinite(size)], *(_known(event["asked"]) for event in decisions)])
+    top = np.nanmax([1.0, *size[np.isfinite(size)], *(event.asked for event in decisions)])
     panel.set_ylim(0, top * 1.3)
     panel.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     panel.set_ylabel("size (peers)")
@@ -166,16 +166,16 @@ def _draw_speed(panel: Any, run: _Run) -> None:
 def _draw_rescales(panel: Any, run: _Run) -> None:
     for kind, colour in _CHANGES.items():
         for event in run.happened(kind):
-            panel.axvline(_known(event["step"]), color=colour, linewidth=1, linestyle=":", zorder=0)
+            panel.axvline(event.step, color=colour, linewidth=1, linestyle=":", zorder=0)
 
 
 def _name_rescales(panel: Any, run: _Run, *, height: float) -> None:
     """Beside each line, on the side where the size is larger and leaves room below."""
     rescales = [event for kind in _CHANGES for event in run.happened(kind)]
     for event in rescales if len(rescales) <= _MOST_NAMES else ():
-        side = "left" if _known(event.get("to")) > _known(event.get("from")) else "right"
-        text = f" stood {duration(event.get('stop_s'))} "
-        panel.text(_known(event["step"]), height, text, rotation=90, va="bottom", ha=side, fontsize=8, color="#555a61",
+        side = "left" if event.after > event.before else "right"
+        text = f" stood {duration(event.stop_s)} "
+        panel.text(event.step, height, text, rotation=90, va="bottom", ha=side, fontsize=8, color="#555a61",
                    clip_on=True, in_layout=False)  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""``kungfu why DIR``: what was decided in a run, and why, as a story."""
+"""``kungfu why DIR``: what was decided in a run, and why, as a narrative."""
 
 from __future__ import annotations
 
@@ -10,28 +10,38 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from kungfu.cli.report import Paragraph, Record, gaps, is_gap, read_events, read_metrics, span_trees, tell
+from kungfu.cli.report import (
+    EventRecord,
+    Paragraph,
+    missing_steps,
+    narrative,
+    read_events,
+    read_metrics,
+    span_trees,
+)
+from kungfu.cli.report.missing_steps import is_gap
 from kungfu.cli.report.values import duration
+from kungfu.event_log.events import RecoveredEvent
 
 __all__ = ["why_command"]
 
-Form = Literal["story", "spans"]
+Form = Literal["narrative", "spans"]
 
 _MARGIN = 11
 _NARROW = 60
 
 
-def why_command(folder: Path, *, form: Form = "story") -> int:
-    """Prints the story of the run whose record is in `folder`, or the spans of its stops; gives the exit code.
+def why_command(folder: Path, *, form: Form = "narrative") -> int:
+    """Prints the narrative of the run whose record is in `folder`, or the spans of its stops; gives the exit code.
 
     Raises ``UsageError`` where there is no record of a run.
     """
     record = read_events(folder)
     console = Console(highlight=False)
     console.print(Text(f"the run in {folder}\n", style="bold"), soft_wrap=True)
-    for tree in span_trees(record.entries) if form == "spans" else ():
+    for tree in span_trees(record.events) if form == "spans" else ():
         console.print(tree)
-    for paragraph in tell(record.entries) if form == "story" else ():
+    for paragraph in narrative(record.events) if form == "narrative" else ():
         for line in _lines(paragraph, width=console.width):
             console.print(line, soft_wrap=True)
     for remark in (*record.remarks, *_unmeasured(folder, record)):
@@ -39,13 +49,13 @@ def why_command(folder: Path, *, form: Form = "story") -> int:
     return 0
 
 
-def _unmeasured(folder: Path, record: Record) -> list[str]:
+def _unmeasured(folder: Path, record: EventRecord) -> list[str]:
     """What the metrics lack, where peers were lost or a disk was full; else they are whole, and long to read."""
-    lost = any(event.get("event") == "recovered" or is_gap(event, "metrics.jsonl") for event in record.entries)
+    lost = any(isinstance(event, RecoveredEvent) or is_gap(event, "metrics.jsonl") for event in record.events)
     metrics = folder / "metrics.jsonl"
     if not lost or not metrics.exists() or not metrics.stat().st_size:
         return []
-    return gaps(record.entries, read_metrics(folder).entries)
+    return missing_steps(record.events, read_metrics(folder).rows)
 
 
 def _lines(paragraph: Paragraph, *, width: int) -> Iterator[Text]:

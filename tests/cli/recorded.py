@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-Events = Sequence[Mapping[str, Any]]
+from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.events import RECORD_VERSION, AnyEvent, LoggedEvent, RecordEvent
+from tests.event_log.made import made
 
-GROWN: Events = (
+Events = Sequence[AnyEvent]
+
+_GROWN = (
     {"time": 100.0, "event": "started", "size": 2, "command": ["python", "digits.py"]},
     {"time": 100.01, "event": "spawned", "peer": 0, "pid": 12784},
     {"time": 100.02, "event": "spawned", "peer": 1, "pid": 12787},
@@ -32,7 +36,7 @@ GROWN: Events = (
     {
         "time": 120.0, "event": "decision", "step": 300, "rule": "at_most(gns_batch, schedule)",
         "saw": {"noise_scale": 83.1, "gns_batch": 4.0, "schedule": 2.0, "size": 3.0, "target": 2.0},
-        "size": 3, "asked": 2, "done": "1 peer leaves at once",
+        "size": 3, "asked": 2, "done": "1 peer leaves at once", "won": ["schedule"], "lost": ["gns_batch"],
     },
     {"time": 120.1, "event": "finished", "peer": 2, "leaving": True, "steps": 301, "traces": 1},
     {"time": 120.1, "event": "view", "version": 3, "peers": [0, 1]},
@@ -49,7 +53,7 @@ GROWN: Events = (
     {"time": 131.0, "event": "ended", "reason": "training is over"},
 )  # fmt: skip
 
-FAILED: Events = (
+_FAILED = (
     {"time": 10.0, "event": "started", "size": 2, "command": ["python", "bad.py"]},
     {"time": 14.3, "event": "view", "version": 1, "peers": [0, 1]},
     {"time": 16.0, "event": "dismissed", "peer": 2, "reason": "waited 300 s for peer 2 to get ready"},
@@ -63,6 +67,10 @@ FAILED: Events = (
 )  # fmt: skip
 
 
+GROWN: Events = tuple(made(**fields) for fields in _GROWN)
+FAILED: Events = tuple(made(**fields) for fields in _FAILED)
+
+
 def measured(step: int, **figures: Any) -> dict[str, Any]:
     """A line of the metrics, with what is not given made up from the step."""
     speed = None if step == 1 else 700.0 + step % 7
@@ -70,8 +78,9 @@ def measured(step: int, **figures: Any) -> dict[str, Any]:
     return {"time": 100.0 + step, "step": step, **usual, **figures}
 
 
-def written(folder: Path, events: Events, *, metrics: Events = ()) -> Path:
+def written(folder: Path, events: Iterable[LoggedEvent], *, metrics: Iterable[Mapping[str, Any]] = ()) -> Path:
     """The folder of a run with this record."""
-    for name, entries in (("events", events), ("metrics", metrics)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    lines = [event_to_line(one) for one in (RecordEvent(version=RECORD_VERSION), *events)]
+    (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
     return folder

@@ -9,6 +9,7 @@ import pytest
 
 from kungfu.cli.main import main
 from tests.cli.recorded import FAILED, GROWN, measured, written
+from tests.event_log.made import made
 
 
 def test_why_tells_the_story_within_the_width_of_the_terminal(
@@ -27,10 +28,10 @@ def test_why_keeps_a_long_time_apart_from_what_happened_then(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "70")
-    late = [{"time": 0.0, "event": "started", "size": 1}, {"time": 676.0, "event": "left", "words": "word " * 30}]
+    late = [made(time=0.0, event="started", size=1), made(time=676.0, event="ended", reason="word " * 30)]
     assert main(["why", str(written(tmp_path, late))]) == 0
     story = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("+11 min 16 s left: words") for line in story)
+    assert any(line.startswith("+11 min 16 s ended: word") for line in story)
     assert max(len(line) for line in story[1:]) <= 70
 
 
@@ -40,14 +41,14 @@ def test_why_puts_a_failure_on_top_and_remarks_at_the_end(tmp_path: Path, capsys
     assert main(["why", str(tmp_path)]) == 0
     story = capsys.readouterr().out.splitlines()
     assert "this run failed: rank 1 (peer 1): killed by SIGKILL" in story[2]
-    assert story[-1].startswith("note: line 11 of events.jsonl is half-written")
+    assert story[-1].startswith("note: line 12 of events.jsonl is half-written")
 
 
 def test_why_says_which_steps_a_lost_rank_0_did_not_live_to_tell_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recovered = {"time": 9.0, "event": "recovered", "step": 44, "from": 2, "to": 1, "lost": {"0": "killed by SIGKILL"}}
-    folder = written(tmp_path, [*FAILED[:2], recovered])
+    fields = {"event": "recovered", "step": 44, "from": 2, "to": 1, "lost": {"0": "killed by SIGKILL"}}
+    folder = written(tmp_path, [*FAILED[:2], made(time=9.0, **fields)])
     (folder / "metrics.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in (38, 39, 40, 45, 46)))
     assert main(["why", str(folder)]) == 0
     note = "note: steps 41 to 44 are not in metrics.jsonl: rank 0 was lost before it told of them"

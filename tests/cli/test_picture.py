@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from matplotlib.figure import Figure
 from kungfu.cli.picture import _draw_loss, _read, _Run, _smoothed, _title, _typical, draw
 from kungfu.errors import UsageError
 from tests.cli.recorded import GROWN, Events, measured, written
+from tests.event_log.made import made
 
 
-def drawn(folder: Path, metrics: Events, *, events: Events = GROWN) -> tuple[int, int]:
+def drawn(folder: Path, metrics: Sequence[Mapping[str, Any]], *, events: Events = GROWN) -> tuple[int, int]:
     """Width and height of the picture of a run with these metrics, in pixels, from the PNG itself."""
     image = draw(written(folder, events, metrics=metrics), folder / "a.png").read_bytes()
     assert image.startswith(b"\x89PNG\r\n\x1a\n")
@@ -49,8 +51,8 @@ def test_values_that_are_unknown_or_odd_leave_a_picture(tmp_path: Path, metrics:
     assert drawn(tmp_path, metrics) == drawn(tmp_path, [measured(1)])
 
 
-def test_events_without_their_fields_leave_a_picture(tmp_path: Path) -> None:
-    events = [{"event": "decision", "step": 2}, {"event": "rescale", "step": 2, "parts": None}, {"event": "rescale"}]
+def test_events_with_empty_fields_leave_a_picture(tmp_path: Path) -> None:
+    events = [made(event="decision", step=2), made(event="rescale", step=2), made(event="rescale")]
     assert drawn(tmp_path, [measured(1), measured(2)], events=events)
 
 
@@ -77,7 +79,7 @@ def test_an_epochs_last_batch_does_not_break_the_line_of_the_batch() -> None:
 
 
 def test_the_title_counts_the_losses_of_peers_and_what_they_stopped(tmp_path: Path) -> None:
-    lost = {"event": "recovered", "step": 200, "from": 3, "to": 2, "lost": {"1": "killed"}, "stop_s": 11.8}
+    lost = made(**{"event": "recovered", "step": 200, "from": 3, "to": 2, "lost": {"1": "killed"}, "stop_s": 11.8})
     metrics = [measured(step) for step in range(1, 300)]
     run = _read(written(tmp_path, [*GROWN, lost], metrics=metrics))
     assert _title(run, tmp_path / "a") == (

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kungfu.cli.console.status import Status, after_event, after_step
+from kungfu.event_log.events import LoggedEvent
 
 __all__ = ["KUNGFU", "Board", "News", "Said"]
 
@@ -50,10 +51,10 @@ class Board:
             self._put += 1
         self._changed.set()
 
-    def event(self, fields: Mapping[str, Any]) -> None:
+    def event(self, event: LoggedEvent) -> None:
         """Something that changes the status."""
         with self._lock:
-            self._status = after_event(self._status, fields)
+            self._status = after_event(self._status, event)
         self._changed.set()
 
     def step(self, figures: Mapping[str, Any]) -> None:

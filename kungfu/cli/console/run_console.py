@@ -21,11 +21,9 @@ from kungfu.cli.console.live import LiveScreen
 from kungfu.cli.console.noise import is_noise
 from kungfu.cli.console.plain import PlainScreen
 from kungfu.cli.reader_gone import let_go
-from kungfu.cli.report import paces, read_events, sentence
+from kungfu.cli.report import one_line, paces, read_events
 from kungfu.errors import UsageError
-from kungfu.event_log.codec import fields_of
-from kungfu.event_log.events import LoggedEvent
-from kungfu.event_log.numbers import as_json
+from kungfu.event_log.events import GapEvent, LoggedEvent
 from kungfu.runtime.agent.agent import Ending
 
 __all__ = ["RunConsole", "Screen", "make_console"]
@@ -57,7 +55,7 @@ class RunConsole:
         self._folder, self._screen, self._stream = folder, screen, stream
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._board = Board()
-        self._gaps: dict[Any, str] = {}  # by file; told once more at the end, where nobody overlooks it
+        self._gaps: dict[str, str] = {}  # by file; told once more at the end, where nobody overlooks it
         self._closing = threading.Event()
         self._painter = threading.Thread(target=self._paint_on, name="kungfu-painter", daemon=True)
 
@@ -78,11 +76,10 @@ class RunConsole:
 
     def event(self, event: LoggedEvent) -> None:
         """Something was decided or done."""
-        fields = as_json(fields_of(event))
-        self._board.event(fields)
-        told = sentence(fields)
-        if fields.get("event") == "gap":
-            self._gaps[fields.get("file")] = f"the record has a gap: {told}"
+        self._board.event(event)
+        told = one_line(event)
+        if isinstance(event, GapEvent):
+            self._gaps[event.file] = f"the record has a gap: {told}"
         if told:
             self._board.say(Said(KUNGFU, legible(told, encoding=self._encoding)))
 
@@ -144,7 +141,7 @@ class RunConsole:
 
 def _paces(folder: Path) -> list[str]:
     with suppress(UsageError):  # without a record there is no pace to tell
-        return paces(read_events(folder).entries)
+        return paces(read_events(folder).events)
     return []
 
 

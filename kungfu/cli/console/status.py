@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kungfu.cli.report.rescaling import stood_still_s
-from kungfu.cli.report.values import count, duration, figure, label, mapping_of, not_finite, text_of
+from kungfu.cli.report.values import UNKNOWN, count, duration, figure, label, not_finite
+from kungfu.event_log.events import (
+    DecisionEvent,
+    LoggedEvent,
+    RecoveredEvent,
+    RefusedEvent,
+    RescaleEvent,
+    StartedEvent,
+    ViewEvent,
+)
 
 __all__ = ["Status", "after_event", "after_step", "decision_words", "status_words"]
 
@@ -29,29 +37,29 @@ class Status:
     since: object = None
 
 
-def after_event(status: Status, event: Fields) -> Status:
+def after_event(status: Status, event: LoggedEvent) -> Status:
     """The status once `event` has happened."""
-    match event.get("event"):
-        case "started":
-            return replace(status, phase=f"{count(event.get('size'), 'peer')} getting ready")
-        case "view":
+    match event:
+        case StartedEvent():
+            return replace(status, phase=f"{count(event.size, 'peer')} getting ready")
+        case ViewEvent():
             return replace(status, phase="training")
-        case "decision":
-            asked = f"{figure(event.get('size'))} -> {count(event.get('asked'), 'peer')}"
-            return replace(status, decision=f"{_at(event)}, {text_of(event, 'rule')}: {asked}, under way")
-        case "rescale":
-            came = f"{figure(event.get('from'))} -> {count(event.get('to'), 'peer')}"
-            still = f"stood still for {duration(stood_still_s(event))}"
-            return replace(status, decision=f"{_at(event)}, {text_of(event, 'rule')}: {came}, {still}")
-        case "recovered":
-            lost = count(len(mapping_of(event, "lost")), "peer")
-            came = f"{figure(event.get('from'))} -> {count(event.get('to'), 'peer')}"
-            still = f"stood still for {duration(stood_still_s(event))}"
-            return replace(status, decision=f"{_at(event)}, after the loss of {lost}: {came}, {still}")
-        case "refused":
-            asked = f"{count(event.get('asked'), 'peer')} refused"
-            return replace(status, decision=f"{text_of(event, 'rule')}: {asked}")
+        case DecisionEvent():
+            asked = f"{figure(event.size)} -> {count(event.asked, 'peer')}"
+            return replace(status, decision=f"step {figure(event.step)}, {event.rule}: {asked}, under way")
+        case RescaleEvent():
+            return replace(status, decision=f"step {figure(event.step)}, {event.rule}: {_came(event)}")
+        case RecoveredEvent():
+            lost = count(len(event.lost), "peer")
+            return replace(status, decision=f"step {figure(event.step)}, after the loss of {lost}: {_came(event)}")
+        case RefusedEvent():
+            return replace(status, decision=f"{event.rule or UNKNOWN}: {count(event.asked, 'peer')} refused")
     return status
+
+
+def _came(event: RescaleEvent | RecoveredEvent) -> str:
+    sizes = f"{figure(event.before)} -> {count(event.after, 'peer')}"
+    return f"{sizes}, stood still for {duration(event.stop_s)}"
 
 
 def after_step(status: Status, figures: Fields) -> Status:
@@ -83,7 +91,3 @@ def status_words(status: Status) -> tuple[tuple[str, str], ...]:
 def decision_words(status: Status) -> str:
     """The last decision."""
     return f"last decision: {status.decision}"
-
-
-def _at(event: Fields) -> str:
-    return f"step {figure(event.get('step'))}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +14,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.replay.timeline import OF_RULES, Row, action_of, timeline
+from kungfu.cli.replay.timeline import OF_RULES, TimelineRow, action_of, timeline
 from kungfu.cli.report import read_events
 from kungfu.cli.report.values import count
 from kungfu.compiler import FiredRule, Plan, compile_policies
 from kungfu.errors import UsageError
+from kungfu.event_log.codec import fields_of
+from kungfu.event_log.events import LoggedEvent, RescaleEvent
+from kungfu.event_log.numbers import as_json
 from kungfu.policy_definition.policy_path import load_policy
 from kungfu.record import Replayed, Trace, read_trace, replay
 
@@ -37,7 +40,7 @@ class _Replay:
     trace: Trace
     whose: Literal["the run's", "another"]
     replayed: Replayed
-    events: Sequence[Mapping[str, Any]]
+    events: Sequence[LoggedEvent]
     start: int
 
     @property
@@ -88,10 +91,10 @@ def _own(trace: Trace) -> Plan:
     )
 
 
-def _events(folder: Path) -> Sequence[Mapping[str, Any]]:
+def _events(folder: Path) -> Sequence[LoggedEvent]:
     """What happened, where the folder tells: a trace alone can be replayed as well."""
     place = folder.parent if folder.suffix == ".jsonl" else folder
-    return read_events(place).entries if (place / "events.jsonl").exists() else ()
+    return read_events(place).events if (place / "events.jsonl").exists() else ()
 
 
 # ---- as JSON -------------------------------------------------------------------------------------------------------
@@ -103,8 +106,8 @@ def _as_json(told: _Replay) -> dict[str, Any]:
         "steps": [steps[0], steps[-1]],
         "policy": told.whose,
         "decisions": [_decision(one) for one in told.replayed.decisions],
-        "run": [one for one in told.events if one.get("event") in OF_RULES],
-        "rescales": [one for one in told.events if one.get("event") == "rescale"],
+        "run": [as_json(fields_of(one)) for one in told.events if isinstance(one, OF_RULES)],
+        "rescales": [as_json(fields_of(one)) for one in told.events if isinstance(one, RescaleEvent)],
         "differences": list(told.replayed.differences),
         "remarks": list(told.remarks),
     }
@@ -142,7 +145,7 @@ def _print(told: _Replay, console: Console) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[TimelineRow]) -> Table:
     table = Table()
     table.add_column("step", justify="right")
     for name in ("rule", "in the replay", "in the run"):

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from kungfu.cli.replay.timeline import Row
+from kungfu.cli.replay.timeline import TimelineRow
 from kungfu.compiler import FiredRule
 from kungfu.control import Rescale
 from kungfu.errors import UsageError
@@ -22,7 +22,7 @@ __all__ = ["draw"]
 _BLUE, _RED, _GREY = "#1f6fb4", "#b3261e", "#8a8f98"
 
 
-def draw(trace: Trace, decisions: Sequence[FiredRule], rows: Sequence[Row], target: Path) -> Path:
+def draw(trace: Trace, decisions: Sequence[FiredRule], rows: Sequence[TimelineRow], target: Path) -> Path:
     """Draws it as a PNG and gives its path; raises ``UsageError`` where `target` cannot be written."""
     figure = Figure(figsize=(9.0, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -55,7 +55,7 @@ def _draw_size(panel: Any, trace: Trace, decisions: Sequence[FiredRule]) -> None
     panel.legend(loc="upper left", frameon=False, fontsize=9)
 
 
-def _draw_rules(panel: Any, decisions: Sequence[FiredRule], rows: Sequence[Row]) -> None:
+def _draw_rules(panel: Any, decisions: Sequence[FiredRule], rows: Sequence[TimelineRow]) -> None:
     ran = [row for row in rows if row.rule and row.run]
     names = list(dict.fromkeys([*(one.rule for one in decisions), *(row.rule for row in ran)]))
     panel.scatter(

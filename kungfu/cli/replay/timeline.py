@@ -4,25 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from kungfu.cli.report.sentence import reasons, sentence
-from kungfu.cli.report.values import count, figure, mapping_of, number, text_of
+from msgspec import structs
+
+from kungfu.cli.report.decisions import reasons
+from kungfu.cli.report.one_line import one_line
+from kungfu.cli.report.values import count, figure
 from kungfu.compiler import FiredRule
 from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate, Stop
 from kungfu.control.action import Action
+from kungfu.event_log.events import (
+    CalledEvent,
+    CheckpointEvent,
+    DecisionEvent,
+    HeldEvent,
+    LoggedEvent,
+    RescaleEvent,
+    RuleEvent,
+    SetEvent,
+    ShadowEvent,
+    SupersededEvent,
+)
 
-__all__ = ["OF_RULES", "Row", "action_of", "timeline", "told"]
-
-Fields = Mapping[str, Any]
+__all__ = ["OF_RULES", "TimelineRow", "action_of", "timeline", "told"]
 
 # What a rule leaves in the events, with the step in which it fired.
-OF_RULES = ("decision", "called", "set", "noted", "shadow", "held", "superseded")
-_OF_RUNS = ("rescale", "checkpoint")
+OF_RULES = (DecisionEvent, CalledEvent, SetEvent, ShadowEvent, HeldEvent, SupersededEvent)
 
 
 @dataclass(frozen=True)
-class Row:
+class TimelineRow:
     """One line of the timeline. ``times`` a rule decided the same, from ``step`` to ``last``."""
 
     step: int
@@ -33,16 +44,18 @@ class Row:
     last: int = 0
 
 
-def timeline(decisions: Sequence[FiredRule], events: Sequence[Fields], *, start: int = 0) -> list[Row]:
+def timeline(decisions: Sequence[FiredRule], events: Sequence[LoggedEvent], *, start: int = 0) -> list[TimelineRow]:
     """The decisions of a replay and the events of the run, by step; what a rule repeats is one row."""
-    by_rule: dict[tuple[int, str], list[Fields]] = {}
-    rows = [Row(int(one["step"]), "", "", _happened(one)) for one in _steps_of(events, _OF_RUNS, start)]
-    for event in _steps_of(events, OF_RULES, start):
-        by_rule.setdefault((int(event["step"]), text_of(event, "rule")), []).append(event)
+    by_rule: dict[tuple[int, str], list[RuleEvent]] = {}
+    changes = (one for one in events if isinstance(one, RescaleEvent | CheckpointEvent))
+    rows = [TimelineRow(one.step, "", "", _happened(one)) for one in changes if one.step >= start]
+    for event in events:
+        if isinstance(event, OF_RULES) and event.step >= start:
+            by_rule.setdefault((event.step, event.rule), []).append(event)
     for one in decisions:
         matched = by_rule.pop((one.step, one.rule), [])
-        rows.append(Row(one.step, one.rule, told(one), "; ".join(_happened(event) for event in matched)))
-    rows += [Row(step, rule, "", _happened(event)) for (step, rule), left in by_rule.items() for event in left]
+        rows.append(TimelineRow(one.step, one.rule, told(one), "; ".join(_happened(event) for event in matched)))
+    rows += [TimelineRow(step, rule, "", _happened(event)) for (step, rule), left in by_rule.items() for event in left]
     return list(_collapsed(sorted(rows, key=lambda row: row.step)))
 
 
@@ -89,28 +102,20 @@ def _asked(decision: FiredRule) -> str:
     return "ends training"
 
 
-def _steps_of(events: Iterable[Fields], kinds: Sequence[str], start: int) -> list[Fields]:
-    return [
-        one for one in events
-        if one.get("event") in kinds and number(one.get("step")) is not None and one["step"] >= start
-    ]  # fmt: skip
-
-
-def _happened(event: Fields) -> str:
+def _happened(event: LoggedEvent) -> str:
     """What the run tells of it, without what stands beside it already."""
-    if event.get("event") == "decision":
-        return f"wanted {count(event.get('asked'), 'peer')}; {text_of(event, 'done')}"
-    if event.get("event") == "called":
-        wanted = event.get("asked")
-        return "called" + (f"; it wanted {count(wanted, 'peer')}" if number(wanted) is not None else "")
-    said = sentence({**event, "saw": {}} if mapping_of(event, "saw") else event)
+    if isinstance(event, DecisionEvent):
+        return f"wanted {count(event.asked, 'peer')}; {event.done}"
+    if isinstance(event, CalledEvent):
+        return "called" + (f"; it wanted {count(event.asked, 'peer')}" if event.asked is not None else "")
+    said = one_line(structs.replace(event, saw={}) if isinstance(event, RuleEvent) else event)
     return said.partition(": ")[2] or said
 
 
-def _collapsed(rows: Iterable[Row]) -> Iterator[Row]:
+def _collapsed(rows: Iterable[TimelineRow]) -> Iterator[TimelineRow]:
     """A rule that asks for the same again and again, while the run did nothing about it, stands once."""
     open_rows: dict[str, int] = {}
-    kept: list[Row] = []
+    kept: list[TimelineRow] = []
     for row in rows:
         before = open_rows.get(row.rule)
         if before is not None and not row.run and not kept[before].run and _same(row, kept[before]):
@@ -122,6 +127,6 @@ def _collapsed(rows: Iterable[Row]) -> Iterator[Row]:
     yield from kept
 
 
-def _same(one: Row, other: Row) -> bool:
+def _same(one: TimelineRow, other: TimelineRow) -> bool:
     """Asked for alike, whatever was seen."""
     return one.replayed.partition(" (")[0] == other.replayed.partition(" (")[0]

@@ -1,22 +1,21 @@
-"""What the record of a run says, told to a person."""
+"""The record of a run, read and reported to a person."""
 
-from kungfu.cli.report.gaps import gaps, is_gap
-from kungfu.cli.report.record import Record, read_events, read_metrics
-from kungfu.cli.report.sentence import sentence
-from kungfu.cli.report.spans import span_trees
-from kungfu.cli.report.table import decisions_table
-from kungfu.cli.report.tale import Paragraph, paces, tell
+from kungfu.cli.report.missing_steps import missing_steps
+from kungfu.cli.report.narrative import Paragraph, narrative, paces
+from kungfu.cli.report.one_line import one_line
+from kungfu.cli.report.reader import EventRecord, MetricsRecord, read_events, read_metrics
+from kungfu.cli.report.tables import decisions_table, span_trees
 
 __all__ = [
+    "EventRecord",
+    "MetricsRecord",
     "Paragraph",
-    "Record",
     "decisions_table",
-    "gaps",
-    "is_gap",
+    "missing_steps",
+    "narrative",
+    "one_line",
     "paces",
     "read_events",
     "read_metrics",
-    "sentence",
     "span_trees",
-    "tell",
 ]

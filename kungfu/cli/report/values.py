@@ -1,10 +1,9 @@
-"""Values of a record in a person's words. Nothing here trusts the record: what is unknown is shown as ``-``."""
+"""Values of a record in a person's words. What is unknown, or is no number, is shown as ``-``."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from kungfu.event_log.numbers import as_float, as_json
 
@@ -13,17 +12,13 @@ __all__ = [
     "count",
     "duration",
     "figure",
-    "items_of",
     "label",
-    "mapping_of",
     "not_finite",
     "number",
     "peers_named",
-    "text_of",
 ]
 
 UNKNOWN = "-"
-Fields = Mapping[str, Any]
 
 
 def number(value: object) -> float | None:
@@ -99,24 +94,6 @@ def label(name: str) -> str:
     'local batch size'
     """
     return name.replace("_", " ")
-
-
-def text_of(fields: Fields, name: str) -> str:
-    """A field as text."""
-    value = fields.get(name)
-    return value if isinstance(value, str) and value else UNKNOWN
-
-
-def mapping_of(fields: Fields, name: str) -> Mapping[str, Any]:
-    """A field that should be a mapping; empty where it is none."""
-    value = fields.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
-def items_of(fields: Fields, name: str) -> Sequence[Any]:
-    """A field that should be a list; empty where it is none."""
-    value = fields.get(name)
-    return value if isinstance(value, list | tuple) else ()
 
 
 def peers_named(peers: Sequence[object]) -> str:

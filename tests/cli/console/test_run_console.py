@@ -19,6 +19,7 @@ import pytest
 
 from kungfu.cli.console import PlainScreen, RunConsole, make_console
 from kungfu.cli.console.board import News
+from kungfu.event_log.events import GapEvent
 from kungfu.runtime.agent.agent import Ending
 from kungfu.runtime.core.failure import Failure
 from tests.cli.console.test_noise import NOISE
@@ -29,10 +30,10 @@ PROGRAM = textwrap.dedent(
     import os, signal, sys
     from pathlib import Path
     from kungfu.cli.console import LiveScreen, make_console
-    from kungfu.runtime.agent.agent import Ending
+        from kungfu.runtime.agent.agent import Ending
 
     with make_console(Path("runs/a")) as console:
-        console.event({"event": "view", "version": 1, "peers": [0, 1]})
+        console.event(ViewEvent(version=1, peers=(0, 1)))
         console.status({"step": 7, "size": 2, "loss": None, "samples_per_s": float("nan")})
         console.line("rank 1", "hello")
         if sys.argv[1] == "interrupted":
@@ -79,14 +80,14 @@ def test_a_job_is_shown_from_its_start_to_its_end(tmp_path: Path, capsys: pytest
             console.line("rank 0", line)
         console.status(measured(1))
         console.event(GROWN[5])
-        console.event({"event": "gap", "file": "metrics.jsonl", "lines": 5, "error": "No space left on device"})
+        console.event(GapEvent(file="metrics.jsonl", since=1.0, until=3.0, lines=5, error="No space left on device"))
         console.ended(Ending(0))
     out, err = capsys.readouterr()
     assert err == ""
     assert out.splitlines()[:3] == ["kungfu: 2 peers start: python digits.py", "[rank 0] hello", "[rank 0] 100%"]
     assert "step 50: gns_batch wants 3 peers instead of 2" in out
     assert out.splitlines()[-2].startswith("kungfu-run: training is over")
-    assert out.splitlines()[-1].startswith("  the record has a gap: metrics.jsonl lacks 5 lines, which could not")
+    assert out.splitlines()[-1].startswith("  the record has a gap: metrics.jsonl lacks 5 lines of 2.0 s, which")
 
 
 def test_a_failure_goes_to_the_error_stream_after_all_other_output(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kungfu.cli.console.status import Status, after_event, after_step, decision_words, status_words
 from tests.cli.recorded import FAILED, GROWN, measured
+from tests.event_log.made import made
 
 
 def test_nothing_is_known_before_the_first_step() -> None:
@@ -53,10 +54,11 @@ def test_the_phase_follows_the_start_and_the_first_view() -> None:
 
 def test_a_refusal_is_the_last_decision_and_what_says_nothing_of_the_run_changes_nothing() -> None:
     assert decision_words(after_event(Status(), FAILED[5])) == "last decision: grow: 3 peers refused"
-    assert after_event(Status(), {"event": "regrouped"}) == Status()
+    assert after_event(Status(), made(event="regrouping")) == Status()
 
 
 def test_the_loss_of_peers_is_shown_with_how_long_training_stood_still_for_it() -> None:
-    lost = {"event": "recovered", "step": 47, "from": 3, "to": 2, "lost": {"1": "killed"}, "stop_s": 11.8}
+    fields = {"event": "recovered", "step": 47, "from": 3, "to": 2, "lost": {"1": "killed"}, "stop_s": 11.8}
+    lost = made(**fields)
     shown = decision_words(after_event(Status(), lost))
     assert shown == "last decision: step 47, after the loss of 1 peer: 3 -> 2 peers, stood still for 11.8 s"

@@ -12,10 +12,11 @@ from kungfu.cli.main import main
 from kungfu.compiler import compile_policies
 from kungfu.policies import gns_batch
 from tests.cli.recorded import written as with_events
+from tests.event_log.made import made
 from tests.record.recorded import recorded, written
 
 PLAN = compile_policies([gns_batch(max_peers=8, every=4, decay=0.5)])
-EVENTS: list[dict[str, Any]] = [
+_EVENTS: list[dict[str, Any]] = [
     {
         "event": "decision", "step": 4, "rule": "gns_batch", "saw": {"noise_scale": 20.0}, "size": 2, "asked": 3,
         "done": "1 more is being prepared",
@@ -23,6 +24,8 @@ EVENTS: list[dict[str, Any]] = [
     {"event": "rescale", "step": 6, "rule": "gns_batch", "from": 2, "to": 3, "joined": [2], "left": [], "stop_s": 0.1},
     {"event": "decision", "step": 5, "rule": "unknown", "saw": {}, "size": 2, "asked": 7, "done": "nothing"},
 ]  # fmt: skip
+
+EVENTS = [made(**fields) for fields in _EVENTS]
 
 
 def run(tmp_path: Path, *, changed: bool = False) -> Path:
@@ -55,8 +58,8 @@ def test_the_timeline_shows_what_the_replay_decides_beside_what_happened(
 def test_what_a_budget_held_back_and_what_came_to_nothing_stand_in_the_column_of_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = {"event": "held", "step": 6, "rule": "held(grow)", "action": "Rescale", "asked": 3.0, "ranks": [], "saw": {}}
-    passed_over = {"event": "superseded", "step": 7, "rule": "hook", "asked": 5, "by": "grow", "saw": {}}
+    held = made(event="held", step=6, rule="held(grow)", action="Rescale", asked=3.0)
+    passed_over = made(event="superseded", step=7, rule="hook", asked=5, by="grow")
     folder = written(with_events(tmp_path, [held, passed_over]), recorded(PLAN))
     text = said(capsys, monkeypatch, folder)
     assert "held back, for the job's budget of rescales is used up" in " ".join(text.replace("│", " ").split())

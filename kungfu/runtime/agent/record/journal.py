@@ -1,7 +1,8 @@
 """The files in the job's folder: decisions, metrics, the peers' output.
 
-``events.jsonl`` has one object per decision and change; ``metrics.jsonl`` one per step (rank 0's); ``peers/peer-N.log``
-the whole output of a peer; ``trace.jsonl`` what each step offered to the policies, on every peer.
+``events.jsonl`` has the version of the record, then one object per decision and change (`kungfu.event_log`);
+``metrics.jsonl`` one per step (rank 0's); ``peers/peer-N.log`` the whole output of a peer; ``trace.jsonl`` what each
+step offered to the policies, on every peer.
 
 No failure of these files ends the job. Lines that could not be written are reported once on the screen, and recorded as
 an event ``gap`` as soon as the record can be written again.
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line
-from kungfu.event_log.events import GapEvent, LoggedEvent, UnrecordedEvent
+from kungfu.event_log.events import RECORD_VERSION, GapEvent, LoggedEvent, RecordEvent, UnrecordedEvent
 from kungfu.runtime.agent.record.log_file import LogFile, LogGap, merged
 
 __all__ = ["TRACE_LIMIT_BYTES", "Journal", "Output"]
@@ -66,7 +67,10 @@ class Journal:
         if (folder / "events.jsonl").exists():
             raise UsageError(f"--logdir {folder} holds the record of a run already; delete it or give another folder")
         names = (*STREAMS, "trace") if trace_limit_bytes else STREAMS
-        self._files = {name: LogFile(folder / f"{name}.jsonl", clock=clock) for name in names}
+        first = {"events": f"{event_to_line(RecordEvent(version=RECORD_VERSION))}\n".encode()}
+        self._files = {
+            name: LogFile(folder / f"{name}.jsonl", clock=clock, head=first.get(name, b"")) for name in names
+        }
         try:
             (folder / "peers").mkdir(parents=True, exist_ok=True)
             for file in self._files.values():

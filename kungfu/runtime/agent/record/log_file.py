@@ -47,6 +47,7 @@ class LogFile:
         path: The file.
         clock: Seconds since 1970.
         mark: Makes the line that is written in place of a gap; without it there is none.
+        head: The first line of the file, written together with the first of the others.
 
     Attributes:
         gap: The lines missing at the end of the file, ``None`` if there are none. While there is a gap, the file is
@@ -54,9 +55,14 @@ class LogFile:
     """
 
     def __init__(
-        self, path: Path, *, clock: Callable[[], float], mark: Callable[[LogGap], bytes] | None = None
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], float],
+        mark: Callable[[LogGap], bytes] | None = None,
+        head: bytes = b"",
     ) -> None:
-        self.path, self._clock, self._mark = path, clock, mark
+        self.path, self._clock, self._mark, self._head = path, clock, mark, head
         self.gap: LogGap | None = None
         self._descriptor: int | None = None
         self._tried = 0.0
@@ -80,11 +86,13 @@ class LogFile:
             return None
         self._tried = self._clock()
         try:
-            self._write((self._mark(self.gap) if self._mark and self.gap else b"") + data)
+            mark = self._mark(self.gap) if self._mark and self.gap else b""
+            self._write((self._head if data else b"") + mark + data)
         except OSError as error:
             self._add_to_gap(data, error.strerror or str(error))
             return None
         ended, self.gap = self.gap, None
+        self._head = b"" if data else self._head
         return ended
 
     def close(self) -> None:

@@ -31,6 +31,7 @@ def test_every_line_is_an_object_with_its_time_and_there_at_once(tmp_path: Path)
     journal.append("metrics", ['{"step": 1, "loss": null}'])
     events = (journal.folder / "events.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in events] == [
+        {"event": "record", "version": 1},
         {"time": 12.345679, "event": "view", "version": 1, "peers": [0, 1]},
         {"time": 12.345679, "event": "failed", "peer": -1, "error": 'two\nlines, a "quote" and ü', "code": 1},
     ]
@@ -56,7 +57,7 @@ def test_lines_of_several_threads_stay_whole(tmp_path: Path) -> None:
     journal.close()
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     for who in range(4):
-        assert [line["step"] for line in lines if line["peer"] == who] == list(range(200))
+        assert [line["step"] for line in lines[1:] if line["peer"] == who] == list(range(200))
 
 
 def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
@@ -119,7 +120,10 @@ def opened(folder: Path, **options: Any) -> tuple[Journal, Clock, list[dict[str,
 
 
 def events_in(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    """What is in the record after its first line, which says the version."""
+    first, *lines = (folder / "events.jsonl").read_text().splitlines()
+    assert json.loads(first) == {"event": "record", "version": 1}
+    return [json.loads(line) for line in lines]
 
 
 def test_a_full_disk_is_told_once_and_the_record_says_what_it_lacks_when_there_is_room(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kungfu.cli.report import gaps
+from kungfu.cli.report import missing_steps
+from tests.event_log.made import made
 
 
 def rows(*steps: int) -> list[dict[str, int]]:
@@ -10,20 +11,22 @@ def rows(*steps: int) -> list[dict[str, int]]:
 
 
 def test_a_record_that_is_whole_has_no_gap() -> None:
-    again = [{"event": "recovered", "step": 3}, {"event": "finished", "steps": 5}]
-    assert gaps(again, rows(2, 3, 3, 4, 5)) == [], "a run that was resumed begins later, and a step may be done twice"
+    again = [made(event="recovered", step=3), made(event="finished", steps=5)]
+    assert missing_steps(again, rows(2, 3, 3, 4, 5)) == [], (
+        "a run that was resumed begins later, and a step may be done twice"
+    )
 
 
 def test_a_step_that_was_redone_after_the_loss_is_told_by_the_next_rank_0() -> None:
-    undone = [{"event": "recovered", "step": 6}]
-    assert gaps(undone, rows(4, 8)) == [
+    undone = [made(event="recovered", step=6)]
+    assert missing_steps(undone, rows(4, 8)) == [
         "steps 5 to 7 are not in metrics.jsonl: rank 0 was lost before it told of them",
     ]
 
 
 def test_every_row_is_named_with_what_is_known_of_it_up_to_the_last_step() -> None:
-    events = [{"event": "recovered", "step": 5}, {"event": "finished", "steps": 12}]
-    assert gaps(events, rows(4, 6, 7, 9, 10)) == [
+    events = [made(event="recovered", step=5), made(event="finished", steps=12)]
+    assert missing_steps(events, rows(4, 6, 7, 9, 10)) == [
         "step 5 is not in metrics.jsonl: rank 0 was lost before it told of it",
         "step 8 is not in metrics.jsonl",
         "steps 11 to 12 are not in metrics.jsonl",
@@ -31,14 +34,14 @@ def test_every_row_is_named_with_what_is_known_of_it_up_to_the_last_step() -> No
 
 
 def test_where_nothing_was_measured_nothing_is_missed() -> None:
-    assert gaps([{"event": "recovered", "step": 5}], []) == []
+    assert missing_steps([made(event="recovered", step=5)], []) == []
 
 
 def test_steps_that_could_not_be_written_are_told_apart_from_those_of_a_lost_rank_0() -> None:
     timed = [{"step": step, "time": 100.0 + step} for step in (1, 2, 6, 7, 9)]
     full = {"event": "gap", "file": "metrics.jsonl", "from": 104.5, "to": 105.5, "lines": 3, "error": "No space left"}
     elsewhere = {**full, "file": "trace.jsonl", "from": 100.0, "to": 200.0}
-    assert gaps([elsewhere, full, {"event": "finished", "steps": 12}], timed) == [
+    assert missing_steps([made(**elsewhere), made(**full), made(event="finished", steps=12)], timed) == [
         "steps 3 to 5 are not in metrics.jsonl: what was told of them could not be written (No space left)",
         "step 8 is not in metrics.jsonl",
         "steps 10 to 12 are not in metrics.jsonl",
@@ -47,7 +50,7 @@ def test_steps_that_could_not_be_written_are_told_apart_from_those_of_a_lost_ran
 
 def test_the_last_steps_before_a_record_ended_on_a_full_disk_are_among_them() -> None:
     full = {"event": "gap", "file": "metrics.jsonl", "from": 104.5, "to": 112.0, "lines": 3, "error": "No space left"}
-    found = gaps([full, {"event": "finished", "steps": 4}], [{"step": 1, "time": 101.0}])
+    found = missing_steps([made(**full), made(event="finished", steps=4)], [{"step": 1, "time": 101.0}])
     assert found == [
         "steps 2 to 4 are not in metrics.jsonl: what was told of them could not be written (No space left)"
     ]

@@ -1,0 +1,137 @@
+"""How the membership changed, by a rescale or by the loss of peers, and where the time of each change went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kungfu.cli.report.values import count, duration, figure, label, peers_named
+from kungfu.event_log.events import LoggedEvent, RecoveredEvent, RescaleEvent
+
+__all__ = ["StopTiming", "changes", "joined_and_left", "recovered", "rescaled", "stopped_s", "timing_of"]
+
+_BESIDE = ("spawn_s", "ready_s")
+_STOPPED = ("barrier_s", "attach_s", "state_s")
+_AFTER = "first_step_s"
+
+Change = RescaleEvent | RecoveredEvent
+
+
+@dataclass(frozen=True)
+class StopTiming:
+    """The parts of a change in words: ``beside`` training, while it ``stopped``, and the first step ``after``.
+
+    ``inside`` are those of the stop, in brackets; empty where none are told.
+    """
+
+    beside: str
+    stopped: str
+    after: str
+    inside: str = ""
+
+
+def timing_of(event: Change) -> StopTiming:
+    """The parts that an event tells, each in its phase; parts that are not known by name count as stopped."""
+    parts = event.parts
+    others = tuple(name for name in parts if name not in (*_BESIDE, *_STOPPED, _AFTER))
+    listed = _listed(parts, (*_STOPPED, *others))
+    inside = f" ({listed})" if listed else ""
+    after = duration(parts.get(_AFTER))
+    return StopTiming(_listed(parts, _BESIDE), duration(event.stop_s) + inside, after, inside)
+
+
+def _listed(parts: Mapping[str, float], names: tuple[str, ...]) -> str:
+    return ", ".join(f"{label(name.removesuffix('_s'))} {duration(parts[name])}" for name in names if name in parts)
+
+
+def joined_and_left(event: RescaleEvent) -> str:
+    """Which peers came and which went in a rescale."""
+    came = [f"{peers_named(event.joined)} joined"] if event.joined else []
+    went = [f"{peers_named(event.left)} left"] if event.left else []
+    return ", ".join(came + went)
+
+
+def rescaled(event: RescaleEvent) -> tuple[str, list[str]]:
+    """A rescale as a headline with its details: what decided it, who came and went, and how long it took."""
+    timing, peers = timing_of(event), joined_and_left(event)
+    sizes = f"{figure(event.before)} -> {count(event.after, 'peer')}"
+    decided = [] if event.decided_at is None else [_decided(event.rule, event.decided_at, event.step)]
+    beside = [f"made ready while training went on: {timing.beside}"] if timing.beside else []
+    batch = count(event.global_batch_size, "sample")
+    return f"step {figure(event.step)}: {sizes}{f'; {peers}' if peers else ''}", [
+        *decided,
+        *beside,
+        f"training stood still for {timing.stopped}",
+        f"the first step after it took {timing.after}; the batch is now {batch}",
+    ]
+
+
+def _decided(rule: str, decided_at: int, step: int) -> str:
+    return f"as {rule} decided at step {figure(decided_at)}, {count(step - decided_at, 'step')} before"
+
+
+def recovered(event: RecoveredEvent) -> tuple[str, list[str]]:
+    """Survivors that train again, as a headline with its details: who was lost, what is redone, how long it took.
+
+    >>> parts = {"regroup_s": 0.17, "attach_s": 0.01, "first_step_s": 0.03}
+    >>> took = {"stop_s": 5.183, "noticed_s": 5.0, "regrouped_s": 0.183, "step_s": 0.03, "parts": parts}
+    >>> event = RecoveredEvent(step=47, before=3, after=2, view=2, lost={"1": "killed by SIGKILL"}, noticed_by="",
+    ...                        state_of=0, redone=0, target=3, global_batch_size=12, **took)
+    >>> headline, details = recovered(event)
+    >>> headline
+    'step 47: training goes on with 2 peers of 3; the batch stays at 12 samples'
+    >>> print(*details, sep=chr(10))
+    lost: peer 1 (killed by SIGKILL)
+    nothing that was done is lost: the state is that of peer 0
+    training stood still for 5.2 s, from step to step, less a step
+    noticed 5.0 s after the last step, then regrouped in 183 ms (attach 10 ms, regroup 170 ms)
+    the first step after it took 30 ms; one of those before, 30 ms
+    1 replacement is on its way
+    """
+    lost = ", ".join(f"peer {peer} ({how})" for peer, how in sorted(event.lost.items()))
+    peers = f"{count(event.after, 'peer')} of {figure(event.before)}"
+    batch = f"the batch stays at {count(event.global_batch_size, 'sample')}"
+    return f"step {figure(event.step)}: training goes on with {peers}; {batch}", [
+        f"lost: {lost}" if lost else f"nobody was lost: {event.noticed_by}",
+        _redone(event),
+        *_stood_still(event),
+        *_replacements(event.target - event.after),
+    ]
+
+
+def _stood_still(event: RecoveredEvent) -> list[str]:
+    timing = timing_of(event)
+    noticed, regrouped = duration(event.noticed_s), duration(event.regrouped_s)
+    return [
+        f"training stood still for {duration(event.stop_s)}, from step to step, less a step",
+        f"noticed {noticed} after the last step, then regrouped in {regrouped}{timing.inside}",
+        f"the first step after it took {timing.after}; one of those before, {duration(event.step_s)}",
+    ]
+
+
+def _redone(event: RecoveredEvent) -> str:
+    if event.redone:
+        steps = count(event.redone, "step")
+        return f"{steps} of rank 0 will be redone: the state is that of peer {figure(event.state_of)}"
+    return f"nothing that was done is lost: the state is that of peer {figure(event.state_of)}"
+
+
+def _replacements(coming: int) -> list[str]:
+    if coming <= 0:
+        return []
+    return [f"{count(coming, 'replacement')} {'is on its' if coming == 1 else 'are on their'} way"]
+
+
+# ---- all changes of a run --------------------------------------------------------------------------------------------
+
+
+def changes(events: Sequence[LoggedEvent]) -> str:
+    """How often the membership changed, by what, as in "1 rescale and 2 recoveries"."""
+    rescales, recoveries = (sum(isinstance(event, kind) for event in events) for kind in (RescaleEvent, RecoveredEvent))
+    after = f" and {recoveries} recover{'y' if recoveries == 1 else 'ies'}" if recoveries else ""
+    return f"{count(rescales, 'rescale')}{after}"
+
+
+def stopped_s(events: Sequence[LoggedEvent]) -> float:
+    """For how long all of these changes stopped the training, in seconds."""
+    return sum(event.stop_s for event in events if isinstance(event, Change))

@@ -1,0 +1,181 @@
+"""What rules asked for, what they saw, and what came of it: in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kungfu.cli.report.values import count, figure, label, number, peers_named
+from kungfu.event_log.events import (
+    CalledEvent,
+    DecisionEvent,
+    HeldEvent,
+    LoggedEvent,
+    RuleEvent,
+    SetEvent,
+    ShadowEvent,
+    SupersededEvent,
+)
+
+__all__ = [
+    "SettingRun",
+    "asked",
+    "called",
+    "contest",
+    "held_back",
+    "merged_runs",
+    "reasons",
+    "set_repeatedly",
+    "set_to",
+    "superseded",
+    "winners",
+    "would_have",
+]
+
+_ACTIONS = {
+    "Rescale": "another size",
+    "SetGlobalBatchSize": "another batch",
+    "SetLearningRate": "another learning rate",
+    "Stop": "the end of training",
+    "Call": "a call",
+    "Evict": "the eviction of",
+    "Replace": "the replacement of",
+    "Checkpoint": "a checkpoint",
+}
+
+
+def reasons(saw: Mapping[str, object], *, without: Iterable[str] = ("size", "target")) -> str:
+    """The values that a rule saw, by name."""
+    hidden = {*without}
+    return ", ".join(f"{label(name)} {figure(value)}" for name, value in saw.items() if name not in hidden)
+
+
+def asked(event: DecisionEvent) -> str:
+    """What a decision wants, beside what was.
+
+    >>> decision = DecisionEvent(step=50, rule="grow", saw={}, size=2, asked=3, done="")
+    >>> asked(decision)
+    '3 peers instead of 2'
+    """
+    if event.when == "replaced":
+        return f"{peers_named(event.peers)} replaced"
+    if event.asked == event.size:
+        return f"to stay at {count(event.size, 'peer')}"
+    return f"{count(event.asked, 'peer')} instead of {figure(event.size)}"
+
+
+# ---- rules that stand for several policies ---------------------------------------------------------------------------
+
+
+def contest(event: DecisionEvent) -> list[str]:
+    """What the policies of a combined rule wanted, and whose target was taken; empty for a rule that is not combined.
+
+    >>> saw = {"grow": 4.0, "schedule": 3.0, "target": 3.0}
+    >>> decision = DecisionEvent(step=50, rule="at_most(grow, schedule)", saw=saw, size=2, asked=3, done="",
+    ...                          won=("schedule",), lost=("grow",))
+    >>> contest(decision)
+    ['grow wanted 4, schedule wanted 3: schedule won']
+    """
+    names = [name for name in event.saw if name in (*event.won, *event.lost)]
+    if not names:
+        return []
+    wishes = ", ".join(f"{name} wanted {figure(event.saw[name])}" for name in names)
+    return [f"{wishes}: {winners(event)} won"]
+
+
+def winners(event: DecisionEvent) -> str:
+    """The policies whose target was taken; "none" where what was taken is that of a policy without a target yet."""
+    return " and ".join(event.won) or "none"
+
+
+def superseded(event: SupersededEvent) -> str:
+    """A request that came to nothing, and what came before it.
+
+    >>> superseded(SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="grow"))
+    'step 50: hook wanted 3 peers; nothing came of it, since grow came before it'
+    """
+    what = count(event.asked, "peer")
+    if event.peers:
+        what = f"{peers_named(event.peers)} {'replaced' if event.when == 'replaced' else 'to leave'}"
+    return f"{_start(event)} wanted {what}; nothing came of it, since {event.by} came before it"
+
+
+def called(event: CalledEvent) -> str:
+    """What a hook asked for."""
+    return f"it wants {count(event.asked, 'peer')}" if event.asked is not None else "it wants no change of size"
+
+
+def would_have(event: ShadowEvent) -> str:
+    """What a rule in the shadow would have asked for."""
+    return f"{_start(event)} would have asked for {_action(event)}"
+
+
+def held_back(event: HeldEvent) -> str:
+    """What a rule asked for when the job's budget of rescales was used up."""
+    rule = event.rule.removeprefix("held(").removesuffix(")")
+    budget = "held back, for the job's budget of rescales is used up"
+    return f"step {figure(event.step)}: {rule} asks for {_action(event)}; {budget}"
+
+
+def _action(event: ShadowEvent | HeldEvent) -> str:
+    ranks = ", ".join(str(rank) for rank in event.ranks)
+    what = _ACTIONS.get(event.action, event.action) + (f": {figure(event.asked)}" if event.asked is not None else "")
+    return what + (f" rank {ranks}" if ranks else "")
+
+
+def _start(event: RuleEvent) -> str:
+    return f"step {figure(event.step)}: {event.rule}"
+
+
+# ---- settings --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SettingRun:
+    """A setting that one rule changed so many times, with nothing else in between."""
+
+    first: SetEvent
+    last: SetEvent
+    times: int
+
+
+def set_to(event: SetEvent) -> str:
+    """A setting that a barrier changed."""
+    if event.what == "stop":
+        return f"{_start(event)} ends training"
+    length = f" over {figure(event.over)} {event.unit}" if number(event.over) else ""
+    return f"{_start(event)} sets the {event.what} to {figure(event.to)}{length}"
+
+
+def merged_runs(events: Sequence[LoggedEvent]) -> list[LoggedEvent | SettingRun]:
+    """The events with each run of settings of one rule as one entry.
+
+    A run goes on until something else is told; other rules may set other things meanwhile.
+    """
+    told: list[LoggedEvent | SettingRun] = []
+    runs: dict[tuple[str, str], list[SetEvent]] = {}
+    for event in events:
+        if isinstance(event, SetEvent) and event.what != "stop":
+            runs.setdefault((event.rule, event.what), []).append(event)
+            continue
+        told += [*map(_merged, runs.values()), event]
+        runs = {}
+    return [*told, *map(_merged, runs.values())]
+
+
+def _merged(run: Sequence[SetEvent]) -> SetEvent | SettingRun:
+    return run[0] if len(run) == 1 else SettingRun(run[0], run[-1], len(run))
+
+
+def set_repeatedly(run: SettingRun) -> str:
+    """A setting that one rule changed again and again.
+
+    >>> from msgspec.structs import replace
+    >>> first = SetEvent(step=10, rule="decay", saw={}, what="learning rate", to=0.125, over=0.0, unit="steps")
+    >>> set_repeatedly(SettingRun(first, replace(first, step=19, to=0.0525), 10))
+    'steps 10 to 19: decay sets the learning rate 10 times, from 0.125 to 0.0525'
+    """
+    first, last = run.first, run.last
+    steps = f"steps {figure(first.step)} to {figure(last.step)}"
+    values = f"from {figure(first.to)} to {figure(last.to)}"
+    return f"{steps}: {first.rule} sets the {first.what} {figure(run.times)} times, {values}"

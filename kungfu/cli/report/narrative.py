@@ -1,0 +1,250 @@
+"""A run's events as a narrative: what went wrong first, then what happened in its order, then what it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from kungfu.cli.report.changes import changes, recovered, rescaled, stopped_s
+from kungfu.cli.report.decisions import SettingRun, asked, called, contest, merged_runs, reasons, set_repeatedly
+from kungfu.cli.report.missing_steps import is_gap
+from kungfu.cli.report.one_line import one_line
+from kungfu.cli.report.values import count, duration, figure, number, peers_named
+from kungfu.event_log.events import (
+    CalledEvent,
+    CheckpointEvent,
+    DecisionEvent,
+    DismissedEvent,
+    EndedEvent,
+    FailedEvent,
+    FinishedEvent,
+    FiniteAgainEvent,
+    GapEvent,
+    HeldEvent,
+    LoggedEvent,
+    LostEvent,
+    NotFiniteEvent,
+    OfferedEvent,
+    PeerEndedEvent,
+    Percentiles,
+    RecordEvent,
+    RecoveredEvent,
+    RefusedEvent,
+    RescaleEvent,
+    RoundedEvent,
+    RuleEvent,
+    SetEvent,
+    ShadowEvent,
+    SpanEvent,
+    SpawnedEvent,
+    SupersededEvent,
+    ViewEvent,
+)
+
+__all__ = ["Paragraph", "narrative", "paces"]
+
+Told = tuple[str, list[str]]
+
+# What a view, the end of training or the top of the narrative says better.
+_UNTOLD = (RecordEvent, SpawnedEvent, OfferedEvent, FailedEvent, SpanEvent)
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """What happened ``at_s`` seconds after the start (``None``: no one moment), and what there is to know about it."""
+
+    at_s: float | None
+    headline: str
+    details: tuple[str, ...] = ()
+
+
+def narrative(events: Sequence[LoggedEvent]) -> list[Paragraph]:
+    """The narrative of `events`, in the order of the record.
+
+    >>> narrative([ViewEvent(time=5.0, version=1, peers=(0, 1))])[0]
+    Paragraph(at_s=0.0, headline='training begins with 2 peers: peers 0 and 1', details=())
+    """
+    began = next((event.time for event in events if event.time is not None), None)
+    told = [_paragraph(one, began) for one in merged_runs([event for event in events if _is_told(event, events)])]
+    return [*_root_cause(events), *told, *_conclusion(events, began)]
+
+
+def _is_told(event: LoggedEvent, events: Sequence[LoggedEvent]) -> bool:
+    if isinstance(event, PeerEndedEvent):
+        # Where the process was dismissed or lost, that was told already.
+        expected = any(isinstance(one, DismissedEvent | LostEvent) and one.peer == event.peer for one in events)
+        return not expected and event.how != "exit code 0"
+    if isinstance(event, RoundedEvent):
+        return not event.again
+    if isinstance(event, FinishedEvent):
+        return event.leaving
+    return not isinstance(event, _UNTOLD)
+
+
+def _paragraph(one: LoggedEvent | SettingRun, began: float | None) -> Paragraph:
+    at = one.first.time if isinstance(one, SettingRun) else one.time
+    headline, details = _TELLERS.get(type(one), _plain)(one)
+    return Paragraph(None if at is None or began is None else at - began, headline, tuple(details))
+
+
+# ---- single events ---------------------------------------------------------------------------------------------------
+
+
+def _plain(event: LoggedEvent) -> Told:
+    return one_line(event), []
+
+
+def _view(event: ViewEvent) -> Told:
+    peers = f"{count(len(event.peers), 'peer')}: {peers_named(event.peers)}"
+    if event.version == 1:
+        return f"training begins with {peers}", []
+    return f"view {figure(event.version)} is in force, {peers}", []
+
+
+def _decision(event: DecisionEvent) -> Told:
+    shown = reasons(event.saw, without=("size", "target", *event.won, *event.lost))
+    target = event.saw.get("target")
+    makes = f", which makes {figure(target)}" if number(target) not in (None, float(event.asked)) else ""
+    saw = [f"it saw: {shown}{makes}"] if shown else []
+    headline = f"step {figure(event.step)}: {event.rule} wants {asked(event)}"
+    return headline, [*saw, *contest(event), f"done: {event.done}"]
+
+
+def _called(event: CalledEvent) -> Told:
+    given = reasons(event.saw, without=())
+    headline = f"step {figure(event.step)}: the hook {event.rule} was called; {called(event)}"
+    ignored = [f"passed over: {event.ignored}"] if event.ignored else []
+    return headline, [*([f"it was given: {given}"] if given else []), *ignored]
+
+
+def _rule(event: RuleEvent) -> Told:
+    """The line of a rule without what it saw, which is a detail of its own."""
+    return one_line(replace(event, saw={})), _saw(event)
+
+
+def _saw(event: RuleEvent) -> list[str]:
+    saw = reasons(event.saw, without=())
+    return [f"it saw: {saw}"] if saw else []
+
+
+def _set_repeatedly(run: SettingRun) -> Told:
+    return set_repeatedly(run), [f"at last {one}" for one in _saw(run.last)]
+
+
+def _refused(event: RefusedEvent) -> Told:
+    wanted = count(event.asked, "peer")
+    headline = f"refused: {event.rule} wanted {wanted}" if event.rule else f"{wanted} could not be had"
+    return headline, [f"why: {event.reason}", f"training goes on with {count(event.size, 'peer')}"]
+
+
+def _lost(event: LostEvent) -> Told:
+    """A peer that ended in the middle: its own last word, and where to read on."""
+    last = [f"its last error: {event.error}"] if event.error and event.error not in event.how else []
+    return one_line(replace(event, error="")), [*last, f"what it printed is in peers/peer-{figure(event.peer)}.log"]
+
+
+def _peer_ended(event: PeerEndedEvent) -> Told:
+    return f"peer {figure(event.peer)} ended: {event.how}", []
+
+
+def _checkpoint(event: CheckpointEvent) -> Told:
+    if event.error:
+        return one_line(event), ["training went on without it; what was there before is as it was"]
+    held, took = duration(event.stop_s), duration(event.seconds)
+    return one_line(event), [f"rank 0 held the others for {held}, and wrote for {took} while all trained on"]
+
+
+_TELLERS: Mapping[type, Callable[[Any], Told]] = {
+    ViewEvent: _view,
+    DecisionEvent: _decision,
+    RescaleEvent: rescaled,
+    CalledEvent: _called,
+    SettingRun: _set_repeatedly,
+    CheckpointEvent: _checkpoint,
+    **dict.fromkeys((SetEvent, ShadowEvent, HeldEvent, SupersededEvent), _rule),
+    RefusedEvent: _refused,
+    LostEvent: _lost,
+    RecoveredEvent: recovered,
+    PeerEndedEvent: _peer_ended,
+}
+
+
+# ---- the whole run ---------------------------------------------------------------------------------------------------
+
+
+def _root_cause(events: Sequence[LoggedEvent]) -> Iterator[Paragraph]:
+    for event in events:
+        if isinstance(event, FailedEvent):
+            log = f"peers/peer-{event.peer}.log" if event.peer >= 0 else "peers/"
+            details = (f"what it printed is in {log}", f"the job's exit code is {figure(event.code)}")
+            yield Paragraph(None, f"this run failed: {event.error}", details)
+
+
+def _conclusion(events: Sequence[LoggedEvent], began: float | None) -> Iterator[Paragraph]:
+    lasting = _lasting_s(events)
+    details = [_totals(events, lasting), *_finishers(events), *_not_a_number(events), *_lacking(events)]
+    if not any(isinstance(event, EndedEvent | FailedEvent) for event in events):
+        details.append("the record does not say how it ended: it is still running, or its agent was killed")
+    took = f"in all {duration(lasting)} of training" if lasting is not None else "training never began"
+    yield Paragraph(None, took, tuple(details))
+
+
+def _not_a_number(events: Sequence[LoggedEvent]) -> list[str]:
+    told = [event for event in events if isinstance(event, NotFiniteEvent | FiniteAgainEvent)]
+    last = told[-1] if told else None
+    if not isinstance(last, NotFiniteEvent):
+        return []
+    return [f"the {last.what} is no number since step {figure(last.step)}, where it became {figure(last.value)}"]
+
+
+def _lacking(events: Sequence[LoggedEvent]) -> list[str]:
+    """The sums above are of what was written down."""
+    lost = sum(event.lines for event in events if isinstance(event, GapEvent) and is_gap(event, "events.jsonl"))
+    return [f"{count(lost, 'event')} could not be written down, and what happened there is not counted"] if lost else []
+
+
+def _lasting_s(events: Sequence[LoggedEvent]) -> float | None:
+    """Seconds from the first view to the last thing that was written."""
+    first = next((event.time for event in events if isinstance(event, ViewEvent)), None)
+    last = _over(events) or next((event.time for event in reversed(events) if event.time is not None), None)
+    return None if first is None or last is None else max(0.0, last - first)
+
+
+def _over(events: Sequence[LoggedEvent]) -> float | None:
+    """When the last peer was through with training; what follows is the rest of the user's program."""
+    through = (event.time for event in events if isinstance(event, FinishedEvent))
+    return max((at for at in through if at is not None), default=None)
+
+
+def _totals(events: Sequence[LoggedEvent], lasting: float | None) -> str:
+    still, changed = stopped_s(events), any(isinstance(event, RescaleEvent | RecoveredEvent) for event in events)
+    share = f" ({100 * still / lasting:.2g} % of it)" if lasting else ""
+    stood = f", for which training stood still for {duration(still)}{share}" if changed else ""
+    return f"{changes(events)}{stood}"
+
+
+def _finishers(events: Sequence[LoggedEvent]) -> list[str]:
+    through = [event for event in events if isinstance(event, FinishedEvent) and not event.leaving]
+    if not through:
+        return []
+    steps, traces = max(one.steps for one in through), max(one.traces for one in through)
+    ended = f"{count(len(through), 'peer')} trained to the end: {count(steps, 'step')}"
+    return [f"{ended}, {count(traces, 'trace')} per peer", *paces(events)]
+
+
+def paces(events: Sequence[LoggedEvent]) -> list[str]:
+    """How long the steps and the rescales of a run took, on the peer that made the most steps."""
+    through = [event for event in events if isinstance(event, FinishedEvent)]
+    if not through:
+        return []
+    longest = max(through, key=lambda event: event.steps)
+    named = {"a step": longest.step_s, "a rescale": longest.stop_s}
+    return [_pace(name, took) for name, took in named.items() if took is not None and took.count]
+
+
+def _pace(name: str, took: Percentiles) -> str:
+    marks = f"{duration(took.p50)} (median), {duration(took.p90)} (90 %), {duration(took.p99)} (99 %)"
+    return f"{name} took {marks}, at most {duration(took.max)}; {figure(took.count)} counted"

@@ -1,0 +1,319 @@
+"""One event in one line, as a running job shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kungfu.cli.report.changes import joined_and_left
+from kungfu.cli.report.decisions import asked, called, held_back, reasons, set_to, superseded, would_have
+from kungfu.cli.report.values import count, duration, figure, number, peers_named
+from kungfu.event_log.events import (
+    BrokenEvent,
+    CalledEvent,
+    CheckpointEvent,
+    DecisionEvent,
+    DevicesEvent,
+    DismissedEvent,
+    DissentEvent,
+    EndedEvent,
+    FailedEvent,
+    FinishedEvent,
+    FiniteAgainEvent,
+    GapEvent,
+    HeldEvent,
+    HostJoinedEvent,
+    HostLeftEvent,
+    HostLostEvent,
+    HostNoticedEvent,
+    LateEvent,
+    LeaderEvent,
+    LoggedEvent,
+    LostEvent,
+    MachinesDifferEvent,
+    MissingEvent,
+    NotFiniteEvent,
+    NoticedEvent,
+    OfferedEvent,
+    PeerEndedEvent,
+    ProgramEndedEvent,
+    RecordEvent,
+    RecoveredEvent,
+    RefusedEvent,
+    RegroupingEvent,
+    RequestEvent,
+    RescaleEvent,
+    RoundedEvent,
+    RuleEvent,
+    SetEvent,
+    ShadowDissentEvent,
+    ShadowEvent,
+    SpanEvent,
+    SpawnedEvent,
+    StartedEvent,
+    SupersededEvent,
+    UnheardEvent,
+    UnrecordedEvent,
+    ViewEvent,
+)
+
+__all__ = ["SILENT", "one_line"]
+
+# What another event says better, or what is told only when a run is looked at afterwards.
+SILENT = (RecordEvent, SpawnedEvent, OfferedEvent, PeerEndedEvent, SpanEvent)
+
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def one_line(event: LoggedEvent) -> str:
+    """What happened, in a line; empty for what is not worth one.
+
+    >>> one_line(ViewEvent(version=2, peers=(0, 1, 2)))
+    'view 2: 3 peers train'
+    >>> one_line(DecisionEvent(step=50, rule="grow", saw={"noise_scale": 50.7}, size=2, asked=3, done=""))
+    'step 50: grow wants 3 peers instead of 2 (noise scale 50.7)'
+    """
+    return "" if isinstance(event, SILENT) else _LINES[type(event)](event)
+
+
+# ---- the job and its hosts -------------------------------------------------------------------------------------------
+
+
+def _started(event: StartedEvent) -> str:
+    return f"{count(event.size, 'peer')} start: {' '.join(event.command)}"
+
+
+def _devices(event: DevicesEvent) -> str:
+    listed = ", ".join(event.devices)
+    if len(event.devices) < event.slots:
+        return (
+            f"{figure(event.slots)} slots share {count(len(event.devices), 'device')} ({listed}): seats get them in "
+            "turn, and TensorFlow takes memory of them as it needs it"
+        )
+    return f"each of {count(event.slots, 'slot')} gets one device of {listed}; the others are not used"
+
+
+def _host(event: HostJoinedEvent | HostNoticedEvent | HostLeftEvent | HostLostEvent | LeaderEvent) -> str:
+    return f"host {figure(event.host)} ({event.name})"
+
+
+def _host_noticed(event: HostNoticedEvent) -> str:
+    leave = "its peers leave at the next barrier"
+    return f"{_host(event)} was told that it will be taken away ({event.signal}): {leave}"
+
+
+def _request(event: RequestEvent) -> str:
+    after = f" after {duration(event.seconds)}" if event.state in ("carried out", "expired") else ""
+    return f"kungfu {event.request}: {event.state}{after}{f' ({event.reason})' if event.reason else ''}"
+
+
+def _unrecorded(event: UnrecordedEvent) -> str:
+    return (
+        f"{event.file} cannot be written ({event.error}): training goes on, and so does the record when it can be "
+        "written again"
+    )
+
+
+def _gap(event: GapEvent) -> str:
+    lines = f"{count(event.lines, 'line')} of {duration(event.until - event.since)}"
+    return f"{event.file} lacks {lines}, which could not be written ({event.error})"
+
+
+# ---- peers and views -------------------------------------------------------------------------------------------------
+
+
+def _view(event: ViewEvent) -> str:
+    train = "trains" if len(event.peers) == 1 else "train"
+    return f"view {figure(event.version)}: {count(len(event.peers), 'peer')} {train}"
+
+
+def _missing(event: MissingEvent) -> str:
+    return f"{peers_named(event.peers)} never got ready: {event.reason}"
+
+
+def _noticed(event: NoticedEvent) -> str:
+    return f"peer {figure(event.peer)} was told that it will be taken away: it leaves at the next barrier"
+
+
+def _late(event: LateEvent) -> str:
+    several = len(event.ranks) > 1
+    ranks, are, they = ("ranks", "are", "they are") if several else ("rank", "is", "it is")
+    names = " and ".join(figure(rank) for rank in event.ranks)
+    where = f"{event.where} after step {figure(event.step)}"
+    return f"{ranks} {names} {are} late in {where}: {duration(event.waited_s)} so far, but {they} alive"
+
+
+def _finished(event: FinishedEvent) -> str:
+    how = "has left the job" if event.leaving else "is through"
+    return f"peer {figure(event.peer)} {how} after {count(event.steps, 'step')}"
+
+
+def _lost(event: LostEvent) -> str:
+    peer = f"peer {figure(event.peer)}"
+    lost = peer if event.rank is None else f"rank {figure(event.rank)} ({peer})"
+    return f"{lost} is lost: {event.how}{'' if event.error in event.how else f' ({event.error})'}"
+
+
+def _program_ended(event: ProgramEndedEvent) -> str:
+    """The loss that follows tells more of an error, and so does the end of the job."""
+    peer, step = f"rank {figure(event.rank)} (peer {figure(event.peer)})", figure(event.step)
+    alike = (
+        ": if others train on, they do so without it, and another peer takes its place; to end training on all peers, "
+        "decide it alike on all of them, or let a policy stop"
+    )
+    meaning = alike if event.others else ""
+    if event.how == "loop":
+        return f"{peer} left its training loop (by break or return, say) after step {step}, before its end{meaning}"
+    if event.how == "exit":
+        by = "by break, return or sys.exit"
+        return f"{peer} ended its program ({by}) after step {step}, before the end of training{meaning}"
+    return f"the program of {peer} ends after step {step}: {event.error}"
+
+
+def _regrouping(event: RegroupingEvent) -> str:
+    more = event.target - len(event.peers)
+    coming = f"; {count(more, 'replacement')} will come" if more > 0 else ""
+    regroup = "regroups" if len(event.peers) == 1 else "regroup"
+    return f"{peers_named(event.peers)} {regroup} in view {figure(event.version)}{coming}"
+
+
+def _rescale(event: RescaleEvent) -> str:
+    peers = joined_and_left(event)
+    return (
+        f"step {figure(event.step)}: {figure(event.before)} -> {count(event.after, 'peer')}"
+        f"{f' ({peers})' if peers else ''}, batch {figure(event.global_batch_size)}; training stood still for "
+        f"{duration(event.stop_s)}"
+    )
+
+
+def _recovered(event: RecoveredEvent) -> str:
+    redone = f", {count(event.redone, 'step')} undone" if event.redone else ""
+    return (
+        f"step {figure(event.step)}: {figure(event.before)} -> {count(event.after, 'peer')}, from the state of peer "
+        f"{figure(event.state_of)}{redone}, batch {figure(event.global_batch_size)}; training stood still for "
+        f"{duration(event.stop_s)}"
+    )
+
+
+# ---- what differs between peers --------------------------------------------------------------------------------------
+
+
+def _machines(event: MachinesDifferEvent) -> str:
+    others = "; ".join(f"peer {peer}: {machine}" for peer, machine in event.others.items())
+    return (
+        f"peers have other processors or threads than the job began with ({event.usual}), and round in another way: "
+        f"{others}; what differs by that is evened out at barriers"
+    )
+
+
+def _rounded(event: RoundedEvent) -> str:
+    if event.again:
+        return ""
+    widest = ", ".join(
+        f"{one.name} by {figure(one.difference)} (largest value {figure(one.largest)})" for one in event.widest
+    )
+    view = f" of view {figure(event.view)}" if event.view else ""
+    variables, are = count(event.variables, "variable"), "is" if event.variables == 1 else "are"
+    return f"{variables} differed by rounding between the peers{view} and {are} now rank 0's: {widest}"
+
+
+def _dissent(event: DissentEvent) -> str:
+    wishes = ", ".join(f"rank {rank} {wish or 'nothing'}" for rank, wish in event.wishes.items())
+    return f"the peers' rules differ in view {figure(event.view)} (rank 0's counts): {wishes}"
+
+
+def _shadow_dissent(event: ShadowDissentEvent) -> str:
+    shadows = "; ".join(f"rank {rank}: {what or 'nothing'}" for rank, what in event.shadows.items())
+    return f"rules in the shadow differ between the peers of view {figure(event.view)}: {shadows}"
+
+
+def _not_finite(event: NotFiniteEvent) -> str:
+    return f"step {figure(event.step)}: the {event.what} is {figure(event.value)}"
+
+
+def _finite_again(event: FiniteAgainEvent) -> str:
+    since = f"for the first time since step {figure(event.since)}"
+    return f"step {figure(event.step)}: the {event.what} is a number again, {since}"
+
+
+# ---- rules -----------------------------------------------------------------------------------------------------------
+
+
+def _decision(event: DecisionEvent) -> str:
+    wants = _because(f"step {figure(event.step)}: {event.rule} wants {asked(event)}", event)
+    return f"{wants}; {event.done}" if event.done else wants
+
+
+def _called(event: CalledEvent) -> str:
+    saw = reasons(event.saw)
+    given = f" with {saw}" if saw else ""
+    ignored = f"; passed over: {event.ignored}" if event.ignored else ""
+    return f"step {figure(event.step)}: {event.rule} was called{given}; {called(event)}{ignored}"
+
+
+def _because(what: str, event: RuleEvent) -> str:
+    saw = reasons(event.saw)
+    return f"{what} ({saw})" if saw else what
+
+
+def _refused(event: RefusedEvent) -> str:
+    wanted = count(event.asked, "peer")
+    which = f"{event.rule} wanted {wanted}, which" if event.rule else wanted
+    return f"{which} cannot be had: {event.reason}; training goes on with {figure(event.size)}"
+
+
+def _checkpoint(event: CheckpointEvent) -> str:
+    step = figure(event.step)
+    if event.error:
+        return f"step {step}: no checkpoint could be written to {event.path}: {event.error}"
+    return f"step {step}: a checkpoint of {_size(event.size_bytes)} is in {event.path}, as {event.rule} asked"
+
+
+def _size(size_bytes: int | None) -> str:
+    size = number(size_bytes)
+    if size is None:
+        return "unknown size"
+    return next((f"{size / least:.1f} {unit}" for least, unit in _UNITS if size >= least), f"{size:.0f} bytes")
+
+
+_LINES: Mapping[type[LoggedEvent], Callable[[Any], str]] = {
+    StartedEvent: _started,
+    EndedEvent: lambda event: f"ended: {event.reason}",
+    FailedEvent: lambda event: f"failed: {event.error}",
+    DevicesEvent: _devices,
+    HostJoinedEvent: lambda event: f"{_host(event)} is in",
+    HostNoticedEvent: _host_noticed,
+    HostLeftEvent: lambda event: f"{_host(event)} has left: {event.why}",
+    HostLostEvent: lambda event: f"{_host(event)} is lost: {event.why}",
+    LeaderEvent: lambda event: f"{_host(event)} leads the job now",
+    RequestEvent: _request,
+    UnrecordedEvent: _unrecorded,
+    GapEvent: _gap,
+    ViewEvent: _view,
+    MissingEvent: _missing,
+    DismissedEvent: lambda event: f"peer {figure(event.peer)} was dismissed: {event.reason}",
+    NoticedEvent: _noticed,
+    UnheardEvent: lambda event: f"peer {figure(event.peer)} did not answer: {event.error}",
+    LateEvent: _late,
+    FinishedEvent: _finished,
+    LostEvent: _lost,
+    ProgramEndedEvent: _program_ended,
+    BrokenEvent: lambda event: f"view {figure(event.version)} is broken: {event.why}",
+    RegroupingEvent: _regrouping,
+    RescaleEvent: _rescale,
+    RecoveredEvent: _recovered,
+    MachinesDifferEvent: _machines,
+    RoundedEvent: _rounded,
+    DissentEvent: _dissent,
+    ShadowDissentEvent: _shadow_dissent,
+    NotFiniteEvent: _not_finite,
+    FiniteAgainEvent: _finite_again,
+    DecisionEvent: _decision,
+    CalledEvent: _called,
+    SetEvent: lambda event: _because(set_to(event), event),
+    ShadowEvent: lambda event: _because(would_have(event), event),
+    HeldEvent: lambda event: _because(held_back(event), event),
+    SupersededEvent: lambda event: _because(superseded(event), event),
+    RefusedEvent: _refused,
+    CheckpointEvent: _checkpoint,
+}

@@ -1,0 +1,98 @@
+"""Reading what a run left, whole or not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kungfu.cli.report import narrative, one_line, read_events
+from kungfu.errors import UsageError
+from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.events import RECORD_VERSION, RecordEvent, ViewEvent
+from tests.cli.recorded import GROWN, written
+from tests.event_log.made import KINDS
+
+
+def test_a_whole_record_is_read_in_its_order_without_a_remark(tmp_path: Path) -> None:
+    record = read_events(written(tmp_path, GROWN))
+    assert list(record.events) == list(GROWN)
+    assert record.remarks == ()
+
+
+def test_a_half_written_last_line_is_left_out_with_a_remark(tmp_path: Path) -> None:
+    with (written(tmp_path, GROWN[:2]) / "events.jsonl").open("a") as file:
+        file.write('{"time": 1.0, "eve')
+    record = read_events(tmp_path)
+    assert len(record.events) == 2
+    assert record.remarks == ("line 4 of events.jsonl is half-written: the run is writing it, or was cut off; "
+                              "it was left out",)  # fmt: skip
+
+
+HEAD = event_to_line(RecordEvent(version=RECORD_VERSION)).encode() + b"\n"
+
+
+def test_damaged_lines_and_lines_that_are_no_events_are_left_out(tmp_path: Path) -> None:
+    view = b'{"event": "view", "version": 2, "peers": [0]}\n'
+    (tmp_path / "events.jsonl").write_bytes(HEAD + b'\xff\xfe\n[1]\n\n{"event": "view"}\n{"event": "new"}\n' + view)
+    record = read_events(tmp_path)
+    assert record.events == (ViewEvent(version=2, peers=(0,)),)
+    assert [remark.split(" of ")[0] for remark in record.remarks] == ["line 2", "line 3", "line 5", "line 6"]
+
+
+@pytest.mark.parametrize(
+    ("first", "found"),
+    [
+        ('{"event": "record", "version": 2}', "is of version 2"),
+        ('{"event": "record", "version": 0}', "is of version 0"),
+        ('{"event": "started", "job": "a", "size": 2, "command": []}', "does not say its version"),
+        ('{"event": "rec', "does not say its version"),
+    ],
+)
+def test_a_record_of_another_version_is_refused_as_a_whole(tmp_path: Path, first: str, found: str) -> None:
+    (tmp_path / "events.jsonl").write_text(f'{first}\n{{"event": "noticed", "peer": 1}}\n')
+    with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version 1"):
+        read_events(tmp_path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = sorted({one.encode_name for kind in KINDS.values() for one in msgspec.structs.fields(kind)})
+LINES = st.builds(
+    lambda kind, fields: {**fields, "event": kind},
+    st.sampled_from([*sorted(KINDS), "regrouped"]),
+    st.dictionaries(st.sampled_from(NAMES), JSON, max_size=6),
+)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(LINES, max_size=6))
+def test_no_line_however_odd_makes_the_report_stumble(tmp_path: Path, lines: list[dict[str, object]]) -> None:
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (tmp_path / "events.jsonl").write_bytes(HEAD + text.encode())
+    record = read_events(tmp_path)
+    assert len(record.events) + len(record.remarks) + sum(line["event"] == "record" for line in lines) >= len(lines)
+    assert narrative(record.events)
+    assert all(isinstance(one_line(event), str) for event in record.events)
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "[]\n"])
+def test_a_record_in_which_nothing_stands_is_an_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "events.jsonl").write_text(content)
+    with pytest.raises(UsageError, match="no line of it is a record"):
+        read_events(tmp_path)
+
+
+def test_a_folder_without_a_record_and_no_folder_at_all_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the folder holds no events"):
+        read_events(tmp_path)
+    with pytest.raises(UsageError, match="there is no such folder"):
+        read_events(tmp_path / "none")

@@ -1,0 +1,35 @@
+"""Events with what a test does not say made up."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+
+from kungfu.event_log.codec import event_of
+from kungfu.event_log.events import AnyEvent
+
+_EMPTY: dict[type, Any] = {
+    msgspec.inspect.IntType: 0,
+    msgspec.inspect.FloatType: 0.0,
+    msgspec.inspect.StrType: "",
+    msgspec.inspect.BoolType: False,
+    msgspec.inspect.DictType: {},
+    msgspec.inspect.VarTupleType: [],
+    msgspec.inspect.UnionType: None,
+}
+
+KINDS: dict[str, type] = {one.__struct_config__.tag: one for one in get_args(AnyEvent)}
+
+
+def made(**fields: Any) -> AnyEvent:
+    """The event of these keys, as they stand in a file; keys that are missing get an empty value."""
+    info = msgspec.inspect.type_info(KINDS[fields["event"]])
+    assert isinstance(info, msgspec.inspect.StructType)
+    empty = {one.encode_name: _empty(one.type) for one in info.fields if one.required}
+    return event_of({**empty, **fields})
+
+
+def _empty(kind: msgspec.inspect.Type) -> Any:
+    optional = isinstance(kind, msgspec.inspect.UnionType) and kind.includes_none
+    return _EMPTY[type(kind)] if optional or not isinstance(kind, msgspec.inspect.UnionType) else 0.0

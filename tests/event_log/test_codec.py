@@ -1,0 +1,86 @@
+"""The events of a job as lines of a file, as objects, and their schema."""
+
+from __future__ import annotations
+
+import json
+import math
+import runpy
+from pathlib import Path
+
+import pytest
+
+from kungfu.errors import UsageError
+from kungfu.event_log.codec import check_version, event_of, event_to_line, fields_of, line_to_event
+from kungfu.event_log.events import (
+    RECORD_VERSION,
+    DecisionEvent,
+    LateEvent,
+    NotFiniteEvent,
+    RecordEvent,
+    SpanEvent,
+    SpanPart,
+    ViewEvent,
+)
+from tests.event_log.made import KINDS, made
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_the_same_after_a_file_and_after_the_wire(kind: str) -> None:
+    event = made(event=kind)
+    assert line_to_event(event_to_line(event)) == event
+    assert event_of(fields_of(event)) == event
+    assert json.loads(event_to_line(event))["event"] == kind
+
+
+def test_keys_that_are_words_of_python_stand_in_the_file_as_they_are() -> None:
+    line = event_to_line(LateEvent(ranks=(1,), where="gradients", step=8, waited_s=2.5))
+    assert json.loads(line) == {"event": "late", "ranks": [1], "in": "gradients", "step": 8, "waited_s": 2.5}
+
+
+def test_what_is_not_there_has_no_key_and_what_is_not_known_is_null() -> None:
+    decision = DecisionEvent(step=3, rule="grow", saw={"loss": None}, size=1, asked=2, done="")
+    fields = {"event": "decision", "step": 3, "rule": "grow", "saw": {"loss": None}, "size": 1, "asked": 2, "done": ""}
+    assert json.loads(event_to_line(decision)) == fields
+
+
+def test_numbers_that_are_not_finite_are_words_in_a_file_and_numbers_on_the_wire() -> None:
+    event = NotFiniteEvent(what="loss", step=3, value=-math.inf)
+    assert json.loads(event_to_line(event))["value"] == "-Infinity"
+    assert event_of(fields_of(event)) == event
+
+
+def test_parts_lie_within_parts() -> None:
+    span = SpanEvent(what="join", peer=0, view=1, step=0, s=0.5, parts=(SpanPart("a", 0.4, (SpanPart("b", 0.1),)),))
+    parts = [{"name": "a", "s": 0.4, "parts": [{"name": "b", "s": 0.1}]}]
+    assert json.loads(event_to_line(span))["parts"] == parts
+    assert line_to_event(event_to_line(span)) == span
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"event": "view"}', '{"event": "new"}', "[1]", "", '{"event', '{"event": "view", "version": "1", "peers": []}'],
+)
+def test_what_is_no_event_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match="not an event of this record"):
+        line_to_event(line)
+
+
+def test_an_object_that_is_no_event_is_refused() -> None:
+    with pytest.raises(ValueError, match="Object missing required field"):
+        event_of({"event": "view", "version": 1})
+
+
+def test_a_record_of_another_version_or_of_none_is_refused_with_both_numbers() -> None:
+    check_version(RecordEvent(version=RECORD_VERSION), where="a")
+    with pytest.raises(UsageError, match="a: this record is of version 7, and this kungfu reads version 1"):
+        check_version(RecordEvent(version=7), where="a")
+    for first in (None, ViewEvent(version=1, peers=())):
+        with pytest.raises(UsageError, match="does not say its version"):
+            check_version(first, where="a")
+
+
+def test_the_schema_in_the_docs_is_that_of_the_types() -> None:
+    written = runpy.run_path(str(ROOT / "tools" / "events_schema.py"))
+    assert written["PAGE"].read_text() == written["page"](), "run python tools/events_schema.py"

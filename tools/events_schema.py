@@ -1,0 +1,19 @@
+"""Writes docs/events.schema.json: the JSON schema of the events of a job, from their types."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from kungfu.event_log.codec import json_schema
+
+PAGE = Path(__file__).parent.parent / "docs" / "events.schema.json"
+
+
+def page() -> str:
+    """The schema as text."""
+    return json.dumps(json_schema(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
