@@ -22,7 +22,8 @@ _ANY: Any = AnyEvent  # a union is a value of no type that a type checker has a 
 def event_to_line(event: LoggedEvent) -> str:
     """The line of an event, without its end.
 
-    >>>     >>> event_to_line(NotFiniteEvent(time=1.5, what="loss", step=41, value=float("nan")))
+    >>> from kungfu.event_log.events import NotFiniteEvent
+    >>> event_to_line(NotFiniteEvent(time=1.5, what="loss", step=41, value=float("nan")))
     '{"event": "not finite", "time": 1.5, "what": "loss", "step": 41, "value": "NaN"}'
     """
     return json.dumps(as_json(fields_of(event)), allow_nan=False)
