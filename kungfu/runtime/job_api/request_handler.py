@@ -81,16 +81,16 @@ class RequestHandler:
     def handle(self, event: Any, cluster: Cluster, now: float) -> list[ExternalRequest]:
         """Handles an event that ``cluster`` includes already; returns what rank 0 is to hold barriers for."""
         self._since(cluster, now)
-        demands: list[ExternalRequest] = []
+        externals: list[ExternalRequest] = []
         if isinstance(event, Query):
-            demands += self._answer(event, cluster, now)
+            externals += self._answer(event, cluster, now)
         elif isinstance(event, ReportedRecords):
             self._remember(event, cluster)
         if isinstance(event, TrainingFinished) and not event.leaving:
             self._over = self._over or "training is over: the peers' programs run on to their ends"
         for news in self._news(event):
-            demands += self._step(news, cluster, now)
-        return demands
+            externals += self._step(news, cluster, now)
+        return externals
 
     @property
     def ledger(self) -> RequestLog:
@@ -113,13 +113,13 @@ class RequestHandler:
     def _news(self, event: Any) -> Iterator[requests.Event]:
         """What an event means for the request that is under way."""
         entry = current(self._ledger)
-        demand = entry.demand if entry else None
+        external = entry.external if entry else None
         match event:
             case ReportedRecords(events, _):
                 yield requests.StepsMeasured(self._measured)
-                if demand is not None:
+                if external is not None:
                     checkpoints = (one for one in events if isinstance(one, CheckpointEvent))
-                    yield from (_heard(one, demand) for one in checkpoints if _speaks_of(one, demand))
+                    yield from (_heard(one, external) for one in checkpoints if _speaks_of(one, external))
             case ViewStarted():
                 yield requests.ViewChanged()
             case TrainingFinished(_, leaving) if not leaving:
@@ -127,20 +127,20 @@ class RequestHandler:
             case Tick():
                 yield requests.TimePassed()
         unreached, self._unreached = self._unreached, ""
-        if unreached and demand is not None and demand.kind in ("resize", "replace"):
-            yield requests.LeaderReplied(demand.id, refusal=unreached)
+        if unreached and external is not None and external.kind in ("resize", "replace"):
+            yield requests.LeaderReplied(external.id, refusal=unreached)
 
     def _answer(self, query: Query, cluster: Cluster, now: float) -> list[ExternalRequest]:
-        subject, demands = query.subject, list[ExternalRequest]()
+        subject, externals = query.subject, list[ExternalRequest]()
         if isinstance(subject, JobRequest):
-            demands = self._step(requests.RequestSubmitted(subject), cluster, now)
+            externals = self._step(requests.RequestSubmitted(subject), cluster, now)
             entry, answer = self._answered(subject, now)
             query.reply.set_result(request_progress(entry, answer=answer, now=now))
         elif isinstance(subject, ProgressQuery):
             query.reply.set_result(self._progress(self._ledger.entries.get(subject.id), now))
         else:
             query.reply.set_result(self._status(cluster, now))
-        return demands
+        return externals
 
     def _answered(self, request: JobRequest, now: float) -> tuple[LoggedRequest, Answer]:
         """The entry of a request that was just submitted, and its answer; a request with a used id is refused."""
@@ -155,13 +155,13 @@ class RequestHandler:
         before = self._ledger
         if current(before) is None and not isinstance(event, requests.RequestSubmitted):
             return []  # no request is under way, and to describe the situation takes a while
-        self._ledger, demands = requests.step(before, event, self._situation(cluster), now)
+        self._ledger, externals = requests.step(before, event, self._situation(cluster), now)
         changed = self._ledger is not before
         for name, entry in self._ledger.entries.items() if changed else ():
             known = before.entries.get(name)
             if known is None or known.newest.state != entry.newest.state:
                 self._tell(_told(entry, now))
-        return demands
+        return externals
 
     def _situation(self, cluster: Cluster) -> AdmissionContext:
         deadlines = self._settings.deadlines
@@ -224,13 +224,13 @@ class RequestHandler:
         }
 
 
-def _speaks_of(event: CheckpointEvent, demand: ExternalRequest) -> bool:
-    """Whether a checkpoint of rank 0 is the outcome of a demand."""
-    return demand.kind == "checkpoint" and event.rule == demand.why
+def _speaks_of(event: CheckpointEvent, external: ExternalRequest) -> bool:
+    """Whether a checkpoint of rank 0 is the outcome of an external request."""
+    return external.kind == "checkpoint" and event.rule == external.why
 
 
-def _heard(event: CheckpointEvent, demand: ExternalRequest) -> requests.LeaderReplied:
-    return requests.LeaderReplied(demand.id, f"{event.path}: {event.error}" if event.error else "", event.path)
+def _heard(event: CheckpointEvent, external: ExternalRequest) -> requests.LeaderReplied:
+    return requests.LeaderReplied(external.id, f"{event.path}: {event.error}" if event.error else "", event.path)
 
 
 def _told(entry: LoggedRequest, now: float) -> RequestEvent:

@@ -98,12 +98,12 @@ def membership_status(cluster: Cluster, limits: Limits, *, under_way: LoggedRequ
     """The membership and its target: that of the request under way, else the view and the peers that are starting."""
     version, size = (cluster.view.version, cluster.view.size) if cluster.view else (0, 0)
     target = size + len(cluster.starting)
-    demand = under_way.demand if under_way else None
-    if demand is not None and demand.kind == "resize":
-        target = demand.size
-    elif demand is not None and cluster.view is not None:
-        going = len(set(demand.peers) & set(cluster.view.ids)) if demand.kind == "leave" else 0
-        target = target if demand.kind in ("checkpoint", "stop") else size - going
+    external = under_way.external if under_way else None
+    if external is not None and external.kind == "resize":
+        target = external.size
+    elif external is not None and cluster.view is not None:
+        going = len(set(external.peers) & set(cluster.view.ids)) if external.kind == "leave" else 0
+        target = target if external.kind in ("checkpoint", "stop") else size - going
     return MembershipStatus(version, size, target, limits.minimum, limits.maximum)
 
 

@@ -42,7 +42,7 @@ def served(place: ServedJob, *after: Any) -> threading.Thread:
 
 
 def test_every_command_says_its_own_to_the_leader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, demand in (
+    for words, external in (
         (["resize", 3], ("resize", 3, ())),
         (["scale-out", 2], ("resize", 4, ())),
         (["scale-in", 0], ("leave", 1, (0,))),
@@ -53,7 +53,7 @@ def test_every_command_says_its_own_to_the_leader(tmp_path: Path, capsys: pytest
     ):
         with serve_job(tmp_path) as place:
             (told,) = demands_of(place, *words)
-            assert (told.kind, told.size, told.peers) == demand
+            assert (told.kind, told.size, told.peers) == external
             assert "under way" in capsys.readouterr().out or words[0] == "profile"
 
 

@@ -40,5 +40,5 @@ def test_its_program_steers_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     said = io.StringIO()
     with serve_job(folder) as place, redirect_stdout(said):
         exec(compile(program, "commands.md", "exec"), {})
-        assert [(demand.kind, demand.size) for demand in place.told] == [("resize", 2)]
+        assert [(external.kind, external.size) for external in place.told] == [("resize", 2)]
     assert said.getvalue() == "accepted \ncarried out\n"

@@ -49,7 +49,7 @@ def test_a_request_is_taken_shown_as_under_way_and_done_when_its_view_is_in_forc
         assert (job.look("r").state, job.look("r").view) == ("carried out", 4)
         assert job.ask(JobRequest("r", Resize(3))).state == "accepted", "the first answer again"
         assert job.status().request is None
-        assert [(demand.kind, demand.size) for demand in place.told] == [("resize", 3)]
+        assert [(external.kind, external.size) for external in place.told] == [("resize", 3)]
         assert [(event.id, event.state) for event in place.journal] == [
             ("r", "accepted"),
             ("r", "carried out"),

@@ -16,8 +16,8 @@ CLUSTER = Cluster(Rules(Deadlines()), VIEW, STARTING, processes=Processes(alive=
 LIMITS = Limits(1, 6)
 
 
-def target(demand: ExternalRequest) -> int:
-    entry = LoggedRequest(JobRequest("r", StopTraining()), Answer("accepted"), Answer("accepted"), 0.0, 9.0, demand)
+def target(external: ExternalRequest) -> int:
+    entry = LoggedRequest(JobRequest("r", StopTraining()), Answer("accepted"), Answer("accepted"), 0.0, 9.0, external)
     return membership_status(CLUSTER, LIMITS, under_way=entry).target
 
 

@@ -140,11 +140,11 @@ def test_an_offer_of_a_peer_that_is_gone_by_now_is_not_used() -> None:
 
 
 def test_a_checkpoint_that_is_demanded_again_with_another_view_is_written_once() -> None:
-    leader, demand = service(), ExternalRequest("checkpoint", "kungfu checkpoint", id="r")
+    leader, external = service(), ExternalRequest("checkpoint", "kungfu checkpoint", id="r")
     for _ in range(2):
-        leader.Carry(from_external_request(demand), None)
-    assert leader.take_external_request() == demand
-    leader.Carry(from_external_request(demand), None)
+        leader.Carry(from_external_request(external), None)
+    assert leader.take_external_request() == external
+    leader.Carry(from_external_request(external), None)
     assert leader.take_external_request() is None
     other = ExternalRequest("checkpoint", "kungfu checkpoint", id="s")
     leader.Carry(from_external_request(other), None)

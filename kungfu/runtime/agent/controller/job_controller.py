@@ -84,13 +84,13 @@ class JobController:
     def handle_request(self, event: Any) -> Ending | None:
         """Answers what people and schedulers ask for, and notes what came of it."""
         ledger = self.requests.ledger
-        demands = self.requests.handle(event, self.cluster, self._clock())
+        externals = self.requests.handle(event, self.cluster, self._clock())
         # A request was taken in, or has come further: no answer before the followers know of it.
         if self.requests.ledger is not ledger and (ending := self.replicate()) is not None:
             return ending
-        for demand in demands:
+        for external in externals:
             assert self.cluster.view is not None
-            self.executor.perform(decided.Tell(self.cluster.view, demand), self.cluster)
+            self.executor.perform(decided.Tell(self.cluster.view, external), self.cluster)
         return None
 
     def _record_event(self, event: Any) -> None:

@@ -38,9 +38,9 @@ def _in_wire_form(command: Offer | Tell) -> tuple[str, Any, str]:
     """The method that takes the command, the message, and its kind: of each kind only the newest message counts."""
     if isinstance(command, Offer):
         return "Offer", from_prepared(command.prepared), "offer"
-    demand = command.demand
-    # One request is under way at a time; a demand that the agent makes of itself has no id.
-    return "Carry", from_external_request(demand), "request" if demand.id else f"{demand.kind} {demand.peers}"
+    external = command.request
+    # One request is under way at a time; one that the agent makes of itself has no id.
+    return "Carry", from_external_request(external), "request" if external.id else f"{external.kind} {external.peers}"
 
 
 def _never() -> bool:
@@ -162,7 +162,7 @@ class PeerClient:
     def to_rank_0(self, command: Offer | Tell) -> None:
         """Asks rank 0, which leads the barriers, to hold one for this command.
 
-        In a view with another rank 0 the agent makes a new offer, and repeats a demand that was not met. Of two
+        In a view with another rank 0 the agent makes a new offer, and repeats a request that was not met. Of two
         offers, and of two requests of people, the newer one counts.
         """
         rank_0, number = command.view.peers[0], next(self._numbers)

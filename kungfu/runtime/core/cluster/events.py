@@ -260,10 +260,10 @@ class Announce:
 
 @dataclass(frozen=True)
 class Tell:
-    """Let the leader of ``view`` hold a barrier and carry this out."""
+    """Let the leader of ``view`` hold a barrier and carry this request out."""
 
     view: View
-    demand: ExternalRequest
+    request: ExternalRequest
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,18 @@ MOST_STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class AdmissionContext:
-    """What the agent knows of its job. ``hosts`` are those that have an agent, by their names; ``free`` are their free
-    slots, by their numbers. ``over`` says how the job ended or is ending, and is empty before; ``batch`` is the job's,
-    in samples, once steps were measured."""
+    """What the agent knows of its job when a request comes.
+
+    Args:
+        view: The view in force; ``None`` before the first one.
+        limits: The least and the most peers.
+        scaling: Whether peers may be changed from outside.
+        hosts: The numbers of the hosts that have an agent, by name.
+        patience_s: Seconds after which a request expires.
+        over: How the job ended or is ending; empty before.
+        batch: The global batch size, in samples; ``None`` before steps were measured.
+        free: The free slots of the hosts, by number.
+    """
 
     view: View | None
     limits: Limits
@@ -52,12 +61,14 @@ def refusal_of(request: JobRequest, context: AdmissionContext) -> str | None:
     'peer 1 is not in view 3, whose peers are 0 and 4'
     """
     if context.over:
+        # The job has ended, or is about to.
         return context.over
     if context.view is None:
         return "the job does not train yet: its first peers are getting ready; ask again in a moment"
     version = context.view.version
     if request.if_view is not None and request.if_view != version:
         return f"the job is in view {version}, not in view {request.if_view} as the request presumes; look again"
+    # An inelastic job can be saved and stopped, and nothing else.
     if context.scaling == "inelastic" and not isinstance(request.action, SaveCheckpoint | StopTraining):
         return "the job was declared inelastic (kungfu-run --inelastic): its peers may not be changed from outside"
     return _misfit(request.action, context.view, context)
@@ -88,7 +99,7 @@ def _out_of_limits(size: int, limits: Limits) -> str | None:
 
 
 def _out_of_reach(size: int, keep: Keep, context: AdmissionContext) -> str | None:
-    """A batch that stays has a sample for each peer, or it is no batch for so many."""
+    """Why the job cannot have so many peers: a batch that stays must have a sample for each of them."""
     batch = context.batch
     if keep == "global_batch_size" and batch is not None and size > batch:
         return (

@@ -42,7 +42,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Survey:
-    """``ahead`` are the sizes that are still to be measured, the present one first; ``home`` is where it began."""
+    """How far a profile is.
+
+    Args:
+        ahead: The sizes that are still to be measured, the present one first.
+        home: The size that the job had when the profile began.
+        steps: How many steps of each size are measured.
+        skip: How many steps of the present size still count as warm-up.
+        now: What was measured of the present size.
+        found: What was measured of the sizes before it.
+    """
 
     ahead: tuple[int, ...]
     home: int
@@ -80,11 +89,14 @@ def with_measured(survey: Survey, steps: Sequence[TimedStep]) -> Survey:
 
 def _counted(survey: Survey, one: TimedStep) -> Survey:
     if survey.is_measured or one.size != survey.goal or not one.seconds > 0:
+        # A step of another size, or one without a time: the job is on its way to the next size.
         return survey
     if survey.skip:
+        # A step of the warm-up.
         return replace(survey, skip=survey.skip - 1)
     before = survey.now or Point(survey.goal)
     point = Point(before.size, before.steps + 1, before.samples + one.samples, before.seconds + one.seconds)
     if point.steps < survey.steps:
+        # This size needs more steps.
         return replace(survey, now=point)
     return replace(survey, ahead=survey.ahead[1:], skip=WARM_UP_STEPS, now=None, found=(*survey.found, point))

@@ -42,7 +42,14 @@ _LINE = 12  # characters of a digest and its line end
 
 @dataclass(frozen=True)
 class Answer:
-    """How far a request is: ``reason`` says why it was refused or what came of it, in the view of version ``view``."""
+    """How far a request is.
+
+    Args:
+        state: The state of the request.
+        reason: Why it was refused, or what came of it; empty where there is nothing to say.
+        view: The version of the view at that time.
+        points: The throughputs that a profile has measured so far.
+    """
 
     state: RequestState
     reason: str = ""
@@ -52,23 +59,36 @@ class Answer:
 
 @dataclass(frozen=True)
 class LoggedRequest:
-    """A request with its first and newest answer, when it was asked and will expire, and what is still to be done."""
+    """A request with its answers, and what is still to be done for it.
+
+    Args:
+        request: The request.
+        first: The answer that its sender was given, and is given again.
+        newest: The newest answer.
+        asked_at: When it was asked, seconds of the agent's clock.
+        until: When it will expire.
+        external: What the leader was told last.
+        survey: How far a profile is.
+    """
 
     request: JobRequest
     first: Answer
     newest: Answer
     asked_at: float
     until: float
-    demand: ExternalRequest | None = None
+    external: ExternalRequest | None = None
     survey: Survey | None = None
 
 
 @dataclass(frozen=True)
 class RequestLog:
-    """All requests by id, in the order in which they were asked, and which of them is under way.
+    """All requests of a job.
 
-    ``forgotten`` has a line for the id of each older one, its digest: none of them is carried out again as long as the
-    job lives. It is one text, for it goes to all agents with every change of what is known.
+    Args:
+        entries: The remembered requests by id, in the order in which they were asked.
+        under_way: The id of the one that is under way.
+        forgotten: A line for the id of each older request, its digest: none of them is carried out again as long as
+            the job lives. It is one text, since it goes to all agents with every change of the job's state.
     """
 
     entries: Mapping[str, LoggedRequest] = field(default_factory=dict)
@@ -78,7 +98,7 @@ class RequestLog:
 
 @dataclass(frozen=True)
 class RequestSubmitted:
-    """Somebody asks."""
+    """A request has come."""
 
     request: JobRequest
 
@@ -90,16 +110,22 @@ class ViewChanged:
 
 @dataclass(frozen=True)
 class LeaderReplied:
-    """The leader's word on a demand: why it cannot be, or with an empty ``refusal`` that it is done, and the result."""
+    """The leader's answer to an external request.
 
-    demand: str
+    Args:
+        external: The id of the request.
+        refusal: Why it cannot be carried out; empty where it is done.
+        result: What came of it.
+    """
+
+    external: str
     refusal: str = ""
     result: str = ""
 
 
 @dataclass(frozen=True)
 class StepsMeasured:
-    """Steps that the leader measured, while nobody was getting ready beside them."""
+    """Steps that the leader measured, while no peer was getting ready on the same hosts."""
 
     steps: tuple[TimedStep, ...]
 
@@ -134,10 +160,12 @@ def first_answer(log: RequestLog, request: JobRequest) -> Answer | None:
 def refusal_of_id(log: RequestLog, request: JobRequest) -> str | None:
     """Why a request of this id is neither new nor a repetition of one that is remembered; ``None`` if it is."""
     if request.id in log.entries:
+        # A repetition: it is given its first answer again.
         return None
     if _digest(request.id) in log.forgotten:
         return f"the id {request.id!r} was given to a request of this job that ended long ago; choose a new one"
     count = len(log.forgotten) // _LINE
+    # The text of forgotten ids is full: another id may be a repetition of one that is not in it.
     if count >= MOST_FORGOTTEN and not isinstance(request.action, StopTraining):
         return (
             f"this job has answered {count + len(log.entries)} requests and cannot tell any more "
@@ -147,7 +175,7 @@ def refusal_of_id(log: RequestLog, request: JobRequest) -> str | None:
 
 
 def with_entry(log: RequestLog, entry: LoggedRequest) -> RequestLog:
-    """With this entry; of the oldest ones that are not under way only the ids are kept."""
+    """The log with this entry; of the oldest entries that are not under way only the ids are kept."""
     entries, forgotten = {**log.entries, entry.request.id: entry}, log.forgotten
     spare = [name for name in entries if name not in (log.under_way, entry.request.id)]
     for old in spare[: max(0, len(entries) - REMEMBERED)]:
@@ -157,6 +185,6 @@ def with_entry(log: RequestLog, entry: LoggedRequest) -> RequestLog:
 
 
 def _digest(name: str) -> str:
-    """A line; all are as long, so one is found only where one begins."""
+    """The line of an id. All lines have one length, so that a line is found only where one begins."""
     digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest()
     return base64.b64encode(digest).decode().rstrip("=") + "\n"

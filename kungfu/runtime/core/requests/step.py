@@ -1,6 +1,7 @@
-"""What becomes of requests: a pure function of what was asked and of what the job did since.
+"""The life of requests: a pure function of what was asked and of what the job did since.
 
-``step(log, event, context, now)`` gives the next log and what the leader is to be told. A request is
+``step(log, event, context, now)`` gives the next log and the external requests that the leader is to be told.
+A request is
 
 | state       | since                                                                                        |
 | ----------- | -------------------------------------------------------------------------------------------- |
@@ -11,7 +12,7 @@
 
 One request at a time is under way; only ``stop`` does not wait for another, it takes its place. A repeated id changes
 nothing, however long ago it was given. A view that is not yet as asked for may have another leader: it is told too, and
-who was told before knows the demand by its id.
+a leader that was told before knows the external request by its id.
 """
 
 from __future__ import annotations
@@ -58,23 +59,34 @@ LogTransition = tuple[RequestLog, list[ExternalRequest]]
 
 
 def step(log: RequestLog, event: Event, context: AdmissionContext, now: float) -> LogTransition:
-    """The next log, and the demands that the leader is to be told."""
+    """The next log, and what the leader is to be told.
+
+    Args:
+        log: The requests so far.
+        event: What happened.
+        context: The job as it is now.
+        now: Seconds of the agent's clock.
+    """
     if isinstance(event, RequestSubmitted):
         return _asked(log, event.request, context, now)
     entry = current(log)
     if entry is None:
+        # Nothing is under way that the event could concern.
         return log, []
     match event:
         case ViewChanged():
             return _viewed(log, entry, context, now)
         case LeaderReplied():
             return _heard(log, entry, event, context)
-        case StepsMeasured(steps) if entry.survey is not None and _is_met(entry.demand, context.view):
+        # Steps count for a profile while the view has the size that is measured.
+        case StepsMeasured(steps) if entry.survey is not None and _is_met(entry.external, context.view):
             return _surveyed(log, replace(entry, survey=with_measured(entry.survey, steps)), context, now)
+        # Training has ended: a stop asked for that, and nothing else can happen any more.
         case TrainingEnded() if isinstance(entry.request.action, StopTraining):
             return _ended(log, entry, "carried out", "training has ended", context), []
         case TrainingEnded():
             return _ended(log, entry, "refused", context.over, context), []
+        # Too late: the asker need not wait any longer.
         case TimePassed() if now > entry.until:
             why = f"not carried out within {entry.until - entry.asked_at:.0f} s; the job may still come to it"
             return _ended(log, entry, "expired", why, context), _homewards(entry)
@@ -84,6 +96,7 @@ def step(log: RequestLog, event: Event, context: AdmissionContext, now: float) -
 
 def _asked(log: RequestLog, request: JobRequest, context: AdmissionContext, now: float) -> LogTransition:
     if request.id in log.entries or refusal_of_id(log, request) is not None:
+        # The id was given before: the sender hears its first answer, or why it needs another id.
         return log, []
     version = context.view.version if context.view else 0
     refusal = refusal_of(request, context) or _in_its_way(log, request, now)
@@ -91,15 +104,18 @@ def _asked(log: RequestLog, request: JobRequest, context: AdmissionContext, now:
         answer = Answer("refused", refusal, version)
         return with_entry(log, LoggedRequest(request, answer, answer, now, now)), []
     if (displaced := current(log)) is not None:
+        # Only a stop comes this far beside another request.
         log = _ended(log, displaced, "refused", "the job was told to stop", context)
     return _accepted(log, request, context, now)
 
 
 def _in_its_way(log: RequestLog, request: JobRequest, now: float) -> str | None:
+    """Why the request that is under way keeps this one from being taken; ``None`` where it does not."""
     other = current(log)
-    if other is None or (
-        isinstance(request.action, StopTraining) and not isinstance(other.request.action, StopTraining)
-    ):
+    if other is None:
+        return None
+    if isinstance(request.action, StopTraining) and not isinstance(other.request.action, StopTraining):
+        # A stop does not wait: it takes the place of what is under way.
         return None
     since = now - other.asked_at
     return f"{in_words(other.request.action)} is under way, asked for {since:.0f} s ago as {other.request.id!r}"
@@ -109,17 +125,18 @@ def _accepted(log: RequestLog, request: JobRequest, context: AdmissionContext, n
     assert context.view is not None
     size, action = context.view.size, request.action
     survey = start_survey(action, home=size) if isinstance(action, Profile) else None
-    demand = _demand(request.id, action, size=size, hosts=context.hosts)
+    external = _external(request.id, action, size=size, hosts=context.hosts)
     answer = Answer("accepted", "", context.view.version)
-    entry = LoggedRequest(request, answer, answer, now, now + context.patience_s, demand, survey)
+    entry = LoggedRequest(request, answer, answer, now, now + context.patience_s, external, survey)
     log = replace(with_entry(log, entry), under_way=request.id)
-    if survey is None and _is_met(demand, context.view):
+    if survey is None and _is_met(external, context.view):
+        # The view is as asked for by chance.
         log = _ended(log, entry, "carried out", "it was so already", context)
-    return log, [demand]  # in any case: a policy may be about to change what is so already
+    return log, [external]  # in any case: a policy may be about to change what is so already
 
 
-def _demand(name: str, action: Action, *, size: int, hosts: Mapping[str, int]) -> ExternalRequest:
-    """What the leader is told first."""
+def _external(name: str, action: Action, *, size: int, hosts: Mapping[str, int]) -> ExternalRequest:
+    """What the leader is told first of an action."""
     why = f"kungfu {in_words(action)}"
     match action:
         case Resize(target, keep):
@@ -139,34 +156,38 @@ def _demand(name: str, action: Action, *, size: int, hosts: Mapping[str, int]) -
             return ExternalRequest("resize", why, size=maximum, id=f"{name}/0", keep=keep)
 
 
-def _is_met(demand: ExternalRequest | None, view: View | None) -> bool:
-    """Whether the view is as the demand asks for."""
-    if view is None or demand is None:
+def _is_met(external: ExternalRequest | None, view: View | None) -> bool:
+    """Whether the view is as the external request asks for; of a checkpoint and a stop the leader tells instead."""
+    if view is None or external is None:
         return False
-    match demand.kind:
+    match external.kind:
         case "resize":
-            return view.size == demand.size
+            return view.size == external.size
         case "leave" | "replace":
-            return all(view.rank_of(peer) is None for peer in demand.peers)
+            return all(view.rank_of(peer) is None for peer in external.peers)
         case _:
             return False
 
 
 def _viewed(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
-    if not _is_met(entry.demand, context.view):
-        return log, [entry.demand] if entry.demand else []
+    if not _is_met(entry.external, context.view):
+        # Another change of the view: its leader may be another one that was not told yet.
+        return log, [entry.external] if entry.external else []
     if entry.survey is not None:
+        # A profile has reached its next size.
         return _surveyed(log, entry, context, now)
     return _ended(log, entry, "carried out", "", context), []
 
 
 def _heard(log: RequestLog, entry: LoggedRequest, event: LeaderReplied, context: AdmissionContext) -> LogTransition:
-    if entry.demand is None or entry.demand.id != event.demand:
-        return log, []  # of an older request
+    if entry.external is None or entry.external.id != event.external:
+        # The answer is to an older request.
+        return log, []
     if event.refusal:
         return _ended(log, entry, "refused", event.refusal, context), _homewards(entry)
-    if entry.demand.kind != "checkpoint":
-        return log, []  # the view, and the end of training, speak for themselves
+    if entry.external.kind != "checkpoint":
+        # The view, and the end of training, show whether the others are carried out.
+        return log, []
     return _ended(log, entry, "carried out", event.result, context), []
 
 
@@ -182,25 +203,27 @@ def _ended(
 
 
 def _surveyed(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
-    """A size of the survey was reached, or more steps of it were measured."""
-    survey, demand = entry.survey, entry.demand
+    """A profile goes on: a size of its survey was reached, or more steps of it were measured."""
+    survey, external = entry.survey, entry.external
     assert survey is not None
-    assert demand is not None
+    assert external is not None
     newest = replace(entry.newest, points=survey.found)
     entry = replace(entry, newest=newest, until=now + context.patience_s)
-    if survey.goal != demand.size:
-        demand = replace(demand, id=f"{entry.request.id}/{len(survey.found)}", size=survey.goal)
-        entry = replace(entry, demand=demand)
-        if not _is_met(demand, context.view):
-            return with_entry(log, entry), [demand]
-    if survey.is_measured and _is_met(demand, context.view):
+    if survey.goal != external.size:
+        # This size is measured: the leader is told the next one, or the size that the job had before.
+        external = replace(external, id=f"{entry.request.id}/{len(survey.found)}", size=survey.goal)
+        entry = replace(entry, external=external)
+        if not _is_met(external, context.view):
+            return with_entry(log, entry), [external]
+    if survey.is_measured and _is_met(external, context.view):
+        # All sizes are measured, and the job has the size that it had before.
         return _ended(log, entry, "carried out", "", context), []
     return with_entry(log, entry), []
 
 
 def _homewards(entry: LoggedRequest) -> list[ExternalRequest]:
-    """Of a profile that does not come to its end: back to the size that the job had."""
-    if entry.survey is None or entry.demand is None:
+    """What takes the job of a profile that does not come to its end back to the size that it had."""
+    if entry.survey is None or entry.external is None:
         return []
     why = "back to the size before a profile that did not come to its end"
-    return [replace(entry.demand, why=why, size=entry.survey.home, id=f"{entry.request.id}/home")]
+    return [replace(entry.external, why=why, size=entry.survey.home, id=f"{entry.request.id}/home")]

@@ -59,9 +59,9 @@ class Job:
 
     def hears(self, event: Event) -> list[ExternalRequest]:
         context = AdmissionContext(self.view, self.limits, "elastic", {"a": 0}, PATIENCE_S, self.over, free={0: 9})
-        self.log, demands = step(self.log, event, context, self.now)
-        self.told += demands
-        return demands
+        self.log, externals = step(self.log, event, context, self.now)
+        self.told += externals
+        return externals
 
     def asked(self, name: str, action: Action, *, if_view: int | None = None) -> Answer:
         request = JobRequest(name, action, if_view)
@@ -88,7 +88,7 @@ class Job:
 
 
 @pytest.mark.parametrize(
-    ("action", "demand", "after"),
+    ("action", "external", "after"),
     [
         (Resize(3), ExternalRequest("resize", "kungfu resize 3", size=3, id="r"), (0, 1, 2)),
         (
@@ -105,11 +105,11 @@ class Job:
     ],
 )
 def test_a_request_for_other_peers_is_carried_out_when_the_view_is_as_asked_for(
-    action: Action, demand: ExternalRequest, after: tuple[int, ...]
+    action: Action, external: ExternalRequest, after: tuple[int, ...]
 ) -> None:
     job = Job()
     assert job.asked("r", action) == Answer("accepted", view=1)
-    assert job.told == [demand]
+    assert job.told == [external]
     job.moved(*after)
     assert job.log.entries["r"].newest == Answer("carried out", view=2)
     assert current(job.log) is None
@@ -128,7 +128,7 @@ def test_what_is_so_already_is_carried_out_and_the_leader_still_hears_that_it_sh
     job = Job()
     assert job.asked("r", Resize(2)) == Answer("accepted", view=1)
     assert (job.state("r"), job.reason("r")) == ("carried out", "it was so already")
-    assert [demand.size for demand in job.told] == [2]
+    assert [external.size for external in job.told] == [2]
 
 
 def test_a_checkpoint_is_done_when_the_leader_says_so() -> None:
@@ -238,7 +238,7 @@ def test_a_job_that_cannot_tell_any_more_whether_an_id_is_new_takes_only_stop() 
     job = Job(log=RequestLog(forgotten="11-byte-id.\n" * MOST_FORGOTTEN))
     assert job.hears(RequestSubmitted(JobRequest("new", Resize(3)))) == []
     assert "takes only stop" in (refusal_of_id(job.log, JobRequest("new", Resize(3))) or "")
-    assert [demand.kind for demand in job.hears(RequestSubmitted(JobRequest("end", StopTraining())))] == ["stop"]
+    assert [external.kind for external in job.hears(RequestSubmitted(JobRequest("end", StopTraining())))] == ["stop"]
 
 
 # ---- profiles --------------------------------------------------------------------------------------------------------
@@ -247,18 +247,18 @@ def test_a_job_that_cannot_tell_any_more_whether_an_id_is_new_takes_only_stop() 
 def test_a_profile_goes_up_and_down_through_the_sizes_and_home_again() -> None:
     job = Job(limits=Limits(1, 3))
     job.asked("p", Profile(1, 3, 2))
-    assert [(demand.id, demand.size) for demand in job.told] == [("p/0", 3)]
+    assert [(external.id, external.size) for external in job.told] == [("p/0", 3)]
     job.trained(50)  # not of the size that is asked for
     job.moved(0, 1, 2)
     job.trained(WARM_UP_STEPS + 1)
     job.trained(1)
-    assert [(demand.id, demand.size) for demand in job.told[1:]] == [("p/1", 2)]
+    assert [(external.id, external.size) for external in job.told[1:]] == [("p/1", 2)]
     job.moved(0, 1)
     job.trained(WARM_UP_STEPS + 2)
     job.moved(0)
     job.trained(WARM_UP_STEPS + 2)
     assert job.state("p") == "accepted"
-    assert [demand.size for demand in job.told] == [3, 2, 1, 2]
+    assert [external.size for external in job.told] == [3, 2, 1, 2]
     job.moved(0, 3)
     answer = job.log.entries["p"].newest
     assert answer.state == "carried out"
@@ -270,7 +270,7 @@ def test_a_profile_of_the_present_size_alone_changes_nothing() -> None:
     job.asked("p", Profile(2, 2, 4))
     job.trained(WARM_UP_STEPS + 4)
     assert job.state("p") == "carried out"
-    assert [demand.size for demand in job.told] == [2]
+    assert [external.size for external in job.told] == [2]
 
 
 def test_a_profile_that_cannot_reach_a_size_tells_what_it_has_and_goes_home() -> None:
@@ -293,7 +293,7 @@ def test_a_profile_expires_only_when_it_makes_no_progress() -> None:
         job.hears(TimePassed())
     assert job.state("p") == "accepted"
     job.now += 1.1 * PATIENCE_S
-    assert [demand.id for demand in job.hears(TimePassed())] == ["p/home"]
+    assert [external.id for external in job.hears(TimePassed())] == ["p/home"]
     assert job.state("p") == "expired"
 
 
@@ -374,4 +374,4 @@ def test_what_a_request_asks_of_the_leader_keeps_to_the_limits_of_the_job(events
         if isinstance(event, list) and not 2 <= len(event) <= 3:
             continue
         happens(job, event)
-    assert all(2 <= demand.size <= 3 for demand in job.told if demand.kind == "resize")
+    assert all(2 <= external.size <= 3 for external in job.told if external.kind == "resize")
