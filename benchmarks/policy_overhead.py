@@ -121,7 +121,7 @@ class Beside:
         """Nobody asks whether this peer holds the state."""
 
     def record(self, stream: str, fields: Any) -> None:
-        self.first._loop.barrier.equipment.membership.record(stream, fields)
+        self.first._runner.barrier.context.membership.record(stream, fields)
 
 
 def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
@@ -133,11 +133,11 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     from kungfu.compiler.lower import lower
     from kungfu.compiler.plan import is_whole
     from kungfu.runtime.attachment.choose import make_attachment
-    from kungfu.training.graph.ledger import Ledger
-    from kungfu.training.graph.tape import make_tape
-    from kungfu.training.loop import Loop
-    from kungfu.training.record.chronicle import Chronicle
-    from kungfu.training.record.pace import Pace
+    from kungfu.training.graph.graph_state import GraphState
+    from kungfu.training.graph.step_record import make_step_record
+    from kungfu.training.step_runner import StepRunner
+    from kungfu.training.telemetry.event_log_writer import EventLogWriter
+    from kungfu.training.telemetry.step_timer import StepTimer
     from kungfu.training.training import Training
 
     plan, attachment = compile_policies(given), make_attachment("local")
@@ -145,15 +145,17 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     whole = sum(is_whole(one) for rule in plan.rules for one in rule.inputs.values())
     with tf.device("/CPU:0"):
         program = lower(plan) if name == "unfused" else fused(lower(plan))
-        ledger = Ledger.create(rules=len(plan.rules), masks=0, saw=saw, whole=whole, tape=make_tape(plan))
+        graph_state = GraphState.create(
+            rules=len(plan.rules), masks=0, saw=saw, whole=whole, step_record=make_step_record(plan)
+        )
     membership = Beside(first, attachment, name)
-    equipment = replace(
-        first._loop.barrier.equipment, ledger=ledger, plan=plan, attachment=attachment, membership=membership
+    context = replace(
+        first._runner.barrier.context, graph_state=graph_state, plan=plan, attachment=attachment, membership=membership
     )
-    averaging = replace(first._averaging, ledger=ledger, program=program, attachment=attachment)
-    chronicle = Chronicle(membership.record)
-    barrier = replace(first._loop.barrier, equipment=equipment, chronicle=chronicle, pace=Pace())
-    return Training(averaging, Loop(barrier), first._optimizers)
+    averaging = replace(first._averaging, graph_state=graph_state, program=program, attachment=attachment)
+    event_log = EventLogWriter(membership.record)
+    barrier = replace(first._runner.barrier, context=context, event_log=event_log, step_timer=StepTimer())
+    return Training(averaging, StepRunner(barrier), first._optimizers)
 
 
 def timed(act: Callable[[], object]) -> float:
@@ -187,7 +189,7 @@ def measure(given: argparse.Namespace) -> None:
             seconds[name].append(statistics.fmean(timed(lambda name=name: steps[name](x, y)) for _ in range(BLOCK)))
             processor[name].append((time.process_time() - began) / BLOCK)
     if recorded.rank == 0:
-        messages = recorded._loop.barrier.equipment.plan.messages_per_step
+        messages = recorded._runner.barrier.context.plan.messages_per_step
         weights = int(sum(np.prod(one.shape) for one in model.trainable_variables))
         told = {"seconds": seconds, "processor": processor, "messages_per_step": messages, "weights": weights}
         given.peer.write_text(json.dumps(told))

@@ -81,14 +81,14 @@ class Unstamped:
 
 def stripped(first: Any, model: Any, optimizer: Any, *, name: str, batches: Callable[[Any], Iterator[Any]]) -> Any:
     """The step of another run in the same job, without stamps and records, made and traced here; and its batches."""
-    from kungfu.training.graph.tape import Tape
+    from kungfu.training.graph.step_record import StepRecord
 
     run = beside(first, [], name=name)
-    run._loop._chronicle_step = lambda account: None
-    run._loop.barrier.pace = SimpleNamespace(stepped=lambda: None, entered=lambda: None)
-    run._loop.stamps = Unstamped(run._loop.stamps.of([]))
+    run._runner._log_step = lambda report: None
+    run._runner.barrier.step_timer = SimpleNamespace(stepped=lambda: None, entered=lambda: None)
+    run._runner.stamps = Unstamped(run._runner.stamps.of([]))
     step, own = marked(run, model, optimizer), batches(run)
-    with mock.patch.object(Tape, "write"):
+    with mock.patch.object(StepRecord, "write"):
         step(*next(own))
     return step, own
 

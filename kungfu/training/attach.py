@@ -32,19 +32,19 @@ from kungfu.runtime.api import (
     make_attachment,
     read_settings,
 )
-from kungfu.training.barrier import Barrier, Equipment
+from kungfu.training.barrier import Barrier, BarrierContext
+from kungfu.training.checkpoint.keeper import Keeper, Trained
 from kungfu.training.graph.average import Averaging
-from kungfu.training.graph.ledger import Ledger
-from kungfu.training.graph.rate import make_rate
-from kungfu.training.graph.state import TrainingState, classify, plant_seeds
-from kungfu.training.graph.streams import seed_of_joiner
-from kungfu.training.graph.tape import make_tape
-from kungfu.training.keeping.keeper import Keeper, Trained
-from kungfu.training.loop import Loop
-from kungfu.training.record.chronicle import Chronicle
-from kungfu.training.record.lookout import keep_lookout
-from kungfu.training.record.pace import Pace
-from kungfu.training.record.recorder import Recorder
+from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.learning_rate import make_learning_rate
+from kungfu.training.graph.step_record import make_step_record
+from kungfu.training.graph.training_state import TrainingState, classify, plant_seeds
+from kungfu.training.step_runner import StepRunner
+from kungfu.training.telemetry.event_log_writer import EventLogWriter
+from kungfu.training.telemetry.late_peers import keep_lookout
+from kungfu.training.telemetry.step_timer import StepTimer
+from kungfu.training.telemetry.trace_recorder import TraceRecorder
+from kungfu.training.tracing.random_streams import joiner_seed
 from kungfu.training.training import Training
 
 __all__ = ["attach", "attached_models"]
@@ -79,32 +79,32 @@ def attach(
     plan = compile_policies([*policies, *named], budget=budget)
     with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by
         program = fused(lower(plan))
-        ledger = _ledger(plan)
-        rate = make_rate(optimizers) if _sets_rate(plan) else None
+        graph_state = _graph_state(plan)
+        rate = make_learning_rate(optimizers) if _sets_rate(plan) else None
     deadlines = settings.deadlines if settings else Deadlines()
     attachment = _attachment(settings, deadlines)
-    state = _state(model, optimizers, ledger, program)
+    state = _state(model, optimizers, graph_state, program)
     if settings is not None:  # a program that runs alone draws what it would draw without kungfu
-        seed = seed if settings.checkpoints.founders else seed_of_joiner(seed, job=settings.job)
+        seed = seed if settings.checkpoints.founders else joiner_seed(seed, job=settings.job)
         plant_seeds(state.classes.own, seed=seed, peer=settings.peer)
-    membership = _membership(settings, attachment, ledger)
+    membership = _membership(settings, attachment, graph_state)
     atexit.register(membership.close)  # however the program ends, what it recorded reaches the agent first
     if settings is not None:
-        atexit.register(_lookout(attachment, membership, ledger))
+        atexit.register(_lookout(attachment, membership, graph_state))
     limits = settings.limits if settings else Limits(1, 1)
-    equipment = Equipment(ledger, plan, state, attachment, membership, rate, limits)
-    pace = Pace(deadlines, wait_at_most=attachment.wait_at_most)
+    context = BarrierContext(graph_state, plan, state, attachment, membership, rate, limits)
+    step_timer = StepTimer(deadlines, wait_at_most=attachment.wait_at_most)
     peer = settings.peer if settings else 0
     keeping = settings.checkpoints if settings else CheckpointSettings()
     keeper = Keeper(Trained(model, optimizers, state, seed, peer), keeping, record=membership.record)
-    barrier = Barrier(equipment, Chronicle(membership.record), keeper, pace)
+    barrier = Barrier(context, EventLogWriter(membership.record), keeper, step_timer)
     if exits is not None and isinstance(membership, Membership):
-        exits.steps, exits.withdraw = ledger.progress.steps, membership.withdraw
-    averaging = Averaging(ledger, program, attachment, limits, peer, *_optimizer_signals(optimizers))
-    loop = Loop(barrier, _recorder(settings, averaging, membership), exits)
-    alive = weakref.ref(loop)  # it holds the model
+        exits.steps, exits.withdraw = graph_state.progress.steps, membership.withdraw
+    averaging = Averaging(graph_state, program, attachment, limits, peer, *_optimizer_signals(optimizers))
+    runner = StepRunner(barrier, _recorder(settings, averaging, membership), exits)
+    alive = weakref.ref(runner)  # it holds the model
     _ATTACHED[model] = lambda: (one := alive()) is not None and one.is_over
-    return Training(averaging, loop, optimizers)
+    return Training(averaging, runner, optimizers)
 
 
 def _attachment(settings: Settings | None, deadlines: Deadlines) -> Attachment:
@@ -113,27 +113,33 @@ def _attachment(settings: Settings | None, deadlines: Deadlines) -> Attachment:
     return make_attachment(settings.attachment, deadlines=deadlines, host=settings.host)
 
 
-def _lookout(attachment: Attachment, membership: Membership | Alone, ledger: Ledger) -> Callable[[], None]:
+def _lookout(attachment: Attachment, membership: Membership | Alone, graph_state: GraphState) -> Callable[[], None]:
     def tell(event: LateEvent) -> None:
         membership.record("events", event)
 
-    return keep_lookout(attachment.late, tell, steps=ledger.progress.steps)
+    return keep_lookout(attachment.late, tell, steps=graph_state.progress.steps)
 
 
-def _recorder(settings: Settings | None, averaging: Averaging, membership: Membership | Alone) -> Recorder | None:
+def _recorder(settings: Settings | None, averaging: Averaging, membership: Membership | Alone) -> TraceRecorder | None:
     if settings is None or settings.recording == "nothing":
         return None
-    tape = averaging.ledger.figures.tape
-    return Recorder(membership.record, tape=tape, program=averaging.program, peer=settings.peer, policy=settings.policy)
+    step_record = averaging.graph_state.metrics.step_record
+    return TraceRecorder(
+        membership.record,
+        step_record=step_record,
+        program=averaging.program,
+        peer=settings.peer,
+        policy=settings.policy,
+    )
 
 
-def _ledger(plan: Plan) -> Ledger:
-    return Ledger.create(
+def _graph_state(plan: Plan) -> GraphState:
+    return GraphState.create(
         rules=len(plan.rules),
         masks=sum(mask_of(rule.action) is not None for rule in plan.rules),
         saw=sum(len(names) for names in plan.rule_inputs),
         whole=sum(is_whole(one) for rule in plan.rules for one in rule.inputs.values()),
-        tape=make_tape(plan),
+        step_record=make_step_record(plan),
     )
 
 
@@ -196,17 +202,17 @@ def _check_model(model: Any) -> None:
         )
 
 
-def _state(model: Any, optimizers: Sequence[Any], ledger: Ledger, program: Program) -> TrainingState:
-    progress = ledger.progress
+def _state(model: Any, optimizers: Sequence[Any], graph_state: GraphState, program: Program) -> TrainingState:
+    progress = graph_state.progress
     agreed = {f"progress/{name}": getattr(progress, name) for name in ("step", "epoch", "offset", "batch", "trained")}
     folds = {f"policy/{fold.name}": fold.variable for fold in program.variables if fold.placement == "agreed"}
     return TrainingState(classify(model, optimizers, {**agreed, **folds}), on_rescaled=program.reset_on_rescale)
 
 
-def _membership(settings: Settings | None, attachment: Any, ledger: Ledger) -> Membership | Alone:
+def _membership(settings: Settings | None, attachment: Any, graph_state: GraphState) -> Membership | Alone:
     if settings is None:
         return Alone()
-    return Membership(settings, attachment=attachment, on_offer=lambda: ledger.posts.asked.assign_add(1))
+    return Membership(settings, attachment=attachment, on_offer=lambda: graph_state.posts.asked.assign_add(1))
 
 
 def _optimizer_signals(optimizers: Sequence[Any]) -> tuple[Any, Any]:

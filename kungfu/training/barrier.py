@@ -36,30 +36,29 @@ from kungfu.runtime.api import (
     View,
     with_settings,
 )
+from kungfu.training.checkpoint.keeper import CheckpointRequest, Keeper
 from kungfu.training.description import machine_in_words
-from kungfu.training.graph.host import fetch, put
-from kungfu.training.graph.ledger import Ledger
-from kungfu.training.graph.rate import Rate
-from kungfu.training.graph.state import TrainingState
-from kungfu.training.graph.unlike import unlike
-from kungfu.training.keeping.exchange import Due, Together
-from kungfu.training.keeping.keeper import Keeper, Request
-from kungfu.training.record.chronicle import Chronicle
-from kungfu.training.record.pace import Pace
+from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.learning_rate import LearningRateControl
+from kungfu.training.graph.training_state import TrainingState, differing_variables
+from kungfu.training.graph.variable_io import read_variable, write_variable
+from kungfu.training.registered.sync import PeerGroup, PendingSync
+from kungfu.training.telemetry.event_log_writer import EventLogWriter
+from kungfu.training.telemetry.step_timer import StepTimer
 
-__all__ = ["Barrier", "Equipment"]
+__all__ = ["Barrier", "BarrierContext"]
 
 
 @dataclass(frozen=True)
-class Equipment:
+class BarrierContext:
     """What a barrier works with."""
 
-    ledger: Ledger
+    graph_state: GraphState
     plan: Plan
     state: TrainingState
     attachment: Attachment
     membership: Membership | Alone
-    rate: Rate | None
+    rate: LearningRateControl | None
     limits: Limits
 
 
@@ -67,10 +66,10 @@ class Equipment:
 class Barrier:
     """Held by all peers of a view together, from inside the graph; also how a peer comes in and goes out."""
 
-    equipment: Equipment
-    chronicle: Chronicle
+    context: BarrierContext
+    event_log: EventLogWriter
     keeper: Keeper
-    pace: Pace = field(default_factory=Pace)
+    step_timer: StepTimer = field(default_factory=StepTimer)
     terms: Terms = field(default_factory=Terms)
     place: tuple[int | None, int] = (0, 1)
     unanswered: BarrierRequests | None = None  # of a barrier that has not come to its end
@@ -88,32 +87,32 @@ class Barrier:
 
     def join(self, first_terms: Callable[[int], Terms]) -> None:
         """Enters the job. ``first_terms`` gives the batch of the very first view, from its size."""
-        equipment, started = self.equipment, time.monotonic()
+        context, started = self.context, time.monotonic()
         self._posted()  # none have; but the first use of anything is slow, and at a barrier all others wait for it
-        description = self.keeper.described(equipment.plan)
-        passage = equipment.membership.join(equipment.state, description=description, machine=machine_in_words())
+        description = self.keeper.described(context.plan)
+        passage = context.membership.join(context.state, description=description, machine=machine_in_words())
         after = passage.after
         terms = after.terms if after.terms.global_batch_size else first_terms(after.view.size)
         self._enter(passage, terms)
-        self.chronicle.joined(passage)
+        self.event_log.joined(passage)
         step = self._steps()
-        self.chronicle.spanned("join", passage, step=step, total_s=time.monotonic() - started)
+        self.event_log.spanned("join", passage, step=step, total_s=time.monotonic() - started)
         self.keeper.entered(passage, step=step)
         if self.keeper.wanted and self.rank == 0:
-            equipment.ledger.posts.asked.assign_add(1)  # the step was not traced yet when it was asked for
+            context.graph_state.posts.asked.assign_add(1)  # the step was not traced yet when it was asked for
 
-    def meet(self) -> None:
+    def hold(self) -> None:
         """The barrier of a running job: averages, calls hooks, decides, and enters the view that comes after."""
         started = time.monotonic()
-        self.pace.arrived()
-        equipment, ledger = self.equipment, self.equipment.ledger
-        ledger.posts.serve()
+        self.step_timer.arrived()
+        context, graph_state = self.context, self.context.graph_state
+        graph_state.posts.serve()
         self.unanswered = requests = self._requests()
         asked = time.monotonic()
         self.average_statistics()
         prepared = {"requests": asked - started, "statistics": time.monotonic() - asked}
-        passage = equipment.membership.meet(
-            equipment.state,
+        passage = context.membership.meet(
+            context.state,
             self.terms,
             requests=requests,
             shadows=(*self.shadows,),
@@ -130,54 +129,54 @@ class Barrier:
         step = self._steps()
         self.keeper.entered(passage, step=step)
         for asked_by in requests.checkpoints:
-            self.keeper.ask(Request(asked_by))
-        put(ledger.timing.synchronised, math.nan)  # the barrier's seconds are no step's
+            self.keeper.ask(CheckpointRequest(asked_by))
+        write_variable(graph_state.times.synchronised, math.nan)  # the barrier's seconds are no step's
         stop_s = time.monotonic() - started
         if changed:
-            put(ledger.timing.rescale_seconds, stop_s)
-        self.pace.held(stop_s, changed=changed)
-        self.chronicle.superseded(passage.superseded)
-        self.chronicle.passed(passage, step=step, stop_s=stop_s)
+            write_variable(graph_state.times.rescale_seconds, stop_s)
+        self.step_timer.held(stop_s, changed=changed)
+        self.event_log.superseded(passage.superseded)
+        self.event_log.passed(passage, step=step, stop_s=stop_s)
         if changed:
             what = "leave" if passage.after.rank is None else "rescale"
-            self.chronicle.spanned(what, passage, step=step, total_s=stop_s)
+            self.event_log.spanned(what, passage, step=step, total_s=stop_s)
 
     def recover(self, error: KungfuError) -> None:
         """Others were lost in a step or at a barrier: goes on with those who live, from the state of one of them.
 
         What the broken barrier was asked for is asked again at the next one. Raises ``error`` where nobody else is.
         """
-        equipment, ledger = self.equipment, self.equipment.ledger
-        if isinstance(equipment.membership, Alone):
+        context, graph_state = self.context, self.context.graph_state
+        if isinstance(context.membership, Alone):
             raise error
-        self.pace.lost()
+        self.step_timer.lost()
         started, done = time.monotonic(), self._steps()
         loss = Loss(error, done, self.terms)
         self.shadows.clear()  # not all have done the same steps
-        passage = equipment.membership.survive(equipment.state, loss, adjust=self._adjusted)
+        passage = context.membership.survive(context.state, loss, adjust=self._adjusted)
         self._enter(passage, passage.after.terms)
         step = self._steps()
         self.keeper.entered(passage, step=step)
-        put(ledger.timing.synchronised, math.nan)
-        put(ledger.posts.halted, False)
+        write_variable(graph_state.times.synchronised, math.nan)
+        write_variable(graph_state.posts.halted, False)
         if self.unanswered is not None:
-            ledger.posts.asked.assign_add(1)
+            graph_state.posts.asked.assign_add(1)
         self._ask_for_departures()
-        put(ledger.timing.rescale_seconds, self.pace.recovered())
-        self.chronicle.recovered(passage, step=step, redone=max(0, done - step), stop=self.pace.stop)
-        self.chronicle.spanned("recovery", passage, step=step, total_s=time.monotonic() - started)
+        write_variable(graph_state.times.rescale_seconds, self.step_timer.recovered())
+        self.event_log.recovered(passage, step=step, redone=max(0, done - step), stop=self.step_timer.stop)
+        self.event_log.spanned("recovery", passage, step=step, total_s=time.monotonic() - started)
 
-    def part(self) -> None:
+    def finish(self) -> None:
         """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""
-        self.settle()  # what the last barrier left: a joiner that came in there has done it by now
+        self.complete_pending()  # what the last barrier left: a joiner that came in there has done it by now
         self.average_statistics()
-        last = fired_rules(self.equipment.plan, self.equipment.ledger.rules.posted.fetched(), step=self._steps())
+        last = fired_rules(self.context.plan, self.context.graph_state.rules.posted.fetched(), step=self._steps())
         for rule in last:
             if isinstance(rule.action, Checkpoint):
-                self.keeper.ask(Request(rule.rule))
-        self.keeper.due = Due()
-        self.settle()
-        self.equipment.membership.part(self.equipment.state, self.terms, shadows=(*self.shadows,))
+                self.keeper.ask(CheckpointRequest(rule.rule))
+        self.keeper.pending = PendingSync()
+        self.complete_pending()
+        self.context.membership.part(self.context.state, self.terms, shadows=(*self.shadows,))
 
     def failure_of(self, error: tf.errors.OpError, *, where: str) -> Exception:
         """Ours for an error of the all-reduce; any other error of the graph is the user's own and stays what it is.
@@ -185,7 +184,7 @@ class Barrier:
         ``where`` is what the peers were doing: "step 7", "the barrier behind step 7".
         The attachment is left first: a failed one may keep its sockets open, and peers behind it waiting.
         """
-        attachment = self.equipment.attachment
+        attachment = self.context.attachment
         found = attachment.failure_of(error)
         if found is None:
             return error
@@ -194,40 +193,44 @@ class Barrier:
 
     def lost(self) -> PeerFailure | None:
         """Before a step: that the job has given up somebody in the view, whose messages may still come."""
-        equipment = self.equipment
-        if (failure := equipment.membership.given_up()) is None:
+        context = self.context
+        if (failure := context.membership.given_up()) is None:
             return None
-        equipment.attachment.leave()
+        context.attachment.leave()
         return failure.prefixed(f"before step {self._steps() + 1}: ")
 
-    def settle(self) -> None:
+    def complete_pending(self) -> None:
         """Before a step: does what the barrier behind the last one left to do, if there was one; see `Keeper`."""
-        if self.keeper.due is None or self.rank is None:
+        if self.keeper.pending is None or self.rank is None:
             return
-        batch = int(fetch(self.equipment.ledger.progress.batch))
+        batch = int(read_variable(self.context.graph_state.progress.batch))
         manifest = Manifest(self._steps(), self.size, batch, self.terms)
-        together = Together(self.rank, self.size, self._total)
-        self.keeper.settle(together, manifest, met=self.equipment.membership.completed)
+        together = PeerGroup(self.rank, self.size, self._total)
+        self.keeper.complete_pending(together, manifest, met=self.context.membership.completed)
 
     def _total(self, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = "registered") -> list[Any]:
-        prescale, last, order = tf.constant(scale, tf.float64), tf.zeros([0], tf.float32), self.equipment.ledger.order
-        return self.equipment.attachment.all_reduce([*tensors, last], prescale=prescale, order=order, tag=tag)[:-1]
+        prescale, last, order = (
+            tf.constant(scale, tf.float64),
+            tf.zeros([0], tf.float32),
+            self.context.graph_state.order,
+        )
+        return self.context.attachment.all_reduce([*tensors, last], prescale=prescale, order=order, tag=tag)[:-1]
 
-    def checkpoint(self, request: Request) -> None:
+    def checkpoint(self, request: CheckpointRequest) -> None:
         """Asks for a checkpoint at the barrier behind the next step; rank 0's call counts, the others remember it."""
         self.keeper.ask(request)
         if self.keeper.inside and self.rank == 0:
-            self.equipment.ledger.posts.asked.assign_add(1)
+            self.context.graph_state.posts.asked.assign_add(1)
 
     def average_statistics(self) -> None:
         """Statistics that layers keep of the data become their mean over peers.
 
         What is the same on all is left as it is: tables that nobody updates are among them, and may be large.
         """
-        variables = list(self.equipment.state.classes.averaged.values())
+        variables = list(self.context.state.classes.averaged.values())
         if not variables or self.size == 1:
             return
-        places = unlike(variables, size=self.size, total=partial(self._total, tag="statistics"))
+        places = differing_variables(variables, size=self.size, total=partial(self._total, tag="statistics"))
         if not places:
             return
         named = zlib.crc32(repr(places).encode())  # other tensors travel under another name
@@ -238,33 +241,33 @@ class Barrier:
     def _enter(self, passage: BarrierResult, terms: Terms) -> None:
         view, rank = passage.after.view, passage.after.rank
         self.place = (rank, view.size)
-        place = self.equipment.ledger.place
-        place.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
+        variables = self.context.graph_state.view
+        variables.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
         self._agree(terms)
-        self.pace.entered()
+        self.step_timer.entered()
         if not self.keeper.registry.goes_along:  # else it is complete when those values have come
-            self.equipment.membership.completed()
+            self.context.membership.completed()
 
     def _ask_for_departures(self) -> None:
         """Who stays only until others hold the state leaves at the barrier behind the next step: there they do."""
         if self.rank == 0 and self.terms.departing:
-            self.equipment.ledger.posts.asked.assign_add(1)
+            self.context.graph_state.posts.asked.assign_add(1)
 
     def _agree(self, terms: Terms) -> None:
         """Puts terms in force at this peer."""
-        rate, progress = self.equipment.rate, self.equipment.ledger.progress
+        rate, progress = self.context.rate, self.context.graph_state.progress
         if rate is not None and terms.ramp != self.terms.ramp:
             done = progress.step if terms.ramp is not None and terms.ramp.unit == "steps" else progress.trained
-            rate.place(terms.ramp, done=int(fetch(done)))
+            rate.place(terms.ramp, done=int(read_variable(done)))
         self.terms = terms
-        self.equipment.ledger.place.assign_terms(terms)
-        progress.settle(terms.global_batch_size)
+        self.context.graph_state.view.assign_terms(terms)
+        progress.skip_remainder(terms.global_batch_size)
 
     # ---- what is asked for -----------------------------------------------------------------------------------------
 
     def _requests(self) -> BarrierRequests:
         """What this peer brings to the barrier: what its rules ask for, and the leader's also what others asked it."""
-        membership = self.equipment.membership
+        membership = self.context.membership
         requests = requests_of(self._posted(), membership.view, call=self._call)
         if self.unanswered is not None:
             requests = requests.after(self.unanswered)  # the barrier before this one broke
@@ -273,63 +276,63 @@ class Barrier:
 
     def _posted(self) -> list[FiredRule]:
         """The rules that fired since they were asked for last, once."""
-        posted = self.equipment.ledger.rules.posted
+        posted = self.context.graph_state.rules.posted
         # The step whose rules fired is the one before the step that carried their post.
-        fired = fired_rules(self.equipment.plan, posted.fetched(), step=self._steps() - 1)
-        put(posted.fired, [False] * posted.fired.shape[0])
+        fired = fired_rules(self.context.plan, posted.fetched(), step=self._steps() - 1)
+        write_variable(posted.fired, [False] * posted.fired.shape[0])
         return fired
 
     def _steps(self) -> int:
-        return self.equipment.ledger.progress.steps()
+        return self.context.graph_state.progress.steps()
 
     def _call(self, fired: FiredRule, action: Call) -> int | None:
         answer = call_hook(fired, action, size=self.size)
         asked, ignored = answer.asked, answer.ignored
-        self.chronicle.called(fired.rule, step=fired.step, saw=fired.saw, asked=asked, ignored=ignored)
+        self.event_log.called(fired.rule, step=fired.step, saw=fired.saw, asked=asked, ignored=ignored)
         return answer.size
 
     def _adjusted(self, before: View, decision: Decision, settings: Sequence[SettingChange] = ()) -> Terms:
         """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""
-        ledger, rate = self.equipment.ledger, self.equipment.rate
+        graph_state, rate = self.context.graph_state, self.context.rate
         position = RunPosition(
             steps=self._steps(),
-            samples=int(fetch(ledger.progress.trained)),
-            epoch_samples=int(fetch(ledger.progress.samples)),
+            samples=int(read_variable(graph_state.progress.trained)),
+            epoch_samples=int(read_variable(graph_state.progress.samples)),
             learning_rate=math.nan if rate is None else rate.position(),
         )
 
         def on_rescale(previous_size: int, size: int) -> list[SettingChange]:
             brought = self._brought(previous_size, size, decision)
-            self.chronicle.set(brought)
+            self.event_log.set(brought)
             return [self._on_scale(setting) for setting in brought]
 
         asked = [self._on_scale(setting) for setting in settings]
         standing = before, self.terms
         terms = with_settings(decision, before=standing, position=position, on_rescale=on_rescale, settings=asked)
-        self.chronicle.set(settings)
+        self.event_log.set(settings)
         return terms
 
     def _brought(self, previous_size: int, size: int, decision: Decision) -> list[SettingChange]:
         """What the rules on a rescale choose from the new size."""
-        ledger, rate = self.equipment.ledger, self.equipment.rate
+        graph_state, rate = self.context.graph_state, self.context.rate
         step = self._steps()
         sources = {
             "size": size,
             "previous_size": previous_size,
             "step": step,
             "global_batch_size": decision.terms.global_batch_size,
-            "epoch_samples": int(fetch(ledger.progress.samples)),
+            "epoch_samples": int(read_variable(graph_state.progress.samples)),
             "previous_global_batch_size": self.terms.global_batch_size,
             "learning_rate": math.nan if rate is None else rate.destined(),
-            "min_size": self.equipment.limits.minimum,
-            "max_size": self.equipment.limits.maximum,
+            "min_size": self.context.limits.minimum,
+            "max_size": self.context.limits.maximum,
         }
-        plan = self.equipment.plan
-        self.chronicle.shadowed(fired_on_rescale(plan, sources, step=step, mode="shadow"))
+        plan = self.context.plan
+        self.event_log.shadowed(fired_on_rescale(plan, sources, step=step, mode="shadow"))
         return [setting_of(one) for one in fired_on_rescale(plan, sources, step=step)]
 
     def _on_scale(self, setting: SettingChange) -> SettingChange:
-        rate = self.equipment.rate
+        rate = self.context.rate
         if setting.kind != "learning_rate" or rate is None:
             return setting
         return replace(setting, value=rate.on_scale(setting.value))

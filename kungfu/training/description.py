@@ -15,7 +15,7 @@ import tensorflow as tf
 from kungfu.compiler import Plan
 from kungfu.compiler.outline import outline
 from kungfu.runtime.api import Description, ProgramPart, installed_version
-from kungfu.training.keeping.registry import Registry
+from kungfu.training.registered.registry import Registry
 
 __all__ = ["describe", "machine_in_words"]
 

@@ -12,13 +12,13 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.runtime.api import CheckpointFolder
-from kungfu.training.data import Feed, Remainder, batches, checked_feed
+from kungfu.training.checkpoint.keeper import CheckpointRequest
+from kungfu.training.data import BatchPlan, Remainder, batches, make_batch_plan
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import Averaging, average
-from kungfu.training.keeping.hooks import Rescaled
-from kungfu.training.keeping.keeper import Request
-from kungfu.training.keeping.registry import Kind
-from kungfu.training.loop import SKIPPED, Loop
+from kungfu.training.registered.registry import Kind
+from kungfu.training.registered.rescale_hooks import Rescaled
+from kungfu.training.step_runner import SKIPPED, StepRunner
 
 __all__ = ["SKIPPED", "Training"]
 
@@ -28,15 +28,15 @@ class Training:
 
     SKIPPED: Final = SKIPPED
 
-    def __init__(self, averaging: Averaging, loop: Loop, optimizers: Sequence[Any]) -> None:
-        self._averaging, self._loop, self._optimizers = averaging, loop, optimizers
+    def __init__(self, averaging: Averaging, runner: StepRunner, optimizers: Sequence[Any]) -> None:
+        self._averaging, self._runner, self._optimizers = averaging, runner, optimizers
         self._marked: str | None = None
-        self._feed: Feed | None = None
+        self._plan: BatchPlan | None = None
 
     @property
     def rank(self) -> int | None:
         """This peer's rank in the view, 0..size-1; ``None`` once a decision let it go."""
-        return self._loop.barrier.rank
+        return self._runner.barrier.rank
 
     @property
     def peer(self) -> int:
@@ -46,17 +46,17 @@ class Training:
     @property
     def size(self) -> int:
         """The number of peers in the view."""
-        return self._loop.barrier.size
+        return self._runner.barrier.size
 
     @property
     def left(self) -> bool:
         """True once a decision let this peer go: the others train on, its loop has ended."""
-        return self._loop.left
+        return self._runner.left
 
     @property
     def stopped(self) -> bool:
         """True once a policy has ended training on all peers."""
-        return self._loop.stopped
+        return self._runner.stopped
 
     def step(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Makes a training step of a function of one batch: traced once, with rules and barrier behind it.
@@ -77,7 +77,7 @@ class Training:
         self._marked = function.__name__
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self._loop.call(function, args, kwargs)
+            return self._runner.call(function, args, kwargs)
 
         return update_wrapper(call, function)
 
@@ -92,9 +92,9 @@ class Training:
         Gives the same structure, equal on all peers. Cost: one message, on which the policy's signals ride.
         Raises ``UsageError`` if there is no gradient at all.
         """
-        with self._loop.trace.average():
-            means = average(self._averaging, gradients, loss=loss, accumulation=self._loop.accumulation)
-        self._loop.trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
+        with self._runner.trace.average():
+            means = average(self._averaging, gradients, loss=loss, accumulation=self._runner.accumulation)
+        self._runner.trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
         return means
 
     def batches(
@@ -129,7 +129,7 @@ class Training:
         for an optimizer that accumulates gradients itself beside ``max_local_batch_size``; what loading raises comes
         out of the loop, with a note on the samples.
         """
-        feed = checked_feed(
+        plan = make_batch_plan(
             data,
             batch_size=batch_size,
             epochs=epochs,
@@ -139,17 +139,17 @@ class Training:
             remainder=remainder,
             max_local_batch_size=max_local_batch_size,
         )
-        if self._feed is not None:
+        if self._plan is not None:
             raise UsageError(
                 "training.batches() was called twice: a peer that joins runs the program from its top and could not "
                 "know which loop the others are in; use one loop with all epochs"
             )
         accumulation = None
         if max_local_batch_size is not None:
-            accumulation = Accumulation(self._loop.ledger.figures, self._optimizers)
-        self._feed = feed
-        self._loop.takes(feed, seed=int(seed), accumulation=accumulation)
-        return self._walk(feed)
+            accumulation = Accumulation(self._runner.graph_state.metrics, self._optimizers)
+        self._plan = plan
+        self._runner.takes(plan, seed=int(seed), accumulation=accumulation)
+        return self._walk(plan)
 
     def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:
         """Lets further state of the program go along with training, under a name of its own.
@@ -177,7 +177,7 @@ class Training:
 
         Wu et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, table III.
         """
-        self._loop.barrier.keeper.registry.register(name, get, set, kind=kind, room_bytes=room_bytes)
+        self._runner.barrier.keeper.registry.register(name, get, set, kind=kind, room_bytes=room_bytes)
 
     def on_rescale(self, function: Callable[[Rescaled], Any]) -> Callable[[Rescaled], Any]:
         """Has a function called on every peer after each change of membership: grown, shrunk, recovered.
@@ -187,7 +187,7 @@ class Training:
         first view, nor on a peer that leaves. Shared state that it changes must change alike on all peers. What it
         raises is a ``UsageError`` that names it. Serves as a decorator.
         """
-        self._loop.barrier.keeper.hooks.add(function)
+        self._runner.barrier.keeper.hooks.add(function)
         return function
 
     def checkpoint(self, path: str | os.PathLike[str] | None = None, *, keep: int = 3) -> None:
@@ -202,7 +202,7 @@ class Training:
         if not isinstance(keep, int) or keep < 1:
             raise UsageError(f"training.checkpoint(keep={keep!r}): must be an integer of at least 1")
         folder = None if path is None else CheckpointFolder(Path(path).absolute(), keep)
-        self._loop.barrier.checkpoint(Request("training.checkpoint", folder))
+        self._runner.barrier.checkpoint(CheckpointRequest("training.checkpoint", folder))
 
     def resume(self, path: str | os.PathLike[str]) -> Path | None:
         """Goes on from the newest checkpoint in a folder, or from the one that ``path`` is; anew where there is none.
@@ -215,30 +215,30 @@ class Training:
         ``UsageError`` naming what does not fit, or is damaged, with the newest one that is whole: there is no silent
         way back to an older one, and nothing was changed.
         """
-        return self._loop.barrier.keeper.resume(Path(path))
+        return self._runner.barrier.keeper.resume(Path(path))
 
     def finish(self) -> None:
         """Training is over on this peer; ``batches`` calls it at its end, a loop of your own should.
 
         Peers that are still in the job average what their layers kept of the data, and compare their states.
         """
-        self._loop.finish()
+        self._runner.finish()
 
     def traces(self) -> int:
         """How often the step was traced so far, functions inside it counted: 1, whatever happened to the membership."""
-        return self._loop.traces()
+        return self._runner.traces()
 
-    def _walk(self, feed: Feed) -> Iterator[Any]:
+    def _walk(self, plan: BatchPlan) -> Iterator[Any]:
         try:
             yield from batches(
-                feed,
-                self._loop.where,
-                self._loop.stamps,
+                plan,
+                self._runner.position,
+                self._runner.stamps,
                 over=lambda: self.left or self.stopped,
-                calls=lambda: self._loop.calls,
+                calls=lambda: self._runner.calls,
                 most_peers=self._averaging.limits.maximum,
             )
         except GeneratorExit:  # by `break`, `return` or `sys.exit` in the body of the loop
-            self._loop.abandon()
+            self._runner.abandon()
             raise
         self.finish()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kungfu.runtime.core.data import Position
-from kungfu.training.data.order import SerialOrder, Turn
+from kungfu.training.data.sampler import SerialSampler, StepSlice
 from tests.jobs.harness import Ended
 from tests.jobs.programs.convex import FEATURES, MOMENTUM, SHIFT, data
 
@@ -34,9 +34,9 @@ def same_as_undisturbed(ended: Ended, found: dict[int, dict[str, Any]], *, epoch
 
 def undisturbed(epochs: int) -> np.ndarray:
     """The slope at the end of a run of one peer: gradient descent with momentum on the same batches."""
-    (x, y), order = data(SAMPLES), SerialOrder(SAMPLES, 3, "keep")
+    (x, y), order = data(SAMPLES), SerialSampler(SAMPLES, 3, "keep")
     slope = speed = np.zeros((FEATURES, 1))
-    turn = Turn(Position(0, 0), 1, 1, 0, BATCH)
+    turn = StepSlice(Position(0, 0), 1, 1, 0, BATCH)
     while turn.position.epoch < epochs:
         rows = order.indices(turn)
         gradient = 2 * x[rows].T @ (x[rows] @ slope - y[rows]) / len(rows)

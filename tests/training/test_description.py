@@ -14,7 +14,7 @@ from kungfu.compiler import compile_policies
 from kungfu.policies import gns_batch
 from kungfu.runtime.core.identity import Description, difference
 from kungfu.training.description import describe, machine_in_words
-from kungfu.training.keeping.registry import Registry
+from kungfu.training.registered.registry import Registry
 
 
 def network(width: int = 4, *, dtype: str = "float32", named: str | None = None) -> keras.Model:

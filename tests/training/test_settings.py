@@ -20,13 +20,13 @@ def run_with(rule: Any, **given: Any) -> Any:
     made = policy(lambda training: rule(training))()
     run = linear_run(policies=[given.pop("around", lambda one: one)(made)], **given)
     events: list[dict[str, Any]] = []
-    barrier = run.training._loop.barrier
+    barrier = run.training._runner.barrier
 
     def record(stream: str, fields: Any) -> None:
         events.append(dict(fields() if callable(fields) else fields_of(fields), stream=stream))
 
-    barrier.chronicle._record = record
-    barrier.keeper._record = barrier.chronicle._record
+    barrier.event_log._record = record
+    barrier.keeper._record = barrier.event_log._record
     return run, events
 
 
@@ -103,12 +103,12 @@ def test_a_policy_in_the_shadow_is_told_of_and_not_acted_on():
 
 def test_what_a_shadow_asked_for_goes_to_the_next_barrier_with_every_peer_and_the_newest_only():
     run, _ = run_with(lambda training: control.every(2).checkpoint(), around=shadow)
-    barrier = run.training._loop.barrier
+    barrier = run.training._runner.barrier
     for _ in range(40):
         run.step(points(2))
     assert [one.step for one in barrier.shadows] == [*range(10, 41, 2)]
-    assert {one.rule for one in barrier.shadows} == {barrier.equipment.plan.rules[0].name}
-    barrier.meet()
+    assert {one.rule for one in barrier.shadows} == {barrier.context.plan.rules[0].name}
+    barrier.hold()
     assert not barrier.shadows
 
 
@@ -142,7 +142,7 @@ def test_a_hook_and_the_record_are_told_whole_numbers_with_all_their_digits():
         return control.every(1).call(hook, training.samples_done, training.mean_loss, done)
 
     run, events = run_with(rule)
-    progress = run.training._loop.barrier.equipment.ledger.progress
+    progress = run.training._runner.barrier.context.graph_state.progress
     run.step(points(2))
     progress.trained.assign(FAR)
     run.step(points(2))  # its rule is held: the one before it is still to be served

@@ -10,18 +10,18 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.runtime.api import Position
-from kungfu.training.data.feed import Feed, Piece
-from kungfu.training.data.order import Turn
+from kungfu.training.data.batch_plan import BatchPlan, MicroBatch
 from kungfu.training.data.prefetch import Prefetch
+from kungfu.training.data.sampler import StepSlice
 from kungfu.training.data.stamps import Stamps
-from kungfu.training.graph.account import Where
+from kungfu.training.graph.step_report import StepPosition
 
 __all__ = ["batches"]
 
 
 def batches(
-    feed: Feed,
-    where: Callable[[], Where],
+    plan: BatchPlan,
+    position: Callable[[], StepPosition],
     stamps: Stamps,
     *,
     over: Callable[[], bool],
@@ -35,37 +35,37 @@ def batches(
     ``most_peers`` peers.
     """
     before, last = -1, None
-    with closing(Prefetch(feed.load, following=feed.following)) as ahead:
+    with closing(Prefetch(plan.load, following=plan.following)) as ahead:
         while not over():
-            here = where()
-            turn = _turn(feed, here, most_peers=most_peers)
-            if turn.position.epoch >= feed.epochs:
+            here = position()
+            step_slice = _step_slice(plan, here, most_peers=most_peers)
+            if step_slice.position.epoch >= plan.epochs:
                 return
             if calls() == before:
                 raise UsageError(
                     "a batch of training.batches() was not given to the function marked @training.step: "
                     "the loader follows the steps that were done, so every batch must become one"
                 )
-            last, started = _next(feed, here, turn, last), before >= 0
+            last, started = _next(plan, here, step_slice, last), before >= 0
             before = calls()
             batch = ahead.get(last)
-            stamps.put(tf.nest.flatten(batch), feed.stamp(last))
+            stamps.put(tf.nest.flatten(batch), plan.stamp(last))
             if started:  # after the first batch the view is another one: nothing can be guessed from it
                 ahead.run_ahead(last)
             yield batch
 
 
-def _turn(feed: Feed, here: Where, *, most_peers: int) -> Turn:
-    return Turn(
+def _step_slice(plan: BatchPlan, here: StepPosition, *, most_peers: int) -> StepSlice:
+    return StepSlice(
         Position(here.epoch, here.offset),
         version=here.version,
         size=here.size if here.version else most_peers,
         rank=here.rank,
-        global_batch_size=here.global_batch_size or feed.batch_size,
+        global_batch_size=here.global_batch_size or plan.batch_size,
     )
 
 
-def _next(feed: Feed, here: Where, turn: Turn, last: Piece | None) -> Piece:
+def _next(plan: BatchPlan, here: StepPosition, step_slice: StepSlice, last: MicroBatch | None) -> MicroBatch:
     """The next micro-batch of the turn; from its first one where the turn is new, or was cut anew."""
-    same = last is not None and last.turn == turn
-    return feed.piece(turn, micro=here.micro if same else 0)
+    same = last is not None and last.step_slice == step_slice
+    return plan.micro_batch(step_slice, micro=here.micro if same else 0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kungfu.runtime.api import Stamp
-from kungfu.training.graph.account import Where
+from kungfu.training.graph.step_report import StepPosition
 
 __all__ = ["Stamps", "is_stale"]
 
@@ -37,7 +37,7 @@ class Stamps:
         return _UNSTAMPED if self._last is None else self._last
 
 
-def is_stale(stamp: Stamp, here: Where) -> bool:
+def is_stale(stamp: Stamp, here: StepPosition) -> bool:
     """A batch that was cut for another epoch, position or view than the ones in force.
 
     A micro-batch is the first of its step, or the one behind those that are done.

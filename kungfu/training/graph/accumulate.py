@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.training.graph.ledger import Figures
+from kungfu.training.graph.graph_state import StepMetrics
 
 __all__ = ["ACCUMULATED", "Accumulation"]
 
@@ -27,10 +27,10 @@ Exchange = Callable[[Sequence[Any], Any], list[Any]]
 class Accumulation:
     """Sums of gradients over samples, from one micro-batch to the next."""
 
-    def __init__(self, figures: Figures, optimizers: Sequence[Any]) -> None:
+    def __init__(self, metrics: StepMetrics, optimizers: Sequence[Any]) -> None:
         for optimizer in optimizers:
             _refuse_own_accumulation(optimizer)
-        self._figures, self._optimizers = figures, optimizers
+        self._metrics, self._optimizers = metrics, optimizers
         self._sums: list[tf.Variable] = []
 
     @contextmanager
@@ -39,7 +39,7 @@ class Accumulation:
 
         The first one of a step starts anew, whatever was before it.
         """
-        micro = self._figures.micro
+        micro = self._metrics.micro
         micro.done.assign(which[0])
         micro.last.assign(tf.equal(which[0] + 1, which[1]))
         for optimizer in self._optimizers:
@@ -54,7 +54,7 @@ class Accumulation:
     def exchanged(self, gradients: Sequence[Any], loss: Any, exchange: Exchange) -> list[Any]:
         """Graph: what ``exchange`` gives for the whole share, on its last micro-batch; zeros before."""
         self._fit(gradients)
-        micro = self._figures.micro
+        micro = self._metrics.micro
 
         def keep() -> list[Any]:
             self._add(gradients, loss)
@@ -72,7 +72,7 @@ class Accumulation:
 
     def ended(self, conclude: Callable[[], Any]) -> Any:
         """Graph: the micro-batch is done, and with the last one the step."""
-        micro = self._figures.micro
+        micro = self._metrics.micro
 
         def go_on() -> Any:
             micro.done.assign_add(1)
@@ -87,9 +87,9 @@ class Accumulation:
     def _whole(self, gradients: Sequence[Any], loss: Any) -> list[Any]:
         """The means over the share's samples; from here on the share is this peer's batch."""
         self._add(gradients, loss)
-        micro = self._figures.micro
+        micro = self._metrics.micro
         samples = micro.samples.read_value()
-        self._figures.samples.assign(samples)
+        self._metrics.samples.assign(samples)
         divisor = tf.maximum(samples, 1.0)
         means = [
             tf.cast(total / tf.cast(divisor, total.dtype), gradient.dtype)
@@ -98,7 +98,7 @@ class Accumulation:
         return [*means, micro.loss / divisor]
 
     def _add(self, gradients: Sequence[Any], loss: Any) -> None:
-        micro, samples = self._figures.micro, self._figures.samples.read_value()
+        micro, samples = self._metrics.micro, self._metrics.samples.read_value()
 
         def clear() -> Any:
             for variable in (*self._sums, micro.samples, micro.loss):
@@ -124,7 +124,7 @@ class Accumulation:
                 apply(*args, **kwargs)
                 return tf.constant(True)
 
-            tf.cond(self._figures.micro.last.read_value(), update, lambda: tf.constant(False))
+            tf.cond(self._metrics.micro.last.read_value(), update, lambda: tf.constant(False))
 
         return asking
 

@@ -18,8 +18,8 @@ from kungfu.compiler.lower import Program
 from kungfu.errors import UsageError
 from kungfu.runtime.api import Attachment, Limits
 from kungfu.training.graph.accumulate import Accumulation
-from kungfu.training.graph.ledger import Ledger
-from kungfu.training.graph.xla import refuse_xla
+from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.tracing.trace import refuse_xla
 
 __all__ = ["Averaging", "average"]
 
@@ -33,7 +33,7 @@ _HEADER = 3  # samples, loss times samples, posts
 class Averaging:
     """What ``average`` builds with. ``loss_scale`` gives what a loss-scaling optimizer multiplied the loss by."""
 
-    ledger: Ledger
+    graph_state: GraphState
     program: Program
     attachment: Attachment
     limits: Limits
@@ -86,23 +86,25 @@ def _dense(gradient: Any) -> Any:
 
 
 def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list[Any]:
-    ledger, program = averaging.ledger, averaging.program
-    samples = ledger.figures.samples.read_value()
-    size = ledger.place.size.read_value()
-    expected = tf.cast(ledger.place.global_batch_size.read_value(), tf.float32)
+    graph_state, program = averaging.graph_state, averaging.program
+    samples = graph_state.metrics.samples.read_value()
+    size = graph_state.view.size.read_value()
+    expected = tf.cast(graph_state.view.global_batch_size.read_value(), tf.float32)
     expected = tf.where(expected > 0, expected, samples * tf.cast(size, tf.float32))
-    asked = ledger.posts.asked.read_value()
+    asked = graph_state.posts.asked.read_value()
     sources = _known_before(averaging, gradients, loss, samples, size, expected)
     sources |= _of_samples(program, program.gradient_reductions(sources), samples)
-    header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), _float(asked - ledger.posts.served)])
+    header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), _float(asked - graph_state.posts.served)])
     *sums, extras = averaging.attachment.all_reduce(
         [*_counted(gradients, samples), tf.concat([header, program.riders(sources)], axis=0)],
         prescale=tf.math.divide_no_nan(_exact(samples), _exact(expected)),
-        order=ledger.order,
+        order=graph_state.order,
         tag="gradients",
     )
     means = _corrected(sums, expected, extras[0])
-    with tf.control_dependencies([ledger.posts.carried.assign(asked), *_stamp_synchronisation(ledger, extras)]):
+    with tf.control_dependencies(
+        [graph_state.posts.carried.assign(asked), *_stamp_synchronisation(graph_state, extras)]
+    ):
         after = _known_after(averaging, means, extras)
     sources |= after
     fired = _conclude(averaging, sources | program.gradient_reductions(sources), extras)
@@ -141,30 +143,30 @@ def _exact(count: Any) -> Any:
 def _known_before(
     averaging: Averaging, gradients: Sequence[Any], loss: Any, samples: Any, size: Any, expected: Any
 ) -> dict[str, Any]:
-    ledger, limits = averaging.ledger, averaging.limits
+    graph_state, limits = averaging.graph_state, averaging.limits
     with tf.control_dependencies(list(gradients)):
         now = tf.timestamp()
-    busy, began = now - ledger.timing.synchronised.read_value(), ledger.timing.began.read_value()
+    busy, began = now - graph_state.times.synchronised.read_value(), graph_state.times.began.read_value()
     return {
         "grads": _unscaled(averaging, gradients),
         "loss": tf.where(samples > 0, loss, math.nan),
         "samples": samples,
-        "rank": ledger.place.rank,
+        "rank": graph_state.view.rank,
         "busy_seconds": _float(busy),
-        "step_seconds": ledger.timing.step_seconds.read_value(),
-        "rescale_seconds": ledger.timing.rescale_seconds,
+        "step_seconds": graph_state.times.step_seconds.read_value(),
+        "rescale_seconds": graph_state.times.rescale_seconds,
         "clock_seconds": _float(tf.where(tf.math.is_nan(began), tf.zeros_like(began), now - began)),
-        "step": ledger.progress.step.read_value() + 1,
-        "samples_done": ledger.progress.trained,
+        "step": graph_state.progress.step.read_value() + 1,
+        "samples_done": graph_state.progress.trained,
         "size": size,
-        "view": ledger.place.version,
+        "view": graph_state.view.version,
         "local_batch_size": expected / _float(size),
         "global_batch_size": tf.cast(tf.round(expected), tf.int64),
-        "epoch_samples": ledger.progress.samples,
+        "epoch_samples": graph_state.progress.samples,
         "learning_rate": _float(averaging.learning_rate()),
         "min_size": tf.constant(limits.minimum, tf.int64),
         "max_size": tf.constant(limits.maximum, tf.int64),
-        "refused_size": ledger.place.refused_size,
+        "refused_size": graph_state.view.refused_size,
     }
 
 
@@ -191,22 +193,22 @@ def _corrected(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:
     )
 
 
-def _stamp_synchronisation(ledger: Ledger, extras: Any) -> list[Any]:
+def _stamp_synchronisation(graph_state: GraphState, extras: Any) -> list[Any]:
     with tf.control_dependencies([extras]):
         now = tf.timestamp()
-    previous = ledger.timing.synchronised.read_value()
-    seconds = ledger.timing.step_seconds.assign(_float(now - previous))
-    began = ledger.timing.began.read_value()
+    previous = graph_state.times.synchronised.read_value()
+    seconds = graph_state.times.step_seconds.assign(_float(now - previous))
+    began = graph_state.times.began.read_value()
     with tf.control_dependencies([seconds]):
-        synchronised = ledger.timing.synchronised.assign(now)
-    return [seconds, synchronised, ledger.timing.began.assign(tf.where(tf.math.is_nan(began), now, began))]
+        synchronised = graph_state.times.synchronised.assign(now)
+    return [seconds, synchronised, graph_state.times.began.assign(tf.where(tf.math.is_nan(began), now, began))]
 
 
 def _known_after(averaging: Averaging, means: Sequence[Any], extras: Any) -> dict[str, Any]:
-    ledger = averaging.ledger
+    graph_state = averaging.graph_state
     posts = tf.cast(tf.round(extras[2]), tf.int64)
-    with tf.control_dependencies([ledger.posts.everywhere.assign(posts)]):
-        pending = tf.logical_or(posts > 0, ledger.place.target_size.read_value() > 0)
+    with tf.control_dependencies([graph_state.posts.everywhere.assign(posts)]):
+        pending = tf.logical_or(posts > 0, graph_state.view.target_size.read_value() > 0)
     return {
         "mean_grads": _unscaled(averaging, means),
         "mean_loss": extras[1] / extras[0],
@@ -216,36 +218,36 @@ def _known_after(averaging: Averaging, means: Sequence[Any], extras: Any) -> dic
 
 
 def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> Any:
-    """Folds and rules; an acting rule that fires leaves what it saw in the ledger, and posts. Gives which fired."""
-    ledger = averaging.ledger
+    """Folds and rules; an acting rule that fires leaves its inputs in the graph state, and posts. Gives which fired."""
+    graph_state = averaging.graph_state
 
     def all_reduce(vectors: Sequence[Any], tag: str) -> list[Any]:
         values = [*vectors, tf.zeros([0], tf.float32)]
         one = tf.constant(1.0, tf.float64)
-        return averaging.attachment.all_reduce(values, prescale=one, order=ledger.order, tag=tag)[:-1]
+        return averaging.attachment.all_reduce(values, prescale=one, order=graph_state.order, tag=tag)[:-1]
 
     outcome = averaging.program.conclude(sources, extras[_HEADER:], all_reduce)
-    ledger.figures.total_samples.assign(sources["total_samples"])
+    graph_state.metrics.total_samples.assign(sources["total_samples"])
     of_the_step = {
-        "epoch": ledger.progress.epoch,
-        "seconds": ledger.timing.step_seconds,
+        "epoch": graph_state.progress.epoch,
+        "seconds": graph_state.times.step_seconds,
     }
-    ledger.figures.tape.write(of_the_step, sources, outcome)
+    graph_state.metrics.step_record.write(of_the_step, sources, outcome)
     _post(averaging, outcome)
     return outcome.fired
 
 
 def _post(averaging: Averaging, outcome: Any) -> None:
-    ledger, rules = averaging.ledger, averaging.program.plan.rules
+    graph_state, rules = averaging.graph_state, averaging.program.plan.rules
     acting = [rule.mode == "acting" for rule in rules]
     if not all(acting):
-        ledger.rules.shadows.assign(outcome, standing=tf.logical_not(tf.constant(acting, tf.bool)))
+        graph_state.rules.shadows.assign(outcome, standing=tf.logical_not(tf.constant(acting, tf.bool)))
     if not any(acting):
         return
 
     def post() -> Any:
-        ledger.rules.posted.assign(outcome, standing=tf.constant(acting, tf.bool))
-        ledger.posts.asked.assign_add(1)
+        graph_state.rules.posted.assign(outcome, standing=tf.constant(acting, tf.bool))
+        graph_state.posts.asked.assign_add(1)
         return tf.constant(True)
 
     fired = outcome.fired if all(acting) else tf.logical_and(outcome.fired, tf.constant(acting, tf.bool))

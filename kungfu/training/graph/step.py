@@ -11,13 +11,13 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.training.graph.account import Account, code_of, read_account, write_account
 from kungfu.training.graph.accumulate import ACCUMULATED, Accumulation
-from kungfu.training.graph.handles import is_variable
-from kungfu.training.graph.ledger import Ledger
-from kungfu.training.graph.put_back import PutBack
-from kungfu.training.graph.rate import Rate
-from kungfu.training.graph.trace import Trace
+from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.learning_rate import LearningRateControl
+from kungfu.training.graph.step_report import StepReport, code_of, read_report, write_report
+from kungfu.training.tracing.handles import is_variable
+from kungfu.training.tracing.rollback import BatchRollback
+from kungfu.training.tracing.trace import StepTrace
 
 __all__ = [
     "ACCUMULATED",
@@ -41,15 +41,15 @@ WHOLE = (0, 1, 0)
 
 @dataclass(frozen=True)
 class StepParts:
-    """What the step is made of: ``trace`` and ``put_back`` learn of the user's function when it is traced; ``handles``
+    """What the step is made of: ``trace`` and ``rollback`` learn of the user's function when it is traced; ``handles``
     are those of everything that the barrier may write."""
 
-    ledger: Ledger
-    trace: Trace
-    put_back: PutBack
+    graph_state: GraphState
+    trace: StepTrace
+    rollback: BatchRollback
     handles: Sequence[Any]
     barrier: Callable[[], int]
-    rate: Rate | None = None
+    rate: LearningRateControl | None = None
     accumulation: Accumulation | None = None
 
 
@@ -78,18 +78,18 @@ class CompiledStep:
         """How often the step was traced: the larger of its own count and that of the user's function inside."""
         return max(self._outer.experimental_get_tracing_count(), self._inner.experimental_get_tracing_count())
 
-    def __call__(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[Any, Account]:
+    def __call__(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[Any, StepReport]:
         """What the user's function returned, and what the step tells of itself; ``micro`` as in ``WHOLE``."""
-        put_back = self._parts.put_back
-        if not put_back.is_needed or not (micro[2] or _is_empty(tensors)):
-            account, *flat = self._outer(_constant(micro), *tensors)
-            return self._packed(flat), read_account(account)
-        put_back.remember()
+        rollback = self._parts.rollback
+        if not rollback.is_needed or not (micro[2] or _is_empty(tensors)):
+            report, *flat = self._outer(_constant(micro), *tensors)
+            return self._packed(flat), read_report(report)
+        rollback.remember()
         try:
-            account, *flat = self._outer(_constant(micro), *tensors)
+            report, *flat = self._outer(_constant(micro), *tensors)
         finally:  # in a step that failed on its way
-            put_back.restore()
-        return self._packed(flat), read_account(account)
+            rollback.restore()
+        return self._packed(flat), read_report(report)
 
     def refuse_unlike(self, tensors: Sequence[Any]) -> None:
         """Raises ``UsageError`` where tensors are not of the types and shapes that the step was traced with."""
@@ -117,14 +117,14 @@ class CompiledStep:
         nothing = [(output.shape, output.dtype) for output in self._traced.outputs[1:]]
 
         def run() -> list[Any]:
-            self._parts.put_back.remembered(_samples(tensors))
-            account, *flat = self._outer(tf.constant(WHOLE, tf.int64), *tensors)
-            return [code_of(account), *flat]
+            self._parts.rollback.remembered(_samples(tensors))
+            report, *flat = self._outer(tf.constant(WHOLE, tf.int64), *tensors)
+            return [code_of(report), *flat]
 
         def skip() -> list[Any]:
             return [tf.constant(DONE, tf.int64), *(_nothing(*spec) for spec in nothing)]
 
-        code, *flat = tf.cond(self._parts.ledger.posts.halted.read_value(), skip, run)
+        code, *flat = tf.cond(self._parts.graph_state.posts.halted.read_value(), skip, run)
 
         def fail() -> Any:
             with tf.control_dependencies([tf.py_function(lambda: failed(), [], [])]):
@@ -141,25 +141,25 @@ class CompiledStep:
     # ---- traced ----------------------------------------------------------------------------------------------------
 
     def _step(self, micro: Any, *tensors: Any) -> list[Any]:
-        ledger, accumulation = self._parts.ledger, self._parts.accumulation
+        graph_state, accumulation = self._parts.graph_state, self._parts.accumulation
         samples = tf.where(micro[2] > 0, 0, _samples(tensors))
-        ledger.figures.samples.assign(tf.cast(samples, tf.float32))
+        graph_state.metrics.samples.assign(tf.cast(samples, tf.float32))
         if self._parts.rate is not None:
-            self._parts.rate.advance(ledger.progress)
+            self._parts.rate.advance(graph_state.progress)
         args, kwargs = tf.nest.pack_sequence_as(self._structure, list(tensors))
         with nullcontext() if accumulation is None else accumulation.begun(micro):
             returned = self._inner(*args, **kwargs)
-        self._parts.put_back.covers(self._parts.trace.handles)
-        self._parts.put_back.restored(samples)
+        self._parts.rollback.covers(self._parts.trace.handles)
+        self._parts.rollback.restored(samples)
         leaves = tf.nest.flatten(returned)
         self._returned = (returned, [isinstance(leaf, tf.Tensor) for leaf in leaves])
         code = self._ended() if accumulation is None else accumulation.ended(self._ended)
-        return [write_account(ledger, code), *(leaf for leaf in leaves if isinstance(leaf, tf.Tensor))]
+        return [write_report(graph_state, code), *(leaf for leaf in leaves if isinstance(leaf, tf.Tensor))]
 
     def _ended(self) -> Any:
         """The step is done on all peers: the position moves on, and a barrier is held if one was asked for."""
-        _advance(self._parts.ledger)
-        asked = self._parts.ledger.posts.everywhere.read_value() > 0
+        _advance(self._parts.graph_state)
+        asked = self._parts.graph_state.posts.everywhere.read_value() > 0
         return tf.cond(asked, self._barrier, lambda: tf.constant(DONE, tf.int64))
 
     def _barrier(self) -> Any:
@@ -205,17 +205,17 @@ def _nothing(shape: Any, dtype: Any) -> Any:
     return tf.zeros([dimension or 0 for dimension in shape], dtype)
 
 
-def _advance(ledger: Ledger) -> None:
+def _advance(graph_state: GraphState) -> None:
     """The step is done: counts it, and moves the agreed position by the samples that all peers took."""
-    progress = ledger.progress
+    progress = graph_state.progress
     progress.step.assign_add(1)
-    ledger.place.steps.assign_add(1)
+    graph_state.view.steps.assign_add(1)
     samples = progress.samples.read_value()
-    taken = tf.cast(tf.round(ledger.figures.total_samples.read_value()), tf.int64)
+    taken = tf.cast(tf.round(graph_state.metrics.total_samples.read_value()), tf.int64)
     progress.trained.assign_add(taken)
     offset = progress.offset + taken
     # As in kungfu.runtime.core.data.advanced.
-    least = tf.where(progress.drops > 0, tf.minimum(ledger.place.global_batch_size, samples), tf.ones_like(samples))
+    least = tf.where(progress.drops > 0, tf.minimum(graph_state.view.global_batch_size, samples), tf.ones_like(samples))
     over = tf.logical_and(samples > 0, offset + least > samples)
     progress.epoch.assign_add(tf.cast(over, tf.int64))
     progress.offset.assign(tf.where(over, tf.zeros_like(offset), offset))

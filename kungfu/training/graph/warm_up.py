@@ -14,14 +14,14 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.runtime.api import Attachment
-from kungfu.training.graph.effects import Effects, answered_by_zeros
-from kungfu.training.graph.handles import read, write
 from kungfu.training.graph.step import WHOLE, CompiledStep, batched
+from kungfu.training.tracing.effects import Effects, answered_by_zeros
+from kungfu.training.tracing.handles import read_handles, write_handles
 
-__all__ = ["warmed_up"]
+__all__ = ["warm_up"]
 
 
-def warmed_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[Any], *, effects: Effects) -> None:
+def warm_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[Any], *, effects: Effects) -> None:
     """Runs the step once, alone, and gives every variable back the memory that it had. ``effects`` are the user's.
 
     Nothing is copied but what the step writes: a variable's first write goes to new memory while the old one is held
@@ -37,11 +37,11 @@ def warmed_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[
         return
     attachment.open(rank=0, size=1, job="warm-up", view=0, deadline_s=60.0, secret=b"alone", addresses=[""])
     handles = compiled.handles
-    before = read(handles)
+    before = read_handles(handles)
     try:
         _run(compiled, tensors, effects)
     finally:
-        write(handles, before)
+        write_handles(handles, before)
         attachment.close()
 
 

@@ -37,7 +37,7 @@ import tensorflow as tf  # noqa: E402
 
 import kungfu as kf  # noqa: E402
 from kungfu.policies import schedule  # noqa: E402
-from kungfu.training.keeping.checkpoint import Draft  # noqa: E402
+from kungfu.training.checkpoint.snapshot import StateSnapshot  # noqa: E402
 
 if HOW == "before-attach":
     kf.control.every(0)
@@ -69,7 +69,7 @@ def keeping(training):
 def die_writing() -> None:
     """Peer 0 does not live to write a checkpoint down."""
     if PEER == 0:
-        Draft.write = lambda *_: os.kill(os.getpid(), 9)  # the fault is here
+        StateSnapshot.write = lambda *_: os.kill(os.getpid(), 9)  # the fault is here
 
 
 def policies() -> list:

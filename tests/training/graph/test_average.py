@@ -14,8 +14,8 @@ from kungfu.errors import UsageError
 from kungfu.runtime.settings import Limits
 from kungfu.training.graph import average as module
 from kungfu.training.graph.average import Averaging, average
-from kungfu.training.graph.ledger import Ledger
-from kungfu.training.graph.tape import make_tape
+from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.step_record import make_step_record
 from tests.training.linear import linear_model, linear_run, points
 from tests.training.peers import attached_peers
 
@@ -134,11 +134,11 @@ def test_the_limit_for_sparse_gradients_is_what_the_error_says():
 def averaging_of(rank, attachment, *, size, samples, batch):
     """What a peer that was given so many samples of a step's batch averages with."""
     plan = compile_policies([])
-    ledger = Ledger.create(rules=0, masks=0, saw=0, tape=make_tape(plan))
-    ledger.place.assign(version=1, size=size, rank=rank)
-    ledger.place.global_batch_size.assign(batch)
-    ledger.figures.samples.assign(samples)
-    return Averaging(ledger, lower(plan), attachment, Limits(1, size), rank, lambda: tf.constant(0.1))
+    graph_state = GraphState.create(rules=0, masks=0, saw=0, step_record=make_step_record(plan))
+    graph_state.view.assign(version=1, size=size, rank=rank)
+    graph_state.view.global_batch_size.assign(batch)
+    graph_state.metrics.samples.assign(samples)
+    return Averaging(graph_state, lower(plan), attachment, Limits(1, size), rank, lambda: tf.constant(0.1))
 
 
 @pytest.mark.parametrize("batch", [3, 5], ids=["as many as expected", "fewer than expected"])
@@ -162,8 +162,10 @@ def test_a_peer_without_samples_adds_nothing_to_means_whatever_it_ran_on():
         samples, floats, whole, loss = given[rank]
         averaging = averaging_of(rank, attachment, size=2, samples=samples, batch=5)
         means = average(averaging, [tf.constant(floats), tf.constant(whole)], loss=loss)
-        row = averaging.ledger.figures.tape.row.numpy()
-        at = {(one.group, one.name): place for place, one in enumerate(averaging.ledger.figures.tape.columns)}
+        row = averaging.graph_state.metrics.step_record.row.numpy()
+        at = {
+            (one.group, one.name): place for place, one in enumerate(averaging.graph_state.metrics.step_record.columns)
+        }
         told = [row[at["local", "samples"]], row[at["local", "loss"]], row[at["agreed", "mean_loss"]]]
         return [one.numpy().tolist() for one in means], told
 

@@ -228,4 +228,4 @@ def test_a_hook_that_fails_makes_the_loop_of_steps_fail_and_no_step_runs_after_i
 
     with pytest.raises(tf.errors.OpError, match="the hook gave up"):
         loop(tf.constant(points(4)))
-    assert int(run.training._loop.ledger.progress.step) == 3
+    assert int(run.training._runner.graph_state.progress.step) == 3

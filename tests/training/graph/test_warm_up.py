@@ -9,25 +9,25 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.runtime.state.variables import memory_of
-from kungfu.training.graph.effects import Effects, Gate, effects_of
 from kungfu.training.graph.step import WHOLE, as_tensors
-from kungfu.training.graph.trace import Trace
-from kungfu.training.graph.warm_up import warmed_up
+from kungfu.training.graph.warm_up import warm_up
+from kungfu.training.tracing.effects import EffectGate, Effects, effects_of
+from kungfu.training.tracing.trace import StepTrace
 from tests.training.linear import linear_model, points
 
 
 def warmed(training, function, *args, effects=None):
     """The step of a job that this peer has not entered, tried out; what it gives enters the job and runs it."""
-    loop = training._loop
-    version = loop.ledger.place.version
-    gate = Gate(lambda: version.read_value() > 0)
-    loop.trace = Trace(gate)
+    loop = training._runner
+    version = loop.graph_state.view.version
+    gate = EffectGate(lambda: version.read_value() > 0)
+    loop.trace = StepTrace(gate)
     loop.barrier.keeper.begin()
     tensors = as_tensors(args, {})
     compiled = loop.compiled(function, tensors, (args, {}))
-    attachment = loop.barrier.equipment.attachment
+    attachment = loop.barrier.context.attachment
     effects = effects_of(loop.trace.graph, gate=gate) if effects is None else effects
-    warmed_up(compiled, attachment, tensors, effects=effects)
+    warm_up(compiled, attachment, tensors, effects=effects)
 
     def run():
         version.assign(1)
@@ -60,8 +60,8 @@ def test_the_warm_up_leaves_every_variable_as_it_was_the_users_own_too():
     before = snapshot()
     run = warmed(training, step, points(2))
     assert snapshot() == before
-    assert int(training._loop.ledger.progress.step) == 0
-    assert int(training._loop.ledger.posts.asked) == 0, "a rule that fired while warming up posted nothing"
+    assert int(training._runner.graph_state.progress.step) == 0
+    assert int(training._runner.graph_state.posts.asked) == 0, "a rule that fired while warming up posted nothing"
     run()
     assert snapshot() != before
 

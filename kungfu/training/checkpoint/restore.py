@@ -1,0 +1,59 @@
+"""Training goes on from a checkpoint: all of it fits, or nothing of it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.runtime.api import Manifest, VariableEntry, mismatches, read_manifest
+from kungfu.training.checkpoint.snapshot import STATE, CheckpointedState, entries
+
+__all__ = ["load"]
+
+_SHOWN = 4
+
+
+def load(path: Path, checkpointed: CheckpointedState) -> Manifest:
+    """Reads the checkpoint in the folder ``path`` into every variable of ``subject``; gives what it says of itself.
+
+    Raises ``UsageError`` that names what does not fit or cannot be read; then no variable was touched.
+    """
+    manifest = read_manifest(path)
+    wrong = list(mismatches(manifest.variables, list(entries(checkpointed.named))))
+    if wrong:
+        more = f" (and {len(wrong) - _SHOWN} more)" if len(wrong) > _SHOWN else ""
+        raise UsageError(
+            f"the checkpoint {path} is not of this program: {'; '.join(islice(wrong, _SHOWN))}{more}. Attach the "
+            "model, optimizer and policies and register the values that it was written with; of a model alone, "
+            f"tf.train.Checkpoint(model=model).read({str(path / STATE)!r}) takes what fits"
+        )
+    _check_readable(path)
+    checkpointed.root.read(str(path / STATE))
+    _check_same(path, manifest.variables, list(entries(checkpointed.named)))
+    return manifest
+
+
+def _check_readable(path: Path) -> None:
+    """TensorFlow knows by its own checksums whether a tensor is as it was written: all are read once before."""
+    try:
+        reader = tf.train.load_checkpoint(str(path / STATE))
+        for name in reader.get_variable_to_shape_map():
+            reader.get_tensor(name)
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"the checkpoint {path} is damaged: {reason}; resume from another one in {path.parent}"
+        ) from error
+
+
+def _check_same(path: Path, written: Sequence[VariableEntry], read: Sequence[VariableEntry]) -> None:
+    for there, here in zip(written, read, strict=True):
+        if there.checksum != here.checksum:
+            raise UsageError(
+                f"the checkpoint {path} holds another value of {here.name} than was written: its model tracks its "
+                "layers in another order than the one that was saved; build it in the same way"
+            )

@@ -1,0 +1,128 @@
+"""A checkpoint: drawn up where all peers hold the same state, written while they train on."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kungfu.runtime.api import Manifest, VariableEntry, stable_names, write_manifest
+from kungfu.training.graph.training_state import StateClasses
+
+__all__ = ["STATE", "CheckpointedState", "StateSnapshot", "TrackedTree", "entries", "tracked_by_name", "tracked_tree"]
+
+
+@dataclass(frozen=True)
+class TrackedTree:
+    """Tracked objects, the root first: the variable of each (if it is one), and its children by name."""
+
+    variables: Sequence[tf.Variable | None]
+    children: Sequence[Mapping[str, int]]
+
+    def values(self) -> list[Any]:
+        """The value that each variable has now. On the CPU nothing is copied: an update makes a buffer of its own."""
+        with tf.device("/CPU:0"):
+            return [None if one is None else tf.identity(one.read_value()) for one in self.variables]
+
+    def twin(self, values: Sequence[Any]) -> Any:
+        """A ``tf.train.Checkpoint`` that is like the root, with these values."""
+        with tf.device("/CPU:0"):
+            nodes = [
+                tf.train.Checkpoint() if value is None else tf.Variable(value, trainable=False) for value in values
+            ]
+        for node, children in zip(nodes, self.children, strict=True):
+            for name, place in children.items():
+                setattr(node, name, nodes[place])
+        return nodes[0]
+
+
+def tracked_tree(root: Any) -> TrackedTree:
+    """The tree of everything that a ``tf.train.Checkpoint`` tracks."""
+    view = tf.train.TrackableView(root)
+    found, places = [root], {id(root): 0}
+    variables: list[tf.Variable | None] = []
+    children: list[dict[str, int]] = []
+    for one in found:  # which grows meanwhile
+        variable = _variable_of(one)
+        below = {} if variable is not None else view.children(one)
+        for child in below.values():
+            if id(child) not in places:
+                places[id(child)] = len(found)
+                found.append(child)
+        variables.append(variable)
+        children.append({name: places[id(child)] for name, child in below.items()})
+    return TrackedTree(variables, children)
+
+
+def tracked_by_name(variables: Mapping[str, tf.Variable]) -> Any:
+    """Variables under their names, as an object that is tracked."""
+    return tf.train.Checkpoint(**variables)
+
+
+def _variable_of(one: Any) -> tf.Variable | None:
+    if isinstance(one, tf.Variable):
+        return one
+    return one.value if isinstance(one, keras.Variable) else None
+
+
+STATE = "state"  # the prefix of TensorFlow's files in the folder of a checkpoint
+
+
+@dataclass(frozen=True)
+class CheckpointedState:
+    """What is written: ``root`` tracks it all for TensorFlow, ``classes`` knows it by our names."""
+
+    root: Any
+    classes: StateClasses
+    tree: TrackedTree
+
+    @classmethod
+    def of(cls, model: Any, optimizers: Sequence[Any], classes: StateClasses) -> CheckpointedState:
+        """Model and optimizers as ``tf.train.Checkpoint`` tracks them, and what they do not reach in a bag beside."""
+        trained = {"optimizer": optimizers[0]} if len(optimizers) == 1 else {"optimizers": [*optimizers]}
+        reached = {id(one) for one in tracked_tree(tf.train.Checkpoint(model=model, **trained)).variables}
+        known = {**classes.shared, **classes.averaged, **classes.own}
+        rest = {
+            name: one for name, one in zip(stable_names(known), known.values(), strict=True) if id(one) not in reached
+        }
+        root = tf.train.Checkpoint(model=model, **trained, kungfu=tracked_by_name(rest))
+        return cls(root, classes, tracked_tree(root))
+
+    @property
+    def named(self) -> dict[str, tf.Variable]:
+        """All its variables that are training, by our names, in the same order on all peers."""
+        return {**self.classes.shared, **self.classes.averaged, **self.classes.own}
+
+    def snapshot(self) -> StateSnapshot:
+        """The state as it is now."""
+        return StateSnapshot(self, self.tree.values())
+
+
+@dataclass(frozen=True)
+class StateSnapshot:
+    """The state of one moment, in memory."""
+
+    checkpointed: CheckpointedState
+    values: Sequence[Any]
+
+    def write(self, manifest: Manifest, path: Path) -> None:
+        """Fills an empty folder; ``manifest`` needs neither variables nor files."""
+        self.checkpointed.tree.twin(self.values).write(str(path / STATE))
+        files = {file.name: file.stat().st_size for file in path.iterdir()}
+        write_manifest(replace(manifest, variables=tuple(self._entries()), files=files), path)
+
+    def _entries(self) -> Iterator[VariableEntry]:
+        tree = self.checkpointed.tree
+        values = {id(one): value for one, value in zip(tree.variables, self.values, strict=True) if one is not None}
+        return entries({name: values[id(one)] for name, one in self.checkpointed.named.items()})
+
+
+def entries(variables: Mapping[str, Any]) -> Iterator[VariableEntry]:
+    """What a manifest says of variables, or of their values."""
+    for name, one in variables.items():
+        yield VariableEntry(name, tuple(one.shape), one.dtype.name, zlib.crc32(one.numpy().tobytes()))

@@ -1,0 +1,117 @@
+"""The data of a run and how it is walked: source, order, batch size, epochs, and the cut into micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kungfu.errors import UsageError
+from kungfu.runtime.api import Stamp
+from kungfu.training.data.sample_source import SampleSource, as_source
+from kungfu.training.data.sampler import Remainder, Sampler, SerialSampler, StepSlice
+
+__all__ = ["BatchPlan", "MicroBatch", "Remainder", "make_batch_plan"]
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one call of the step is given: number ``micro`` of ``micros`` micro-batches of a step's slice."""
+
+    step_slice: StepSlice
+    micro: int = 0
+    micros: int = 1
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """``batch_size`` is that of the whole job at its start; a peer's share above ``max_local_batch_size`` is cut."""
+
+    source: SampleSource
+    sampler: Sampler
+    batch_size: int
+    epochs: int
+    remainder: Remainder = "keep"
+    max_local_batch_size: int | None = None
+
+    def micro_batch(self, step_slice: StepSlice, *, micro: int = 0) -> MicroBatch:
+        """A micro-batch of a step's slice. All peers have as many of them, by the largest share among the peers."""
+        most = self.max_local_batch_size
+        return MicroBatch(
+            step_slice, micro, 1 if most is None else max(1, -(-self.sampler.largest_share(step_slice) // most))
+        )
+
+    def following(self, micro_batch: MicroBatch) -> MicroBatch | None:
+        """The micro-batch after this one if nothing changes; ``None`` at the end of the last epoch."""
+        if micro_batch.micro + 1 < micro_batch.micros:
+            return replace(micro_batch, micro=micro_batch.micro + 1)
+        after = self.sampler.after(micro_batch.step_slice)
+        return None if after.position.epoch >= self.epochs else self.micro_batch(after)
+
+    def indices(self, micro_batch: MicroBatch) -> NDArray[np.int64]:
+        """The samples of a micro-batch: this peer's share is used up from its start, so the last ones may be empty."""
+        share, most = self.sampler.indices(micro_batch.step_slice), self.max_local_batch_size
+        return share if most is None else share[micro_batch.micro * most : (micro_batch.micro + 1) * most]
+
+    def stamp(self, micro_batch: MicroBatch) -> Stamp:
+        """What the step compares with the run's position."""
+        position, empty = micro_batch.step_slice.position, not len(self.indices(micro_batch))
+        return Stamp(
+            position.epoch,
+            position.offset,
+            micro_batch.step_slice.version,
+            micro_batch.micro,
+            micro_batch.micros,
+            empty,
+        )
+
+    def load(self, micro_batch: MicroBatch) -> Any:
+        """The tensors of a micro-batch.
+
+        Where it is empty, those of one sample of the job's step: layers need something to run on.
+
+        An error of the user's loading says which samples it was about.
+        """
+        indices = self.indices(micro_batch)
+        if not len(indices):  # rank 0 has the largest share, so it has a sample
+            indices = self.sampler.indices(replace(micro_batch.step_slice, rank=0))[:1]
+        try:
+            return self.source.take(indices)
+        except Exception as error:
+            position = micro_batch.step_slice.position
+            error.add_note(
+                f"training.batches(): while loading {len(indices)} samples with indices between {indices.min()} and "
+                f"{indices.max()} (the first is {indices[0]}), for the step at sample {position.offset} of epoch "
+                f"{position.epoch}"
+            )
+            raise
+
+
+def make_batch_plan(
+    data: Any,
+    *,
+    batch_size: int,
+    epochs: int,
+    seed: int,
+    samples: int | None = None,
+    load: Callable[[Any], Any] | None = None,
+    remainder: Remainder = "keep",
+    max_local_batch_size: int | None = None,
+) -> BatchPlan:
+    """What ``training.batches`` was asked for, or a ``UsageError`` that says what is wrong with it."""
+    source = as_source(data, load=load, samples=samples)
+    numbers = [("batch_size", batch_size, 1), ("epochs", epochs, 0), ("seed", seed, 0)]
+    if max_local_batch_size is not None:
+        numbers.append(("max_local_batch_size", max_local_batch_size, 1))
+    for name, value, least in numbers:
+        if not isinstance(value, int | np.integer) or value < least:
+            raise UsageError(f"training.batches({name}={value!r}): must be an integer of at least {least}")
+    if batch_size > source.samples:
+        raise UsageError(f"training.batches(batch_size={batch_size}): the data has only {source.samples} samples")
+    if remainder not in get_args(Remainder):
+        raise UsageError(f"training.batches(remainder={remainder!r}): must be one of {', '.join(get_args(Remainder))}")
+    sampler = SerialSampler(source.samples, int(seed), remainder)
+    return BatchPlan(source, sampler, int(batch_size), int(epochs), remainder, max_local_batch_size)

@@ -1,0 +1,196 @@
+"""Where samples come from: one small interface over arrays, records, and whatever can be asked for by index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from kungfu.errors import UsageError
+from kungfu.training.data.refusals import refuse_leaf, refuse_lengths, refuse_objects, refuse_unindexed
+
+__all__ = ["Arrays", "ByIndex", "Records", "SampleSource", "as_source", "rows"]
+
+
+class SampleSource(Protocol):
+    """Samples that are known by their index, 0..samples-1."""
+
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+        ...
+
+    def take(self, indices: NDArray[np.int64]) -> Any:
+        """A nest of tensors with one entry in the first dimension for each of these, at least one, in their order.
+
+        Called in the loader's thread, and in no other."""
+        ...
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """A nest of arrays in memory (or mapped into it), one entry a sample."""
+
+    arrays: Any
+    samples: int
+
+    def take(self, indices: NDArray[np.int64]) -> Any:
+        """These rows of every array."""
+        return tf.nest.map_structure(lambda array: rows(array, indices), self.arrays)
+
+
+@dataclass(frozen=True)
+class Records:
+    """A sequence with one record a sample, a file's name say, each made into a nest of arrays by ``load``."""
+
+    records: Any
+    load: Callable[[Any], Any]
+
+    @property
+    def samples(self) -> int:
+        return len(self.records)
+
+    def take(self, indices: NDArray[np.int64]) -> Any:
+        """These records, loaded one after the other and stacked."""
+        return _stacked([self.load(self.records[int(index)]) for index in indices])
+
+
+@dataclass(frozen=True)
+class ByIndex:
+    """A function from indices to their samples, as tensors or as a ``tf.data.Dataset``."""
+
+    function: Callable[[NDArray[np.int64]], Any]
+    samples: int
+
+    def take(self, indices: NDArray[np.int64]) -> Any:
+        """What the function gives for these, checked to be as many."""
+        given = self.function(indices)
+        if isinstance(given, tf.data.Dataset):
+            # Asks for one more than there should be, to see if there are more.
+            given = given.batch(len(indices) + 1).take(1).get_single_element()
+        batch = tf.nest.map_structure(tf.convert_to_tensor, given)
+        counts = [leaf.shape[0] if leaf.shape.rank else None for leaf in tf.nest.flatten(batch)]
+        if not counts or set(counts) != {len(indices)}:
+            raise UsageError(
+                f"the function given to training.batches() gave {counts} entries for {len(indices)} indices: give one "
+                "entry in the first dimension for each index, or a tf.data.Dataset with one element for each"
+            )
+        return batch
+
+
+def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | None) -> SampleSource:
+    """The source that ``data`` is; ``UsageError`` for what is none."""
+    refuse_unindexed(data)
+    if load is not None or _is_records(data):
+        return _records(data, load or _as_it_is, samples)
+    if callable(data):
+        if not isinstance(samples, int | np.integer) or samples < 1:
+            raise UsageError(
+                f"training.batches(samples={samples!r}): a function of indices does not say how many samples there "
+                "are; give their number, at least 1"
+            )
+        return ByIndex(data, int(samples))
+    _refuse_samples(samples)
+    return _arrays(data)
+
+
+def _arrays(data: Any) -> Arrays:
+    given = tf.nest.flatten(data)
+    for leaf in given:
+        refuse_unindexed(leaf)
+        refuse_leaf(leaf)
+    leaves = [np.asarray(leaf) for leaf in given]
+    refuse_lengths(leaves)
+    for leaf in leaves:
+        refuse_objects(leaf)
+    return Arrays(tf.nest.pack_sequence_as(data, leaves), len(leaves[0]))
+
+
+def _records(data: Any, load: Callable[[Any], Any], samples: int | None) -> Records:
+    _refuse_samples(samples)
+    if not _has_items(data) or isinstance(data, Mapping):
+        raise UsageError(
+            f"training.batches(load=...) was given {type(data).__name__}: it takes a sequence of records, anything "
+            "with a length whose items are numbered from 0"
+        )
+    return Records(data, load)
+
+
+def _refuse_samples(samples: int | None) -> None:
+    if samples is not None:
+        raise UsageError(
+            f"training.batches(samples={samples!r}): only for a function of indices; other data has a length of its own"
+        )
+
+
+def _is_records(data: Any) -> bool:
+    """A user's own sequence; lists, tuples and mappings are nests of arrays, as everywhere in TensorFlow."""
+    array = hasattr(data, "__array__") or hasattr(data, "shape")
+    return _has_items(data) and not array and not isinstance(data, list | tuple | Mapping | str | bytes)
+
+
+def _has_items(data: Any) -> bool:
+    return hasattr(data, "__len__") and hasattr(data, "__getitem__")
+
+
+def _as_it_is(record: Any) -> Any:
+    return record
+
+
+def _stacked(rows: list[Any]) -> Any:
+    columns = zip(*(tf.nest.flatten(row) for row in rows), strict=True)
+    return tf.nest.pack_sequence_as(rows[0], [_column(list(column)) for column in columns])
+
+
+def _column(values: list[Any]) -> Any:
+    tensors = [tf.convert_to_tensor(value) for value in values]
+    kinds = {(tuple(tensor.shape), tensor.dtype.name) for tensor in tensors}
+    if len(kinds) > 1:
+        raise UsageError(
+            f"records of one batch became arrays of different shapes or types, {sorted(kinds)[0]} and "
+            f"{sorted(kinds)[-1]}: let load= pad or cut them to one"
+        )
+    return tf.stack(tensors)
+
+
+# TensorFlow's vector code expects its memory at such addresses, and gives all of its own there.
+_ALIGNED_TO_BYTES = 64
+_WORTH_IT_BYTES = 1 << 16
+
+
+def rows(array: NDArray[Any], indices: NDArray[np.int64]) -> Any:
+    """``array[indices]`` as a tensor of its own; ``indices`` are within the array, and not negative.
+
+    Where TensorFlow can use NumPy's memory the rows are gathered into such memory: that halves the bytes that are
+    copied, and the other half would be copied under Python's lock. Else the rows are gathered, and then copied.
+    """
+    shape = (len(indices), *array.shape[1:])
+    if not _shareable(array) or int(np.prod(shape)) * array.itemsize < _WORTH_IT_BYTES:
+        return tf.convert_to_tensor(array[indices])
+    gathered = _aligned(shape, array.dtype)
+    np.take(array, indices, axis=0, out=gathered, mode="clip")  # to raise, it would gather beside and copy again
+    return tf.experimental.dlpack.from_dlpack(gathered.__dlpack__())
+
+
+def _shareable(array: NDArray[Any]) -> bool:
+    """Plain numbers in the machine's own order; an array with gaps NumPy would first copy as a whole."""
+    plain = array.dtype.kind in "biuf" and array.dtype.isnative and array.itemsize <= 8
+    return plain and array.flags.c_contiguous and array.flags.aligned and not _has_accelerator()
+
+
+@cache
+def _has_accelerator() -> bool:
+    """There the batch goes to the device's memory as soon as it is a tensor, in the loading thread."""
+    return bool(tf.config.list_logical_devices("GPU"))
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    count = int(np.prod(shape)) * dtype.itemsize
+    room = np.empty(count + _ALIGNED_TO_BYTES, np.uint8)
+    start = -room.ctypes.data % _ALIGNED_TO_BYTES
+    return room[start : start + count].view(dtype).reshape(shape)

@@ -1,0 +1,268 @@
+"""kungfu's own variables in the training graph: what a step knows without asking Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kungfu.compiler import Outcome
+from kungfu.runtime.api import Position, Terms, advanced
+from kungfu.training.graph.step_record import StepRecord
+from kungfu.training.graph.variable_io import read_variable, write_variable
+
+__all__ = [
+    "BarrierPosts",
+    "GraphState",
+    "MicroBatchState",
+    "Outcomes",
+    "ProgressVariables",
+    "RuleOutcomes",
+    "StepMetrics",
+    "StepTimes",
+    "ViewVariables",
+]
+
+
+def _integer(name: str, value: int = 0) -> tf.Variable:
+    return tf.Variable(value, dtype=tf.int64, trainable=False, name=name)
+
+
+def _flags(name: str, *shape: int | None) -> tf.Variable:
+    """False throughout; a dimension that is None follows the size of the view."""
+    start = tf.zeros([dimension or 0 for dimension in shape], tf.bool)
+    return tf.Variable(start, shape=shape, trainable=False, name=name)
+
+
+def _numbers(name: str, *shape: int, value: float = float("nan")) -> tf.Variable:
+    return tf.Variable(tf.fill(shape, tf.constant(value, tf.float32)), trainable=False, name=name)
+
+
+def _moment(name: str) -> tf.Variable:
+    return tf.Variable(float("nan"), dtype=tf.float64, trainable=False, name=name)
+
+
+@dataclass(frozen=True)
+class ProgressVariables:
+    """Agreed and replicated: steps done, and the position in the data; ``samples`` an epoch has, 0 without loader.
+
+    ``batch`` is what rank 0 began with, in samples: those of a step with a loader, its own without; ``trained`` counts
+    the samples of all steps so far. ``drops`` is 1 where an epoch ends before a step that would be smaller, else 0.
+    """
+
+    step: tf.Variable
+    epoch: tf.Variable
+    offset: tf.Variable
+    samples: tf.Variable
+    batch: tf.Variable
+    trained: tf.Variable
+    drops: tf.Variable
+
+    def steps(self) -> int:
+        """Host: the steps done so far."""
+        return int(read_variable(self.step))
+
+    def position(self) -> Position:
+        return Position(int(read_variable(self.epoch)), int(read_variable(self.offset)))
+
+    def skip_remainder(self, global_batch_size: int) -> None:
+        """This batch size is in force from here: where remainders are dropped, what is left may be one now."""
+        if not int(read_variable(self.drops)):
+            return
+        position, samples = self.position(), int(read_variable(self.samples))
+        skipped = advanced(position, 0, samples=samples, least=global_batch_size)
+        write_variable(self.epoch, skipped.epoch)
+        write_variable(self.offset, skipped.offset)
+
+
+@dataclass(frozen=True)
+class ViewVariables:
+    """This peer's place in its view, and the terms of the view that the graph needs."""
+
+    version: tf.Variable
+    size: tf.Variable
+    rank: tf.Variable
+    steps: tf.Variable  # done in this view
+    global_batch_size: tf.Variable
+    target_size: tf.Variable
+    refused_size: tf.Variable
+
+    def assign(self, *, version: int, size: int, rank: int) -> None:
+        """A new view: its steps are counted from 0."""
+        for variable, value in ((self.version, version), (self.size, size), (self.rank, rank), (self.steps, 0)):
+            write_variable(variable, value)
+
+    def assign_terms(self, terms: Terms) -> None:
+        write_variable(self.global_batch_size, terms.global_batch_size)
+        write_variable(self.target_size, terms.target_size)
+        write_variable(self.refused_size, terms.refused_size)
+
+
+@dataclass(frozen=True)
+class BarrierPosts:
+    """Requests for a barrier. A message carries ``asked - served``; ``carried`` is what ``asked`` was at that moment.
+
+    They are counters, never a flag: what is asked between the message and the barrier is not lost, it rides on the
+    next message. Once ``halted``, a loop in the graph runs no more steps: a barrier failed, or ended training.
+    """
+
+    asked: tf.Variable
+    carried: tf.Variable
+    served: tf.Variable
+    everywhere: tf.Variable  # the sum over peers that the last message brought
+    halted: tf.Variable
+
+    def serve(self) -> None:
+        """The barrier answers every request that the message carried."""
+        write_variable(self.served, read_variable(self.carried))
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of this peer. ``synchronised`` is the moment of the last all-reduce, NaN where it must not be used.
+
+    ``began`` is the moment of its first step, ``rescale_seconds`` how long the last rescale stopped it.
+    """
+
+    synchronised: tf.Variable
+    step_seconds: tf.Variable
+    began: tf.Variable
+    rescale_seconds: tf.Variable
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What the rules of a step came to: see `kungfu.compiler.Outcome`."""
+
+    fired: tf.Variable
+    targets: tf.Variable
+    masks: tf.Variable
+    saw: tf.Variable
+    saw_whole: tf.Variable
+
+    @classmethod
+    def create(cls, name: str, *, rules: int, masks: int, saw: int, whole: int) -> Outcomes:
+        """Variables for so many rules, masks and logged values, of which so many are whole numbers."""
+        return cls(
+            _flags(f"{name}/fired", rules),
+            _numbers(f"{name}/targets", rules),
+            _flags(f"{name}/masks", masks, None),
+            _numbers(f"{name}/saw", saw),
+            tf.Variable(tf.zeros([whole], tf.int64), trainable=False, name=f"{name}/saw_whole"),
+        )
+
+    def fetched(self) -> Outcome:
+        """Host: as arrays; what watchers were shown is not kept."""
+        nothing = np.zeros(0, np.float32)
+        fired, targets, masks, saw = (read_variable(one) for one in (self.fired, self.targets, self.masks, self.saw))
+        return Outcome(fired, targets, masks, saw, nothing, read_variable(self.saw_whole), nothing)
+
+    def assign(self, outcome: Any, *, standing: Any) -> None:
+        """Graph: keeps the outcome of the rules for which ``standing`` (bool, one a rule) holds."""
+        self.fired.assign(tf.logical_and(outcome.fired, standing))
+        self.targets.assign(outcome.targets)
+        if self.masks.shape[0]:
+            self.masks.assign(outcome.masks)
+        self.saw.assign(outcome.inputs)
+        if self.saw_whole.shape[0]:
+            self.saw_whole.assign(outcome.inputs_whole)
+
+
+@dataclass(frozen=True)
+class RuleOutcomes:
+    """Of the last step in which an acting rule fired, for the barrier; of the last step, for the shadows."""
+
+    posted: Outcomes
+    shadows: Outcomes
+
+
+@dataclass(frozen=True)
+class MicroBatchState:
+    """Where this peer is in its share of a step: so many micro-batches ``done``, whether the one at hand is the last,
+    their samples and the sum of their losses over samples."""
+
+    done: tf.Variable
+    last: tf.Variable
+    samples: tf.Variable
+    loss: tf.Variable
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """The figures of the last step: those that the graph goes on with, and on the tape all that the host reads."""
+
+    step_record: StepRecord
+    samples: tf.Variable  # of this peer
+    total_samples: tf.Variable  # of all peers
+    micro: MicroBatchState
+
+
+@dataclass(frozen=True)
+class GraphState:
+    """All of them. ``order`` is the handle that orders the collectives and the barrier of a step."""
+
+    order: tf.Variable
+    progress: ProgressVariables
+    view: ViewVariables
+    posts: BarrierPosts
+    times: StepTimes
+    rules: RuleOutcomes
+    metrics: StepMetrics
+
+    @classmethod
+    def create(cls, *, rules: int, masks: int, saw: int, step_record: StepRecord, whole: int = 0) -> GraphState:
+        """Fresh variables for so many rules, masks and logged values, of which ``whole`` are whole numbers."""
+        return cls(
+            order=_integer("kungfu/order"),
+            progress=ProgressVariables(*(_integer(f"kungfu/{field.name}") for field in fields(ProgressVariables))),
+            view=ViewVariables(
+                *(_integer(f"kungfu/{name}", value) for name, value in (("version", 0), ("size", 1), ("rank", 0))),
+                *(_integer(f"kungfu/{name}") for name in ("view_steps", "global_batch", "target", "refused")),
+            ),
+            posts=BarrierPosts(
+                asked=_integer("kungfu/asked"),
+                carried=_integer("kungfu/carried"),
+                served=_integer("kungfu/served"),
+                everywhere=_integer("kungfu/everywhere"),
+                halted=_flags("kungfu/halted"),
+            ),
+            times=StepTimes(
+                _moment("kungfu/synchronised"),
+                _numbers("kungfu/step_seconds"),
+                _moment("kungfu/began"),
+                _numbers("kungfu/rescale_seconds"),
+            ),
+            rules=RuleOutcomes(
+                Outcomes.create("kungfu/posted", rules=rules, masks=masks, saw=saw, whole=whole),
+                Outcomes.create("kungfu/shadows", rules=rules, masks=masks, saw=saw, whole=whole),
+            ),
+            metrics=StepMetrics(
+                step_record,
+                _numbers("kungfu/samples", value=0.0),
+                _numbers("kungfu/total_samples", value=0.0),
+                MicroBatchState(
+                    _integer("kungfu/micro_done"),
+                    _flags("kungfu/micro_last"),
+                    _numbers("kungfu/micro_samples", value=0.0),
+                    _numbers("kungfu/micro_loss", value=0.0),
+                ),
+            ),
+        )
+
+    def handles(self) -> list[Any]:
+        """The resource handles of every variable: what the barrier may write."""
+        return [variable.handle for variable in self.variables()]
+
+    def variables(self) -> list[tf.Variable]:
+        groups = (self.progress, self.view, self.posts, self.times, *self._outcomes())
+        metrics = (self.metrics.step_record.row, self.metrics.samples, self.metrics.total_samples)
+        return [self.order, *(getattr(group, field.name) for group in groups for field in fields(group)), *metrics]
+
+    def in_share(self) -> list[tf.Variable]:
+        """Where this peer is in its share of a step, which no barrier sees."""
+        return [getattr(self.metrics.micro, field.name) for field in fields(MicroBatchState)]
+
+    def _outcomes(self) -> tuple[Outcomes, Outcomes]:
+        return self.rules.posted, self.rules.shadows

@@ -1,0 +1,137 @@
+"""The learning rate in the graph: moved by a ramp, step by step, where a rule has set one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.runtime.api import Ramp
+from kungfu.training.graph.graph_state import ProgressVariables
+
+__all__ = ["LearningRateControl", "make_learning_rate"]
+
+
+class _Factored(keras.optimizers.schedules.LearningRateSchedule):
+    """A user's schedule times a factor: Keras refuses to overwrite the rate of an optimizer that has a schedule."""
+
+    def __init__(self, schedule: Any, factor: tf.Variable) -> None:
+        self.schedule, self.factor = schedule, factor
+
+    def __call__(self, step: Any) -> Any:
+        return self.schedule(step) * tf.cast(self.factor.read_value(), tf.float32)
+
+    def get_config(self) -> dict[str, Any]:
+        """Serialised, a schedule is the user's own: the factor belongs to the run."""
+        return dict(self.schedule.get_config())
+
+
+@dataclass(frozen=True)
+class _RampVariables:
+    """Float64, as steps and samples outgrow float32."""
+
+    moving: tf.Variable
+    start: tf.Variable
+    target: tf.Variable
+    since: tf.Variable
+    over: tf.Variable
+    by_samples: tf.Variable
+
+
+class LearningRateControl:
+    """How rules set an optimizer's learning rate; a schedule goes on under them, as the rate's base."""
+
+    def __init__(self, optimizer: Any, factored: _Factored | None, variables: _RampVariables) -> None:
+        self._optimizer, self._factored, self._variables = optimizer, factored, variables
+
+    def in_force(self) -> float:
+        """The learning rate of the next update."""
+        return float(tf.convert_to_tensor(self._optimizer.learning_rate))
+
+    def destined(self) -> float:
+        """The learning rate that the ramp under way leads to; the one in force where none is."""
+        if not bool(self._variables.moving.numpy()):
+            return self.in_force()
+        return float(self._variables.target.numpy()) * self._base()
+
+    def position(self) -> float:
+        """Where a ramp that begins now begins: the rate in force, or the factor of the schedule."""
+        return self.in_force() if self._factored is None else float(self._factored.factor.numpy())
+
+    def on_scale(self, rate: float) -> float:
+        """A learning rate on the ramp's scale: the rate itself, or its ratio to the schedule as it is now."""
+        return rate / self._base()
+
+    def _base(self) -> float:
+        """What the ramp's numbers are multiplied by: 1, or what the user's schedule says now."""
+        if self._factored is None:
+            return 1.0
+        return float(self._factored.schedule(tf.convert_to_tensor(self._optimizer.iterations)))
+
+    def place(self, ramp: Ramp | None, *, done: int) -> None:
+        """Host: puts a ramp in force; one that is over moves nothing any more, unless it holds a schedule's factor."""
+        variables = self._variables
+        if ramp is None:
+            return
+        variables.moving.assign(self._factored is not None or done <= ramp.since + ramp.over)
+        variables.by_samples.assign(ramp.unit == "samples")
+        for variable, value in (
+            (variables.start, ramp.start),
+            (variables.target, ramp.target),
+            (variables.since, float(ramp.since)),
+            (variables.over, ramp.over),
+        ):
+            variable.assign(value)
+
+    def advance(self, progress: ProgressVariables) -> None:
+        """Graph, before the user's step: the rate of this step. See `Ramp.at` for the rule."""
+        variables = self._variables
+        done = tf.where(variables.by_samples, progress.trained.read_value(), progress.step.read_value())
+        part = (tf.cast(done, tf.float64) - variables.since) / tf.maximum(variables.over, 1e-9)
+        part = tf.where(variables.over > 0, tf.clip_by_value(part, 0.0, 1.0), tf.ones_like(part))
+        value = variables.start + part * (variables.target - variables.start)
+
+        def move() -> Any:
+            self._assign(value)
+            # A rate that has arrived is the user's again: a callback may move it on.
+            variables.moving.assign(tf.logical_or(part < 1.0, self._factored is not None))
+            return tf.constant(True)
+
+        tf.cond(variables.moving.read_value(), move, lambda: tf.constant(False))
+
+    def _assign(self, value: Any) -> None:
+        if self._factored is not None:
+            self._factored.factor.assign(value)
+        else:
+            rate = self._optimizer.learning_rate
+            rate.assign(tf.cast(value, rate.dtype))
+
+
+def make_learning_rate(optimizers: Sequence[Any]) -> LearningRateControl:
+    """The rate of a run's optimizer, for policies that set it; ``UsageError`` where it is not clear whose."""
+    if len(optimizers) > 1:
+        raise UsageError(
+            f"a policy sets the learning rate, but {len(optimizers)} optimizers are attached: it must be clear whose; "
+            "attach one optimizer"
+        )
+    optimizer = getattr(optimizers[0], "inner_optimizer", optimizers[0])
+    factored = None
+    schedule = optimizer._learning_rate  # the property gives the value of a schedule, not the schedule
+    if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        factored = _Factored(schedule, tf.Variable(1.0, dtype=tf.float64, trainable=False, name="kungfu/rate_factor"))
+        optimizer.learning_rate = factored
+
+    def number(name: str) -> tf.Variable:
+        return tf.Variable(0.0, dtype=tf.float64, trainable=False, name=f"kungfu/rate_{name}")
+
+    def flag(name: str) -> tf.Variable:
+        return tf.Variable(False, trainable=False, name=f"kungfu/rate_{name}")
+
+    variables = _RampVariables(
+        flag("moving"), number("start"), number("target"), number("since"), number("over"), flag("by_samples")
+    )
+    return LearningRateControl(optimizer, factored, variables)

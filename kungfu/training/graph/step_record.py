@@ -1,0 +1,136 @@
+"""All numbers of a step in one variable, so that the host knows the step by one read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from kungfu.compiler import Outcome, Plan
+from kungfu.compiler.plan import is_whole
+from kungfu.native import handle_of, is_available, load
+from kungfu.signal import SCALAR, SOURCES
+from kungfu.signal.operation import DType
+from kungfu.signal.sources import ONLY_AT_RESCALE
+
+__all__ = ["Column", "StepRecord", "make_step_record", "pack_scalars"]
+
+Group = Literal["step", "local", "agreed", "watched", "watched_whole", "targets", "fired"]
+
+# What the host asks for beside the sources: the epoch of the step, and how long the step took.
+_OF_THE_STEP: Mapping[str, DType] = {"epoch": "int64", "seconds": "float32"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of the record: its group, and its name there."""
+
+    group: Group
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """The numbers of the last step: float64, which holds every float32, and whole numbers up to 2 ** 53."""
+
+    columns: tuple[Column, ...]
+    row: tf.Variable
+
+    def write(self, of_the_step: Mapping[str, Any], sources: Mapping[str, Any], outcome: Outcome) -> None:
+        """Graph: the step's numbers, when its rules are known; a variable stands for its value."""
+        offered = {"step": of_the_step, "local": sources, "agreed": sources}
+        vectors = {
+            "watched": outcome.watched,
+            "watched_whole": outcome.watched_whole,
+            "targets": outcome.targets,
+            "fired": outcome.fired,
+        }
+        numbers = [offered[one.group][one.name] for one in self.columns if one.group in offered]
+        self.row.assign(pack_scalars([*numbers, *vectors.values()]))
+
+    def step(self, row: np.ndarray) -> int:
+        """The number of the step."""
+        return int(row[self._places["agreed", "step"]])
+
+    def loss(self, row: np.ndarray) -> float:
+        """The mean loss of all peers."""
+        return float(row[self._places["agreed", "mean_loss"]])
+
+    def metrics(self, row: np.ndarray) -> dict[str, Any]:
+        """What a line of the metrics tells: of every step the same, and the values of the named signals."""
+        place, numbers = self._places, row.tolist()
+        samples, seconds = numbers[place["agreed", "total_samples"]], numbers[place["step", "seconds"]]
+        return {
+            "step": int(numbers[place["agreed", "step"]]),
+            "epoch": int(numbers[place["step", "epoch"]]),
+            "size": int(numbers[place["agreed", "size"]]),
+            "batch": int(samples),
+            "loss": numbers[place["agreed", "mean_loss"]],
+            "samples_per_s": samples / seconds if seconds > 0 else None,
+            **{name: kind(numbers[index]) for name, index, kind in self._watched},
+        }
+
+    def fired(self, row: np.ndarray) -> set[str]:
+        """The names of the rules that fired, those in the shadow too."""
+        return {name for (group, name), index in self._places.items() if group == "fired" and row[index]}
+
+    @cached_property
+    def _watched(self) -> Sequence[tuple[str, int, type]]:
+        """Name, place and type; a whole number stands once more behind, with all its digits."""
+        kinds: Mapping[str, type] = {"watched": float, "watched_whole": int}
+        return [(one.name, at, kinds[one.group]) for at, one in enumerate(self.columns) if one.group in kinds]
+
+    @cached_property
+    def _places(self) -> Mapping[tuple[Group, str], int]:
+        return {(one.group, one.name): index for index, one in enumerate(self.columns)}
+
+
+def make_step_record(plan: Plan) -> StepRecord:
+    """The record of a plan's steps: every source that is one number, the reductions of the gradients, and the rules."""
+    columns = tuple(_columns(plan))
+    row = tf.Variable(np.full(len(columns), np.nan), dtype=tf.float64, trainable=False, name="kungfu/tape")
+    return StepRecord(columns, row)
+
+
+def _columns(plan: Plan) -> Iterator[Column]:
+    for name, dtype in _OF_THE_STEP.items():
+        yield Column("step", name, dtype)
+    for name, kind in SOURCES.items():
+        if kind.type.shape == SCALAR and name not in ONLY_AT_RESCALE:
+            yield Column(kind.placement, name, kind.type.dtype)
+    for name, reduction in plan.gradient_reductions.items():
+        yield Column(reduction.placement, name, "float32")
+    yield from _vector("watched", plan.watched, "float32")
+    whole = [name for name, one in plan.watched_signals.items() if is_whole(one)]
+    yield from _vector("watched_whole", whole, "int64")
+    rules = [one.name for one in plan.rules]
+    yield from _vector("targets", rules, "float32")
+    yield from _vector("fired", rules, "bool")
+
+
+def _vector(group: Group, names: Sequence[str], dtype: DType) -> Iterator[Column]:
+    for name in names:
+        yield Column(group, name, dtype)
+
+
+def pack_scalars(numbers: Sequence[Any]) -> Any:
+    """Graph: float64 vector of scalars and vectors in their order, which holds whole numbers up to 2 ** 53.
+
+    A variable may stand for its value. Where the native library cannot be had the row is made op by op.
+    """
+    if not is_available():
+        return tf.concat([tf.reshape(tf.cast(one, tf.float64), [-1]) for one in numbers], axis=0)
+    read = [place for place, one in enumerate(numbers) if isinstance(one, tf.Variable)]
+    given = [place for place, one in enumerate(numbers) if not isinstance(one, tf.Variable)]
+    where = {place: turn for turn, place in enumerate([*read, *given])}
+    with tf.device("/CPU:0"):
+        return load().ops.kungfu_numbers(
+            [handle_of(numbers[place]) for place in read],
+            [tf.convert_to_tensor(numbers[place]) for place in given],
+            order=[where[place] for place in range(len(numbers))],
+        )

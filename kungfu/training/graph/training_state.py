@@ -1,0 +1,150 @@
+"""The state of a training run, by who holds it.
+
+*Shared*: trainable and frozen weights, optimizer slots, progress, agreed folds: equal on all peers, in the digest,
+sent to a joiner. *Averaged*: floating statistics that a layer keeps of the data it saw (BatchNorm): local by nature,
+averaged at barriers. *Own*: the states of seed generators, derived from the job's seed and the peer, else all peers
+would drop the same units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kungfu.runtime.api import Buffers, digests, memory_of, sampled, writable_memory_of
+from kungfu.training.graph.variable_io import read_variable, write_variable
+
+__all__ = ["StateClasses", "TrainingState", "classify", "differing_variables", "plant_seeds"]
+
+
+@dataclass(frozen=True)
+class StateClasses:
+    """Variables by name, in the same order on all peers."""
+
+    shared: Mapping[str, tf.Variable]
+    averaged: Mapping[str, tf.Variable]
+    own: Mapping[str, tf.Variable]
+
+
+def classify(model: object, optimizers: Sequence[object], agreed: Mapping[str, tf.Variable]) -> StateClasses:
+    """Sorts the variables of a Keras model and its optimizers; ``agreed`` are kungfu's own shared ones."""
+    statistics = {id(weight) for layer in model._flatten_layers() for weight in layer._non_trainable_variables}  # type: ignore[attr-defined]  # Keras tells statistics from frozen weights only here
+    weights = list(model.weights)  # type: ignore[attr-defined]
+    seeds = [v for v in model.variables if v.name == "seed_generator_state"]  # type: ignore[attr-defined]
+    averaged = [w for w in weights if id(w) in statistics and _floating(w)]
+    moving = {id(w) for w in averaged}
+    shared = [w for w in weights if id(w) not in moving and not any(w is seed for seed in seeds)]
+    slots = [variable for optimizer in optimizers for variable in optimizer.variables]  # type: ignore[attr-defined]
+    return StateClasses(
+        {**_named("model", shared), **_named("optimizer", slots), **agreed},
+        _named("model", averaged),
+        _named("model", seeds),
+    )
+
+
+def _floating(variable: object) -> bool:
+    return tf.as_dtype(variable.dtype).is_floating  # type: ignore[attr-defined]
+
+
+def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
+    """By Keras path; equal paths are counted, in Keras' own order, which is that of the user's program."""
+    named: dict[str, tf.Variable] = {}
+    for variable in variables:
+        name = path = f"{prefix}/{getattr(variable, 'path', None) or variable.name}"  # type: ignore[attr-defined]
+        count = 1
+        while name in named:
+            name, count = f"{path}:{count}", count + 1
+        named[name] = variable if isinstance(variable, tf.Variable) else variable.value  # type: ignore[attr-defined]
+    return named
+
+
+def plant_seeds(own: Mapping[str, tf.Variable], *, seed: int, peer: int, after: int = 0) -> None:
+    """Gives every seed generator a state of its own, by the job's seed, the peer and the generator's place.
+
+    A run that is resumed ``after`` so many steps does not draw again what it drew from the start.
+    """
+    for place, variable in enumerate(own.values()):
+        entropy = [seed, peer, place, after] if after else [seed, peer, place]
+        words = np.random.SeedSequence(entropy).generate_state(int(np.prod(variable.shape)))
+        variable.assign(tf.cast(tf.reshape(tf.constant(words, tf.uint32), variable.shape), variable.dtype))
+
+
+class TrainingState:
+    """The replicated state in memory: the shared variables, then the averaged ones.
+
+    Variables of the CPU are read and overwritten where they are; those of another device by way of a copy here.
+    """
+
+    def __init__(self, classes: StateClasses, *, on_rescaled: Callable[[], None]) -> None:
+        self.classes = classes
+        self._on_rescaled = on_rescaled
+        self._variables = [*classes.shared.values(), *classes.averaged.values()]
+
+    def handles(self) -> list[tf.Tensor]:
+        """The resource handles of everything that a barrier may write."""
+        return [variable.handle for variable in [*self._variables, *self.classes.own.values()]]
+
+    def readable(self) -> Buffers:
+        """The memory of all replicated variables, to be read; see ``ReplicatedState``."""
+        return memory_of(self._variables)
+
+    def writable(self) -> AbstractContextManager[Buffers]:
+        """The memory of all replicated variables, to be written into; see ``ReplicatedState``."""
+        return writable_memory_of(self._variables)
+
+    def digest(self) -> dict[str, int]:
+        """The checksum of every shared variable: one pass over its memory."""
+        return dict(zip(self.classes.shared, digests(self._shared()), strict=True))
+
+    def sampled_digest(self, turn: int) -> dict[str, int]:
+        """The checksum of a slice of every shared variable, another one with every turn."""
+        return dict(zip(self.classes.shared, digests(sampled(self._shared(), turn)), strict=True))
+
+    def values(self, indices: Sequence[int]) -> list[np.ndarray]:
+        """What shared variables hold, by their indices in the digest; see ``ReplicatedState``."""
+        return [read_variable(one) for one in self._at(indices)]
+
+    def assign(self, values: Mapping[int, np.ndarray]) -> None:
+        """Gives shared variables other values; see ``ReplicatedState``."""
+        for variable, value in zip(self._at(list(values)), values.values(), strict=True):
+            write_variable(variable, value)
+
+    def _at(self, indices: Sequence[int]) -> list[tf.Variable]:
+        shared = list(self.classes.shared.values())
+        return [shared[index] for index in indices]
+
+    def rescaled(self) -> None:
+        """Folds that declare ``reset`` start anew; called on every peer of a new view before digests are compared."""
+        self._on_rescaled()
+
+    def _shared(self) -> Buffers:
+        buffers = self.readable()
+        return replace(buffers, table=buffers.table[: len(self.classes.shared)])
+
+
+_PARTS = 4  # of a digest of 64 bits: the squares of 16 bits each can be summed over many peers without overflow
+
+
+def differing_variables(
+    variables: Sequence[tf.Variable], *, size: int, total: Callable[[Sequence[Any]], Sequence[Any]]
+) -> list[int]:
+    """The places of those variables that are not bit for bit the same on all of ``size`` peers; agreed.
+
+    ``total`` gives the sums over the peers of tensors. Numbers ``x`` of ``n`` peers are all the same exactly where
+    ``n * sum(x**2) == sum(x)**2`` (Cauchy and Schwarz), which every peer computes alike from the two sums.
+    Cost: a pass over the variables' memory, and a message with 64 bytes for each of them.
+
+    >>> variables = [tf.Variable([1.0]), tf.Variable([2.0])]
+    >>> differing_variables(variables, size=2, total=lambda given: [2 * one for one in given])
+    []
+    """
+    words = np.array(digests(memory_of(variables)), np.uint64)
+    parts = words.view(np.uint16).astype(np.int64)
+    sums, squares = (one.numpy() for one in total([tf.constant(parts), tf.constant(parts**2)]))
+    alike = (sums**2 == size * squares).reshape(-1, _PARTS).all(axis=1)
+    return [int(place) for place in np.flatnonzero(~alike)]

@@ -1,0 +1,132 @@
+"""Registered values between two steps: compared, given to those who are new, averaged.
+
+A barrier lies inside a step, and what a program does behind that step is not done yet: a counter that it counts up
+there is one behind, on all peers but on a joiner, whose step was none. So registered values meet where every program
+is at the same place: before the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.runtime.api import VariableGap, gap_of
+from kungfu.training.graph.training_state import differing_variables
+from kungfu.training.registered.registry import Registry
+from kungfu.training.registered.rescale_hooks import Rescaled
+
+__all__ = ["PeerGroup", "PendingSync", "sync_registered"]
+
+
+@dataclass(frozen=True)
+class PendingSync:
+    """What a barrier has left to do before the next step.
+
+    In a new view the shared values are those of rank ``source``; a peer that ``takes`` them may have held others. The
+    averaged ones are the mean over the ranks ``holders``, who held the state when the view began; ``None`` is all.
+    """
+
+    source: int | None = None
+    takes: bool = False
+    holders: tuple[int, ...] | None = None
+    rescaled: Rescaled | None = None
+
+
+@dataclass(frozen=True)
+class PeerGroup:
+    """The peers that meet: ``total`` gives the sums over them of tensors."""
+
+    rank: int
+    size: int
+    total: Callable[[Sequence[Any]], Sequence[Any]]
+
+
+def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
+    """Reads the program's values, makes them what the peers agree on, and gives those that are others back.
+
+    Gives how far those shared values were from the agreed ones that differed by rounding only; see `gap_of`.
+    Cost: a message with 64 bytes a shared value, with all of them in a new view, and one with those that are averaged.
+    Raises ``UsageError`` for a shared value that differs by more between peers that were there before.
+    """
+    registry.collect()
+    rounded: dict[str, VariableGap] = {}
+    if peers.size > 1:
+        shared, averaged = registry.of("shared"), registry.of("averaged")
+        if shared and pending.source is None:
+            rounded = _compare(shared, peers)
+        elif shared:
+            rounded = _give(shared, pending, peers)
+        if averaged:
+            _average(averaged, pending, peers)
+    registry.restore()
+    return rounded
+
+
+def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> None:
+    """Who came to the state by this view brings nothing to it: its values are those of a program that just began."""
+    holders = range(peers.size) if pending.holders is None else pending.holders
+    values = [one.read_value() for one in averaged.values()]
+    sums = peers.total(values if peers.rank in holders else [tf.zeros_like(value) for value in values])
+    for variable, total in zip(averaged.values(), sums, strict=True):
+        variable.assign(total / tf.cast(len(holders), total.dtype))
+
+
+def _compare(shared: Mapping[str, tf.Variable], peers: PeerGroup) -> dict[str, VariableGap]:
+    """Values that differ by rounding become rank 0's; all peers find the same ones, and all raise where one is not."""
+    places = differing_variables(list(shared.values()), size=peers.size, total=peers.total)
+    if not places:
+        return {}
+    found = {name: one for place, (name, one) in enumerate(shared.items()) if place in places}
+    agreed = _sent(found, source=0, peers=peers)
+    gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in found.items()}
+    others = np.array([not gap.is_rounding for gap in gaps.values()], np.int64)
+    for name, more in zip(found, peers.total([tf.constant(others)])[0].numpy(), strict=True):
+        if more:
+            raise _differing(name, peers)
+    return _taken(found, agreed, gaps)
+
+
+def _give(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
+    agreed = _sent(shared, source=pending.source or 0, peers=peers)
+    gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in shared.items()}
+    for name, gap in gaps.items():
+        if not gap.is_rounding and not pending.takes:
+            raise _differing(name, peers)
+    rounded = _taken(shared, agreed, gaps)
+    return {} if pending.takes else rounded
+
+
+def _sent(shared: Mapping[str, tf.Variable], *, source: int, peers: PeerGroup) -> dict[str, np.ndarray[Any, Any]]:
+    """The values of rank ``source``: a sum to which nobody else adds anything."""
+    content = b"".join(one.numpy().tobytes() for one in shared.values())
+    words = np.frombuffer(content + b"\0" * (-len(content) % 4), np.int32)
+    (total,) = peers.total([tf.constant(words if peers.rank == source else np.zeros_like(words))])
+    agreed, values, start = total.numpy().tobytes(), {}, 0
+    for name, one in shared.items():
+        dtype = np.dtype(one.dtype.as_numpy_dtype)
+        count = int(np.prod(one.shape))
+        values[name] = np.frombuffer(agreed, dtype, count, offset=start).reshape(one.shape)
+        start += count * dtype.itemsize
+    return values
+
+
+def _taken(
+    shared: Mapping[str, tf.Variable], agreed: Mapping[str, np.ndarray[Any, Any]], gaps: Mapping[str, VariableGap]
+) -> dict[str, VariableGap]:
+    """Assigns what differs; gives what differed by rounding."""
+    changed = {name for name, one in shared.items() if one.numpy().tobytes() != agreed[name].tobytes()}
+    for name in changed:
+        shared[name].assign(agreed[name])
+    return {name: gap for name, gap in gaps.items() if name in changed and gap.is_rounding}
+
+
+def _differing(name: str, peers: PeerGroup) -> UsageError:
+    return UsageError(
+        f"the registered value {name!r} differs between the peers, seen by rank {peers.rank}: what is shared must "
+        "change alike on all; register it with kind='averaged' or kind='own' where each peer has its own"
+    )

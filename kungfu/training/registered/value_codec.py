@@ -1,0 +1,137 @@
+"""What a user may register, and how it becomes an array of fixed shape: what peers compare, send and write down.
+
+| value                                | array                                             |
+| ------------------------------------ | ------------------------------------------------- |
+| ``bool``, ``int``, ``float``         | bool, int64, float64 without dimensions           |
+| NumPy array or scalar of numbers     | itself; shape and dtype never change              |
+| ``bytes``                            | uint8: eight bytes of length, content, zeros      |
+| ``None``, ``str``, ``list``, ``dict`` | the same, of its JSON text; keys are sorted strings |
+
+Nothing is pickled: what comes from another peer or a disk is data, never code.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from kungfu.errors import UsageError
+
+__all__ = ["ValueCodec", "codec_of"]
+
+_Form = Literal["bool", "int", "float", "array", "bytes", "text"]
+_SCALARS: dict[_Form, Any] = {"bool": np.bool_, "int": np.int64, "float": np.float64}
+_LENGTH_BYTES = 8
+_ALLOWED = "a bool, int, float, NumPy array of numbers, bytes, or what JSON knows (None, str, list, dict with str keys)"
+
+
+@dataclass(frozen=True)
+class ValueCodec:
+    """The array that every value of one name is poured into; ``scalar``: the value is a NumPy scalar."""
+
+    name: str
+    form: _Form
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    scalar: bool = False
+
+    def cast(self, value: Any) -> np.ndarray[Any, Any]:
+        """The array of a value, or ``UsageError`` for one of another form, shape or dtype, or one that is too long."""
+        if self.form in ("bytes", "text"):
+            content = self._content(value)
+            room = self.shape[0] - _LENGTH_BYTES
+            if len(content) > room:
+                raise UsageError(
+                    f"the value of {self.name!r} takes {len(content)} bytes and has room for {room}: give "
+                    f"training.register(..., room_bytes={2 * len(content)}), the same on all peers"
+                )
+            laid = len(content).to_bytes(_LENGTH_BYTES, "little") + content
+            return np.frombuffer(laid.ljust(self.shape[0], b"\0"), np.uint8)
+        form = _form_of(value)
+        array = np.asarray(value) if form == "array" else _number(self.name, value)
+        if (form, array.shape, array.dtype) != (self.form, self.shape, self.dtype):
+            was, now = _told(self.form, self.dtype, self.shape), _told(form, array.dtype, array.shape)
+            raise UsageError(
+                f"the value of {self.name!r} was {was} when it was registered and is {now}: it must stay so"
+            )
+        return array
+
+    def value(self, array: np.ndarray[Any, Any]) -> Any:
+        """The value of an array that was cast, on this peer or on another."""
+        if self.form == "array":
+            return array[()] if self.scalar else array.copy()
+        if self.form in _SCALARS:
+            return array.item()
+        laid = array.tobytes()
+        content = laid[_LENGTH_BYTES : _LENGTH_BYTES + int.from_bytes(laid[:_LENGTH_BYTES], "little")]
+        return content if self.form == "bytes" else json.loads(content)
+
+    def _content(self, value: Any) -> bytes:
+        if self.form == "bytes":
+            if not isinstance(value, bytes):
+                raise UsageError(f"the value of {self.name!r} was bytes when it was registered and is {value!r}")
+            return value
+        _check_text(self.name, value)
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def codec_of(name: str, value: Any, *, room_bytes: int) -> ValueCodec:
+    """The mould for values like this one; ``UsageError`` for a value that cannot be registered.
+
+    >>> codec = codec_of("best", {"loss": 0.5, "step": 12}, room_bytes=64)
+    >>> codec.shape, codec.value(codec.cast({"step": 13, "loss": 0.25}))
+    ((72,), {'loss': 0.25, 'step': 13})
+    """
+    form = _form_of(value)
+    if form in ("bytes", "text"):
+        codec = ValueCodec(name, form, (room_bytes + _LENGTH_BYTES,), np.dtype(np.uint8))
+    elif form == "array":
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufc":
+            raise UsageError(f"training.register({name!r}): get() gives an array of {array.dtype}; register {_ALLOWED}")
+        codec = ValueCodec(name, form, array.shape, array.dtype, scalar=isinstance(value, np.generic))
+    else:
+        codec = ValueCodec(name, form, (), np.dtype(_SCALARS[form]))
+    codec.cast(value)
+    return codec
+
+
+def _form_of(value: Any) -> _Form:
+    if isinstance(value, np.ndarray | np.generic):
+        return "array"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int"
+    if isinstance(value, float):
+        return "float"
+    return "bytes" if isinstance(value, bytes) else "text"
+
+
+def _number(name: str, value: Any) -> np.ndarray[Any, Any]:
+    """An array without dimensions; of text it is only ever told that it is none."""
+    form = _form_of(value)
+    if form == "int" and not -(1 << 63) <= value < 1 << 63:
+        raise UsageError(f"the value of {name!r} is {value}: a whole number has 64 bits")
+    return np.asarray(value, _SCALARS[form]) if form in _SCALARS else np.zeros(0)
+
+
+def _check_text(name: str, value: Any) -> None:
+    """What JSON would give back as something else (a tuple, a key that is a number) is refused."""
+    if value is None or type(value) in (bool, int, float, str):
+        return
+    if type(value) is list:
+        for entry in value:
+            _check_text(name, entry)
+    elif type(value) is dict and all(type(key) is str for key in value):
+        for entry in value.values():
+            _check_text(name, entry)
+    else:
+        raise UsageError(f"training.register({name!r}): get() gives {value!r}; register {_ALLOWED}")
+
+
+def _told(form: _Form, dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    return f"an array {dtype}{list(shape)}" if form == "array" else "JSON" if form == "text" else form

@@ -1,0 +1,320 @@
+"""The life of a step in a loop: begun once, called for every batch, ended with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, Final, NoReturn
+
+import tensorflow as tf
+
+from kungfu.compiler.fired import fired_rules
+from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
+from kungfu.runtime.api import Alone, ExitReport, ShadowAsk, Terms
+from kungfu.training.barrier import Barrier
+from kungfu.training.data import BatchPlan, Stamps, is_stale
+from kungfu.training.graph.accumulate import Accumulation
+from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.step import (
+    ACCUMULATED,
+    BARRIER_FAILED,
+    BARRIER_HELD,
+    CompiledStep,
+    StepParts,
+    as_tensors,
+    batched,
+)
+from kungfu.training.graph.step_report import StepPosition, StepReport, read_position
+from kungfu.training.graph.variable_io import read_variable, write_variable
+from kungfu.training.graph.warm_up import warm_up
+from kungfu.training.telemetry.trace_recorder import TraceRecorder
+from kungfu.training.tracing.effects import EffectGate, effects_of
+from kungfu.training.tracing.rollback import BatchRollback
+from kungfu.training.tracing.trace import StepTrace, order_after_average, refuse_xla
+
+__all__ = ["SKIPPED", "StepRunner"]
+
+
+class _Skipped:
+    """What a step gives whose batch was not trained on: it was cut for another view or position."""
+
+    def __repr__(self) -> str:
+        return "training.SKIPPED"
+
+
+SKIPPED: Final = _Skipped()
+
+# A stale batch is re-cut and the next one fits; so many in a row mean that the program feeds old batches.
+_STALE_IN_A_ROW = 1000
+
+
+class StepRunner:
+    """What Python remembers of a run between two calls of its step, and what it does around each."""
+
+    def __init__(
+        self, barrier: Barrier, recorder: TraceRecorder | None = None, exits: ExitReport | None = None
+    ) -> None:
+        self.barrier, self._recorder, self._exits = barrier, recorder, exits
+        self.stamps = Stamps()
+        self.calls = 0
+        # A program that runs alone is never waited for: nothing of its step comes before its time.
+        alone = isinstance(barrier.context.membership, Alone)
+        self._gate = None if alone else EffectGate(lambda: self.graph_state.view.version.read_value() > 0)
+        self.trace = StepTrace(self._gate)  # of the step
+        self._batch: int | None = None  # as the loader says
+        self.accumulation: Accumulation | None = None
+        self._compiled: CompiledStep | None = None
+        self._position: StepPosition | None = None  # as the last step told, if nothing else can have changed it since
+        self._stale, self._finished, self._looped = 0, False, False
+        self._failure: BaseException | None = None  # of the last barrier, as long as nobody has mended it
+
+    @property
+    def graph_state(self) -> GraphState:
+        """The variables of the run."""
+        return self.barrier.context.graph_state
+
+    @property
+    def left(self) -> bool:
+        """True once a decision let this peer go."""
+        return self.barrier.rank is None
+
+    @property
+    def stopped(self) -> bool:
+        """True once a policy has ended training."""
+        return self.barrier.terms.stopped
+
+    @property
+    def is_over(self) -> bool:
+        """True once training has come to its end on this peer, or it was let go."""
+        return self._finished or self.left
+
+    def position(self) -> StepPosition:
+        """Where the run is; costs nothing behind a step that came to its end."""
+        if self._position is None or self._looped:
+            return read_position(self.graph_state)
+        return self._position
+
+    def takes(self, plan: BatchPlan, *, seed: int, accumulation: Accumulation | None) -> None:
+        """The batches of this run come from the loader."""
+        self._batch, self.accumulation = plan.batch_size, accumulation
+        self.barrier.keeper.data = {"samples": plan.source.samples, "seed": seed}
+        self.graph_state.progress.samples.assign(plan.source.samples)
+        self.graph_state.progress.drops.assign(plan.remainder == "drop")
+
+    def traces(self) -> int:
+        """How often the step was traced."""
+        return 0 if self._compiled is None else self._compiled.traces()
+
+    def abandon(self) -> None:
+        """The program leaves its loop before training is over: the others may wait for it."""
+        if self._exits is not None and self._compiled is not None and not self._finished and not self.left:
+            self._exits.left_loop()
+
+    def finish(self) -> None:
+        """Training is over on this peer; idempotent."""
+        if self._finished:
+            return
+        self._finished = True
+        if self._compiled is None:
+            return
+        while not self.left:
+            try:
+                self.barrier.finish()
+                break
+            except (PeerFailure, DeadlineExceeded, tf.errors.OpError) as error:
+                where = "the last barrier"
+                ours = self.barrier.failure_of(error, where=where) if isinstance(error, tf.errors.OpError) else error
+                self._recover(ours, error)
+        self.barrier.keeper.wait()
+        self.barrier.event_log.ended()
+        summary = {"steps": self._steps(), "traces": self.traces(), **self.barrier.step_timer.summary()}
+        self.barrier.context.membership.finish(summary, leaving=self.left)
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One call of the step, with everything around it; see ``Training.step``."""
+        if not tf.executing_eagerly():
+            return self._call_inside(function, args, kwargs)
+        self.calls += 1
+        if self.left or self.stopped or self._finished:
+            raise UsageError(
+                "a training step was called after this peer's training was over; see training.left, training.stopped"
+            )
+        tensors = as_tensors(args, kwargs)
+        if self._compiled is None:
+            self._compiled = self._begin(function, tensors, (args, kwargs))
+        if (lost := self.barrier.lost()) is not None:
+            self._recover(lost, None)
+            return SKIPPED
+        stamp = self.stamps.of(tensors)
+        if self._failure is not None or is_stale(stamp, self.position()):
+            return self._skipped()
+        self._position = None
+        try:
+            self.barrier.complete_pending()
+            returned, report = self._compiled((stamp.micro, stamp.micros, int(stamp.empty)), tensors)
+        except TypeError:  # as TensorFlow says, with the whole tensors, that they are not what was traced
+            self._compiled.refuse_unlike(tensors)
+            raise
+        except tf.errors.OpError as error:
+            self._recover(self.barrier.failure_of(error, where=f"step {self._steps() + 1}"), error)
+            return SKIPPED
+        result = self._concluded(returned, report)
+        if report.code == BARRIER_FAILED:
+            self._recover(self._failed_barrier(), self._failure)
+        else:
+            self._position = report.position
+        return result
+
+    def _skipped(self) -> Any:
+        """The batch is not trained on, and what was accumulated of its step is dropped."""
+        self._stale += 1
+        if self._stale > _STALE_IN_A_ROW:
+            raise UsageError(f"{self._stale} batches in a row were stale: pass on those of training.batches()")
+        write_variable(self.graph_state.metrics.micro.done, 0)
+        self._position = None
+        return SKIPPED
+
+    def _recover(self, failure: BaseException, cause: BaseException | None) -> None:
+        """Goes on without the peers that were lost; whatever else went wrong is raised."""
+        self._position = None
+        if not isinstance(failure, PeerFailure | DeadlineExceeded):
+            raise failure from (cause if cause is not failure else None)
+        self.barrier.recover(failure)
+        self._failure = None
+        self._record_view()
+
+    def _call_inside(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The step as a part of a function of the user's, a loop say; its batches are the user's own."""
+        refuse_xla(f"the step {function.__name__!r}")
+        if self._compiled is None:
+            raise UsageError(
+                f"{function.__name__!r} was called inside a tf.function before it was ever called outside: its first "
+                "call traces it, warms it up and waits for the other peers, so make that one from plain Python"
+            )
+
+        self._looped = True
+
+        def failed() -> None:
+            self._raise_failure()
+
+        return self._compiled.inside(as_tensors(args, kwargs), failed=failed)
+
+    def _begin(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
+        """Traces, warms up on a copy of the state where there is a job, and enters it."""
+        context = self.barrier.context
+        self.barrier.keeper.begin()
+        if self._gate is not None:
+            self.trace.random_streams = self.barrier.keeper.random_streams()
+        compiled = self.compiled(function, tensors, structure)
+        if self._gate is not None:
+            warm_up(compiled, context.attachment, tensors, effects=effects_of(self.trace.graph, gate=self._gate))
+        context.graph_state.progress.batch.assign(self._first_batch(tensors))
+        self.barrier.join(self._first_terms)
+        self._record_view()
+        return compiled
+
+    def compiled(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
+        """The step, traced; ``UsageError`` where it does not average once."""
+        context = self.barrier.context
+        parts = StepParts(
+            context.graph_state,
+            self.trace,
+            BatchRollback(
+                kept=[*self.barrier.keeper.shared(), *context.graph_state.variables(), *context.graph_state.in_share()]
+            ),
+            [*context.graph_state.handles(), *context.state.handles()],
+            self._hold_barrier,
+            context.rate,
+            self.accumulation,
+        )
+        compiled = CompiledStep(
+            order_after_average(function, means=lambda: self.trace.means), parts, tensors, structure
+        )
+        if self.trace.averages != 1:
+            raise UsageError(
+                f"the function marked @training.step calls training.average() {self.trace.averages} times; it must "
+                "do so exactly once, with all gradients"
+            )
+        return compiled
+
+    def _first_batch(self, tensors: list[Any]) -> int:
+        """The samples of a step as the loader says, else those that this peer was given."""
+        if self._batch is not None:
+            return self._batch
+        batch = batched(tensors)
+        return 1 if batch is None else int(batch.shape[0])
+
+    def _first_terms(self, size: int) -> Terms:
+        """The batch of the first view; it follows from rank 0's, which came with the state: all peers agree on it."""
+        batch = int(read_variable(self.graph_state.progress.batch))
+        keeper = self.barrier.keeper
+        whole = batch * size if self._batch is None else keeper.batch_in_force(batch)
+        if whole < size:
+            raise UsageError(f"batch_size={whole} is smaller than the cluster of {size} peers: each needs a sample")
+        return keeper.continued(Terms(global_batch_size=whole, batch_per_peer=whole / size))
+
+    def _hold_barrier(self) -> int:
+        """Called inside the graph: whatever happens is kept for ``_concluded`` to raise."""
+        halted = self.graph_state.posts.halted
+        try:
+            self.barrier.hold()
+            if self._looped:  # nothing of the program's comes before the next step
+                self.barrier.complete_pending()
+        except BaseException as error:  # noqa: BLE001 - raised again outside the graph, where it keeps its type
+            self._failure = error
+            write_variable(halted, True)
+            return BARRIER_FAILED
+        write_variable(halted, self.left or self.stopped)
+        return BARRIER_HELD
+
+    def _concluded(self, returned: Any, report: StepReport) -> Any:
+        self._stale = 0
+        if report.code != ACCUMULATED:
+            self.barrier.step_timer.stepped()
+            self._log_step(report)
+        return returned
+
+    def _failed_barrier(self) -> BaseException:
+        """Statistics are averaged in a barrier, and a peer may be lost over that too."""
+        failure = self._failure
+        assert failure is not None
+        if isinstance(failure, tf.errors.OpError):
+            return self.barrier.failure_of(failure, where=f"the barrier behind step {self._steps()}")
+        return failure
+
+    def _raise_failure(self) -> NoReturn:
+        failure = self._failed_barrier()
+        raise failure from (self._failure if self._failure is not failure else None)
+
+    def _record_view(self) -> None:
+        if self._recorder is not None:
+            version = int(read_variable(self.graph_state.view.version))
+            self._recorder.entered(version=version, rank=self.barrier.rank, after=self._steps())
+
+    @cached_property
+    def _in_shadow(self) -> set[str]:
+        """The names of the rules that only say what they would do, or that the budget holds back."""
+        return {rule.name for rule in self.barrier.context.plan.rules if rule.mode != "acting"}
+
+    def _steps(self) -> int:
+        return self.graph_state.progress.steps()
+
+    def _log_step(self, report: StepReport) -> None:
+        """Tells of the step as it was: its view may have been ended by the barrier behind it."""
+        leads, event_log = self.barrier.rank == 0, self.barrier.event_log
+        step_record, row = self.graph_state.metrics.step_record, report.row
+        if self._recorder is not None:
+            self._recorder.stepped(row)
+            if report.code == BARRIER_HELD:
+                self._record_view()
+            else:
+                self._recorder.step_ended(after=step_record.step(row))
+        event_log.measured(step_record.loss(row), step=step_record.step(row))
+        if leads or event_log.has_news:
+            event_log.stepped(partial(step_record.metrics, row))
+        if self._in_shadow and step_record.fired(row) & self._in_shadow:
+            shadows = fired_rules(
+                self.barrier.context.plan, self.graph_state.rules.shadows.fetched(), step=self._steps()
+            )
+            self.barrier.shadows.extend(ShadowAsk(one.rule, one.step, one.value) for one in shadows)
+            event_log.shadowed(shadows if leads else [])

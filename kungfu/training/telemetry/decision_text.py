@@ -1,0 +1,61 @@
+"""What a barrier made of a request, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kungfu.runtime.api import BarrierResult, Leave, RescaleRequest
+
+__all__ = ["describe_decision"]
+
+
+def describe_decision(passage: BarrierResult, request: RescaleRequest) -> str:
+    """What a barrier made of one request, or of one part of a request that several rules share.
+
+    What it did not do, for the limits of the job say, it says too.
+    """
+    return _of_size(passage, request) if request.leave is None else _of_peers(passage, request.leave)
+
+
+def _of_size(passage: BarrierResult, request: RescaleRequest) -> str:
+    assert passage.before is not None
+    size, after, target = passage.before.view.size, passage.after.view.size, passage.after.terms.target_size
+    parts = []
+    if after < size:
+        parts.append(f"{_peers(size - after)} {_leave(size - after)} at once")
+    if target > after:
+        more = target - after
+        parts.append(f"{more} more {'are' if more > 1 else 'is'} being prepared while training goes on")
+    reached = target or after
+    if passage.after.terms.refused_size == request.size and reached != request.size:
+        parts.append(f"{request.size} is out of reach")
+    return "; ".join(parts) or f"nothing: the size stays {size}"
+
+
+def _of_peers(passage: BarrierResult, leave: Leave) -> str:
+    assert passage.before is not None
+    ids, terms = passage.before.view.ids, passage.after.terms
+    named = [peer for peer in ids if peer in leave.peers]
+    gone = [peer for peer in named if peer not in passage.after.view.ids]
+    replaced = [peer for peer in named if peer not in gone and peer in terms.leaving]
+    kept = [peer for peer in named if peer not in (*gone, *replaced)]
+    parts = []
+    if gone:
+        parts.append(f"{_peers(len(gone))} {_leave(len(gone))} at once")
+    if replaced:
+        parts.append(f"{_peers(len(replaced))} will be replaced; others are being prepared")
+    if kept:
+        parts.append(f"{_listed(kept)} {'stays' if len(kept) == 1 else 'stay'}: no fewer peers may be left")
+    return "; ".join(parts) or f"nothing: the size stays {len(ids)}"
+
+
+def _peers(count: int) -> str:
+    return f"{count} peer{'s' if count > 1 else ''}"
+
+
+def _leave(count: int) -> str:
+    return "leave" if count > 1 else "leaves"
+
+
+def _listed(peers: Sequence[int]) -> str:
+    return f"peer{'s' if len(peers) > 1 else ''} {' and '.join(map(str, peers))}"

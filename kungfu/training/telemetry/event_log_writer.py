@@ -1,0 +1,306 @@
+"""What a peer tells the job's journal: every decision with what it saw, every rescale with its parts, every step."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from kungfu.compiler.fired import FiredRule
+from kungfu.event_log.events import (
+    CalledEvent,
+    DecisionEvent,
+    FiniteAgainEvent,
+    HeldEvent,
+    NotFiniteEvent,
+    RecoveredEvent,
+    RefusedEvent,
+    RescaleEvent,
+    SetEvent,
+    ShadowEvent,
+    SpanEvent,
+    SpanPart,
+    SupersededEvent,
+)
+from kungfu.runtime.api import BarrierResult, RescaleRequest, SettingChange, Superseded, Told
+from kungfu.training.telemetry.decision_text import describe_decision
+from kungfu.training.telemetry.step_timer import Downtime
+
+__all__ = ["EventLogWriter", "timing_tree"]
+
+# Of a loss that is no number by turns.
+_QUIET_STEPS = 100
+
+# The line of a step may be made later, in another thread: it is given as a function.
+Record = Callable[[str, Told], None]
+
+
+class EventLogWriter:
+    """Only rank 0 writes, so the journal holds one story; the others remember the same, should they become rank 0."""
+
+    def __init__(self, record: Record, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._record, self._clock = record, clock
+        self._under_way: tuple[RescaleRequest, ...] = ()
+        self._rescale: RescaleEvent | RecoveredEvent | None = None  # told with the first step after it
+        self._entered, self._is_first_step = 0.0, False  # when the new view began; whether its first step is under way
+        self._leading = False
+        self._stop: Callable[[], Downtime]
+        self._not_finite: int | None = None  # the first of the last steps whose loss is no number
+        self._is_told, self._quiet_until = False, 0
+
+    @property
+    def has_news(self) -> bool:
+        """A rescale waits for the first step after it."""
+        return self._rescale is not None
+
+    def joined(self, passage: BarrierResult) -> None:
+        """This peer is in the job."""
+        self._leading = passage.after.rank == 0
+
+    def called(self, rule: str, *, step: int, saw: Mapping[str, float], asked: int | None, ignored: str = "") -> None:
+        """A hook was called; ``ignored`` says why what it asked for is passed over, where it is."""
+        if self._leading:
+            self._record("events", CalledEvent(step=step, rule=rule, saw=saw, asked=asked, ignored=ignored))
+
+    def set(self, settings: Sequence[SettingChange]) -> None:
+        """The leader's barrier changes other settings than the size."""
+        for setting in settings:
+            event = SetEvent(
+                step=setting.step, rule=setting.rule, saw=setting.saw, what=setting.kind.replace("_", " "),
+                to=None if setting.kind == "stop" else setting.value, over=setting.over, unit=setting.unit,
+            )  # fmt: skip
+            self._record("events", event)
+
+    def shadowed(self, fired: Sequence[FiredRule]) -> None:
+        """What rules in the shadow would have asked for, and what rules ask for that the job's budget holds back."""
+        for one in fired:
+            self._record("events", _fired(one))
+
+    def superseded(self, superseded: Sequence[Superseded]) -> None:
+        """Requests that came to nothing since another one came before them, or after them."""
+        for one in superseded if self._leading else ():
+            request = one.request
+            told = SupersededEvent(
+                step=request.step, rule=request.rule, saw=request.saw, asked=request.size, by=one.by, won=request.won,
+                lost=request.lost, peers=_named(request), when=_when(request),
+            )  # fmt: skip
+            self._record("events", told)
+
+    def passed(self, passage: BarrierResult, *, step: int, stop_s: float) -> None:
+        """A barrier was held after ``step``; it stopped this peer for ``stop_s`` seconds."""
+        before, after = passage.before, passage.after
+        assert before is not None
+        if passage.requests:
+            if self._leading:
+                self.superseded(self._no_longer(passage))
+                for request in passage.requests:
+                    self._decided(passage, request)
+            self._under_way = passage.requests
+        if after.view.version != before.view.version:
+            self.ended()  # of the change before, if this one comes in its first step: who led then may leave now
+        self._leading = after.rank == 0
+        if after.view.version == before.view.version:
+            self._stayed(passage)
+            return
+        ended = self._under_way
+        self._rescale = RescaleEvent(
+            step=step,
+            rule=_rules_of(ended),
+            decided_at=ended[0].step if ended else None,
+            before=before.view.size,
+            after=after.view.size,
+            view=after.view.version,
+            joined=tuple(peer for peer in after.view.ids if peer not in before.view.ids),
+            left=tuple(peer for peer in before.view.ids if peer not in after.view.ids),
+            global_batch_size=after.terms.global_batch_size,
+            stop_s=round(stop_s, 6),
+            parts=self._parts_s(passage),
+        )
+        self._entered, self._is_first_step = self._clock(), False
+
+    def spanned(self, what: str, passage: BarrierResult, *, step: int, total_s: float) -> None:
+        """Every peer's: how long a change of the membership took it, part by part."""
+        before, after = passage.before, passage.after
+        if before is None:
+            assert after.rank is not None
+            peer = after.view.ids[after.rank]
+        else:
+            assert before.rank is not None
+            peer = before.view.ids[before.rank]
+        parts = timing_tree(passage.parts)
+        span = SpanEvent(what=what, peer=peer, view=after.view.version, step=step, s=round(total_s, 6), parts=parts)
+        self._record("events", span)
+
+    def recovered(self, passage: BarrierResult, *, step: int, redone: int, stop: Callable[[], Downtime]) -> None:
+        """Peers were lost, and those who live have gone on from ``step``; ``redone`` steps of this peer are undone.
+
+        ``stop`` tells what it cost: so far, and once the next step has ended, with that step.
+        """
+        before, after, survived = passage.before, passage.after, passage.survived
+        assert before is not None
+        assert survived is not None
+        self._leading = after.rank == 0
+        self.ended()  # a change of the membership that no step came after
+        if before.terms.leaving:
+            exchanges = [one for one in self._under_way if one.leave and one.leave.when == "replaced"]
+            self.superseded([Superseded(one, "the loss of peers") for one in exchanges])
+        self._under_way = ()  # who comes next comes for those that were lost
+        self._rescale = RecoveredEvent(
+            step=step,
+            before=before.view.size,
+            after=after.view.size,
+            view=after.view.version,
+            lost={str(peer): how for peer, how in survived.lost.items()},
+            noticed_by=survived.error,
+            state_of=after.view.peers[survived.source].id,
+            redone=redone,
+            target=after.terms.target_size,
+            global_batch_size=after.terms.global_batch_size,
+            **_stopped(stop()),
+            parts=self._parts_s(passage),
+        )
+        self._stop = stop
+
+    def stepped(self, metrics: Callable[[], Mapping[str, Any]]) -> None:
+        """A step is done; ``metrics`` gives its own, and what the monitors showed, when the line is made."""
+        if self._rescale is not None:
+            self._told_rescale(self._rescale)
+        if self._leading:
+            self._record("metrics", partial(_metrics, time.time(), metrics))
+
+    def measured(self, loss: float, *, step: int) -> None:
+        """The agreed loss of a step: that it is no number is told when that begins and when it ends.
+
+        One that comes and goes is told at most once in a hundred steps.
+        """
+        since, is_finite = self._not_finite, loss - loss == 0.0
+        if is_finite and since is None:
+            return
+        if is_finite:
+            if self._is_told and since is not None:
+                self._tell_loss(FiniteAgainEvent(what="loss", step=step, since=since), step)
+            self._not_finite, self._is_told = None, False
+            return
+        self._not_finite = since = step if since is None else since
+        if not self._is_told and step >= self._quiet_until:
+            self._is_told = True
+            self._tell_loss(NotFiniteEvent(what="loss", step=since, value=loss), step)
+
+    def _tell_loss(self, event: NotFiniteEvent | FiniteAgainEvent, step: int) -> None:
+        self._quiet_until = step + _QUIET_STEPS
+        if self._leading:
+            self._record("events", event)
+
+    def ended(self) -> None:
+        """A change of the membership is told; without its first step where none came, as behind the last one."""
+        rescale, self._rescale = self._rescale, None
+        if rescale is not None and self._leading:
+            self._record("events", rescale)
+
+    def _told_rescale(self, event: RescaleEvent | RecoveredEvent) -> None:
+        if isinstance(event, RecoveredEvent):
+            stop = self._stop()
+            parts = {**event.parts, "first_step_s": round(stop.first_step_s or 0.0, 6)}
+            self._rescale = replace(event, **_stopped(stop), parts=parts)
+        elif not self._is_first_step:
+            # The barrier ended the step that held it: the first step of the new view is the one after that.
+            self._is_first_step = True
+            return
+        else:
+            parts = {**event.parts, "first_step_s": round(self._clock() - self._entered, 6)}
+            self._rescale = replace(event, parts=parts)
+        self.ended()
+
+    def _parts_s(self, passage: BarrierResult) -> dict[str, float]:
+        prepared = dict(passage.prepared.parts) if passage.prepared else {}
+        parts = {**prepared, **{name: seconds for name, seconds in passage.parts.items() if "/" not in name}}
+        return {f"{name}_s": round(seconds, 6) for name, seconds in parts.items()}
+
+    def _no_longer(self, passage: BarrierResult) -> list[Superseded]:
+        """What was under way before, where the requests of this barrier put something else in its place."""
+        before, after, older = passage.before, passage.after.terms, self._under_way
+        assert before is not None
+        if not older or not before.terms.target_size:
+            return []
+        stays = {*before.terms.leaving} & {*passage.after.view.ids} <= {*after.leaving}
+        if stays and before.terms.target_size in (after.target_size, passage.after.view.size):
+            return []
+        return [Superseded(one, passage.requests[0].rule) for one in older]
+
+    def _decided(self, passage: BarrierResult, request: RescaleRequest) -> None:
+        assert passage.before is not None
+        decision = DecisionEvent(
+            step=request.step, rule=request.rule, saw=request.saw, size=passage.before.view.size, asked=request.size,
+            done=describe_decision(passage, request), won=request.won, lost=request.lost, peers=_named(request),
+            when=_when(request),
+        )  # fmt: skip
+        self._record("events", decision)
+
+    def _stayed(self, passage: BarrierResult) -> None:
+        """Peers that were awaited did not come, or not all: the run goes on without them, and says so."""
+        if self._leading and passage.prepared is not None and passage.prepared.missing:
+            assert passage.before is not None
+            refused = RefusedEvent(
+                rule=_rules_of(self._under_way),
+                asked=passage.after.terms.refused_size or (self._under_way[0].size if self._under_way else 0),
+                size=passage.after.view.size,
+                reason=passage.prepared.reason,
+            )
+            self._record("events", refused)
+
+
+def _stopped(stop: Downtime) -> dict[str, float]:
+    """For how long training stood still, from step to step, and where that time went."""
+    seconds = {"noticed_s": stop.noticed_s, "regrouped_s": stop.regrouped_s, "step_s": stop.step_s}
+    return {"stop_s": round(stop.seconds, 6), **{name: round(value, 6) for name, value in seconds.items()}}
+
+
+def _rules_of(requests: Sequence[RescaleRequest]) -> str:
+    """The rules that a change follows from; empty without any."""
+    return " and ".join(one.rule for one in requests)
+
+
+def _named(request: RescaleRequest) -> tuple[int, ...]:
+    """The peers that a rule named."""
+    return () if request.leave is None else request.leave.peers
+
+
+def _when(request: RescaleRequest) -> str:
+    """When the peers that a rule named are to leave."""
+    return "" if request.leave is None else request.leave.when
+
+
+def _metrics(now: float, metrics: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    return {"time": round(now, 6), **metrics()}
+
+
+def _fired(fired: FiredRule) -> ShadowEvent | HeldEvent:
+    """A rule that fired and changes nothing, as an event tells it."""
+    asked = None if math.isnan(fired.value) else fired.value
+    event = HeldEvent if fired.mode == "held" else ShadowEvent
+    return event(
+        step=fired.step, rule=fired.rule, saw=fired.saw, action=type(fired.action).__name__, asked=asked,
+        ranks=fired.ranks,
+    )  # fmt: skip
+
+
+def timing_tree(seconds: Mapping[str, float], *, within: str = "") -> tuple[SpanPart, ...]:
+    """The parts of a stop, in the order in which they were timed; ``within`` is the part that has them.
+
+    The name of a part within another is that of the other, a slash, and its own. Parts may overlap: a state travels
+    while the attachment opens.
+
+    >>> [barrier] = timing_tree({"barrier": 0.02, "barrier/digest": 0.01})
+    >>> barrier.s, barrier.parts
+    (0.02, (SpanPart(name='digest', s=0.01, parts=()),))
+    """
+    prefix = f"{within}/" if within else ""
+    names = [name for name in seconds if name.startswith(prefix) and "/" not in name[len(prefix) :]]
+    return tuple(
+        SpanPart(name=name[len(prefix) :], s=round(seconds[name], 6), parts=timing_tree(seconds, within=name))
+        for name in names
+    )

@@ -1,0 +1,154 @@
+"""The recorder: what every step offered to the policies, on this peer, told to the job's journal.
+
+On the training thread it takes one row of numbers a step; its text is written elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple, final
+
+from kungfu.compiler import Plan
+from kungfu.compiler.lower import Program
+from kungfu.compiler.serialize import plan_to_json
+from kungfu.errors import InternalError
+from kungfu.record.lines import CONVERSIONS, exactly, header_line, snapshot_line, step_form
+from kungfu.runtime.api import ToldLater
+from kungfu.training.graph.step_record import Column, StepRecord
+
+__all__ = ["SNAPSHOT_EVERY", "TraceRecorder"]
+
+SNAPSHOT_EVERY = 100  # steps: a snapshot reads every variable of every fold
+
+_OF_THE_PLACE, _UNKNOWN = ("step", "view", "rank"), float("-inf")
+_KINDS: Mapping[str, Callable[[float], int]] = {"int64": int, "bool": bool}
+_MOST_FORMS = 256
+
+Record = Callable[[str, ToldLater], None]
+
+
+class TraceRecorder:
+    """Records this peer's share of the trace; see ``docs/trace.md``."""
+
+    def __init__(
+        self, record: Record, *, step_record: StepRecord, program: Program, peer: int, policy: str = ""
+    ) -> None:
+        self._record, self._layout, self._program = record, _Layout(step_record.columns), program
+        self._peer, self._policy = peer, policy
+        self._view = 0
+        self._rank: int | None = None
+
+    def entered(self, *, version: int, rank: int | None, after: int) -> None:
+        """A view is in force for this peer, behind step ``after``: the folds are what its first step begins with.
+
+        In the view that it is in already, this is the end of a step like any other.
+        """
+        if version == self._view:
+            self.step_ended(after=after)
+            return
+        first, self._view, self._rank = self._view == 0, version, rank
+        if rank is None:
+            return
+        if first and rank == 0:  # who joins comes behind the others
+            self._record("trace", partial(_header, self._program.plan, self._policy))
+        self._snapshot({"after": after, "view": version, "rank": rank, "peer": self._peer})
+
+    def stepped(self, row: Any) -> None:
+        """A step is done; ``row`` is that of its record."""
+        self._record("trace", partial(self._layout.line, row))
+
+    def step_ended(self, *, after: int) -> None:
+        """A step is over, in the same view: time for a snapshot, perhaps."""
+        if after % SNAPSHOT_EVERY == 0 and self._rank is not None:
+            self._snapshot({"after": after, "view": self._view, "rank": self._rank, "peer": self._peer})
+
+    def _snapshot(self, place: Mapping[str, int]) -> None:
+        told = [one for one in self._program.variables if place["rank"] == 0 or one.placement == "local"]
+        held = {one.name: one.variable.numpy() for one in told}
+        self._record("trace", partial(_snapshot, place, held))
+
+
+def _header(plan: Plan, policy: str) -> dict[str, Any]:
+    try:
+        content = plan_to_json(plan)
+    except InternalError:  # a run must not end over its record; a replay says that the plan is missing
+        content = None
+    return header_line(content, policy=policy, every=SNAPSHOT_EVERY)
+
+
+def _snapshot(place: Mapping[str, int], held: Mapping[str, Any]) -> dict[str, Any]:
+    return snapshot_line(place, folds={name: value.tolist() for name, value in held.items()})
+
+
+class _Form(NamedTuple):
+    """``text % values(numbers)`` is a line."""
+
+    text: str
+    values: Callable[[Sequence[float]], Any]
+
+
+@final
+class _Layout:
+    """Which numbers of a row go where in a line, as a form for all rows with the same zeros, non-numbers and rules.
+
+    A line is made of every step, and with its form at hand in half the time.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        places = {(one.group, one.name): index for index, one in enumerate(columns)}
+        self._place = [places["agreed", "step"], places["agreed", "view"], places["local", "rank"]]
+        self._local, self._agreed = (
+            [i for i, one in enumerate(columns) if one.group == group and one.name not in _OF_THE_PLACE]
+            for group in ("local", "agreed")
+        )
+        rules = [name for group, name in places if group == "fired"]
+        self._rules = [(name, places["fired", name], places["targets", name]) for name in rules]
+        told = [*self._local, *self._agreed]
+        self._numbers = [i for i in told if columns[i].dtype != "bool"]
+        self._numbers += [target for _, _, target in self._rules]
+        self._flags = [i for i in told if columns[i].dtype == "bool"] + [fires for _, fires, _ in self._rules]
+        self._forms: dict[Any, _Form] = {}
+
+    def line(self, row: Any) -> str:
+        """The line of a step. What all peers agree on is told by rank 0 alone."""
+        numbers = row.tolist()
+        leads = numbers[self._place[-1]] == 0
+        odd = [(i, str(one)) for i in self._numbers if not (one := numbers[i]) or one - one != 0.0]  # ±0, ±inf, NaN
+        key = (leads, tuple(odd), tuple([numbers[i] for i in self._flags]))
+        form = self._forms.get(key)
+        if form is None:
+            if len(self._forms) == _MOST_FORMS:
+                self._forms.clear()
+            form = self._forms[key] = self._form(numbers, leads=leads)
+        return form.text % form.values(numbers)
+
+    def _form(self, numbers: Sequence[float], *, leads: bool) -> _Form:
+        put_in = [*self._place]  # in the order of the text
+
+        def text(index: int) -> str:
+            value, dtype = numbers[index], self._columns[index].dtype
+            if dtype != "float32" and math.isfinite(value):
+                value = _KINDS[dtype](value)
+            if dtype == "bool" or not value or not math.isfinite(value):
+                return exactly(value)
+            put_in.append(index)
+            return CONVERSIONS[dtype]
+
+        def texts(indices: Sequence[int]) -> dict[str, str]:
+            return {self._columns[i].name: text(i) for i in indices if not self._is_unknown(i, numbers[i])}
+
+        whole = step_form(
+            {self._columns[i].name: CONVERSIONS["int64"] for i in self._place},
+            local=texts(self._local),
+            agreed=texts(self._agreed) if leads else None,
+            fired={name: text(target) for name, fires, target in self._rules if leads and numbers[fires]},
+        )
+        return _Form(whole, itemgetter(*put_in))
+
+    def _is_unknown(self, index: int, value: float) -> bool:
+        """What no rule needed in this step: see ``Program.gradient_reductions``."""
+        return value == _UNKNOWN and "(" in self._columns[index].name

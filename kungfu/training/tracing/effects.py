@@ -1,0 +1,135 @@
+"""What a step does outside of variables: so that running it before its time can leave that out.
+
+Prints and summaries of a step that is being traced stand behind a condition. A call into Python is answered by zeros
+while the step is tried out. Whatever else has an effect is found in the graph: then the step cannot be tried out.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import gen_logging_ops, gen_summary_ops, script_ops
+
+__all__ = ["EffectGate", "Effects", "answered_by_zeros", "effects_of"]
+
+_CALLS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
+# Ops with a state that touch variables or random numbers, check values, or only call what is in the graph.
+_HARMLESS = re.compile(
+    r"(Resource|Random|Stateful|Rng|Kungfu|Horovod|CudnnRNN|Var)\w*|\w*Variable(Op|Shape)|Assert|If|While|Case|Timestamp"
+    r"|(ParameterizedT|T)runcatedNormal|Multinomial|XlaLaunch|NonDeterministicInts|LookupTable(Find|Size)\w*"
+    r"|CheckNumerics(V2)?|\w*CandidateSampler|SampleDistortedBoundingBox(V2)?"
+)
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Of a graph and the functions that it calls: calls into Python, and the types of other ops with an effect."""
+
+    calls: tuple[tf.Operation, ...]
+    others: tuple[str, ...]
+
+    @property
+    def gives_values(self) -> bool:
+        """Whether what comes after a call into Python depends on what that gave."""
+        return any(call.outputs for call in self.calls)
+
+
+class EffectGate:
+    """Puts prints and summaries that are traced ``around`` behind a condition in the graph, ``is_open()``."""
+
+    def __init__(self, is_open: Callable[[], Any]) -> None:
+        self._is_open = is_open
+        self.behind: list[tf.Operation] = []  # ops that are
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """While it lasts, TensorFlow's functions that make such ops make them so in this thread."""
+        summaries = [name for name in vars(gen_summary_ops) if re.fullmatch(r"write_\w+(?<!_eager_fallback)", name)]
+        with ExitStack() as undo:
+            for module, name in [(gen_logging_ops, "print_v2"), *((gen_summary_ops, name) for name in summaries)]:
+                plain = getattr(module, name)
+                setattr(module, name, self._gated(plain, threading.get_ident()))
+                undo.callback(setattr, module, name, plain)
+            yield
+
+    def _gated(self, plain: Callable[..., Any], thread: int) -> Callable[..., Any]:
+        def make(*args: Any, **kwargs: Any) -> Any:
+            if tf.executing_eagerly() or threading.get_ident() != thread:
+                return plain(*args, **kwargs)
+
+            def act() -> Any:
+                self.behind.append(plain(*args, **kwargs))
+                return tf.constant(True)
+
+            return tf.cond(self._is_open(), act, lambda: tf.constant(False)).op
+
+        return tf.autograph.experimental.do_not_convert(make)
+
+
+def effects_of(graph: Any, *, gate: EffectGate) -> Effects:
+    """What a graph does outside of variables when the gate is closed."""
+    calls, others, behind = [], [], {(id(op.graph), op.name) for op in gate.behind}
+    for op, in_loop in _operations(graph, in_loop=False, seen=set()):
+        if op.type in _CALLS:
+            calls.append(op)
+            if in_loop and op.outputs:  # zeros might never end it
+                others.append(f"{op.type} in a loop")
+        elif op.op_def.is_stateful and not _HARMLESS.fullmatch(op.type) and (id(op.graph), op.name) not in behind:
+            others.append(op.type)
+    return Effects(tuple(calls), tuple(dict.fromkeys(others)))
+
+
+def _operations(graph: Any, *, in_loop: bool, seen: set[str]) -> Iterator[tuple[tf.Operation, bool]]:
+    """All ops, those of functions that they call too, and whether they run in a loop."""
+    for op in graph.get_operations():
+        yield op, in_loop
+        for attribute in op.node_def.attr.values():
+            called = [attribute.func] if attribute.HasField("func") else attribute.list.func
+            for name in {one.name for one in called} - seen:
+                seen.add(name)
+                loops = in_loop or "While" in op.type
+                yield from _operations(graph._get_function(name).graph, in_loop=loops, seen=seen)
+
+
+@contextmanager
+def answered_by_zeros(effects: Effects, *, samples: int) -> Iterator[None]:
+    """Calls into Python are not made: they give zeros in the shapes that the graph knows, with ``samples`` first."""
+    registry = script_ops._py_funcs
+    kept = {token: registry.get(token) for token in {_token(call) for call in effects.calls}}
+    answers = {_token(call): _answer(call, kept[_token(call)], samples=samples) for call in effects.calls}
+    registry._funcs.update(answers)
+    try:
+        yield
+    finally:
+        registry._funcs.update({token: one for token, one in kept.items() if one is not None})
+
+
+def _token(call: tf.Operation) -> str:
+    return str(call.get_attr("token").decode())
+
+
+def _answer(call: tf.Operation, plain: Any, *, samples: int) -> Any:
+    """What stands for the function of a call: one of tensors or one of arrays, by the type of the function."""
+    shapes, dtypes = [one.shape for one in call.outputs], [one.dtype for one in call.outputs]
+
+    def zeros(*args: Any) -> Any:
+        known = [_known(shape, args, samples=samples) for shape in shapes]
+        return [np.zeros(shape, dtype.as_numpy_dtype) for shape, dtype in zip(known, dtypes, strict=True)] or None
+
+    if isinstance(plain, script_ops.EagerFunc):
+        return script_ops.EagerFunc(zeros, dtypes, is_grad_func=False)
+    return lambda *args: zeros(*args) or []
+
+
+def _known(shape: Any, args: tuple[Any, ...], *, samples: int) -> list[int]:
+    if shape.rank is None:  # most such functions change values and no shapes
+        return list(args[0].shape) if args else []
+    first = [samples if one is None else one for one in shape[:1]]
+    return [*first, *(1 if one is None else one for one in shape[1:])]

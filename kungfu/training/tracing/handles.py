@@ -1,0 +1,45 @@
+"""The variables that a traced function touches, by their handles.
+
+A graph lists the variables whose values were read, and misses one that is only assigned to. The handles that it
+captures are all there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["dtype_of", "is_variable", "read_handles", "shape_of", "write_handles"]
+
+
+def is_variable(tensor: Any) -> bool:
+    """Whether a tensor that a graph captures is the handle of a variable; tables and summary writers are resources too.
+
+    >>> is_variable(tf.Variable(1).handle), is_variable(tf.constant(1))
+    (True, False)
+    """
+    data = tensor._handle_data if tensor.dtype == tf.resource else None
+    return data is not None and data.is_set and len(data.shape_and_type) == 1
+
+
+def read_handles(handles: Iterable[Any]) -> list[Any]:
+    """Host: what the variables hold. Nothing is copied: a variable's next write goes to other memory."""
+    return [tf.raw_ops.ReadVariableOp(resource=one, dtype=dtype_of(one)) for one in handles]
+
+
+def write_handles(handles: Iterable[Any], values: Iterable[Any]) -> None:
+    """Host: gives the variables values that were read of them."""
+    for handle, value in zip(handles, values, strict=True):
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def dtype_of(handle: Any) -> Any:
+    """That of a variable, by its handle."""
+    return tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+
+
+def shape_of(handle: Any) -> Any:
+    """That of a variable, by its handle; as it was declared."""
+    return tf.TensorShape(handle._handle_data.shape_and_type[0].shape)

@@ -1,0 +1,111 @@
+"""Random numbers of a peer's own for what is drawn inside a step.
+
+After ``keras.utils.set_random_seed`` every peer would draw the same. The global seed stays the program's: orders that
+peers share, first values and what is drawn between steps must be equal everywhere. So the step's graph has a seed of
+its own, and a generator that it draws from stands there for another one, with a state of this peer's.
+"""
+
+from __future__ import annotations
+
+import gc
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from kungfu.training.tracing.handles import dtype_of, is_variable, read_handles, shape_of
+
+__all__ = ["ExemptStates", "RandomStreams", "joiner_seed"]
+
+_LARGEST_SEED = 2**31 - 2
+
+
+def joiner_seed(seed: int, *, job: str) -> int:
+    """The seed from which a joiner draws: in a job that was resumed another peer may have had its number before.
+
+    >>> joiner_seed(0, job="1f") == joiner_seed(0, job="2f"), joiner_seed(0, job="1f") == 0
+    (False, False)
+    """
+    return (zlib.crc32(job.encode()) << 64) | (seed % 2**64)
+
+
+@dataclass(frozen=True)
+class ExemptStates:
+    """States of generators that kungfu does not exchange in the graph: those that are ``untouched``, since they are
+    equal on all peers or got their own already, and those to be ``planted``, which a checkpoint writes down."""
+
+    untouched: Sequence[tf.Variable] = ()
+    planted: Sequence[tf.Variable] = ()
+
+
+class RandomStreams:
+    """Those of one peer. ``entropy``: the job's seed, the peer's number, and the steps done before it was resumed."""
+
+    def __init__(self, entropy: Sequence[int], owned: ExemptStates) -> None:
+        self._entropy, self._owned = list(entropy), owned
+        self._states: dict[int, tf.Variable] = {}  # by the handle that they stand for
+        self._seen: list[Any] = []  # handles whose states were given out; keeps them, and with them their ids
+
+    def seed(self, graph: Any) -> None:
+        """Tracing: what is drawn in this graph, and in those inside it, follows from a seed of this peer's."""
+        graph.seed = 1 + int(self._words([graph.seed or 0], 1)[0]) % _LARGEST_SEED
+
+    def exchange(self, graph: Any) -> None:
+        """Tracing, at the end: generators that the graph draws from have states of this peer's there."""
+        untouched = {id(one.handle) for one in self._owned.untouched}
+        planted = {id(one.handle): one for one in self._owned.planted}
+        found = [(one, inside) for one, inside in graph.captures if is_variable(one) and id(one) not in untouched]
+        states = _states_of_generators(one for one, _ in found)
+        for handle, inside in found:
+            if id(handle) not in states or not _has_value(handle):  # born in this trace: another one will follow
+                continue
+            if id(handle) in planted:
+                with tf.init_scope():
+                    planted[id(handle)].assign(self._state(handle))
+                continue
+            if id(handle) not in self._states:
+                self._states[id(handle)] = self._made(handle)
+            own = self._states[id(handle)]
+            graph._function_captures.add_or_replace(key=id(handle), external=own.handle, internal=inside)
+
+    def _made(self, handle: Any) -> tf.Variable:
+        with tf.init_scope(), tf.device(handle.device):
+            # By its class: TensorFlow takes a tf.Variable for one of the program's, of which a second trace makes none.
+            return ResourceVariable(self._state(handle), trainable=False, name="kungfu/stream")
+
+    def _state(self, handle: Any) -> Any:
+        """What a generator begins with here: it follows from the state that it has in the program, too."""
+        self._seen.append(handle)
+        with tf.init_scope():
+            (value,) = read_handles([handle])
+            given = [int(one) % 2**64 for one in np.ravel(value.numpy())]
+            words = self._words([len(self._seen), *given], int(np.prod(shape_of(handle))))
+            return tf.cast(tf.reshape(tf.constant(words, tf.uint32), shape_of(handle)), dtype_of(handle))
+
+    def _words(self, more: Sequence[int], count: int) -> Any:
+        return np.random.SeedSequence([*self._entropy, *more]).generate_state(count)
+
+
+def _has_value(handle: Any) -> bool:
+    with tf.init_scope():
+        return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
+
+
+def _states_of_generators(handles: Iterable[Any]) -> set[int]:
+    """The ids of those handles that are the states of generators, TensorFlow's or Keras'."""
+    candidates = {id(one) for one in handles if dtype_of(one) in (tf.int64, tf.int32, tf.uint32) and shape_of(one).rank}
+    if not candidates:
+        return set()
+    states = set()
+    for one in gc.get_objects():  # a graph knows handles, and not whose they are
+        kind = type(one)
+        if issubclass(kind, tf.random.Generator):
+            states.add(id(one.state.handle))
+        elif issubclass(kind, keras.random.SeedGenerator):
+            states.add(id(one.state.value.handle))
+    return candidates & states

@@ -1,0 +1,66 @@
+"""What a peer without samples did to variables of its own in a step is put back before anybody sees it.
+
+Such a peer runs the step on a sample that is another peer's. What is equal on all peers (weights, slots, counters,
+registered values) must change there as everywhere; a statistic, a metric or a table of the program must not count that
+sample twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu.training.tracing.handles import read_handles, write_handles
+
+__all__ = ["BatchRollback"]
+
+
+class BatchRollback:
+    """The variables that a step touches, found by tracing it, without ``kept``, which go on from what the step did."""
+
+    def __init__(self, kept: Iterable[tf.Variable]) -> None:
+        self._kept = {id(one.handle) for one in kept}
+        self._handles: list[Any] = []
+        self._before: list[Any] = []
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is any such variable."""
+        return bool(self._handles)
+
+    def covers(self, handles: Sequence[Any]) -> None:
+        """Tracing: the step touches the variables with these handles."""
+        self._handles = [one for one in handles if id(one) not in self._kept]
+
+    def remember(self) -> None:
+        """Host: before a step without samples."""
+        self._before = read_handles(self._handles)
+
+    def restore(self) -> None:
+        """Host: after it, or after one that failed; does nothing where nothing is remembered."""
+        if self._before:
+            write_handles(self._handles, self._before)
+            self._before = []
+
+    def remembered(self, samples: Any) -> None:
+        """Graph: ``remember`` where there are no samples."""
+        self._on_host(self.remember, samples)
+
+    def restored(self, samples: Any) -> None:
+        """Graph: ``restore`` where there are no samples; what comes later in the step sees what was before."""
+        self._on_host(self.restore, samples)
+
+    def _on_host(self, act: Callable[[], None], samples: Any) -> None:
+        """The handles are given to the call so that it runs behind what the step did to them before, and alone."""
+        if not self._handles:
+            return
+
+        def call() -> Any:
+            with tf.device("/CPU:0"):
+                done = tf.py_function(lambda *_: act(), self._handles, [])
+            with tf.control_dependencies([] if done is None else [done]):
+                return tf.constant(True)
+
+        tf.cond(tf.equal(samples, 0), call, lambda: tf.constant(False))

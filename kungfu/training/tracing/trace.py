@@ -1,0 +1,124 @@
+"""What Python learns while TensorFlow traces the user's function, which it may do twice: the last time counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from kungfu.errors import UsageError
+from kungfu.training.tracing.effects import EffectGate
+from kungfu.training.tracing.handles import is_variable
+from kungfu.training.tracing.random_streams import RandomStreams
+
+__all__ = ["StepTrace", "order_after_average", "refuse_xla"]
+
+
+class StepTrace:
+    """The last trace of a function that was made by ``traced``.
+
+    Its prints and summaries stand behind a ``gate``, and it draws from ``streams`` of this peer's, where there are.
+    """
+
+    def __init__(self, gate: EffectGate | None = None, random_streams: RandomStreams | None = None) -> None:
+        self._gate, self.random_streams, self._around = gate, random_streams, ExitStack()
+        self.averages = 0  # calls of training.average()
+        self.means: list[Any] = []  # what it gave
+        self.graph: Any = None  # of the function
+        self.handles: list[Any] = []  # of the variables that the function touched, without those that only kungfu does
+        self._ours: set[int] = set()
+
+    def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, made so that this object knows of its last trace."""
+
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            self._begin()
+            try:
+                returned = function(*args, **kwargs)
+            finally:
+                self._around.close()
+            self._end()
+            return returned
+
+        return traced
+
+    @contextmanager
+    def average(self) -> Iterator[None]:
+        """Around the building of an average: the variables that come up there are kungfu's."""
+        self.averages += 1
+        before = _ids(_captured())
+        yield
+        self._ours |= _ids(_captured()) - before
+
+    @tf.autograph.experimental.do_not_convert
+    def _begin(self) -> None:
+        self.averages, self.means = 0, []
+        self._ours = _ids(_captured())
+        if self._gate is not None:
+            self._around.enter_context(self._gate.around())
+        if self.random_streams is not None and not tf.executing_eagerly():
+            self.random_streams.seed(tf.compat.v1.get_default_graph())
+
+    @tf.autograph.experimental.do_not_convert
+    def _end(self) -> None:
+        if not tf.executing_eagerly():  # op by op nothing is captured: what was known of the trace stays
+            self.graph = tf.compat.v1.get_default_graph()
+            if self.random_streams is not None:
+                self.random_streams.exchange(self.graph)
+            self.handles = [one for one in _captured() if id(one) not in self._ours]
+
+
+def _captured() -> Sequence[Any]:
+    """The handles of the variables that the graph under construction touches so far."""
+    if tf.executing_eagerly():
+        return []
+    graph = tf.compat.v1.get_default_graph()
+    return [external for external, _ in graph.captures if is_variable(external)]
+
+
+def _ids(handles: Sequence[Any]) -> set[int]:
+    return {id(one) for one in handles}
+
+
+def refuse_xla(what: str) -> None:
+    """Raises ``UsageError`` where ``what`` is being traced into a function that XLA compiles as a whole."""
+    if tf.executing_eagerly() or not control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        return
+    raise UsageError(
+        f"{what} was called inside a tf.function(jit_compile=True): XLA compiles such a function as a whole, and can "
+        "compile neither the message that averages gradients nor a barrier; put jit_compile=True on a function of its "
+        "own that computes loss and gradients, and call that one in the step, before training.average()"
+    )
+
+
+def order_after_average(function: Callable[..., Any], *, means: Callable[[], Sequence[Any]]) -> Callable[..., Any]:
+    """The function, made so that no op that it creates behind ``means()`` touches a variable before they are there.
+
+    ``means`` is asked when the function has been traced: the tensors that the average gave. In a graph of the program's
+    own inside of the function they hold back what uses them, and no more.
+    """
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        returned = function(*args, **kwargs)
+        _hold_back(means)
+        return returned
+
+    return traced
+
+
+@tf.autograph.experimental.do_not_convert
+def _hold_back(means: Callable[[], Sequence[Any]]) -> None:
+    if tf.executing_eagerly():  # op by op, in the program's order
+        return
+    graph = tf.compat.v1.get_default_graph()
+    awaited = [mean.op for mean in means() if mean.graph is graph]
+    if not awaited:
+        return
+    operations = graph.get_operations()
+    last = max(operations.index(op) for op in awaited)
+    for op in operations[last + 1 :]:
+        if op.op_def.is_stateful or any(given.dtype == tf.resource for given in op.inputs):
+            op._add_control_inputs(awaited)

@@ -1,0 +1,149 @@
+"""What a run is fed with: pieces of turns, over any history exactly once an epoch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kungfu.errors import UsageError
+from kungfu.runtime.core.data import Position, Stamp, advanced
+from kungfu.training.data.batch_plan import BatchPlan, MicroBatch, make_batch_plan
+from kungfu.training.data.sampler import StepSlice
+
+
+def plan_of(samples: int, *, batch_size: int = 1, epochs: int = 1, **given: object) -> BatchPlan:
+    return make_batch_plan(np.arange(samples), batch_size=batch_size, epochs=epochs, seed=7, **given)
+
+
+def turns(position: Position, *, version: int, size: int, batch: int) -> list[StepSlice]:
+    """The turn of every peer of a view."""
+    return [StepSlice(position, version, size, rank, batch) for rank in range(size)]
+
+
+def pieces(plan: BatchPlan, step_slice: StepSlice) -> list[MicroBatch]:
+    first = plan.micro_batch(step_slice)
+    return [plan.micro_batch(step_slice, micro=micro) for micro in range(first.micros)]
+
+
+steps = st.lists(
+    st.tuples(
+        st.integers(1, 6),  # peers
+        st.integers(1, 40),  # samples of the step
+        st.sampled_from(["done", "done", "done", "failed"]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(deadline=None)  # TensorFlow, on a machine that others use
+@given(st.integers(1, 90), steps, st.none() | st.integers(1, 9))
+def test_every_sample_is_trained_on_once_an_epoch_over_joins_leaves_batches_and_recoveries(
+    samples: int, history: list[tuple[int, int, str]], most: int | None
+) -> None:
+    """Each step has a view and a batch of its own; one that failed is done again by whoever is left."""
+    plan = plan_of(samples, epochs=2, max_local_batch_size=most)
+    position, trained, version = Position(0, 0), np.zeros([2, samples], int), 0
+    while position.epoch < plan.epochs:
+        size, batch, end = history[version % len(history)]
+        of_peers = [pieces(plan, step_slice) for step_slice in turns(position, version=version, size=size, batch=batch)]
+        assert len({len(one) for one in of_peers}) == 1, "all peers have as many micro-batches"
+        version += 1
+        if end == "failed" and version % len(history):  # some step of a history has to be done
+            continue
+        pieces_of_peers = [micro_batch for one in of_peers for micro_batch in one if not plan.stamp(micro_batch).empty]
+        taken = [index for micro_batch in pieces_of_peers for index in plan.load(micro_batch).numpy()]
+        trained[position.epoch, taken] += 1
+        assert len(taken) == min(batch, samples - position.offset)
+        position = advanced(position, len(taken), samples=samples)
+    assert np.all(trained == 1)
+
+
+@settings(deadline=None)  # TensorFlow, on a machine that others use
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 5), st.sampled_from(["keep", "drop"]))
+def test_the_guesses_from_the_first_piece_on_are_the_whole_run(
+    samples: int, batch: int, size: int, remainder: str
+) -> None:
+    batch = min(batch, samples)
+    plan = plan_of(samples, batch_size=batch, epochs=2, max_local_batch_size=3, remainder=remainder)
+    seen, count = [], 0
+    for rank in range(size):
+        micro_batch: MicroBatch | None = plan.micro_batch(StepSlice(Position(0, 0), 1, size, rank, batch))
+        while micro_batch is not None:
+            seen.extend((micro_batch.step_slice.position.epoch, index) for index in plan.indices(micro_batch))
+            assert len(plan.indices(micro_batch)) <= 3
+            micro_batch, count = plan.following(micro_batch), count + 1
+            assert count < 1000
+    whole = samples if remainder == "keep" else samples // batch * batch
+    assert len(set(seen)) == len(seen) == 2 * whole
+
+
+@settings(deadline=None)  # TensorFlow, on a machine that others use
+@given(st.integers(1, 300), st.integers(1, 9), st.integers(1, 40))
+def test_the_number_of_micro_batches_is_that_of_the_largest_share(batch: int, size: int, most: int) -> None:
+    plan = plan_of(1000, max_local_batch_size=most)
+    found = {
+        plan.micro_batch(step_slice).micros for step_slice in turns(Position(0, 0), version=1, size=size, batch=batch)
+    }
+    assert found == {math.ceil(math.ceil(batch / size) / most)}
+
+
+def test_a_share_is_used_up_from_its_start_and_its_last_micro_batch_may_be_empty() -> None:
+    plan = plan_of(100, max_local_batch_size=4)
+    of_peers = [pieces(plan, step_slice) for step_slice in turns(Position(0, 0), version=1, size=2, batch=17)]
+    assert [[len(plan.indices(micro_batch)) for micro_batch in one] for one in of_peers] == [[4, 4, 1], [4, 4, 0]]
+
+
+@pytest.mark.parametrize(("batch", "most"), [(1, None), (17, 4)], ids=["a whole share", "a micro-batch"])
+def test_who_has_no_samples_is_given_one_of_the_step_that_does_not_count(batch: int, most: int | None) -> None:
+    plan = plan_of(100, batch_size=batch, max_local_batch_size=most)
+    first, second = turns(Position(0, 7), version=1, size=2, batch=batch)
+    (*_, micro_batch) = pieces(plan, second)
+    assert not len(plan.indices(micro_batch))
+    assert plan.load(micro_batch).numpy().tolist() == plan.indices(pieces(plan, first)[0])[:1].tolist()
+    assert [plan.stamp(pieces(plan, step_slice)[-1]).empty for step_slice in (first, second)] == [False, True]
+
+
+def test_a_stamp_tells_the_piece() -> None:
+    step_slice = StepSlice(Position(2, 30), 5, size=1, rank=0, global_batch_size=10)
+    plan = plan_of(100, max_local_batch_size=4)
+    assert plan.stamp(plan.micro_batch(step_slice, micro=1)) == Stamp(2, 30, 5, micro=1, micros=3, empty=False)
+
+
+def test_where_remainders_are_dropped_an_epoch_ends_before_a_step_that_would_be_smaller() -> None:
+    plan = plan_of(10, batch_size=4, remainder="drop", epochs=9)
+    step_slice = StepSlice(Position(0, 0), 1, 1, 0, 4)
+    second = plan.sampler.after(step_slice)
+    assert second.position == Position(0, 4)
+    assert plan.sampler.after(second).position == Position(1, 0)
+    assert plan.sampler.after(replace(step_slice, global_batch_size=99)).position == Position(1, 0), (
+        "an epoch is one step"
+    )
+
+
+def test_an_error_of_loading_names_its_samples() -> None:
+    def broken(record: int) -> float:
+        raise OSError("disk gone")
+
+    plan = make_batch_plan(list(range(50)), batch_size=5, epochs=1, seed=0, load=broken)
+    micro_batch = plan.micro_batch(StepSlice(Position(0, 10), 1, 1, 0, 5))
+    with pytest.raises(OSError, match="disk gone") as caught:
+        plan.load(micro_batch)
+    (note,) = caught.value.__notes__
+    indices = plan.indices(micro_batch)
+    assert f"5 samples with indices between {min(indices)} and {max(indices)}" in note
+    assert "at sample 10 of epoch 0" in note
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"max_local_batch_size": 0}, "max_local_batch_size=0"), ({"remainder": "cut"}, "one of keep, drop")],
+)
+def test_what_does_not_fit_is_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        plan_of(10, **given)

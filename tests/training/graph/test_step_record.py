@@ -1,0 +1,129 @@
+"""The record of a step: every number of a step in one row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kungfu.compiler import Outcome, compile_policies
+from kungfu.policies import gns_batch
+from kungfu.signal import SCALAR, SOURCES
+from kungfu.signal.sources import ONLY_AT_RESCALE
+from kungfu.training.graph import step_record
+from kungfu.training.graph.step_record import make_step_record, pack_scalars
+from tests.training.linear import linear_run, points
+
+PLAN = compile_policies([gns_batch(max_peers=4)])
+
+
+def offered():
+    """A value for every source, that tells it from all others."""
+    makers = {"float32": tf.float32, "int64": tf.int64, "bool": tf.bool}
+    scalars = {name: kind for name, kind in SOURCES.items() if kind.type.shape == SCALAR}
+    values = {
+        name: tf.cast(index + 1, makers[kind.type.dtype]) for index, (name, kind) in enumerate(sorted(scalars.items()))
+    }
+    return values | {"norm_squared(grads)": tf.constant(0.5), "norm_squared(mean_grads)": tf.constant(-np.inf)}
+
+
+def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
+    record, sources = make_step_record(PLAN), offered()
+    of_the_step = {"epoch": tf.constant(2, tf.int64), "seconds": tf.constant(0.25)}
+    outcome = Outcome(
+        tf.constant([True]),
+        tf.constant([4.0]),
+        tf.zeros([0, 1], tf.bool),
+        tf.zeros([3]),
+        tf.constant([7.0]),
+        tf.zeros([1], tf.int64),
+        tf.zeros([0], tf.int64),
+    )
+    tf.function(lambda: record.write(of_the_step, sources, outcome))()
+    told = {
+        (one.group, one.name): value for one, value in zip(record.columns, record.row.numpy().tolist(), strict=True)
+    }
+    assert (told["step", "epoch"], told["step", "seconds"]) == (2, 0.25)
+    assert (told["fired", "gns_batch"], told["targets", "gns_batch"], told["watched", "noise_scale"]) == (1, 4, 7)
+    assert record.fired(record.row.numpy()) == {"gns_batch"}
+    for name, value in sources.items():
+        group = (
+            "local"
+            if name == "norm_squared(grads)" or SOURCES.get(name, SOURCES["size"]).placement == "local"
+            else "agreed"
+        )
+        if name not in ONLY_AT_RESCALE:
+            assert told[group, name] == float(value), name
+
+
+def test_whole_numbers_beyond_float32_stay_whole():
+    record = make_step_record(compile_policies([]))
+    sources = offered() | {"samples_done": tf.constant(2**40 + 1, tf.int64)}
+    of_the_step = {"epoch": tf.constant(0, tf.int64), "seconds": tf.constant(1.0)}
+    none = [tf.zeros([0], tf.bool), tf.zeros([0]), tf.zeros([0, 1], tf.bool), tf.zeros([0]), tf.zeros([0])]
+    none += [tf.zeros([0], tf.int64)] * 2
+    record.write(of_the_step, sources, Outcome(*none))
+    names = [one.name for one in record.columns]
+    assert record.row.numpy()[names.index("samples_done")] == 2**40 + 1
+
+
+def test_the_metrics_of_a_step_are_read_off_it():
+    run = linear_run(policies=[gns_batch(max_peers=4)])
+    for batch in run.training.batches(points(6), batch_size=4, epochs=2, seed=0):
+        run.step(batch)
+    record = run.training._averaging.graph_state.metrics.step_record
+    metrics = record.metrics(record.row.numpy())
+    assert (metrics["step"], metrics["epoch"], metrics["size"], metrics["batch"]) == (4, 1, 1, 2)
+    assert "noise_scale" in metrics
+    assert list(record.metrics(record.row.numpy()))[6:] == ["noise_scale"]
+
+
+@pytest.fixture(params=["native", "op by op"])
+def way(request, monkeypatch):
+    if request.param == "op by op":
+        monkeypatch.setattr(step_record, "is_available", lambda: False)
+    return request.param
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+def test_every_number_stands_in_its_place_and_keeps_its_value(way, graph):
+    count, speed, flags = (
+        tf.Variable(2**40 + 1, dtype=tf.int64),
+        tf.Variable(np.float32(0.1)),
+        tf.Variable([True, False]),
+    )
+
+    def made():
+        return pack_scalars([tf.constant(-3), count, tf.constant([np.nan, -np.inf]), flags, tf.zeros([0]), speed, True])
+
+    found = (tf.function(made) if graph else made)().numpy()
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, [-3, 2**40 + 1, np.nan, -np.inf, 1, 0, np.float64(np.float32(0.1)), 1])
+
+
+def test_a_variable_gives_what_it_holds_at_this_point_of_the_graph(way):
+    number = tf.Variable(1.0)
+
+    @tf.function
+    def three():
+        before = pack_scalars([number])
+        number.assign(2.0)
+        behind = pack_scalars([number])
+        number.assign_add(3.0)
+        return before, behind, pack_scalars([number, number])
+
+    assert [one.numpy().tolist() for one in three()] == [[1.0], [2.0], [5.0, 5.0]]
+    assert three.get_concrete_function().variables[0] is number
+
+
+def test_a_variable_that_was_sized_anew_gives_all_its_entries(way):
+    flags = tf.Variable(tf.zeros([0], tf.bool), shape=[None])
+    gather = tf.function(lambda: pack_scalars([flags, tf.constant(7, tf.int64)]))
+    assert gather().numpy().tolist() == [7]
+    flags.assign([True, True, False])
+    assert gather().numpy().tolist() == [1, 1, 0, 7]
+
+
+def test_what_is_no_number_is_refused():
+    with pytest.raises((tf.errors.InvalidArgumentError, TypeError, ValueError)):
+        pack_scalars([tf.Variable("three")])

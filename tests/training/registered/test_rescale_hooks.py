@@ -1,0 +1,87 @@
+"""Hooks on a change of membership."""
+
+from __future__ import annotations
+
+import pytest
+
+from kungfu.errors import UsageError
+from kungfu.runtime.checkpoints import Manifest
+from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.peer.barrier_result import BarrierResult, Standing, Survived
+from kungfu.runtime.settings import CheckpointSettings
+from kungfu.training.checkpoint.keeper import Keeper, Trained
+from kungfu.training.graph.training_state import StateClasses, TrainingState
+from kungfu.training.registered.rescale_hooks import Rescaled, RescaleHooks
+from kungfu.training.registered.sync import PeerGroup
+from tests.training.linear import linear_run, points
+
+
+def view(version: int, *peers: int) -> View:
+    return View(version, tuple(Peer(peer, f"a:{peer}") for peer in peers))
+
+
+def standing(where: View, rank: int | None) -> Standing:
+    return Standing(where, rank, Terms())
+
+
+LOST = Survived({1: "killed by SIGKILL"}, "rank 1 is gone", 0)
+TWO = standing(view(1, 0, 1), 1)
+
+
+@pytest.mark.parametrize(
+    ("passage", "founders", "told"),
+    [
+        (BarrierResult(TWO, standing(view(2, 0, 1, 2), 1), sources=(0, 1)), 2, [Rescaled("grew", 2, 3, 1, 40)]),
+        (BarrierResult(TWO, standing(view(2, 1), 0), sources=(0,)), 2, [Rescaled("shrank", 2, 1, 0, 40)]),
+        (BarrierResult(TWO, standing(view(2, 1, 2), 0), sources=(0,)), 2, [Rescaled("exchanged", 2, 2, 0, 40)]),
+        (
+            BarrierResult(TWO, standing(view(3, 1), 0), survived=LOST, sources=(0,)),
+            2,
+            [Rescaled("recovered", 2, 1, 0, 40)],
+        ),
+        (BarrierResult(None, standing(view(2, 0, 1, 2), 2), sources=(0, 1)), 0, [Rescaled("joined", 0, 3, 2, 40)]),
+        (BarrierResult(None, TWO, sources=(0,)), 2, []),
+        (BarrierResult(TWO, TWO), 2, []),
+        (BarrierResult(TWO, standing(view(2, 0), None)), 2, []),
+    ],
+)
+def test_a_hook_hears_of_each_change_as_its_peer_sees_it(passage, founders, told):
+    state = TrainingState(StateClasses({}, {}, {}), on_rescaled=lambda: None)
+    keeper = Keeper(Trained(None, [], state, 0, 1), CheckpointSettings(founders=founders), record=lambda *_: None)
+    heard: list[Rescaled] = []
+    keeper.hooks.add(heard.append)
+    keeper.entered(passage, step=40)
+    assert heard == [], "hooks are called before the next step, where all programs are at the same place"
+    keeper.complete_pending(PeerGroup(0, 1, list), Manifest(40, 1, 1, Terms()))
+    assert heard == told
+
+
+def test_hooks_are_called_in_their_order_and_an_error_names_the_one_that_raised():
+    hooks, calls = RescaleHooks(), []
+
+    def failing(rescaled: Rescaled) -> None:
+        raise LookupError("of the hook")
+
+    for function in (lambda _: calls.append(1), failing, lambda _: calls.append(3)):
+        hooks.add(function)
+    with pytest.raises(UsageError, match=r"failing of training\.on_rescale.*LookupError: of the hook"):
+        hooks.call(Rescaled("grew", 1, 2, 0, 5))
+    assert calls == [1]
+
+
+def test_what_cannot_be_called_is_refused():
+    with pytest.raises(UsageError, match="takes a function"):
+        linear_run().training.on_rescale(3)
+
+
+def test_a_hook_may_be_given_as_a_decorator_and_hears_nothing_of_a_run_that_never_changes():
+    run, heard = linear_run(), []
+
+    @run.training.on_rescale
+    def hook(rescaled):
+        heard.append(rescaled)
+
+    assert hook.__name__ == "hook"
+    run.step(points(2))
+    assert heard == []

@@ -1,0 +1,157 @@
+"""Registered values of several peers in one process, each in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.training.registered.registry import Registry
+from kungfu.training.registered.sync import PeerGroup, PendingSync, sync_registered
+
+
+class Program:
+    """What one peer's program holds and has registered."""
+
+    def __init__(self, *, counter: int, mean: Sequence[float], own: str, teacher: float) -> None:
+        self.held: dict[str, Any] = {"counter": counter, "log": {}, "mean": np.array(mean), "own": own}
+        self.teacher, self.registry = tf.Variable([teacher, 0.5]), Registry()
+        for name, kind in (("counter", "shared"), ("log", "shared"), ("mean", "averaged"), ("own", "own")):
+            self.registry.register(name, *self.functions(name), kind=kind, room_bytes=50)
+        self.registry.register("teacher", self.teacher, None, kind="shared", room_bytes=1)
+
+    def functions(self, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+        return lambda: self.held[name], lambda value: self.held.update({name: value})
+
+
+def totals(size: int) -> list[Callable[[Sequence[Any]], list[Any]]]:
+    """For each rank what gives the sums over all of them; whoever waits for a peer that failed fails too."""
+    given: list[Any] = [None] * size
+    come, gone = threading.Barrier(size, timeout=10), threading.Barrier(size, timeout=10)
+
+    def of(rank: int) -> Callable[[Sequence[Any]], list[Any]]:
+        def total(tensors: Sequence[Any]) -> list[Any]:
+            given[rank] = tensors
+            come.wait()
+            sums = [tf.add_n(list(column)) for column in zip(*given, strict=True)]
+            gone.wait()
+            return sums
+
+        return total
+
+    return [of(rank) for rank in range(size)]
+
+
+def met(programs: Sequence[Program], pendings: Sequence[PendingSync]) -> list[BaseException | None]:
+    """All of them meet; gives what each raised."""
+    size = len(programs)
+    with ThreadPoolExecutor(size) as pool:
+        meetings = [
+            pool.submit(sync_registered, program.registry, pending, PeerGroup(rank, size, total))
+            for rank, (program, pending, total) in enumerate(zip(programs, pendings, totals(size), strict=True))
+        ]
+        return [one.exception() for one in meetings]
+
+
+def found(programs: Sequence[Program], pendings: Sequence[PendingSync]) -> list[Any]:
+    """The same of those who raise nothing: what exchange gave each."""
+    size = len(programs)
+    with ThreadPoolExecutor(size) as pool:
+        meetings = [
+            pool.submit(sync_registered, program.registry, pending, PeerGroup(rank, size, total))
+            for rank, (program, pending, total) in enumerate(zip(programs, pendings, totals(size), strict=True))
+        ]
+        return [one.result() for one in meetings]
+
+
+def stayed(mean: Sequence[float] = (1.0, 2.0), own: str = "a") -> Program:
+    program = Program(counter=5, mean=mean, own=own, teacher=3.0)
+    program.held["log"] = {"best": 0.25}
+    return program
+
+
+def test_a_joiner_takes_what_is_shared_and_the_mean_of_those_who_hold_the_state_and_keeps_its_own():
+    first, second = stayed(), stayed(mean=(3.0, 2.0), own="b")
+    joiner = Program(counter=0, mean=(np.nan, 8.0), own="c", teacher=0.0)
+    holders = (0, 1)
+    pendings = [
+        PendingSync(0, holders=holders),
+        PendingSync(0, holders=holders),
+        PendingSync(0, takes=True, holders=holders),
+    ]
+    assert met([first, second, joiner], pendings) == [None] * 3
+    for program in (first, second, joiner):
+        assert program.held["counter"] == 5
+        assert program.held["log"] == {"best": 0.25}
+        assert program.held["mean"].tolist() == [2.0, 2.0], "what the joiner began with is in no mean"
+        assert program.teacher.numpy().tolist() == [3.0, 0.5]
+    assert [one.held["own"] for one in (first, second, joiner)] == ["a", "b", "c"]
+
+
+def test_after_a_loss_all_take_what_is_shared_from_the_peer_that_is_furthest_on():
+    behind, ahead = stayed(), stayed(mean=(3.0, 2.0))
+    ahead.held["counter"] = 6
+    assert met([behind, ahead], [PendingSync(1, takes=True, holders=(1,))] * 2) == [None] * 2
+    assert (behind.held["counter"], ahead.held["counter"]) == (6, 6)
+    assert behind.held["mean"].tolist() == ahead.held["mean"].tolist() == [3.0, 2.0]
+
+
+def test_those_who_begin_together_begin_with_the_mean_of_all():
+    first, second = stayed(), stayed(mean=(3.0, 4.0))
+    assert met([first, second], [PendingSync(0, takes=True)] * 2) == [None] * 2
+    assert first.held["mean"].tolist() == second.held["mean"].tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("pending", [PendingSync(), PendingSync(0)], ids=["same view", "new view"])
+def test_a_shared_value_that_differs_between_peers_that_stayed_is_named(pending):
+    first, second = stayed(), stayed()
+    second.held["counter"] = 6
+    errors = [one for one in met([first, second], [pending, pending]) if isinstance(one, UsageError)]
+    assert errors
+    assert "'counter' differs between the peers" in str(errors[0])
+
+
+@pytest.mark.parametrize("pending", [PendingSync(), PendingSync(0)], ids=["same view", "new view"])
+def test_a_shared_value_that_differs_by_rounding_becomes_rank_0s_and_is_told(pending):
+    first, second, third = stayed(), stayed(), stayed()
+    second.teacher.assign([3.00001, 0.5])
+    told = found([first, second, third], [pending] * 3)
+    assert second.teacher.numpy().tolist() == [3.0, 0.5]
+    assert [list(one) for one in told] == [[], ["teacher"], []]
+    assert told[1]["teacher"].difference == pytest.approx(1e-5, rel=0.1)
+
+
+@pytest.mark.parametrize("pending", [PendingSync(), PendingSync(0)], ids=["same view", "new view"])
+def test_a_float_that_differs_by_more_is_named(pending):
+    first, second = stayed(), stayed()
+    second.teacher.assign([3.01, 0.5])
+    errors = [one for one in met([first, second], [pending, pending]) if isinstance(one, UsageError)]
+    assert "'teacher' differs between the peers" in str(errors[0])
+
+
+def test_at_a_barrier_of_the_same_view_all_raise_where_a_value_differs_by_more():
+    first, second, third = stayed(), stayed(), stayed()
+    third.held["counter"] = 4
+    assert [type(one) for one in met([first, second, third], [PendingSync()] * 3)] == [UsageError] * 3
+
+
+def test_at_a_barrier_of_the_same_view_only_averaged_values_change():
+    first, second = stayed(), stayed(mean=(3.0, 3.0))
+    assert met([first, second], [PendingSync(), PendingSync()]) == [None] * 2
+    assert first.held["mean"].tolist() == second.held["mean"].tolist() == [2.0, 2.5]
+
+
+def test_alone_nothing_is_sent_and_a_value_of_another_form_is_still_told():
+    program = stayed()
+    sync_registered(
+        program.registry, PendingSync(), PeerGroup(0, 1, lambda tensors: pytest.fail("alone, nothing is sent"))
+    )
+    program.held["counter"] = "five"
+    with pytest.raises(UsageError, match="was int"):
+        sync_registered(program.registry, PendingSync(), PeerGroup(0, 1, list))

@@ -1,0 +1,69 @@
+"""What a barrier made of a request, in words; what it did not do too."""
+
+from __future__ import annotations
+
+import pytest
+
+from kungfu.runtime.core.barrier import decide
+from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When
+from kungfu.runtime.core.terms import Keep, Terms
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.peer.barrier_result import BarrierResult, Standing
+from kungfu.runtime.settings import Limits
+from kungfu.training.telemetry.decision_text import describe_decision
+
+KEEP: Keep = "local_batch_size"
+
+
+def size(number: int) -> RescaleRequest:
+    return RescaleRequest(number, KEEP, "grow", 7)
+
+
+def peers(*ids: int, when: When = "now") -> RescaleRequest:
+    return RescaleRequest(4, KEEP, "slow", 7, leave=Leave(ids, when))
+
+
+def told(*requests: RescaleRequest, least: int = 1, most: int = 6) -> list[str]:
+    """What is told of each of these requests, carried out together in a view of four."""
+    limits = Limits(least, most)
+    before = Standing(View(1, tuple(Peer(number, "") for number in range(4))), 0, Terms(32, 8.0))
+    decision = decide(before.view, before.terms, limits, requests=BarrierRequests(requests))
+    passage = BarrierResult(before, Standing(decision.view, 0, decision.terms), decision.requests)
+    return [describe_decision(passage, one) for one in passage.requests]
+
+
+@pytest.mark.parametrize(
+    ("requests", "words"),
+    [
+        ([size(2)], ["2 peers leave at once"]),
+        ([size(5)], ["1 more is being prepared while training goes on"]),
+        ([size(9)], ["2 more are being prepared while training goes on; 9 is out of reach"]),
+        ([size(4)], ["nothing: the size stays 4"]),
+        ([peers(1)], ["1 peer leaves at once"]),
+        ([peers(1, when="replaced")], ["1 peer will be replaced; others are being prepared"]),
+        (
+            [size(6), peers(1, when="replaced")],
+            ["2 more are being prepared while training goes on", "1 peer will be replaced; others are being prepared"],
+        ),
+        (
+            [size(6), peers(1)],
+            ["1 peer leaves at once; 3 more are being prepared while training goes on", "1 peer leaves at once"],
+        ),
+        (
+            [size(3), peers(1, 2, when="replaced")],
+            ["1 peer leaves at once", "1 peer leaves at once; 1 peer will be replaced; others are being prepared"],
+        ),
+        ([peers(1), peers(1, when="replaced")], ["1 peer leaves at once", "1 peer leaves at once"]),
+    ],
+)
+def test_each_request_is_told_what_became_of_it(requests: list[RescaleRequest], words: list[str]) -> None:
+    assert told(*requests) == words
+
+
+def test_what_the_limits_of_the_job_do_not_allow_is_told() -> None:
+    assert told(size(9), most=4) == ["9 is out of reach"]
+    evicted = told(peers(0, 1), peers(2), least=3)
+    assert evicted == [
+        "1 peer leaves at once; peer 1 stays: no fewer peers may be left",
+        "peer 2 stays: no fewer peers may be left",
+    ]

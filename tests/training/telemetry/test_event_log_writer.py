@@ -1,0 +1,280 @@
+"""What a peer tells the journal, by hand: no graph, no peers, a clock that is set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kungfu.event_log.codec import fields_of
+from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest, Superseded
+from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.peer.barrier_result import BarrierResult, Standing, Survived
+from kungfu.training.telemetry.event_log_writer import EventLogWriter
+from kungfu.training.telemetry.step_timer import Downtime
+
+PEERS = tuple(Peer(number, f"host:{number}") for number in range(4))
+TWO = Standing(View(1, PEERS[:2]), 0, Terms(global_batch_size=64, batch_per_peer=32.0))
+FOUR = Standing(View(2, PEERS), 0, Terms(global_batch_size=128, batch_per_peer=32.0))
+GROW = RescaleRequest(4, "local_batch_size", "gns_batch", 50, {"noise_scale": 130.0})
+FIGURES = {"step": 61, "loss": 0.5}
+
+
+def event_log(*, rank=0):
+    """A chronicle, what it recorded, and its clock's hands."""
+    recorded, hands = [], [100.0]
+
+    def record(stream, fields):
+        recorded.append((stream, fields() if callable(fields) else fields))
+
+    made = EventLogWriter(record, clock=lambda: hands[0])
+    made.joined(BarrierResult(None, replace(TWO, rank=rank)))
+    return made, recorded, hands
+
+
+def events(recorded):
+    return [fields_of(event) for stream, event in recorded if stream == "events"]
+
+
+def grown():
+    """The barrier at which two prepared peers come in."""
+    prepared = Prepared(PEERS[2:], parts={"spawn": 2.0, "ready": 1.0})
+    return BarrierResult(TWO, FOUR, prepared=prepared, parts={"barrier": 0.01, "attach": 0.02, "state": 0.03})
+
+
+def stops(*first_steps_s):
+    """What a peer's pace tells of a loss: without a step after it, then with steps of so many seconds."""
+    told = iter([Downtime(5.0, 0.25, None, 0.5), *(Downtime(5.0, 0.25, seconds, 0.5) for seconds in first_steps_s)])
+    return lambda: next(told, Downtime(5.0, 0.25, 0.5, 0.5))
+
+
+def test_a_decision_is_told_with_what_it_saw_and_what_was_done():
+    told, recorded, _ = event_log()
+    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
+    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
+    (event,) = events(recorded)
+    assert event == {
+        "event": "decision",
+        "step": 50,
+        "rule": "gns_batch",
+        "saw": {"noise_scale": 130.0},
+        "size": 2,
+        "asked": 4,
+        "done": "2 more are being prepared while training goes on",
+    }
+
+
+def test_a_rescale_is_told_behind_the_first_step_of_the_new_view_with_all_its_parts():
+    told, recorded, hands = event_log()
+    told.passed(BarrierResult(TWO, TWO, (GROW,)), step=51, stop_s=0.1)
+    told.passed(grown(), step=60, stop_s=0.25)
+    told.stepped(FIGURES.copy)
+    assert [event["event"] for event in events(recorded)] == ["decision"], "that step held the barrier"
+    hands[0] += 0.5
+    told.stepped(FIGURES.copy)
+    event = events(recorded)[1]
+    assert (event["rule"], event["decided_at"], event["step"]) == ("gns_batch", 50, 60)
+    assert (event["from"], event["to"], event["joined"], event["left"]) == (2, 4, (2, 3), ())
+    assert (event["stop_s"], event["global_batch_size"]) == (0.25, 128)
+    parts = {"spawn_s": 2.0, "ready_s": 1.0, "barrier_s": 0.01, "attach_s": 0.02, "state_s": 0.03}
+    assert event["parts"] == {**parts, "first_step_s": 0.5}
+    told.stepped(FIGURES.copy)
+    assert len(events(recorded)) == 2, "it is told once"
+
+
+def test_a_rescale_behind_the_last_step_is_told_without_a_first_one():
+    told, recorded, _ = event_log()
+    told.passed(grown(), step=60, stop_s=0.25)
+    told.stepped(FIGURES.copy)
+    told.ended()
+    told.ended()
+    (event,) = events(recorded)
+    assert (event["event"], event["to"], "first_step_s" in event["parts"]) == ("rescale", 4, False)
+    assert not [name for name in (*event, *event["parts"]) if name.startswith("_")]
+
+
+def test_peers_that_did_not_come_are_told_with_the_reason():
+    told, recorded, _ = event_log()
+    refused = replace(TWO, terms=replace(TWO.terms, refused_size=4))
+    prepared = Prepared(missing=(2, 3), reason="peer 2: killed by SIGKILL")
+    told.passed(BarrierResult(TWO, refused, prepared=prepared), step=60, stop_s=0.1)
+    (event,) = events(recorded)
+    assert (event["event"], event["asked"], event["size"]) == ("refused", 4, 2)
+    assert event["reason"] == "peer 2: killed by SIGKILL"
+
+
+def test_only_rank_0_tells_and_a_peer_that_becomes_rank_0_goes_on_from_there():
+    told, recorded, _ = event_log(rank=1)
+    told.passed(BarrierResult(replace(TWO, rank=1), replace(TWO, rank=1), (GROW,)), step=51, stop_s=0.1)
+    told.called("hook", step=51, saw={}, asked=None)
+    told.stepped(FIGURES.copy)
+    assert recorded == []
+    first = replace(FOUR, rank=0)
+    told.passed(replace(grown(), before=replace(TWO, rank=1), after=first), step=60, stop_s=0.1)
+    told.stepped(FIGURES.copy)
+    told.stepped(FIGURES.copy)
+    assert events(recorded)[0]["rule"] == "gns_batch"
+
+
+def test_a_step_is_told_with_what_the_monitors_showed():
+    told, recorded, _ = event_log()
+    told.stepped(lambda: FIGURES | {"noise_scale": 12.5})
+    ((stream, fields),) = recorded
+    assert stream == "metrics"
+    assert {name: fields[name] for name in ("step", "loss", "noise_scale")} == {**FIGURES, "noise_scale": 12.5}
+
+
+def test_who_comes_after_a_loss_comes_for_the_lost_and_by_no_earlier_decision():
+    told, recorded, _ = event_log()
+    told.passed(BarrierResult(TWO, FOUR, (GROW,)), step=51, stop_s=0.1)
+    told.recovered(
+        BarrierResult(FOUR, TWO, survived=Survived({2: "killed"}, "died", 0)), step=60, redone=0, stop=stops()
+    )
+    told.stepped(FIGURES.copy)
+    told.passed(grown(), step=80, stop_s=0.1)
+    told.stepped(FIGURES.copy)
+    told.stepped(FIGURES.copy)
+    decision, undone, recovered, rescale = events(recorded)
+    assert (decision["rule"], undone["event"], recovered["event"]) == ("gns_batch", "rescale", "recovered")
+    assert (rescale["rule"], rescale["decided_at"]) == ("", None)
+
+
+LOST = BarrierResult(FOUR, TWO, survived=Survived({2: "killed", 3: "killed"}, "died", 0), parts={"regroup": 0.2})
+
+
+def test_a_recovery_is_told_behind_the_next_step_with_the_noticing_and_the_regrouping_apart():
+    told, recorded, _ = event_log()
+    told.recovered(LOST, step=60, redone=1, stop=stops(0.75))
+    assert events(recorded) == []
+    told.stepped(FIGURES.copy)
+    (event,) = events(recorded)
+    assert (event["event"], event["from"], event["to"], event["redone"]) == ("recovered", 4, 2, 1)
+    assert {name: event[name] for name in ("stop_s", "noticed_s", "regrouped_s", "step_s")} == {
+        "stop_s": 5.5, "noticed_s": 5.0, "regrouped_s": 0.25, "step_s": 0.5,
+    }  # fmt: skip
+    assert event["parts"] == {"regroup_s": 0.2, "first_step_s": 0.75}
+    told.stepped(FIGURES.copy)
+    told.ended()
+    assert len(events(recorded)) == 1, "it is told once"
+
+
+def test_a_recovery_behind_the_last_step_is_told_without_a_next_one():
+    told, recorded, _ = event_log()
+    told.recovered(LOST, step=60, redone=0, stop=stops())
+    told.ended()
+    (event,) = events(recorded)
+    assert (event["stop_s"], event["parts"]) == (5.25, {"regroup_s": 0.2})
+
+
+def test_a_change_of_the_membership_that_no_step_came_after_is_told_when_the_next_one_comes():
+    told, recorded, _ = event_log()
+    told.passed(grown(), step=60, stop_s=0.25)
+    told.stepped(FIGURES.copy)
+    told.recovered(LOST, step=60, redone=0, stop=stops())
+    told.recovered(replace(LOST, before=TWO), step=60, redone=0, stop=stops())
+    assert [(event["event"], event["stop_s"]) for event in events(recorded)] == [("rescale", 0.25), ("recovered", 5.25)]
+    told.stepped(FIGURES.copy)
+    assert [event["event"] for event in events(recorded)] == ["rescale", "recovered", "recovered"]
+
+
+# ---- what several ask for, and what did not happen -------------------------------------------------------------------
+
+SLOW = RescaleRequest(2, "local_batch_size", "slow", 50, {"marked": 1.0}, leave=Leave((1,), "replaced"))
+
+
+def test_each_rule_of_a_request_is_told_with_what_was_made_of_it_and_the_change_names_all():
+    told, recorded, _ = event_log()
+    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
+    told.passed(BarrierResult(TWO, preparing, (GROW, SLOW)), step=51, stop_s=0.1)
+    found = [(event["rule"], event["saw"], event["done"]) for event in events(recorded)]
+    assert found == [
+        ("gns_batch", {"noise_scale": 130.0}, "2 more are being prepared while training goes on"),
+        ("slow", {"marked": 1.0}, "1 peer will be replaced; others are being prepared"),
+    ]
+    told.passed(grown(), step=60, stop_s=0.25)
+    told.ended()
+    assert events(recorded)[-1]["rule"] == "gns_batch and slow"
+
+
+def test_what_was_superseded_is_told_by_rank_0():
+    superseded = [Superseded(replace(GROW, rule="hook"), "gns_batch")]
+    for rank, expected in ((0, [("superseded", "hook", 4, "gns_batch")]), (1, [])):
+        told, recorded, _ = event_log(rank=rank)
+        told.superseded(superseded)
+        assert [(one["event"], one["rule"], one["asked"], one["by"]) for one in events(recorded)] == expected
+
+
+def test_what_was_under_way_is_told_when_something_else_takes_its_place():
+    told, recorded, _ = event_log()
+    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
+    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
+    newer = RescaleRequest(1, "local_batch_size", "kungfu resize 1", 55)
+    one = replace(TWO, view=View(2, PEERS[:1]))
+    told.passed(BarrierResult(preparing, one, (newer,)), step=55, stop_s=0.1)
+    first, second, third = events(recorded)
+    assert (first["event"], third["event"], third["rule"]) == ("decision", "decision", "kungfu resize 1")
+    assert (second["event"], second["rule"], second["by"]) == ("superseded", "gns_batch", "kungfu resize 1")
+
+
+def test_what_goes_on_is_not_told_as_superseded():
+    told, recorded, _ = event_log()
+    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
+    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
+    told.passed(
+        BarrierResult(preparing, preparing, (replace(GROW, rule="kungfu resize 4", step=55),)), step=55, stop_s=0.1
+    )
+    assert [event["event"] for event in events(recorded)] == ["decision", "decision"]
+
+
+def test_an_exchange_that_a_loss_ended_is_told():
+    told, recorded, _ = event_log()
+    exchanging = replace(TWO, terms=replace(TWO.terms, target_size=2, leaving=(1,)))
+    told.passed(BarrierResult(TWO, exchanging, (SLOW,)), step=51, stop_s=0.1)
+    lost = BarrierResult(exchanging, TWO, survived=Survived({1: "killed"}, "died", 0))
+    told.recovered(lost, step=60, redone=0, stop=stops())
+    found = [(event["rule"], event["by"]) for event in events(recorded) if event["event"] == "superseded"]
+    assert found == [("slow", "the loss of peers")]
+
+
+def test_a_change_in_whose_first_step_another_one_comes_is_told_by_the_one_who_led_then():
+    told, recorded, _ = event_log()
+    told.passed(grown(), step=60, stop_s=0.1)
+    told.stepped(FIGURES.copy)
+    told.passed(BarrierResult(FOUR, replace(TWO, rank=None)), step=61, stop_s=0.1)
+    (grew,) = [event for event in events(recorded) if event["event"] == "rescale"]
+    assert (grew["step"], grew["from"], grew["to"]) == (60, 2, 4)
+    assert "first_step_s" not in grew["parts"]
+    assert not any(name.startswith("_") for name in (*grew, *grew["parts"]))
+
+
+def measured(losses, *, first=41):
+    """What is told of losses, one a step: the kind of event, the step, and the value or the step since when."""
+    told, recorded, _ = event_log()
+    for step, loss in enumerate(losses, start=first):
+        told.measured(loss, step=step)
+    return [(one["event"], one["step"], one.get("value", one.get("since"))) for one in events(recorded)]
+
+
+def test_a_loss_that_is_no_number_is_told_with_the_step_where_it_began_and_where_it_ended():
+    nan, inf = float("nan"), float("inf")
+    assert measured([0.5, 0.25]) == []
+    assert measured([0.5, inf, inf, nan]) == [("not finite", 42, inf)]
+    assert measured([inf, nan, 0.5, 0.25]) == [("not finite", 41, inf), ("finite again", 43, 41)]
+
+
+def test_a_loss_that_is_no_number_by_turns_is_told_once_in_a_hundred_steps_and_one_that_stays_so_for_sure():
+    by_turns = measured([float("inf"), 0.5] * 500, first=1)
+    assert len(by_turns) == 20
+    assert by_turns[:3] == [("not finite", 1, float("inf")), ("finite again", 2, 1), ("not finite", 103, float("inf"))]
+    stays = measured([float("inf"), 0.5] + [float("inf")] * 300, first=1)
+    assert stays[2:] == [("not finite", 3, float("inf"))], "told at step 102"
+
+
+def test_only_rank_0_tells_of_the_loss_and_who_becomes_it_tells_nothing_twice():
+    told, recorded, _ = event_log(rank=1)
+    told.measured(float("inf"), step=41)
+    told.recovered(LOST, step=41, redone=0, stop=stops())
+    told.measured(float("inf"), step=42)
+    assert recorded == []
+    told.measured(0.5, step=43)
+    assert [event["event"] for event in events(recorded)] == ["finite again"]

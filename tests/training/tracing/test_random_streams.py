@@ -1,0 +1,125 @@
+"""What a step draws is a peer's own; alone it is what the program would draw without kungfu."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.training.graph.step import WHOLE, as_tensors
+from kungfu.training.tracing.random_streams import ExemptStates, RandomStreams
+from kungfu.training.tracing.trace import StepTrace
+from tests.training.linear import linear_model, points
+
+
+class Program:
+    """A program that draws in all ways; ``draw`` is its step, without the average."""
+
+    def __init__(self, *, seed: int | None = 7) -> None:
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(3 if seed is None else seed)
+        self.model = linear_model(keras.layers.Dropout(0.5, seed=5))
+        self.generator = tf.random.Generator.from_seed(1)
+        self.split = self.generator.split(1)[0]
+        self.seeds = keras.random.SeedGenerator(2)
+
+    def draw(self, x: Any) -> list[Any]:
+        drawn = [
+            tf.random.normal([4]),
+            tf.random.uniform([4], seed=9),
+            tf.cond(tf.size(x) > 0, lambda: tf.random.uniform([4]), lambda: tf.zeros([4])),
+            tf.nn.dropout(tf.ones([40]), 0.5),
+            self.generator.normal([4]),
+            self.split.uniform([4]),
+            keras.random.uniform([4], seed=self.seeds),
+            keras.random.uniform([4]),
+            self.model.layers[0](tf.ones([40, 2]), training=True),
+        ]
+        return [tf.reshape(one, [-1]) for one in drawn]
+
+    def of_peer(self, peer: int, *, after: int = 0, steps: int = 2) -> list[list[Any]]:
+        """What the steps of a peer draw, in order, by the way of drawing."""
+        training = kf.attach(self.model, keras.optimizers.SGD(1.0))
+        loop = training._runner
+        seeds = [one.value for one in self.model.variables if one.name == "seed_generator_state"]
+        loop.trace = StepTrace(random_streams=RandomStreams([0, peer, after], ExemptStates(untouched=seeds)))
+
+        def step(x):
+            drawn = self.draw(x)
+            training.average([tf.reduce_sum(x)], loss=0.0)
+            return drawn
+
+        loop.barrier.keeper.begin()
+        tensors = as_tensors((points(2),), {})
+        compiled = loop.compiled(step, tensors, ((points(2),), {}))
+        drawn = [[one.numpy().tolist() for one in compiled(WHOLE, tensors)[0]] for _ in range(steps)]
+        return [list(ways) for ways in zip(*drawn, strict=True)]
+
+
+WAYS = 8  # the last one is a layer of the model, whose seed attach plants
+
+
+def test_each_peer_and_each_resumed_run_draws_numbers_of_its_own_which_follow_from_the_seeds():
+    runs = [Program().of_peer(0), Program().of_peer(1), Program().of_peer(0, after=5), Program(seed=8).of_peer(0)]
+    for way in range(WAYS):
+        random_streams = [run[way] for run in runs]
+        assert all(first != second for first, second in random_streams), f"way {way} goes on from step to step"
+        different = {repr(one) for one in (random_streams if way not in (4, 5, 6) else random_streams[:3])}
+        assert len(different) == (4 if way not in (4, 5, 6) else 3), f"way {way}: generators have seeds of their own"
+    assert Program().of_peer(1)[:WAYS] == runs[1][:WAYS]
+
+
+def test_what_is_drawn_between_steps_stays_what_it_was_and_equal_on_all_peers():
+    def between(steps: int, peer: int) -> list[Any]:
+        program = Program()
+        if steps:
+            program.of_peer(peer, steps=steps)
+        drawn = [program.generator.normal([2]), keras.random.uniform([2], seed=program.seeds), tf.random.uniform([2])]
+        return [one.numpy().tolist() for one in [*drawn, keras.random.uniform([2])]]
+
+    first, second = between(3, 0), between(1, 1)
+    assert first == second
+    untouched = between(0, 0)
+    assert [first[place] for place in (0, 1, 3)] == [untouched[place] for place in (0, 1, 3)]
+
+
+def test_registered_generators_are_left_alone_where_shared_and_planted_where_own():
+    shared, own, states = (tf.random.Generator.from_seed(4) for _ in range(3))
+    before = shared.state.numpy().tolist()
+    random_streams = RandomStreams([0, 1, 0], ExemptStates(untouched=[shared.state], planted=[own.state]))
+
+    def draw():
+        drawn = [one.normal([2]) for one in (shared, own, states)]
+        tf.autograph.experimental.do_not_convert(random_streams.exchange)(tf.compat.v1.get_default_graph())
+        return drawn
+
+    drawn = [one.numpy().tolist() for one in tf.function(draw)()]
+    alike = tf.random.Generator.from_seed(4).normal([2]).numpy().tolist()
+    assert drawn[0] == alike
+    assert alike not in drawn[1:]
+    assert shared.state.numpy().tolist() != before, "it goes on"
+    assert states.state.numpy().tolist() == before, "another one stands for it in the graph"
+    assert own.state.numpy().tolist() != before
+
+
+def test_a_program_that_runs_alone_draws_what_it_would_without_kungfu():
+    def drawn(around):
+        program = Program()
+        run = around(program)
+        return [[np.asarray(one).tolist() for one in run(tf.constant(points(2)))] for _ in range(2)]
+
+    def attached(program):
+        training = kf.attach(program.model, keras.optimizers.SGD(1.0), seed=11)
+
+        @training.step
+        def step(x):
+            ways = program.draw(x)
+            training.average([tf.reduce_sum(x)], loss=0.0)
+            return ways
+
+        return step
+
+    assert drawn(attached) == drawn(lambda program: tf.function(program.draw))
