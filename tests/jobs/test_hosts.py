@@ -78,7 +78,7 @@ def test_a_host_that_does_not_lead_is_killed_and_its_peers_start_elsewhere(tmp_p
 
 
 @SOAK
-@pytest.mark.parametrize("host", [0, 1], ids=["head", "other"])
+@pytest.mark.parametrize("host", [0, 1], ids=["leader", "follower"])
 def test_a_host_that_stands_still_is_given_up_and_stops_when_it_wakes_up(tmp_path: Path, host: int) -> None:
     with training(tmp_path, slots=(1, 1, 2), size=3) as run:
         run.faults(f"at step 10 stop host {host}; once settled continue host {host}")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kungfu.cli.main import main
+from kungfu.event_log.events import CheckpointEvent
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import TrainingFinished, ViewStarted
 from kungfu.runtime.job_api.job_file import end_job_file
@@ -59,9 +60,8 @@ def test_every_command_says_its_own_to_the_leader(tmp_path: Path, capsys: pytest
 
 def test_a_command_waits_until_it_is_carried_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serve_job(tmp_path) as place:
-        leader = served(
-            place, ReportedRecords(events=({"event": "checkpoint", "rule": "kungfu checkpoint", "path": "ckpt-4"},))
-        )
+        saved = CheckpointEvent(step=4, rule="kungfu checkpoint", path="ckpt-4", seconds=0.5, stop_s=0.1)
+        leader = served(place, ReportedRecords(events=(saved,)))
         assert main(["checkpoint", str(tmp_path), "--id", "c"]) == 0
         leader.join(5.0)
     out = capsys.readouterr().out

@@ -107,7 +107,7 @@ _NOBODY_ENDED = (
     "training ended without a peer that came to the end of its program: all had been let go, and nobody was left to "
     "whom the state had been given; go on from a checkpoint (kungfu-run --resume)"
 )
-_KILL_AGAIN = "the head before was lost when it had decided so"
+_KILL_AGAIN = "the leader before was lost when it had decided so"
 
 
 def start_job(size: int, *, rules: Rules, now: float, hosts: Hosts | None = None) -> Transition:

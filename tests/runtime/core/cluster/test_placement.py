@@ -1,4 +1,4 @@
-"""What the head decides when hosts come, are told to leave, or are lost: by hand, then any order of events."""
+"""What the leader decides when hosts come, are told to leave, or are lost: by hand, then any order of events."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_peers_that_the_head_did_not_live_to_kill_are_killed_and_none_of_those_t
     )
     cluster, commands = after(cluster, SizeWanted(2))
     assert commands == [Kill(3, "the job wants 2 peers now")]
-    assert after(cluster, LeaderTookOver())[1] == [Kill(3, "the head before was lost when it had decided so")]
+    assert after(cluster, LeaderTookOver())[1] == [Kill(3, "the leader before was lost when it had decided so")]
     cluster, _ = after(cluster, ProcessEnded(3, -9))
     assert after(cluster, LeaderTookOver())[1] == []
     cluster, _ = after(training(3, 3), PeersLost(0, report()), PeersLost(1, report()))
