@@ -14,7 +14,7 @@ from tests.jobs.harness import Ended, started
 from tests.jobs.on_hosts import Hosts, started_on_hosts
 from tests.jobs.regression import BATCH, SAMPLES, same_as_undisturbed
 
-CUT_OFF = 4  # the exit code of a host that was cut off from the job
+NO_QUORUM_CODE = 4  # the exit code of a host that has no quorum
 MOST = 4
 OPTIONS = ("--heartbeat", 4, "--deadline", 20, "--failures", 100)
 

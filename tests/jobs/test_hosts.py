@@ -12,7 +12,7 @@ import pytest
 
 from kungfu.cli.main import main
 from kungfu.runtime.checkpoints import find, read_manifest
-from tests.jobs.convex_runs import CUT_OFF, training
+from tests.jobs.convex_runs import NO_QUORUM_CODE, training
 from tests.jobs.harness import Ended, ran
 from tests.jobs.regression import BATCH, SAMPLES, same_as_undisturbed
 
@@ -84,7 +84,7 @@ def test_a_host_that_stands_still_is_given_up_and_stops_when_it_wakes_up(tmp_pat
         run.faults(f"at step 10 stop host {host}; once settled continue host {host}")
         woken = run.hosts[host].end(deadline_s=30)
         codes = [0, 0, 0]
-        codes[host] = CUT_OFF
+        codes[host] = NO_QUORUM_CODE
         *_, ended = run.ends(*codes, tells=2)
     assert "the others may go on without it" in woken.output
     assert [event["host"] for event in ended.all_of("host lost")] == [host]
@@ -111,7 +111,7 @@ def test_of_two_halves_the_one_without_rank_0_stops(tmp_path: Path) -> None:
         run.hosts[0].steps(10)
         run.hosts[0].signal(signal.SIGKILL)
         _, ended = run.hosts.ends(deadline_s=60)
-    assert ended.code == CUT_OFF, ended.output
+    assert ended.code == NO_QUORUM_CODE, ended.output
     assert "1 of the 2 peers" in ended.output
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.testing.faults import Fault, SignalHosts, random_faults, random_host_faults
-from tests.jobs.convex_runs import CUT_OFF, faulted, training
+from tests.jobs.convex_runs import NO_QUORUM_CODE, faulted, training
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -55,6 +55,5 @@ def codes_after(faults: list[Fault]) -> list[int]:
     codes = [0] * HOSTS
     for fault in faults:
         if isinstance(fault.what, SignalHosts):
-            code = {"kill": -signal.SIGKILL, "notice": 0, "stop": CUT_OFF, "continue": CUT_OFF}[fault.what.verb]
-            codes[fault.what.hosts[0]] = code
+            codes[fault.what.hosts[0]] = {"kill": -signal.SIGKILL, "notice": 0}.get(fault.what.verb, NO_QUORUM_CODE)
     return codes

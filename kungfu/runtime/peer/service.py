@@ -86,7 +86,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
 
     def Admit(self, request: pb.Admission, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
-            # Of two views the later one holds, and of two agents that form one the head of the later term: what was
+            # Of two views the later one holds, and of two agents that form one the leader of the later term: what was
             # sent before it arrives late.
             newest = max(self._newest, (request.view.version, request.term))
             late = newest != (request.view.version, request.term)

@@ -130,7 +130,7 @@ def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path) -> 
                 while other.heard.empty():  # at first nobody listens, and then nobody answers any more
                     with suppress(KungfuError):
                         rpc.call(HostServiceStub(channel).AdmitHost, entrance, deadline_s=10.0, what="the leader")
-            while not any(orders.leaves for orders in said):
+            while not any(message.leaves for message in said):
                 said.append(other.heard.get(timeout=10.0).request)
 
         entering = threading.Thread(target=entered)
@@ -143,7 +143,7 @@ def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path) -> 
         journal.close()
     assert "The other hosts of this job go on without this one" in "".join(caught.value.__notes__)
     assert said[-1].leaves
-    assert not any(orders.HasField("end") for orders in said)
+    assert not any(message.HasField("end") for message in said)
 
 
 def test_an_interrupt_ends_this_host_when_the_leader_is_lost_before_it_hears_of_it(tmp_path: Path) -> None:

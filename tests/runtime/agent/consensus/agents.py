@@ -1,4 +1,4 @@
-"""Agents that only talk to each other: an consensus and its service on a loopback address each, in this process."""
+"""Agents that only talk to each other, in this process: a consensus state each, served on a loopback address."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = Settings(
 
 @dataclass
 class Agent:
-    """One agent: whom it follows, and what its main thread would see to."""
+    """One agent: its consensus state, and the events for its main thread."""
 
     consensus: ConsensusState
     server: rpc.Server
@@ -79,13 +79,13 @@ def agents(
 
 
 def follow(agent: Agent, leader: int, *, text: bytes, term: int = 1, version: int = 1, committed: int = 1) -> None:
-    """The agent has orders of this leader, with this state."""
-    orders = pb.ReplicateRequest(
+    """The agent has a message of this leader, with this state."""
+    message = pb.ReplicateRequest(
         job="job", term=term, leader=leader, number=version, state=text, version=version, committed=committed, now=100.0
     )
     if leader != agent.consensus.host:
         agent.consensus.follow("job", leader)
-    assert agent.consensus.append(orders) == ""
+    assert agent.consensus.append(message) == ""
 
 
 def free_port(host: str) -> int:

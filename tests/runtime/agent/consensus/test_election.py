@@ -1,4 +1,4 @@
-"""Who takes over when the leader is lost, and who stops."""
+"""Which agent is elected when the leader is lost, and which stops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow
 HOW = "host 127.0.0.1, which led the job: its agent has ended"
 
 
-def succeeds(agent: Agent, hosts: dict[int, Host]) -> Elected | NoQuorum | None:
+def stand(agent: Agent, hosts: dict[int, Host]) -> Elected | NoQuorum | None:
     agent.consensus.lose_leader()
     return elect(agent.consensus, hosts, SETTINGS, how=HOW)
 
@@ -34,18 +34,18 @@ def test_the_first_of_those_that_are_left_takes_over_and_the_others_follow_it() 
         found: dict[int, Any] = {}
 
         def led() -> None:
-            found[1] = succeeds(first, hosts)
+            found[1] = stand(first, hosts)
             assert second.consensus.append(pb.ReplicateRequest(job="job", term=2, leader=1, number=1)) == ""
 
         leading = threading.Thread(target=led)
         leading.start()
-        found[2] = succeeds(second, hosts)
+        found[2] = stand(second, hosts)
         leading.join()
         elected = found[1]
         assert isinstance(elected, Elected)
         assert (elected.voters, elected.snapshot.cluster.view and elected.snapshot.cluster.view.size) == ({1, 2}, 3)
         assert first.consensus.is_leader
-        assert (found[2], second.consensus.leader) == (None, 1), "it waits for the orders of the first"
+        assert (found[2], second.consensus.leader) == (None, 1), "it waits for the messages of the first"
 
 
 def test_two_halves_go_on_only_with_rank_0() -> None:
@@ -53,7 +53,7 @@ def test_two_halves_go_on_only_with_rank_0() -> None:
         with agents(2) as (hosts, (leader, other)):
             follow(other, 0, text=state(*ranks, hosts=2))
             leader.stop()
-            came = succeeds(other, hosts)
+            came = stand(other, hosts)
             assert isinstance(came, Elected if leads else NoQuorum), ranks
             if isinstance(came, NoQuorum):
                 assert "would go on with 1 of the 2 peers of view 1, which is no majority" in came.why
@@ -63,7 +63,7 @@ def test_before_the_first_view_nobody_takes_over() -> None:
     with agents(2) as (hosts, (leader, other)):
         follow(other, 0, text=state(1, hosts=2).replace(b'"view": {', b'"view": null, "was": {'))
         leader.stop()
-        assert isinstance(came := succeeds(other, hosts), NoQuorum)
+        assert isinstance(came := stand(other, hosts), NoQuorum)
         assert "before the first view" in came.why
 
 
@@ -74,19 +74,19 @@ def test_as_long_as_another_agent_hears_the_leader_it_is_not_lost() -> None:
         leader = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
         leader.add_follower(2)
         assert leader.commit(state(0, 1, 2, hosts=3))
-        came = succeeds(deaf, hosts)
+        came = stand(deaf, hosts)
         assert isinstance(came, NoQuorum)
         assert "127.0.0.3 still hears it" in came.why
         assert other.consensus.leader == 0
         leader.close()
 
 
-def test_who_was_given_up_stops() -> None:
+def test_an_agent_that_was_given_up_stops() -> None:
     with agents(3) as (hosts, (leader, late, other)):
         follow(late, 0, text=state(0, 1, 2, hosts=3))
         follow(other, 0, text=state(0, 2, hosts=3, gone=frozenset({1})), version=2)
         leader.stop()
-        came = succeeds(late, hosts)
+        came = stand(late, hosts)
         assert isinstance(came, NoQuorum)
         assert "gave this one up" in came.why
 
@@ -100,7 +100,7 @@ def test_who_was_given_up_and_has_woken_up_is_not_counted_on() -> None:
             leader.stop()
             for agent in (late, others[1]):
                 agent.consensus.lose_leader()
-            came = succeeds(others[0], hosts)
+            came = stand(others[0], hosts)
             if said:
                 assert isinstance(came, NoQuorum)
                 assert said in came.why
@@ -109,39 +109,39 @@ def test_who_was_given_up_and_has_woken_up_is_not_counted_on() -> None:
                 assert came.voters == {2, 3}
 
 
-def test_the_newest_state_that_anybody_holds_is_gone_on_from() -> None:
+def test_the_leader_goes_on_from_the_newest_log_of_its_voters() -> None:
     with agents(3) as (hosts, (leader, behind, ahead)):
         follow(behind, 0, text=state(0, 1, 2, hosts=3))
         follow(ahead, 0, text=state(0, 1, 2, hosts=3))
         follow(ahead, 0, text=state(1, 2, hosts=3, version=2), version=2)
         leader.stop()
         ahead.consensus.lose_leader()
-        came = succeeds(behind, hosts)
+        came = stand(behind, hosts)
         assert isinstance(came, Elected)
         assert (came.version, came.term) == (2, 2)
         assert came.snapshot.cluster.view is not None
         assert came.snapshot.cluster.view.version == 2
 
 
-def test_while_it_is_open_which_view_holds_a_majority_of_both_is_needed() -> None:
+def test_until_a_view_is_committed_a_majority_of_both_is_needed() -> None:
     with agents(3) as (hosts, (leader, one, two)):
         for agent in (one, two):
             follow(agent, 0, text=state(0, 0, 0, 1, hosts=3))
             follow(agent, 0, text=state(1, 2, hosts=3, version=2, first=4), version=2, committed=1)
         leader.stop()
         two.consensus.lose_leader()
-        came = succeeds(one, hosts)
-        assert isinstance(came, NoQuorum), "of the settled view most peers are on the lost host, and may go on there"
+        came = stand(one, hosts)
+        assert isinstance(came, NoQuorum), "of the committed view most peers are on the lost host, and may go on there"
         for agent in (one, two):
             assert (
                 agent.consensus.append(pb.ReplicateRequest(job="job", term=99, leader=0, number=3, committed=2)) == ""
             )
         two.consensus.lose_leader()
-        assert isinstance(succeeds(one, hosts), Elected)
+        assert isinstance(stand(one, hosts), Elected)
 
 
 class Meanwhile(HostService):
-    """Before this agent answers the one that asks, the orders of a new leader have reached that one."""
+    """Before this agent answers the one that asks, a message of a new leader has reached that one."""
 
     asking: Agent
 
@@ -152,7 +152,7 @@ class Meanwhile(HostService):
 
 
 @pytest.mark.parametrize("gone", [frozenset[int](), frozenset({1})], ids=["known", "given up"])
-def test_who_follows_a_new_leader_by_the_time_does_not_stop(gone: frozenset[int]) -> None:
+def test_an_agent_that_follows_a_new_leader_by_the_time_does_not_stop(gone: frozenset[int]) -> None:
     hasty = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=1e-3))
     with agents(3, {2: Meanwhile}) as (hosts, (leader, asking, other)):
         Meanwhile.asking = asking
@@ -165,7 +165,7 @@ def test_who_follows_a_new_leader_by_the_time_does_not_stop(gone: frozenset[int]
         assert asking.consensus.leader == 2
 
 
-def test_who_has_promised_to_follow_another_one_waits_for_its_orders() -> None:
+def test_an_agent_that_has_voted_for_another_one_waits_for_its_messages() -> None:
     now = [0.0]
     with agents(2) as (hosts, (leader, other)):
         other.consensus = consensus = ConsensusState(1, clock=lambda: now[0])
@@ -180,7 +180,7 @@ def test_who_has_promised_to_follow_another_one_waits_for_its_orders() -> None:
         assert time.monotonic() - began > 0.5 + 2 * 0.2
 
 
-def test_a_term_is_promised_once() -> None:
+def test_an_agent_votes_once_in_a_term() -> None:
     with agents(3) as (_, (_, one, _)):
         follow(one, 0, text=state(0, 1, 2, hosts=3))
         one.consensus.lose_leader()
@@ -195,7 +195,7 @@ def test_a_term_is_promised_once() -> None:
 
 
 @pytest.mark.parametrize(("job", "said"), [("other", "this host is in another job"), ("job", "")])
-def test_orders_of_another_job_are_none(job: str, said: str) -> None:
+def test_a_message_of_another_job_is_refused(job: str, said: str) -> None:
     with agents(1) as (_, (one,)):
         follow(one, 0, text=state(0, hosts=1))
         assert one.consensus.append(pb.ReplicateRequest(job=job, term=1, leader=0, number=2)).startswith(said)

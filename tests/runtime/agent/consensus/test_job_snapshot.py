@@ -1,4 +1,4 @@
-"""What the agents hold of a job, as it goes from one to the others with every change."""
+"""The state of a job that every agent holds, as the leader sends it with every change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the leader sends: in order, held by all before it goes on, and who takes no orders is lost."""
+"""What the leader sends: in order, acknowledged by all before it goes on; a follower that does not reply is lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.runtime.ipc.link import link
 
 
 @contextmanager
-def head_of(
+def replicator_of(
     hosts: dict[int, Host], term: int = 1, *, settings: Settings = SETTINGS
 ) -> Iterator[tuple[Replicator, queue.SimpleQueue[Any]]]:
     heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -41,7 +41,7 @@ def head_of(
 
 
 def test_everybody_holds_the_state_before_the_leader_goes_on() -> None:
-    with agents(3) as (hosts, made), head_of(hosts) as (replicator, heard):
+    with agents(3) as (hosts, made), replicator_of(hosts) as (replicator, heard):
         for number in (1, 2):
             made[number].started.append(7)
             replicator.add_follower(number)
@@ -76,7 +76,7 @@ def test_an_agent_that_answers_but_does_not_hold_the_newest_state_is_not_counted
 
     Behind.may.clear()
     patient = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=30.0))
-    with agents(3, {2: Behind}) as (hosts, made), head_of(hosts, settings=patient) as (replicator, _):
+    with agents(3, {2: Behind}) as (hosts, made), replicator_of(hosts, settings=patient) as (replicator, _):
         for number in (1, 2):
             replicator.add_follower(number)
         assert replicator.commit(state(0, 1, 2, hosts=3))
@@ -101,7 +101,7 @@ def test_an_agent_that_answers_but_does_not_hold_the_newest_state_is_not_counted
 
 def test_those_who_hold_the_state_hear_at_once_that_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kungfu.runtime.agent.consensus.replication.HEARTBEAT_EVERY_S", 60.0)  # no heartbeat says it
-    with agents(3) as (hosts, made), head_of(hosts) as (replicator, _):
+    with agents(3) as (hosts, made), replicator_of(hosts) as (replicator, _):
         for number in (1, 2):
             replicator.add_follower(number)
         for version in (1, 2):
@@ -113,7 +113,7 @@ def test_those_who_hold_the_state_hear_at_once_that_all_do(monkeypatch: pytest.M
 
 
 def test_what_an_agent_has_heard_before_it_was_taken_in_once_more_is_counted_on() -> None:
-    with agents(2) as (hosts, (_, other)), head_of(hosts) as (replicator, _):
+    with agents(2) as (hosts, (_, other)), replicator_of(hosts) as (replicator, _):
         replicator.add_follower(1)
         replicator.send(1, pb.ReplicateRequest(starts=[pb.Start(peer=3)]))
         assert replicator.commit(state(0, 1, hosts=2))
@@ -128,8 +128,8 @@ def test_what_an_agent_has_heard_before_it_was_taken_in_once_more_is_counted_on(
         assert heard == [3, 4]
 
 
-def test_orders_arrive_in_their_order_and_once() -> None:
-    with agents(2) as (hosts, (_, other)), head_of(hosts) as (replicator, _):
+def test_messages_arrive_in_their_order_and_once() -> None:
+    with agents(2) as (hosts, (_, other)), replicator_of(hosts) as (replicator, _):
         replicator.add_follower(1)
         for peer in range(50):
             replicator.send(1, pb.ReplicateRequest(starts=[pb.Start(peer=peer)]))
@@ -148,7 +148,7 @@ def test_a_link_that_is_down_for_less_than_the_heartbeat_costs_no_host() -> None
     settings = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=3.0))
     with agents(2) as (hosts, (_, other)), link(hosts[1].address, host="127.0.0.2") as net:
         hosts[1] = Host("127.0.0.2", 4, int(net.address.rpartition(":")[2]))
-        with head_of(hosts, settings=settings) as (replicator, heard):
+        with replicator_of(hosts, settings=settings) as (replicator, heard):
             replicator.add_follower(1)
             assert replicator.commit(state(0, 1, hosts=2))
             assert isinstance(heard.get(timeout=10.0), HostReported)
@@ -179,7 +179,7 @@ def _next(events: queue.SimpleQueue[Any]) -> Any:
 
 
 def test_an_agent_that_has_ended_is_lost_and_nobody_waits_for_it_any_more() -> None:
-    with agents(3) as (hosts, made), head_of(hosts) as (replicator, heard):
+    with agents(3) as (hosts, made), replicator_of(hosts) as (replicator, heard):
         for number in (1, 2):
             replicator.add_follower(number)
         assert replicator.commit(state(0, 1, 2, hosts=3))
@@ -195,8 +195,8 @@ def test_an_agent_that_has_ended_is_lost_and_nobody_waits_for_it_any_more() -> N
         assert replicator.commit(state(0, 2, hosts=3, version=3))
 
 
-def test_an_agent_of_a_later_term_deposes_this_leader() -> None:
-    with agents(2) as (hosts, (_, other)), head_of(hosts) as (replicator, heard):
+def test_a_follower_of_a_later_term_makes_this_leader_stale() -> None:
+    with agents(2) as (hosts, (_, other)), replicator_of(hosts) as (replicator, heard):
         assert other.consensus.append(pb.ReplicateRequest(job="job", term=5, leader=1, number=1)) == ""
         replicator.add_follower(1)
         event = heard.get(timeout=10.0)
