@@ -90,8 +90,8 @@ def test_the_steps_of_a_view_are_counted_from_1_and_anew_after_a_rescale() -> No
     )
     counts = []
     for number in (1, 2, 3):
-        (counted,) = replay.step([{}, {}], {"step": number, "pending": False}).saw_whole[:1]
+        (counted,) = replay.step([{}, {}], {"step": number, "pending": False}).inputs_whole[:1]
         counts.append(int(counted))
     replay.rescale(3)
-    counts.append(int(replay.step([{}, {}, {}], {"step": 4, "pending": False}).saw_whole[0]))
+    counts.append(int(replay.step([{}, {}, {}], {"step": 4, "pending": False}).inputs_whole[0]))
     assert counts == [1, 2, 3, 1]

@@ -23,7 +23,7 @@ def played(make: Callable[[Signal], Signal], losses: Sequence[float], *, first_s
 
     replay = Replay(compile_policies([watching()]), size=1)
     steps = enumerate(losses, start=first_step)
-    return [float(replay.step([{}], {**LIMITS, "mean_loss": x, "step": n}).saw[0]) for n, x in steps]
+    return [float(replay.step([{}], {**LIMITS, "mean_loss": x, "step": n}).inputs[0]) for n, x in steps]
 
 
 def rescaled(make: Callable[[Any], Signal], *, sizes: Sequence[int], losses: Sequence[float]) -> list[float]:
@@ -38,5 +38,5 @@ def rescaled(make: Callable[[Any], Signal], *, sizes: Sequence[int], losses: Seq
     for step, (size, loss) in enumerate(zip(sizes, losses, strict=True), start=1):
         if size != replay.size:
             replay.rescale(size)
-        seen.append(float(replay.step([{}] * size, {**LIMITS, "mean_loss": loss, "step": step}).saw[0]))
+        seen.append(float(replay.step([{}] * size, {**LIMITS, "mean_loss": loss, "step": step}).inputs[0]))
     return seen
