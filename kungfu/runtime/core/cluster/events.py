@@ -1,4 +1,4 @@
-"""What the agent hears, and what it may be told to do: values only."""
+"""The events that the agent hears, and the commands that it may be told to perform: values only."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PeerProgressed:
-    """A starting peer reached a stage: it attached, or (with ``ready``) waits to be admitted, and says what it runs."""
+    """A joiner attached, or (with ``ready``) waits to be admitted, and says what program it runs."""
 
     peer: Peer
     ready: bool
@@ -56,7 +56,7 @@ class PeerProgressed:
 
 @dataclass(frozen=True)
 class ProgramDiffers:
-    """A starting peer does not run the program of the job: ``how`` says in what."""
+    """A joiner does not run the program of the job: ``how`` says what differs."""
 
     peer: int
     how: str
@@ -64,9 +64,12 @@ class ProgramDiffers:
 
 @dataclass(frozen=True)
 class SizeWanted:
-    """The leader wants the job to have ``size`` peers, those included that leave when others have come.
+    """The leader wants another number of peers.
 
-    ``host`` is the number of the host on which new ones shall run, ``None`` for any; ``leaving`` are those who leave.
+    Args:
+        size: The number, those included that leave when others have come.
+        host: The number of the host on which new peers shall run; ``None`` for any.
+        leaving: The ids of the peers that leave when others have come.
     """
 
     size: int
@@ -91,10 +94,15 @@ class TrainingFinished:
 
 @dataclass(frozen=True)
 class LossReport:
-    """What a peer says that lost others: the newest view it has heard of, its steps done, and why it thinks so.
+    """The report of a peer that lost others.
 
-    ``holds`` says whether it holds the state, registered values included: a joiner does not before its first step.
-    ``suspects`` are the ids that its error names; ``late`` means that a deadline expired, not that a connection ended.
+    Args:
+        version: The newest view that it has heard of.
+        step: Its steps done.
+        holds: Whether it holds the state, registered values included; a joiner does not before its first step.
+        error: How it noticed the loss.
+        suspects: The ids that its error names.
+        late: Whether a deadline expired; else a connection ended.
     """
 
     version: int
@@ -115,8 +123,7 @@ class PeersLost:
 
 @dataclass(frozen=True)
 class LeaderUnreachable:
-    """Nobody could be admitted to this view of survivors: the one who was to lead it has ended, or did not answer in
-    the time that it was given."""
+    """Nobody could be admitted to this view of survivors: its leader has ended, or did not answer in time."""
 
     view: View
 
@@ -169,7 +176,7 @@ class HostLost:
 
 @dataclass(frozen=True)
 class LeaderTookOver:
-    """Another agent decides from now on; what the one before told others last may not have reached them."""
+    """Another agent decides from now on; the last commands of the one before may not have been performed."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +205,7 @@ Event = (
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start a peer on the host of this number; there it may take the seats of those in ``over``, who leave."""
+    """Start a peer on the host of this number; it may take the processors of the peers in ``over``, which leave."""
 
     peer: int
     host: int = 0
@@ -207,6 +214,8 @@ class Spawn:
 
 @dataclass(frozen=True)
 class Kill:
+    """Kill the process of a peer."""
+
     peer: int
     reason: str
 
@@ -220,8 +229,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Compare:
-    """Find out in what ``other`` differs from the job, whose program the ``references`` run: ask the first who
-    answers."""
+    """Find out what differs in the program of ``other`` from that of the ``references``, of which one has to answer."""
 
     references: tuple[Peer, ...]
     other: Peer
@@ -229,7 +237,7 @@ class Compare:
 
 @dataclass(frozen=True)
 class Remark:
-    """Tell that peers run on ``others`` (by id), machines that may round in another way than the one that is usual."""
+    """Tell people that peers run on ``others`` (by id): machines that may round in another way than the usual one."""
 
     usual: str
     others: Mapping[int, str]
@@ -237,10 +245,13 @@ class Remark:
 
 @dataclass(frozen=True)
 class Lead:
-    """Admit the survivors to ``view``; who is not of its ranks ``sources`` takes their state.
+    """Admit the survivors to a view.
 
-    ``target`` is the size that the job will have with the replacements, 0 if none come. ``lost`` says how the others
-    were lost, by id.
+    Args:
+        view: The view.
+        sources: Its ranks that hold the state; the others receive it from them.
+        target: The size that the job will have with the replacements; 0 if none come.
+        lost: How the others were lost, by id.
     """
 
     view: View
@@ -268,7 +279,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Offer:
-    """Tell the leader of ``view`` who is ready and who is missing."""
+    """Tell the leader of ``view`` which joiners are ready and which are missing."""
 
     view: View
     prepared: Prepared
@@ -276,11 +287,16 @@ class Offer:
 
 @dataclass(frozen=True)
 class Fail:
-    """End the job: ``peer`` is at the root of it, ``reason`` says how; ``late`` means that a deadline expired.
+    """End the job.
 
-    ``others`` were lost with it, by id and how. ``code`` is the exit code of the job where that is known, and then no
-    other cause is looked for; ``chosen``: the program chose it, by ``sys.exit``. ``kind`` says what is wrong with a
-    peer whose process has not ended: it lost others, say, whose end is the root then.
+    Args:
+        peer: The peer whose end is the root cause; -1 for none.
+        reason: How it ended.
+        late: Whether a deadline expired.
+        others: How others were lost with it, by id.
+        code: The exit code of the job, where it is known; then no other cause is looked for.
+        chosen: Whether the program chose the code, by ``sys.exit``.
+        kind: What is wrong with a peer whose process has not ended: it lost others, say, whose end is the root then.
     """
 
     peer: int

@@ -1,4 +1,4 @@
-"""Peers on their way into the job: spawned, awaited, offered, dismissed."""
+"""Joiners: peers on their way into the job, which are spawned, awaited, offered to the leader, or dismissed."""
 
 from __future__ import annotations
 
@@ -41,8 +41,15 @@ def spawn(
     host: int | None = None,
     leaving: Iterable[int] = (),
 ) -> Transition:
-    """Starts a peer for each entry, which is the id that it replaces or ``None``: on ``host``, else on the first one
-    that has a free slot, see ``place_for``. For whom there is none, it is missing. ``leaving`` will leave for them."""
+    """Starts peers; one for which no host has a free slot counts as missing.
+
+    Args:
+        cluster: The cluster.
+        replacing: For each new peer the id of the lost one that it replaces; ``None`` for one that a request asked for.
+        now: Seconds of the agent's clock.
+        host: The host on which they shall run; without it the first one that has a free slot, see `place_for`.
+        leaving: The peers that will leave for them.
+    """
     people, hosts, room = cluster.processes, cluster.hosts, free_slots(cluster)
     avoided = avoided_slots(hosts, now)
     room = {one: count for one, count in room.items() if host in (None, one)}
@@ -53,6 +60,7 @@ def spawn(
         next_id = peer + 1
         place = place_for(room, avoided)
         if place is None:
+            # The leader hears of it with the next offer.
             missing[peer] = NO_SLOT
             continue
         room[place] -= 1
@@ -64,7 +72,7 @@ def spawn(
 
 
 def dismiss(cluster: Cluster, peers: Iterable[int], reason: str) -> Transition:
-    """Lets peers go that are on their way."""
+    """Kills joiners that are not needed any more."""
     going = list(peers)
     starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in going}
     cluster = mark_doomed(replace(cluster, starting=starting), going)
@@ -72,7 +80,7 @@ def dismiss(cluster: Cluster, peers: Iterable[int], reason: str) -> Transition:
 
 
 def _giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tuple[int, ...]:
-    """Those on a host whose processes run, and who leave or are not in the job any more."""
+    """The peers whose processes run on a host, and that leave the job or have left it: their processors become free."""
     staying = {*cluster.members, *cluster.starting} - {*leaving}
     return tuple(peer for peer in peers_on(cluster, host) if peer not in staying)
 
@@ -82,32 +90,37 @@ def on_size_wanted(
 ) -> Transition:
     """The leader asks for a size: spawns what is missing, dismisses what is too much."""
     if cluster.view is None or cluster.processes.finished & set(cluster.view.ids):
-        return cluster, []  # there is no leader yet who could ask, or training is over
+        # There is no leader yet that could ask, or training is over.
+        return cluster, []
     have, cluster = len(cluster.members) + len(cluster.starting), replace(cluster, missing={})
     if size > have:
+        # Some are missing.
         cluster, changes = spawn(cluster, [None] * (size - have), now, host=host, leaving=leaving)
     else:
+        # As many as asked for, or too many.
         cluster, changes = _thinned(cluster, have - size, f"the job wants {size} peers now")
     cluster, offers = offer_if_ready(cluster)
     return cluster, [*changes, *offers]
 
 
 def _thinned(cluster: Cluster, count: int, reason: str) -> Transition:
-    """Lets ``count`` of those go who start: first those that have come least far, they are the cheapest."""
+    """Dismisses ``count`` joiners, first those that have come least far: they cost least."""
     order = sorted(cluster.starting, key=lambda peer: (cluster.starting[peer].ready is not None, -peer))
     return dismiss(cluster, order[:count], reason)
 
 
 def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> Transition:
-    """A starting peer has come further."""
+    """A joiner has attached, or is ready."""
     entry = cluster.starting.get(event.peer.id)
     if entry is None or entry.ready is not None:
-        return cluster, []  # dismissed in the meantime, and its end is under way; or said before
+        # It was dismissed meanwhile, and its end is under way; or it has said so before.
+        return cluster, []
     if not event.ready:
         entry = replace(entry, attached=now)
         return offer_if_ready(replace(cluster, starting={**cluster.starting, event.peer.id: entry}))
     entry = replace(entry, peer=event.peer, identity=event.identity)
     if not runs_same_program(cluster, entry):
+        # It is not taken for ready until it is known what differs.
         cluster = replace(cluster, starting={**cluster.starting, event.peer.id: entry})
         return cluster, compare_waiting(cluster)
     entry = replace(entry, ready=now)
@@ -116,7 +129,7 @@ def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> T
 
 
 def _remarked(cluster: Cluster, entry: Starting) -> list[Command]:
-    """A joiner may run on another machine than the job began with; of the first peers that is told with their view."""
+    """The remark that a joiner runs on another machine than the job began with; the first view has its own remark."""
     usual, machine = cluster.identity.machine, entry.identity.machine
     if cluster.view is None or entry.peer is None or machine == usual:
         return []
@@ -126,8 +139,10 @@ def _remarked(cluster: Cluster, entry: Starting) -> list[Command]:
 def on_program_differs(cluster: Cluster, peer: int, how: str) -> Transition:
     """A starting peer does not run the program of the job."""
     if peer not in cluster.starting:
-        return cluster, []  # it ended meanwhile, or was dismissed
+        # It ended meanwhile, or was dismissed.
+        return cluster, []
     if cluster.view is None:
+        # Of the first peers nobody can say which one is right.
         return cluster, [fail_as_different(how)]
     cluster, kills = dismiss_as_different(cluster, peer, how)
     cluster, offers = offer_if_ready(cluster)
@@ -135,13 +150,15 @@ def on_program_differs(cluster: Cluster, peer: int, how: str) -> Transition:
 
 
 def offer_if_ready(cluster: Cluster) -> Transition:
-    """Once nobody is on the way any more: the first view, or an offer to the leader, if there is one just now."""
+    """Forms the first view, or offers the joiners to the leader, once all of them are ready."""
     if any(entry.ready is None for entry in cluster.starting.values()) or cluster.regrouping is not None:
+        # Some are still on their way, or there is no leader just now: the view after the recovery gets the offer.
         return cluster, []
     if cluster.view is None:
         return form_first_view(cluster)
     peers = tuple(entry.peer for _, entry in sorted(cluster.starting.items()) if entry.peer is not None)
     if not peers and not cluster.missing:
+        # Nobody was asked for.
         return cluster, []
     reason = "; ".join(f"peer {peer}: {why}" for peer, why in sorted(cluster.missing.items()))
     prepared = Prepared(peers, tuple(sorted(cluster.missing)), reason, _parts(cluster))
@@ -149,7 +166,7 @@ def offer_if_ready(cluster: Cluster) -> Transition:
 
 
 def _parts(cluster: Cluster) -> dict[str, float]:
-    """Of the slowest joiner: seconds from its spawn to ``attach``, and from there to ready."""
+    """The seconds of the slowest joiner from its spawn to ``attach``, and from there until it was ready."""
     entries = [entry for entry in cluster.starting.values() if entry.attached and entry.ready]
     if not entries:
         return {}
@@ -159,15 +176,17 @@ def _parts(cluster: Cluster) -> dict[str, float]:
 
 
 def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
-    """A starting peer will not come: one that replaces another is started again, else the run goes on without it."""
+    """A joiner will not come: one that replaces a lost peer is started again; without another one the run goes on."""
     entry = cluster.starting[peer]
     starting = {other: one for other, one in cluster.starting.items() if other != peer}
     cluster = replace(cluster, starting=starting)
     if entry.replaces is None:
+        # It was asked for by a request, whose change of the size falls short by one.
         return offer_if_ready(replace(cluster, missing={**cluster.missing, peer: why}))
     losses = replace(cluster.losses, untrained=cluster.losses.untrained + 1)
     cluster = replace(cluster, losses=losses)
     if losses.untrained < CRASH_LOOP:
+        # Another replacement may fare better.
         cluster, spawns = spawn(cluster, [entry.replaces], now)
         cluster, offers = offer_if_ready(cluster)
         return cluster, [*spawns, *offers]
@@ -176,13 +195,13 @@ def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transit
 
 
 def give_up(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
-    """A starting peer that lives, but is too late: it is ended, and the run goes on without it."""
+    """Kills a joiner that lives but is too late, or whose program ends; the run goes on without it."""
     cluster, commands = on_joiner_lost(mark_doomed(cluster, [peer]), peer, why, now)
     return cluster, [Kill(peer, why), *commands]
 
 
 def late_joiner(cluster: Cluster, now: float) -> tuple[int, str] | None:
-    """A peer that has been on its way for too long, and how far it came."""
+    """A joiner that has been on its way for too long, and how far it came."""
     limit = cluster.rules.deadlines.ready_s
     late = [peer for peer, entry in cluster.starting.items() if entry.ready is None and now - entry.since > limit]
     if not late:

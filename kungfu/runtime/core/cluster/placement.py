@@ -1,4 +1,4 @@
-"""Where peers run: a slot for each one that starts, and what becomes of them when a host comes, leaves or is lost."""
+"""The placement of peers on hosts: a slot for each that starts, and the hosts that come, leave or are lost."""
 
 from __future__ import annotations
 
@@ -31,14 +31,18 @@ AVOIDED_S = 600.0
 
 
 def free_slots(cluster: Cluster) -> dict[int, int]:
-    """How many more peers each host takes; whoever was let go, or is through with training, does not count."""
+    """How many more peers each host takes; a peer that was let go, or has finished training, takes no slot."""
     hosts, people = cluster.hosts, {*cluster.members, *cluster.starting}
     there = Counter(hosts.of[peer] for peer in people if peer in hosts.of)
     return {host: slots - there[host] for host, slots in sorted(hosts.slots.items()) if slots > there[host]}
 
 
 def place_for(room: Mapping[int, int], avoided: Mapping[int, int]) -> int | None:
-    """The first host that has a free slot, of those first that have one which is not ``avoided``.
+    """The first host with a free slot that is not to be avoided, else the first with a free slot.
+
+    Args:
+        room: The free slots of each host, by number.
+        avoided: How many of them are to be avoided; see `avoided_slots`.
 
     >>> place_for({0: 1, 1: 2}, {0: 1}), place_for({0: 1}, {0: 1}), place_for({0: 0}, {})
     (1, 0, None)
@@ -48,7 +52,7 @@ def place_for(room: Mapping[int, int], avoided: Mapping[int, int]) -> int | None
 
 
 def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:
-    """How many slots of each host peers were let go from not long ago."""
+    """How many peers were let go on each host in the last ``AVOIDED_S`` seconds: a slow host may make stragglers."""
     return {host: sum(now - at < AVOIDED_S for at in times) for host, times in hosts.let_go.items()}
 
 
@@ -80,7 +84,7 @@ def close_host(cluster: Cluster, host: int, *, leaving: bool) -> Cluster:
 
 
 def release_empty_hosts(cluster: Cluster) -> Transition:
-    """Lets those hosts go that are leaving and run nobody any more."""
+    """Releases the hosts that were given notice and run no process any more."""
     empty = sorted(host for host in cluster.hosts.leaving if not peers_on(cluster, host))
     if not empty:
         return cluster, []
@@ -89,18 +93,22 @@ def release_empty_hosts(cluster: Cluster) -> Transition:
 
 
 def forget_places(cluster: Cluster) -> Cluster:
-    """Without the places of those who neither run nor are in the view."""
+    """Forgets the hosts of peers that neither run nor are in the view."""
     known = cluster.alive | set(cluster.view.ids if cluster.view else ())
     of = {peer: host for peer, host in cluster.hosts.of.items() if peer in known}
     return replace(cluster, hosts=replace(cluster.hosts, of=of))
 
 
 def has_majority(view: View, of: Mapping[int, int], present: Collection[int]) -> bool:
-    """Whether those who are together may go on without the others: they run a strict majority of the view's peers; of
-    two halves, the one with rank 0.
+    """Whether the hosts whose agents hear each other may go on without the others.
 
-    ``of`` gives the host of a peer by id, ``present`` are the hosts whose agents hear each other. Two groups that
-    cannot hear each other never both carry on.
+    They may if they run a strict majority of the view's peers; of two halves, the one with rank 0 may. So two groups
+    that cannot hear each other never both go on.
+
+    Args:
+        view: The view in force.
+        of: The host of each peer, by id.
+        present: The hosts whose agents hear each other.
 
     >>> from kungfu.runtime.core.view import Peer
     >>> view = View(1, (Peer(0, "a:1"), Peer(1, "b:1"), Peer(2, "b:2"), Peer(3, "c:1")))

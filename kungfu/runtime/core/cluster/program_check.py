@@ -1,8 +1,8 @@
-"""Whether those who start run the program of the job: compared by digest once they are ready, before a view has them.
+"""The check that a starting peer runs the program of the job, by digest, once it is ready and before a view admits it.
 
-The first peers must all be alike, else the job ends: nobody can say which of them is right. Who joins later must be
-like those who train. Where digests differ, the descriptions are fetched (``Compare``), and what comes back
-(``ProgramDiffers``) decides nothing any more, it says why.
+The first peers must all run the same program, else the job ends: nobody can say which of them is right. A later joiner
+must run the program of the peers that train. Where digests differ, the descriptions are fetched (``Compare``); the
+answer (``ProgramDiffers``) decides nothing any more, it tells what differs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ def form_first_view(cluster: Cluster) -> Transition:
     identity = entries[0].identity
     for peer, entry in zip(peers, entries, strict=True):
         if entry.identity.program != identity.program:
+            # The answer will end the job, and tell what differs.
             return cluster, [Compare(peers[:1], peer)]
     cluster = replace(cluster, identity=identity)
+    # Machines may differ, though they may round in another way: people are told.
     others = {
         peer.id: entry.identity.machine
         for peer, entry in zip(peers, entries, strict=True)
@@ -43,11 +45,12 @@ def runs_same_program(cluster: Cluster, entry: Starting) -> bool:
 
 
 def compare_waiting(cluster: Cluster) -> list[Command]:
-    """The comparisons that are under way: of those who are ready, and are not yet taken for it."""
+    """The comparisons that are under way: of joiners that are ready, and not known to run the same program."""
     if cluster.view is None:
         return []
     members = tuple(peer for peer in cluster.view.peers if peer.id in cluster.members)
     if not members:
+        # No member is left that could describe the job's program.
         return []
     waiting = [
         entry.peer for _, entry in sorted(cluster.starting.items()) if entry.peer is not None and not entry.ready
@@ -61,7 +64,7 @@ def fail_as_different(how: str) -> Fail:
 
 
 def dismiss_as_different(cluster: Cluster, peer: int, how: str) -> Transition:
-    """A joiner that differs goes, and no other one comes in its place: it would run the same program."""
+    """Dismisses a joiner that differs; no other one comes in its place, since it would run the same program."""
     starting = {other: entry for other, entry in cluster.starting.items() if other != peer}
     cluster = replace(cluster, starting=starting, missing={**cluster.missing, peer: _ANOTHER})
     return mark_doomed(cluster, [peer]), [Kill(peer, f"{_ANOTHER}: {how}")]

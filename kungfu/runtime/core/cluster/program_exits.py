@@ -10,7 +10,7 @@
 | ``break`` out of the loop         | nothing yet; if the others then wait for it, it is lost and replaced             |
 | any of these, of a ready joiner   | it is let go, and offered to nobody                                              |
 
-Who is gone in this way is waited for by nobody, and has ``grace_s`` to end; then it is killed.
+Nobody waits for a peer that is gone in this way. It has ``grace_s`` to end; then it is killed.
 """
 
 from __future__ import annotations
@@ -40,33 +40,42 @@ _USAGE = 2
 
 
 def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> Transition:
-    """A peer says how its program ends; what that means if it still trains."""
+    """A peer says how its program ends: what follows, by the table of this module."""
     peer, exit = event.peer, event.exit
     before = cluster.losses.exiting.get(peer)
     if peer not in cluster.alive or (before is not None and before.is_gone):
-        return cluster, []  # told twice
+        # It was told twice, or its process has ended.
+        return cluster, []
     trains = peer in cluster.members
     departure = Departure(exit, now, trained=trains)
     departed = {**cluster.losses.exiting, peer: departure}
     cluster = replace(cluster, losses=replace(cluster.losses, exiting=departed))
     if not departure.is_gone:
-        return cluster, []  # it may come back for the last barrier; if the others miss it, they say so
+        # It left its loop, and may come back for the last barrier; if the others miss it, they report that.
+        return cluster, []
     first = _raised_before(cluster, peer, exit)
     if first is not None and (trains or peer in cluster.starting):
+        # A second peer raised the same exception at the same line, so a replacement would as well.
         reason = f"{described(exit)}, as peer {first} did before: it would happen to every peer"
         return cluster, [Fail(peer, reason, code=1)]
     if not trains:
         return _over_on_the_way(cluster, peer, exit, now)
     if exit.kind == "usage":
+        # No other peer could do better.
         return cluster, [Fail(peer, described(exit), code=_USAGE)]
     if exit.kind == "exit" and cluster.regrouping is None:
-        return cluster, [Announce(peer, 0, described(exit))]  # the last ones to train do not miss each other
+        # If the others train on, they will miss it and report; the last ones to train do not miss each other.
+        return cluster, [Announce(peer, 0, described(exit))]
+    # It is lost: by an exception, or because it ends in the middle of a recovery.
     return on_member_lost(_counted(cluster, peer, exit), peer, described(exit), now)
 
 
 def _over_on_the_way(cluster: Cluster, peer: int, exit: Exit, now: float) -> Transition:
-    """Not in the job yet, let go, or through with training: the end of its process says what that means. But a joiner
-    that is ready must not be offered any more, and whoever waits for it in a view that is beginning hears of it."""
+    """A peer that does not train says how its program ends.
+
+    It has not joined yet, was let go, or has finished: the end of its process tells what that means. But a joiner that
+    is ready must not be offered any more, and peers that wait for it in a view that is beginning hear of its end.
+    """
     entry = cluster.starting.get(peer)
     if cluster.view is None or entry is None or entry.ready is None:
         return cluster, []
@@ -87,7 +96,7 @@ def _counted(cluster: Cluster, peer: int, exit: Exit) -> Cluster:
 
 
 def count_as_preempted(cluster: Cluster, peer: int) -> Cluster:
-    """Of a peer that was lost when it said that it ends, its exit code says only now that it was preempted."""
+    """Counts a lost peer as preempted: it was lost when it said that it ends, and only its exit code tells why."""
     losses = cluster.losses
     if peer in losses.noticed:
         return cluster
@@ -97,7 +106,7 @@ def count_as_preempted(cluster: Cluster, peer: int) -> Cluster:
 
 
 def with_exit_code(cluster: Cluster, peer: int, code: int) -> Cluster:
-    """Keeps the exit code of a peer that said how its program ends."""
+    """The cluster with the exit code of a peer that said how its program ends."""
     departure = cluster.losses.exiting.get(peer)
     if departure is None:
         return cluster
@@ -112,14 +121,16 @@ def chosen_failure(cluster: Cluster, peer: int, how: str, *, others: dict[int, s
         return None
     exit, code = departure.exit, departure.code
     if exit.kind == "usage":
+        # Its script cannot work, on any peer.
         return Fail(peer, how, others=others or {}, code=_USAGE)
     if exit.kind != "exit" or code <= 0 or code in PREEMPTED:
+        # It ended well, by an exception, or by a signal of its platform.
         return None
     return Fail(peer, how, others=others or {}, code=code, chosen=True)
 
 
 def early_departure(cluster: Cluster, peer: int) -> Departure | None:
-    """How a peer's program ended that trained when it said so; ``None`` for any other one."""
+    """How the program of a peer ended that trained when it said so; ``None`` for other peers."""
     departure = cluster.losses.exiting.get(peer)
     return departure if departure is not None and departure.trained and departure.is_gone else None
 
@@ -131,7 +142,7 @@ def describe_departure(departure: Departure) -> str:
 
 
 def kill_late_exits(cluster: Cluster, now: float) -> Transition:
-    """Kills those whose programs ended by themselves while others train, and whose processes take too long for it."""
+    """Kills the processes that take too long to end after their programs have ended while others train."""
     departed, grace_s = dict(cluster.losses.exiting), cluster.rules.deadlines.grace_s
     kills: list[Command] = []
     for peer, one in cluster.losses.exiting.items():
@@ -143,7 +154,7 @@ def kill_late_exits(cluster: Cluster, now: float) -> Transition:
 
 
 def forget_exits(cluster: Cluster) -> Cluster:
-    """Without what was said by those who neither run nor are in the view."""
+    """Forgets how programs ended whose peers neither run nor are in the view."""
     known = cluster.alive | set(cluster.view.ids if cluster.view else ())
     departed = {peer: one for peer, one in cluster.losses.exiting.items() if peer in known}
     return replace(cluster, losses=replace(cluster.losses, exiting=departed))

@@ -1,10 +1,10 @@
-"""Survivors of a broken view: who lives, who leads them on, whose state counts, and who is replaced.
+"""The recovery of a view that lost peers: the survivors, their leader, the state that counts, and the replacements.
 
-A member that loses another unplugs itself, reports, and waits. When all living members have reported, the next view is
-formed of them in their old order. Those that have done most steps hold the state that counts, so that what one of them
-has seen happen never un-happens. Who does not report in time is killed: late becomes dead, and cannot wake up into a
-view that has gone on without it. All of it may happen again before the new view trains: a report of a later view begins
-anew.
+A member that loses another one leaves the attachment, reports the loss, and waits. When all living members have
+reported, the next view is formed of them in their old order. The members that have done most steps hold the state that
+counts, so that a step that one of them has seen is never undone. A member that does not report in time is killed: it
+cannot wake up into a view that has gone on without it. All of this may happen again before the new view trains: a
+report of a later view begins it anew.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "with_failures",
 ]
 
-# Of a peer without which the others could not go on.
+# How a peer was lost that ended while the others needed it.
 QUIT = "its script ended (exit code 0) while the others trained"
 # A peer that the survivors' errors name gets so long to report itself: its connection may have ended with the others'.
 SUSPECT_S = 2.0
@@ -44,7 +44,7 @@ STUCK = 6
 
 
 def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transition:
-    """A peer of the view is gone; the others are told, and what they report decides."""
+    """A peer of the view is gone: the others are told, and their reports decide how it goes on."""
     assert cluster.view is not None
     version = max(cluster.view.version, cluster.regrouping.version if cluster.regrouping else 0)
     regrouping = cluster.regrouping or Regrouping(now, version)
@@ -53,17 +53,18 @@ def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transit
     cluster = replace(cluster, regrouping=regrouping)
     if (failed := _nobody_left(cluster)) is not None:
         return cluster, [failed]
+    # The others may have reported already, and wait for nothing but this peer's end.
     cluster, commands = _formed(cluster, now)
     return cluster, [Announce(peer, version, how), *commands]
 
 
 def with_failures(losses: Losses, peers: Iterable[int]) -> Losses:
-    """The losses with these peers, who failed; who was noticed was counted then."""
+    """The losses with these failed peers; one that was given notice was counted at that time."""
     return replace(losses, failures=losses.failures + len({*peers} - losses.noticed))
 
 
 def _nobody_left(cluster: Cluster) -> Fail | None:
-    """What is left to say when the last member was lost while it trained."""
+    """The end of a job whose last member was lost while it trained; ``None`` where others are left."""
     lost = cluster.regrouping.lost if cluster.regrouping else {}
     if not lost or cluster.members or _trained(cluster):
         return None
@@ -75,21 +76,28 @@ def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
     """A peer says that it lost others."""
     peer, report = event.peer, event.report
     if peer not in cluster.alive:
+        # It has ended since.
         return cluster, []
     if cluster.view is None:
+        # The first view broke before it trained: there is nothing to recover.
         return cluster, [Fail(peer, report.error, late=report.late, kind="loss")]
     if peer not in cluster.members:
-        return cluster, []  # a joiner: it waits, and is offered again when a view has begun
+        # A joiner: it waits, and is offered again when a view has begun.
+        return cluster, []
     version = max(report.version, cluster.view.version)
     regrouping = cluster.regrouping or Regrouping(now, version)
     if regrouping.formed is not None and report.version >= regrouping.formed.version:
-        stuck = regrouping.stuck + 1  # that view broke before it trained
+        # The view of the survivors broke before it trained: all members have to report again.
+        stuck = regrouping.stuck + 1
         regrouping = replace(regrouping, since=now, formed=None, reports={}, stuck=stuck)
     elif regrouping.formed is not None:
-        return cluster, []  # sent before it was admitted to that view
+        # The report was sent before its peer was admitted to the view of the survivors.
+        return cluster, []
+    # Members whose programs ended while nobody missed them are missed now.
     quitters = {id_: _how_quit(cluster, id_) for id_ in _quitters(cluster) if id_ not in regrouping.lost}
     cluster = replace(cluster, losses=with_failures(cluster.losses, quitters))
     regrouping = replace(regrouping, lost={**regrouping.lost, **quitters})
+    # Those who noticed nothing yet hear of it from the first report.
     announced = [Announce(-1, version, report.error)] if not regrouping.reports else []
     reports = {**regrouping.reports, peer: report}
     regrouping = replace(regrouping, version=max(version, regrouping.version), reports=reports)
@@ -99,7 +107,7 @@ def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
 
 
 def _stalled(cluster: Cluster, report: LossReport, now: float) -> Transition:
-    """Lets joiners go that held a view up until its deadline; those that died are heard of by their ends."""
+    """Dismisses joiners that held a view up until its deadline; of those that died their ends tell."""
     commands: list[Command] = []
     for peer in sorted(set(report.suspects) & set(cluster.starting)) if report.late else ():
         cluster, more = give_up(cluster, peer, report.error, now)
@@ -108,7 +116,7 @@ def _stalled(cluster: Cluster, report: LossReport, now: float) -> Transition:
 
 
 def _quitters(cluster: Cluster) -> list[int]:
-    """Members whose program has ended by itself while nobody missed them."""
+    """The members whose programs have ended by themselves while nobody missed them."""
     assert cluster.view is not None
     people, exits = cluster.processes, cluster.losses.exiting
     gone = {peer for peer, one in exits.items() if one.is_gone} | set(cluster.view.ids) - people.alive
@@ -121,13 +129,14 @@ def _how_quit(cluster: Cluster, peer: int) -> str:
 
 
 def _formed(cluster: Cluster, now: float) -> Transition:
-    """The next view, once everybody who lives has reported."""
+    """Forms the next view, once all living members have reported."""
     regrouping, members = cluster.regrouping, cluster.members
     assert regrouping is not None
     assert cluster.view is not None
     if regrouping.formed is not None or not members or not regrouping.reports or set(members) - set(regrouping.reports):
         return cluster, []
     if (defect := _defect(cluster)) is not None:
+        # The survivors cannot go on: the job ends.
         return cluster, [defect]
     peers = tuple(peer for peer in cluster.view.peers if peer.id in members)
     # The lost leader may have announced the number after the last one to some: this view is neither.
@@ -145,29 +154,33 @@ def _lead(cluster: Cluster, view: View) -> Lead:
 
 
 def resume(cluster: Cluster, now: float) -> Transition:
-    """The same regrouping, decided upon by another agent: what was announced, and who was admitted, is said again."""
+    """Goes on with a recovery that another agent began: repeats what that one announced, and whom it admitted."""
     regrouping = cluster.regrouping
     assert regrouping is not None
     if (failed := _nobody_left(cluster)) is not None:
         return cluster, [failed]
+    # Some may not have heard of the loss.
     gone = [Announce(peer, regrouping.version, how) for peer, how in regrouping.lost.items()]
     if not gone and regrouping.reports:
         gone = [Announce(-1, regrouping.version, next(iter(regrouping.reports.values())).error)]
     if regrouping.formed is not None:
+        # The view is formed: its leader may not know that it leads.
         return cluster, [_lead(cluster, regrouping.formed)]
     cluster, commands = _formed(cluster, now)
     return cluster, [*gone, *commands]
 
 
 def on_leader_unreachable(cluster: Cluster, view: View) -> Transition:
-    """The view has no leader: its members still wait, and another one is formed when it is clear who lives."""
+    """The leader of a formed view does not answer: another view is formed when it is clear which members live."""
     regrouping, leader = cluster.regrouping, view.ids[0]
     if regrouping is None or regrouping.formed != view:
+        # Another view was formed since.
         return cluster, []
     regrouping = replace(regrouping, formed=None)
-    if leader not in cluster.members:  # its end is known
+    if leader not in cluster.members:
+        # It has ended, which is known: the next tick forms another view.
         return replace(cluster, regrouping=regrouping), []
-    # It was given its time, and the others wait for it: late becomes dead. Its end forms the next view.
+    # It had its time, and the others wait for it, so it is killed. Its end forms the next view.
     reports = {peer: report for peer, report in regrouping.reports.items() if peer != leader}
     regrouping = replace(regrouping, reports=reports, killed=regrouping.killed | {leader})
     why = f"it did not answer when it was to lead view {view.version}"
@@ -175,7 +188,7 @@ def on_leader_unreachable(cluster: Cluster, view: View) -> Transition:
 
 
 def retry(cluster: Cluster, now: float) -> Transition:
-    """Forms a view if all who live have reported, and none is formed yet."""
+    """Forms a view if all living members have reported, and none is formed yet."""
     return (cluster, []) if cluster.regrouping is None else _formed(cluster, now)
 
 
@@ -187,23 +200,26 @@ def _defect(cluster: Cluster) -> Fail | None:
     others = {peer: why for peer, why in regrouping.lost.items() if peer != root}
     late = all(report.late for report in regrouping.reports.values()) and not regrouping.lost
     if not any(report.holds for report in regrouping.reports.values()):
+        # Only joiners are left that have not received all of the state.
         return Fail(root, f"{how}, and {_NO_HOLDER}", others=others)
     if regrouping.stuck >= STUCK:
+        # Something ends each view before it trains, and would end the next one.
         return Fail(root, f"{how}; {STUCK} views in a row broke before they trained", late=late, others=others)
     expected = len(members) + len(cluster.starting) + len(_replaced(cluster))
     if expected < cluster.rules.minimum and not _trained(cluster):
+        # The job would go on with fewer peers than it may have.
         left = f"{expected} peer{'' if expected == 1 else 's'} would be left, fewer than --min {cluster.rules.minimum}"
         return Fail(root, f"{how}; {left}, and the budget for replacements is spent", others=others)
     return None
 
 
 def _trained(cluster: Cluster) -> bool:
-    """Whether the last barrier was held: some of the view are through, and for the others nothing is left to train."""
+    """Whether the last barrier was held: some members have finished, and nothing is left to train for the others."""
     return cluster.view is not None and bool(cluster.processes.finished & set(cluster.view.ids))
 
 
 def _furthest(reports: Mapping[int, LossReport], members: tuple[int, ...]) -> list[int]:
-    """Of those who hold the state, the ones furthest on: they need nothing from each other."""
+    """The members that hold the state and have done most steps: they need nothing from each other."""
     holders = [peer for peer in members if peer in reports and reports[peer].holds]
     done = max(reports[peer].step for peer in holders)
     return [peer for peer in holders if reports[peer].step == done]
@@ -223,7 +239,7 @@ def _replaced(cluster: Cluster) -> tuple[int, ...]:
 
 
 def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
-    """A view trains. If it is that of survivors, the lost are replaced now, beside the training."""
+    """A view trains. If it is that of survivors, the lost peers are replaced now, while it trains."""
     fresh = {peer for peer in event.view.ids if peer in cluster.starting}
     starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in fresh}
     losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
@@ -232,24 +248,27 @@ def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transit
     cluster = replace(cluster, view=event.view, starting=starting, losses=losses)
     over = replace(cluster, regrouping=None)
     if regrouping is None or _untouched(regrouping, event.view):
-        if fresh:  # what was under way has come to its end; more were started than could be used
+        if fresh:
+            # The change that was under way is done; peers that still start are more than could be used.
             return dismiss(over, starting, "the job has as many peers as it wanted")
-        # Who is ready was offered to a leader that may have left with the offer.
+        # The joiners that are ready were offered to a leader that may have left with the offer.
         return offer_if_ready(over) if regrouping or led_anew else (over, [])
     if regrouping.formed is None or event.view.version < regrouping.formed.version:
-        return cluster, []  # the leader's last word before it lost somebody: its members have yet to report
+        # The leader said so before it lost a peer: the members of that view have yet to report.
+        return cluster, []
+    # The survivors train.
     cluster, spawns = spawn(over, replaced, now)
     cluster, offers = offer_if_ready(cluster)
     return cluster, [*spawns, *offers]
 
 
 def _untouched(regrouping: Regrouping, view: View) -> bool:
-    """Whether the lost had been let go by the time: the view after them never had them, and nobody will miss them."""
+    """Whether the view never had the lost peers: it had let them go before, and nobody will miss them."""
     return not regrouping.reports and view.version > regrouping.version and regrouping.lost.keys().isdisjoint(view.ids)
 
 
 def kill_late_members(cluster: Cluster, now: float) -> Transition:
-    """Ends members that ought to have reported by now. Those whom an error names are given less time."""
+    """Kills members that ought to have reported by now; those that an error names are given less time."""
     regrouping = cluster.regrouping
     if regrouping is None or regrouping.formed is not None or not regrouping.reports:
         return cluster, []
@@ -261,6 +280,7 @@ def kill_late_members(cluster: Cluster, now: float) -> Transition:
     if waited <= limit:
         return cluster, []
     if strayed:
+        # They left their training loops, and do something else: the others go on without them.
         return _without(cluster, strayed, now)
     why = next(iter(regrouping.reports.values())).error
     why = f"it did not regroup with the others within {waited:.1f} s; {why}"
@@ -270,7 +290,7 @@ def kill_late_members(cluster: Cluster, now: float) -> Transition:
 
 
 def _without(cluster: Cluster, strayed: list[int], now: float) -> Transition:
-    """The others missed those who left their training loops, and go on: what they still do is their own affair."""
+    """Counts the members as lost that left their training loops, though their programs go on."""
     commands: list[Command] = []
     for peer in strayed:
         losses = cluster.losses

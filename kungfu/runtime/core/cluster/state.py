@@ -1,4 +1,4 @@
-"""What the agent knows of its job between two events."""
+"""The agent's knowledge of its job between two events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Budgets:
-    """How many lost peers are replaced in the life of a job: those that failed, and those that were preempted."""
+    """How many lost peers are replaced in the life of a job: of those that failed, and of those that were preempted."""
 
     failures: int = 10
     preemptions: int = 1000
@@ -46,10 +46,15 @@ class Rules:
 
 @dataclass(frozen=True)
 class Starting:
-    """A peer on its way: when it was spawned, called ``attach`` and got ready (seconds of the agent's clock).
+    """A joiner: a peer on its way into the job. Times are seconds of the agent's clock.
 
-    ``replaces`` the peer of this id, which was lost; ``None`` for one that a policy asked for. ``identity`` is what it
-    said of itself; one with a ``peer`` that is not ready is being compared with the job.
+    Args:
+        since: When it was spawned.
+        attached: When it called ``attach``.
+        ready: When it was ready to be admitted.
+        peer: Its id and address, once it has said that it is ready; until ``ready``, it is compared with the job.
+        replaces: The id of the lost peer that it replaces; ``None`` for one that a request asked for.
+        identity: What it said of its program and machine.
     """
 
     since: float
@@ -62,8 +67,16 @@ class Starting:
 
 @dataclass(frozen=True)
 class Processes:
-    """By id: those that run, were let go, are through with training, and shall be killed; ids below ``next_id`` are
-    given. Programs of ``well`` came to their end while they were in the view, without a word before."""
+    """The processes of the job, by the ids of their peers.
+
+    Args:
+        alive: Those that run.
+        parting: Those that were let go.
+        finished: Those that have finished training.
+        doomed: Those that shall be killed.
+        well: Those that ended with code 0 while they were in the view, without saying so before.
+        next_id: The id of the next peer.
+    """
 
     alive: frozenset[int] = frozenset()
     parting: frozenset[int] = frozenset()
@@ -79,12 +92,15 @@ UNBOUNDED = 1 << 30
 
 @dataclass(frozen=True)
 class Hosts:
-    """Where peers run, by the hosts' numbers in the order of the job's list.
+    """The hosts of the job, by their numbers in the order of the job's list.
 
-    ``slots`` are those of the hosts that take peers, ``leaving`` the hosts that were given notice and still run some;
-    ``of`` says where a peer was started, by id. ``goal`` is the size that the job would have had it lost nobody.
-    ``let_go`` says when peers were let go on a host by a decision: a straggler may have been one because of its host.
-    ``shares`` are the threads that a peer would have of the cores of each host that the job began with.
+    Args:
+        slots: How many peers each host takes.
+        leaving: The hosts that were given notice and still run peers.
+        of: The host on which each peer was started, by id.
+        goal: The size that the job would have if it had lost no peer.
+        let_go: When peers were let go on a host by a decision: its speed may have made them stragglers.
+        shares: The threads that a peer would have of the cores of each host that the job began with.
     """
 
     slots: Mapping[int, int] = field(default_factory=lambda: {0: UNBOUNDED})
@@ -96,7 +112,7 @@ class Hosts:
 
     @property
     def threads(self) -> int:
-        """What every peer of the job has within an op, so that all add up in one order; 0 if nobody said."""
+        """The threads of every peer within an op, the same on all so that sums are in one order; 0: not known."""
         return min(self.shares.values(), default=0)
 
     @property
@@ -107,9 +123,14 @@ class Hosts:
 
 @dataclass(frozen=True)
 class Departure:
-    """A peer whose program ends by itself, since when (seconds of the agent's clock), and whether it trained then.
+    """A peer that said that its program ends by itself.
 
-    ``killed``: for taking too long; ``code`` is its exit code once its process has ended.
+    Args:
+        exit: What it said.
+        since: When it said so, seconds of the agent's clock.
+        trained: Whether it was a member at that time.
+        killed: Whether it was killed for taking too long to end.
+        code: Its exit code, once its process has ended.
     """
 
     exit: Exit
@@ -126,11 +147,16 @@ class Departure:
 
 @dataclass(frozen=True)
 class Losses:
-    """What was lost so far. ``untrained`` counts the replacements in a row that never came to train.
+    """The losses so far.
 
-    ``noticed`` are members that said they would be taken away; ``broken_after`` are scripts that failed when their
-    training was over, by id and how. ``exiting`` are peers that said how their programs end, until their view is
-    forgotten; ``raised`` are those that were lost to an exception of their own, by id.
+    Args:
+        failures: How many peers failed.
+        preemptions: How many were taken away by their platform.
+        untrained: How many replacements in a row never came to train.
+        noticed: The members that said that they will be taken away.
+        broken_after: How scripts failed after their training was over, by id.
+        exiting: The peers that said how their programs end, until their view is forgotten.
+        raised: The peers that were lost to an exception of their own, by id.
     """
 
     failures: int = 0
@@ -144,10 +170,16 @@ class Losses:
 
 @dataclass(frozen=True)
 class Regrouping:
-    """A view that lost somebody, until another one is in force.
+    """A view that lost members, until another one is in force.
 
-    ``version`` is the newest number in use; ``lost`` says how members were lost; ``reports`` are of the survivors that
-    wait for a new view. Once it is ``formed`` they have been admitted to it, and each of them may report anew.
+    Args:
+        since: When the first loss was heard of, or the view of the survivors was formed.
+        version: The newest version of a view in use.
+        lost: How members were lost, by id.
+        reports: The reports of the survivors that wait for a new view.
+        formed: The view that the survivors were admitted to; each of them may report anew.
+        stuck: How many views in a row broke before they trained.
+        killed: The members that were killed for being late, once each.
     """
 
     since: float
@@ -161,7 +193,19 @@ class Regrouping:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The agent's knowledge; ``identity`` is that of the first peer of the first view."""
+    """The agent's knowledge of its job.
+
+    Args:
+        rules: What holds for the whole job.
+        view: The view in force; ``None`` before the first one.
+        starting: The joiners, by id.
+        missing: Why peers that were asked for will not come, by id, until the leader hears of it.
+        processes: The processes of the job.
+        losses: The losses so far.
+        regrouping: The recovery under way, if any.
+        hosts: The hosts.
+        identity: What the first peer of the first view said of its program and machine.
+    """
 
     rules: Rules
     view: View | None = None
@@ -180,7 +224,7 @@ class Cluster:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Those of the view who run, train, and were not let go: who has to be heard when it breaks."""
+        """The peers of the view that run, train, and were not let go: when it breaks, each of them has to report."""
         if self.view is None:
             return ()
         people, ending = self.processes, {p for p, one in self.losses.exiting.items() if one.is_gone}
@@ -192,7 +236,7 @@ Transition = tuple[Cluster, list[Command]]
 
 
 def mark_doomed(cluster: Cluster, peers: Iterable[int]) -> Cluster:
-    """Peers that were on their way are let go and killed; another agent that takes over has to know."""
+    """Marks joiners as let go and to be killed: an agent that takes over has to know of it."""
     people, going = cluster.processes, frozenset(peers)
     people = replace(people, parting=people.parting | going, doomed=(people.doomed | going) & people.alive)
     return replace(cluster, processes=people)

@@ -111,12 +111,21 @@ _KILL_AGAIN = "the leader before was lost when it had decided so"
 
 
 def start_job(size: int, *, rules: Rules, now: float, hosts: Hosts | None = None) -> Transition:
-    """The start of a job of ``size`` peers, for whom the hosts have slots; of a job on one host if none are given."""
+    """Starts a job of ``size`` peers on hosts that have slots for them; without ``hosts`` on a single one."""
     return spawn(Cluster(rules, hosts=hosts or Hosts()), [None] * size, now)
 
 
 def step(cluster: Cluster, event: Event, now: float) -> Transition:
-    """The next cluster, and what to do."""
+    """What follows from an event, by the table of this module.
+
+    Args:
+        cluster: The agent's knowledge of the job.
+        event: What happened.
+        now: Seconds of the agent's clock.
+
+    Returns:
+        The next cluster, and the commands to perform, in this order.
+    """
     cluster, commands = _stepped(cluster, event, now)
     cluster, releases = release_empty_hosts(cluster)
     return cluster, [*commands, *releases]
@@ -140,8 +149,9 @@ def _stepped(cluster: Cluster, event: Event, now: float) -> Transition:
             return on_leader_unreachable(cluster, view)
         case PeerNoticed(peer):
             return _noticed(cluster, peer)
+        # It was on a host that was given up, or it is told twice.
         case ProcessEnded(peer, _) if peer not in cluster.alive:
-            return cluster, []  # it was on a host that was given up, or it is told twice
+            return cluster, []
         case ProcessEnded(peer, code):
             people = replace(cluster.processes, alive=cluster.alive - {peer})
             return _ended(with_exit_code(replace(cluster, processes=people), peer, code), peer, code, now)
@@ -160,6 +170,7 @@ def _stepped(cluster: Cluster, event: Event, now: float) -> Transition:
 
 
 def _begun(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
+    """A view trains. Members that were given notice while no leader could let them go are let go now."""
     goal = _goal(cluster, event.view)
     cluster, commands = on_view_started(cluster, event, now)
     cluster = forget_exits(forget_places(replace(cluster, hosts=replace(cluster.hosts, goal=goal))))
@@ -168,17 +179,20 @@ def _begun(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
 
 
 def _finishing(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Transition:
+    """The training of a peer is over."""
     people = cluster.processes
     if leaving:
-        noticed = peer in cluster.losses.noticed  # it was taken away, by no fault of the place where it ran
+        # A view let it go. If its platform takes it away, its host is not to blame.
+        noticed = peer in cluster.losses.noticed
         hosts = cluster.hosts if noticed else with_departure(cluster.hosts, peer, now)
         return replace(cluster, hosts=hosts, processes=replace(people, parting=people.parting | {peer})), []
+    # The job has trained to its end: nobody needs to join any more.
     cluster = replace(cluster, processes=replace(people, finished=people.finished | {peer}))
     return dismiss(cluster, cluster.starting, "training is over")
 
 
 def _noticed(cluster: Cluster, *peers: int) -> Transition:
-    """Members leave at the next barrier; of the others, those who have no view yet cannot, and end as they do."""
+    """Members that are given notice leave at the next barrier; other peers cannot, and their ends are handled then."""
     losses = cluster.losses
     news = [peer for peer in peers if peer in cluster.members and peer not in losses.noticed]
     losses = replace(losses, noticed=losses.noticed | {*news}, preemptions=losses.preemptions + len(news))
@@ -187,7 +201,7 @@ def _noticed(cluster: Cluster, *peers: int) -> Transition:
 
 
 def _let_go(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
-    """As many replacements come as the budget allows."""
+    """Asks the leader to let peers go; as many replacements come as the budget of preemptions allows."""
     if not peers:
         return []
     assert cluster.view is not None
@@ -198,14 +212,19 @@ def _let_go(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
 
 
 def _taken_over(cluster: Cluster, now: float) -> Transition:
-    """Says everything again that others may be waiting for; who has heard it knows it by its version or its id."""
+    """Another agent decides from now on: repeats everything that others may be waiting for.
+
+    Those that have heard it know it by its version or its id.
+    """
     late = cluster.regrouping.killed if cluster.regrouping else frozenset[int]()
     late |= {peer for peer, one in cluster.losses.exiting.items() if one.killed}
     kills = [Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.doomed | late) & cluster.alive)]
     if cluster.regrouping is not None:
+        # In the middle of a recovery.
         cluster, commands = resume(cluster, now)
         return cluster, [*kills, *commands] if cluster.alive or commands else [_over(cluster)]
     if not cluster.alive:
+        # All processes ended, and the agent before could not say so any more.
         return cluster, [_over(cluster)]
     noticed = sorted(cluster.losses.noticed & set(cluster.members))
     cluster, offers = offer_if_ready(cluster)
@@ -216,7 +235,7 @@ def _taken_over(cluster: Cluster, now: float) -> Transition:
 
 
 def _host_in(cluster: Cluster) -> Transition:
-    """Losses that found no free slot when they happened are made good: the leader is asked for the size of before."""
+    """A host takes peers: losses that found no free slot are replaced, by asking the leader for the former size."""
     have, goal = len(cluster.members) + len(cluster.starting), cluster.hosts.goal
     if have >= goal or cluster.view is None or cluster.regrouping is not None:
         return cluster, []
@@ -224,18 +243,20 @@ def _host_in(cluster: Cluster) -> Transition:
 
 
 def _goal(cluster: Cluster, view: View) -> int:
-    """The size that the job would have had it lost nobody: a view that lets others go is meant to be as small."""
+    """The size that the job would have if it had lost no peer: a view that lets others go is meant to be as small."""
     gone = set(cluster.view.ids if cluster.view else ()) - set(view.ids)
     lost = cluster.losses.noticed | set(cluster.regrouping.lost if cluster.regrouping else ())
     return view.size if gone - lost else max(cluster.hosts.goal, view.size)
 
 
 def _host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
+    """A host will be taken away: its members are let go, and its joiners start elsewhere."""
     if host in cluster.hosts.leaving or host not in cluster.hosts.slots:
         return cluster, []
     cluster = close_host(cluster, host, leaving=True)
     there = peers_on(cluster, host)
     if cluster.view is None:
+        # There is no leader that could let its peers go.
         return cluster, [Fail(-1, "a host was told to leave before the first view was formed")]
     coming = {peer: cluster.starting[peer].replaces for peer in there if peer in cluster.starting}
     cluster, kills = dismiss(cluster, coming, "its host will be taken away")
@@ -246,6 +267,7 @@ def _host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
 
 
 def _host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transition:
+    """A host is lost: each of its processes has ended."""
     there = peers_on(cluster, host)
     cluster = close_host(cluster, host, leaving=False)
     if cluster.view is None:
@@ -262,37 +284,46 @@ def _host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transition:
 
 
 def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "") -> Transition:
+    """A process has ended: what that means for the job depends on what its peer was doing, and on what it said."""
     people, how = cluster.processes, how or exit_in_words(code)
     if peer in cluster.starting:
         return _ended_on_the_way(cluster, peer, code, now, how=how)
     over = bool(people.finished) and not cluster.alive
     departure = early_departure(cluster, peer)
     if departure is not None and (failed := chosen_failure(cluster, peer, describe_departure(departure))) is not None:
-        return cluster, [failed]  # though the others may be through with training by now
+        # Its program chose the end of the job, though the others may have finished training by now.
+        return cluster, [failed]
     if not over and departure is not None:
+        # It said that its program ends while others train on.
         exited = departure.exit.kind == "exit"
         if code == 0 and exited:
             cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
         if code not in PREEMPTED or not exited:
-            return _concluded(cluster, [])  # it was lost when it said so, or is when the others miss it
+            # It was lost when it said so, or is lost when the others miss it.
+            return _concluded(cluster, [])
         if _is_lost(cluster, peer):
+            # It ended by SIGTERM: only now is it known that its platform took it away.
             return _concluded(count_as_preempted(cluster, peer), [])
     if cluster.view is None or peer not in cluster.view.ids or peer in people.parting:
+        # No view needs it.
         return _concluded(cluster, [])
     if peer in people.finished or (over and code > 0):
+        # Training is over: its script may still have failed, and the job fails for that when the others have ended.
         if code != 0:
             broken = {**cluster.losses.broken_after, peer: how}
             cluster = replace(cluster, losses=replace(cluster.losses, broken_after=broken))
         return _concluded(cluster, [])
     if code == 0 and cluster.regrouping is None:
+        # Its script ended without a word. If others train on, they will miss it and report.
         cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
-        return _concluded(cluster, [Announce(peer, 0, QUIT)])  # the last ones to train do not miss each other
+        return _concluded(cluster, [Announce(peer, 0, QUIT)])
+    # A member was lost while it trained.
     cluster, commands = on_member_lost(_taken(cluster, peer, code), peer, how, now)
     return cluster, [*commands, *([_over(cluster)] if over else [])]
 
 
 def _is_lost(cluster: Cluster, peer: int) -> bool:
-    """Whether those who live go on without a peer that was in the view, or are about to."""
+    """Whether the living peers go on without one that was in the view, or are about to."""
     gone = cluster.view is not None and peer not in cluster.view.ids
     return gone or (cluster.regrouping is not None and peer in cluster.regrouping.lost)
 
@@ -301,7 +332,8 @@ def _taken(cluster: Cluster, peer: int, code: int) -> Cluster:
     """Counts the loss: a peer that ends by SIGTERM was preempted, with or without time to leave."""
     losses = cluster.losses
     if peer in losses.noticed:
-        return cluster  # counted when it was noticed
+        # It was counted when it was given notice.
+        return cluster
     if code in PREEMPTED:
         losses = replace(losses, preemptions=losses.preemptions + 1, noticed=losses.noticed | {peer})
     else:
@@ -310,34 +342,42 @@ def _taken(cluster: Cluster, peer: int, code: int) -> Cluster:
 
 
 def _ended_on_the_way(cluster: Cluster, peer: int, code: int, now: float, *, how: str) -> Transition:
+    """A joiner has ended."""
     entry, version = cluster.starting[peer], cluster.view.version if cluster.view else 0
     if cluster.view is None and code == 0:
+        # The script does not train at all.
         return cluster, [Fail(peer, _no_training(entry), code=2)]
     if cluster.view is None:
+        # The first view cannot be formed without it.
         departure = cluster.losses.exiting.get(peer)
         said = f"{how}: {departure.exit.error}" if departure is not None and departure.exit.error else how
         return cluster, [chosen_failure(cluster, peer, said) or Fail(peer, how)]
     why = f"ended ({how}) {now - entry.since:.1f} s after its start"
     cluster, commands = on_joiner_lost(cluster, peer, why, now)
-    # It may have been on its way into a view: whoever waits for it there hears it.
+    # It may have been on its way into a view: peers that wait for it there hear of its end.
     return _concluded(cluster, [*([Announce(peer, 0, how)] if version else []), *commands])
 
 
 def _concluded(cluster: Cluster, commands: list[Command]) -> Transition:
     """What an end means for the others: without a living member nothing else can happen."""
     if not cluster.alive:
+        # The last process has ended.
         return cluster, [_over(cluster)]
     if cluster.view is None or cluster.alive & set(cluster.view.ids):
         return cluster, commands
+    # Only joiners are left, and nobody could take them in.
     return dismiss(cluster, cluster.starting, "no peer that trains is left")
 
 
 def _over(cluster: Cluster) -> Command:
+    """The end of a job whose processes have all ended."""
     broken, people = dict(cluster.losses.broken_after), cluster.processes
     if not broken and people.finished | people.well:
         return Done()
     if not broken:
+        # Every peer was let go.
         return Fail(-1, _NOBODY_ENDED)
+    # Scripts failed after their training.
     root = min(broken)
     how = f"{broken.pop(root)}, after its training was over"
     return chosen_failure(cluster, root, how, others=broken) or Fail(root, how, others=broken)
@@ -350,6 +390,7 @@ def _no_training(entry: Starting) -> str:
 
 
 def _ticked(cluster: Cluster, now: float) -> Transition:
+    """Time went by: members, programs and joiners may be late."""
     cluster, commands = retry(cluster, now)
     cluster, kills = kill_late_members(cluster, now)
     cluster, overdue = kill_late_exits(cluster, now)
@@ -359,6 +400,7 @@ def _ticked(cluster: Cluster, now: float) -> Transition:
         return cluster, kills
     peer, why = late
     if cluster.view is None:
+        # The first view waits for all its peers.
         return cluster, [Fail(peer, why, late=True)]
     cluster, commands = give_up(cluster, peer, why, now)
     return cluster, [*kills, *commands]
