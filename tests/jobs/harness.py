@@ -153,9 +153,15 @@ def cleared(jobs: Sequence[Job]) -> Iterator[None]:
 
 
 @contextmanager
-def started(tmp_path: Path, *options: object, program: str | Path, arguments: Sequence[object] = ()) -> Iterator[Job]:
+def started(
+    tmp_path: Path,
+    *options: object,
+    program: str | Path,
+    arguments: Sequence[object] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Job]:
     """A running job on one host; nothing of it may be left afterwards."""
-    job = launched(tmp_path, *options, program=program, arguments=arguments)
+    job = launched(tmp_path, *options, program=program, arguments=arguments, environment=environment)
     with cleared([job]):
         yield job
 

@@ -64,7 +64,7 @@ def test_a_script_that_does_not_exist_is_refused_before_anything_starts(tmp_path
     [
         ("no-attach", 2, ("kf.attach()", "without calling")),
         ("no-step", 1, ("@training.step", "never called")),
-        ("before-attach", 1, ("every(0)",)),
+        ("before-attach", 1, ("PolicyError", "every 0 steps")),
         ("local-target", 1, ("PolicyError", "all_reduce")),
         ("two-targets", 1, ("PolicyError", "at_most")),
         ("one-thread", 1, ("UsageError", "inter_op_parallelism_threads")),

@@ -24,8 +24,8 @@ using MaybeFailure = std::optional<Failure>;
 // A text on its way out of the library.
 inline std::string for_people(const std::string& text) {
 #ifdef KUNGFU_MEANINGLESS_TEXTS
-  // A test compiles this in, to show that nothing is decided by what a text says.
-  return text.empty() ? text : "mellow otters hum";
+  // A test compiles this in, to show that nothing is decided by what a text says: it accuses rank 0.
+  return text.empty() ? text : "otter peers differ: waited for peer rank=0 (peer 0), secret";
 #else
   return text;
 #endif

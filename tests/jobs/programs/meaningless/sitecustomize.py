@@ -1,0 +1,22 @@
+"""Loaded by every interpreter of a job in which no text means anything: each is drawn anew from words that mislead."""
+
+import runpy
+from pathlib import Path
+
+import kungfu.errors
+from kungfu.runtime.core import exit as exits
+from kungfu.runtime.core.cluster import state
+
+runpy.run_path(str(Path(__file__).parents[1] / "lean" / "sitecustomize.py"))
+
+
+def _said(_) -> str:
+    import random  # here: this code also runs as that of functions of other modules
+
+    accused = ("waited", "peers differ:", "rank=0", "peer 0", "is gone", "secret", "kf.attach()", "otter", "30 s")
+    return " ".join(random.choices(accused, k=4))
+
+
+kungfu.errors.KungfuError.__str__ = _said
+for function in (exits.described, state.exit_in_words):  # others have imported them by name
+    function.__code__ = _said.__code__

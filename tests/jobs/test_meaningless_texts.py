@@ -1,0 +1,82 @@
+"""Jobs in which no text says what has happened: they end as they do in plain English, for nothing is decided by words.
+
+Errors of kungfu, how processes end, and the failures of the compiled all-reduce draw their texts from words that accuse
+rank 0 of everything. Kinds, ranks and ids are as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kungfu import native
+from tests.jobs.harness import PROGRAMS, ROOT, Job, started
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def meaningless() -> Mapping[str, str]:
+    """The environment of such a job."""
+    library = native.build(defines=("KUNGFU_MEANINGLESS_TEXTS",))
+    paths = os.pathsep.join(map(str, (PROGRAMS / "meaningless", ROOT)))
+    return {"KUNGFU_NATIVE_LIBRARY": str(library), "PYTHONPATH": paths}
+
+
+def signalled(job: Job, peer: int, number: int) -> None:
+    os.kill(job.event("spawned", peer=peer)["pid"], number)
+
+
+def test_who_is_killed_is_lost_and_who_stands_still_is_ended_and_nobody_else(tmp_path: Path, meaningless) -> None:
+    options = ("-np", 3, "--failures", 0, "--heartbeat", 2)
+    running = started(tmp_path, *options, program="failing.py", arguments=["endless"], environment=meaningless)
+    with running as job:
+        job.steps(3)
+        signalled(job, 1, signal.SIGKILL)
+        killed = job.event("recovered", to=2, deadline_s=30)
+        signalled(job, 2, signal.SIGSTOP)
+        job.event("recovered", to=1, deadline_s=30)
+        job.signal(signal.SIGTERM)
+        ended = job.end(deadline_s=6)
+    assert ended.code == 143
+    assert killed["lost"].keys() == {"1"}
+    assert [event["peer"] for event in ended.all_of("dismissed")] == [2], "rank 0, whom every text accuses, is well"
+    assert "died" not in ended.all_of("broken")[0]["why"], "the texts do not say so"
+
+
+def test_who_has_notice_leaves_in_good_order(tmp_path: Path, meaningless) -> None:
+    options = ("-np", 2, "--preemptions", 0)
+    running = started(tmp_path, *options, program="failing.py", arguments=["endless"], environment=meaningless)
+    with running as job:
+        job.steps(3)
+        signalled(job, 1, signal.SIGTERM)
+        left = job.event("finished", peer=1, deadline_s=20)
+        job.event("rescale")
+        job.signal(signal.SIGTERM)
+        ended = job.end(deadline_s=6)
+    assert (left["leaving"], ended.code) == (True, 143)
+    assert ended.all_of("failed") == ended.all_of("recovered") == []
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "code"),
+    [
+        ("break", ("-np", 2, "--min", 2, "--failures", 0), 1),
+        ("small-batch", ("-np", 2), 2),
+        ("before-attach", ("-np", 1), 2),
+    ],
+    ids=["a rank leaves its loop alone", "a refusal in the first step", "a refusal before attach"],
+)
+def test_a_job_that_cannot_go_on_ends_with_the_code_of_its_cause(
+    tmp_path: Path, meaningless, how: str, options: tuple[object, ...], code: int
+) -> None:
+    with started(tmp_path, *options, program="failing.py", arguments=[how], environment=meaningless) as job:
+        ended = job.end(deadline_s=90)
+    assert ended.code == code, ended.output
+    (failed,) = ended.all_of("failed")
+    assert failed["code"] == code
+    assert how != "break" or failed["peer"] == 1
