@@ -1,7 +1,7 @@
 """The layers of kungfu as a table: which room may import which. The tests hold the sources and the pages to it.
 
-``python -m tests.layers`` writes the table into CONTRIBUTING.md. A new package, or a new module beside packages, needs
-a row here; a row names only rows that stand below it, so that no two rooms can import each other.
+``python -m tests.layers`` writes it into CONTRIBUTING.md and docs/architecture.md. A new package, or a new module
+beside packages, needs a row here; a row names only rows that stand below it, so that no two rooms import each other.
 """
 
 from __future__ import annotations
@@ -78,12 +78,8 @@ DEFERRED = {
     ("kungfu.compiler.plan", "kungfu.compiler.explain"): "`Plan.explain()` stands on the class that it is written for",
 }
 
-# Public classes that share a name: why both may have it.
-_TO_RENAME = "not yet: one of them is to be renamed in its room"
-TWINS: dict[str, str] = dict.fromkeys(
-    [],
-    _TO_RENAME,
-)
+# Public classes that share a name, as name: why both may have it.
+TWINS: dict[str, str] = {}
 
 
 def modules() -> dict[str, Path]:
@@ -146,11 +142,11 @@ def trespasses(package: str, rows: Mapping[str, Iterable[str]]) -> list[str]:
     ]
 
 
-def ring() -> list[str]:
-    """The modules that import each other in a ring, in order of their names; none where there is no such ring."""
+def ring(imported: Mapping[str, set[str]]) -> list[str]:
+    """The modules on rings of imports, sorted, of a graph as ``graph`` gives it; those of ``DEFERRED`` do not count."""
     left = {
         module: {one for one in those if not any(_within(module, a) and _within(one, b) for a, b in DEFERRED)}
-        for module, those in graph().items()
+        for module, those in imported.items()
     }
     while ends := [module for module, those in left.items() if not those & left.keys()]:
         for module in ends:
@@ -187,6 +183,32 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def diagram() -> str:
+    """The rooms as the diagram of docs/architecture.md: an arrow per import that follows from no others."""
+    lines = ["```mermaid", "flowchart TB"]
+    for name in PACKAGES:
+        if name in _NESTED:
+            lines += [f"  subgraph {name}", *(f"    {name}_{inner}[{inner}]" for inner in WITHIN[name]), "  end"]
+        else:
+            lines.append(f"  {name}")
+    lines += [f"  {a} --> {b}" for a, b in _arrows(PACKAGES)]
+    for name in _NESTED:
+        lines += [f"  {name}_{a} --> {name}_{b}" for a, b in _arrows(WITHIN[name])]
+    return "\n".join([*lines, "```"])
+
+
+_NESTED = ("runtime",)  # drawn with its rooms
+
+
+def _arrows(rows: Rows) -> list[tuple[str, str]]:
+    """The pairs of rows of which one may import the other, without those that follow from others."""
+
+    def below(name: str) -> set[str]:
+        return {*rows[name], *(deeper for one in rows[name] for deeper in below(one))}
+
+    return [(name, one) for name in rows for one in rows[name] if not any(one in below(o) for o in rows[name])]
+
+
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "nothing of kungfu"
 
@@ -197,6 +219,11 @@ def with_section(page: str, content: str) -> str:
     return f"{before}{BEGIN}\n{content}\n{END}{rest.partition(END)[2]}"
 
 
+def pages() -> dict[Path, str]:
+    """The pages that show the layers, with what they are to show."""
+    return {ROOT.parent / "CONTRIBUTING.md": table(), ROOT.parent / "docs" / "architecture.md": diagram()}
+
+
 if __name__ == "__main__":
-    contributing = ROOT.parent / "CONTRIBUTING.md"
-    contributing.write_text(with_section(contributing.read_text(), table()))
+    for page, content in pages().items():
+        page.write_text(with_section(page.read_text(), content))
