@@ -82,10 +82,13 @@ class RequestHandler:
         """Handles an event that ``cluster`` includes already; returns what rank 0 is to hold barriers for."""
         self._since(cluster, now)
         externals: list[ExternalRequest] = []
+        # Somebody asks for something.
         if isinstance(event, Query):
             externals += self._answer(event, cluster, now)
+        # Rank 0 has reported steps, or the outcome of a request.
         elif isinstance(event, ReportedRecords):
             self._remember(event, cluster)
+        # The first peer has come to the end of the training: no later request can be met.
         if isinstance(event, TrainingFinished) and not event.leaving:
             self._over = self._over or "training is over: the peers' programs run on to their ends"
         for news in self._news(event):
@@ -115,23 +118,27 @@ class RequestHandler:
         entry = current(self._ledger)
         external = entry.external if entry else None
         match event:
+            # A profile counts the steps; a checkpoint was written, or could not be.
             case ReportedRecords(events, _):
                 yield requests.StepsMeasured(self._measured)
                 if external is not None:
                     checkpoints = (one for one in events if isinstance(one, CheckpointEvent))
                     yield from (_heard(one, external) for one in checkpoints if _speaks_of(one, external))
+            # A resize, a leave or a migration is done, if the view is what it asked for.
             case ViewStarted():
                 yield requests.ViewChanged()
             case TrainingFinished(_, leaving) if not leaving:
                 yield requests.TrainingEnded()
             case Tick():
                 yield requests.TimePassed()
+        # Joiners did not get ready: what waits for them is refused with their reason.
         unreached, self._unreached = self._unreached, ""
         if unreached and external is not None and external.kind in ("resize", "replace"):
             yield requests.LeaderReplied(external.id, refusal=unreached)
 
     def _answer(self, query: Query, cluster: Cluster, now: float) -> list[ExternalRequest]:
         subject, externals = query.subject, list[ExternalRequest]()
+        # A new request, or a repeated one, which gets its first answer again.
         if isinstance(subject, JobRequest):
             externals = self._step(requests.RequestSubmitted(subject), cluster, now)
             entry, answer = self._answered(subject, now)

@@ -23,7 +23,7 @@ until a deadline, then its host stops with `NoQuorum`.
 
 **Admission** (`host_admission`). Agents find each other by the list of hosts on their command lines. The one on host 0
 founds the job if no other host is in one; all others ask the leader to admit them, also when they come back. A host
-that was given up (its followers lost) is no member until it is admitted again.
+that was given up, because its agent did not reply, is no member until it is admitted again.
 
 **Clients** (`leader_proxy`). Peers, and people who steer the job, may talk to any agent: a follower passes calls on to
 the leader, and repeats them to the next one if the leader is lost before it has answered.
@@ -74,7 +74,7 @@ The states of a host
 ==============  ============================================  ==============================================
 state           event                                         next state
 ==============  ============================================  ==============================================
-outside         host 0, all others answer that there is none  leader of term 1
+outside         host 0, and no other host is in a job         leader of term 1
 outside         admitted by the leader                        follower
 outside         refused, or ``--ready-deadline`` expired      stopped (exit code 2 or 3)
 follower        leader silent, or its port refuses            without leader (asks for pre-votes)
