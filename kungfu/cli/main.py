@@ -5,22 +5,27 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
-from kungfu.cli.planning.refusal import one_line
-from kungfu.cli.reader_gone import let_go
+from kungfu.cli.broken_pipe import discard_output
 from kungfu.errors import KungfuError
 from kungfu.runtime.core.identity import installed_version
 
-__all__ = ["main"]
+__all__ = ["error_line", "explain_command", "main"]
+
+_LONG_WORD = re.compile(r"[^\s'\",;:()]{200,}")
+_SHOWN = 40
 
 # Commands that bring a module of their own, with `add_arguments(parser)` and `run(arguments)`.
 _PLANNING = (
-    ("simulate", "kungfu.cli.planning.simulate", "run a scheduler over a trace of jobs"),
+    ("simulate", "kungfu.cli.simulate", "run a scheduler over a trace of jobs"),
     ("replay", "kungfu.cli.replay.command", "run a policy over a recorded run, without training"),
-    ("plan-tuning", "kungfu.cli.planning.plan_tuning", "plan a hyperparameter search under a deadline"),
+    ("plan-tuning", "kungfu.cli.plan_tuning", "plan a hyperparameter search under a deadline"),
 )
 # Those of `kungfu.cli.job.command`.
 _STEERING = (
@@ -51,13 +56,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except KungfuError as error:
         planning = given.name in {name for name, *_ in _PLANNING}
-        print(f"kungfu {given.name}: {one_line(error) if planning else error}", file=sys.stderr)
+        print(f"kungfu {given.name}: {error_line(error) if planning else error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        let_go(sys.stdout)
+        discard_output(sys.stdout)
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def error_line(error: Exception) -> str:
+    """The error's text in one line, with words of hundreds of characters cut.
+
+    >>> error_line(ValueError("trials is " + 5000 * "9"))
+    'trials is 9999999999999999999999999999999999999999... (5000 characters)'
+    """
+    text = " ".join(str(error).split("\n"))
+    return _LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN]}... ({len(word[0])} characters)", text)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
@@ -128,9 +143,34 @@ def _add_steering(parser: argparse.ArgumentParser, *, name: str) -> None:
 
 
 def _explain(given: argparse.Namespace) -> int:
-    from kungfu.cli.explain import explain_command
-
     return explain_command(given.specs, form=given.form, monitors=given.monitors)
+
+
+def explain_command(
+    specs: Sequence[str], *, form: Literal["text", "json"] = "text", monitors: Literal["folded", "open"] = "folded"
+) -> int:
+    """Prints the plan of policies: their nodes, when each is computed, what they share, what they cost.
+
+    TensorFlow is not imported.
+
+    Args:
+        specs: the policies of one job, as in ``kungfu.policies:gns_batch(max_peers=8)``.
+        form: text for people, JSON for programs.
+        monitors: whether the text folds each monitor into a line, or opens them.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        PolicyError: where a policy does not resolve, or they do not compile together.
+    """
+    from kungfu.compiler import compile_policies, explain, explain_json
+    from kungfu.policy_definition.policy_path import load_policy
+
+    plan = compile_policies([load_policy(one) for one in specs])
+    text = explain(plan, monitors=monitors) if form == "text" else json.dumps(explain_json(plan), indent=2) + "\n"
+    print(text, end="")
+    return 0
 
 
 def _why(given: argparse.Namespace) -> int:

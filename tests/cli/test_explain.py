@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.cli.explain import explain_command
+from kungfu.cli.main import explain_command
 from kungfu.errors import PolicyError
 
 SPEC = "kungfu.policies:gns_batch(max_peers=8)"
@@ -61,7 +61,7 @@ def test_as_json_it_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_it_needs_no_tensorflow() -> None:
-    program = f"import sys; from kungfu.cli.explain import explain_command; explain_command([{SPEC!r}]); "
+    program = f"import sys; from kungfu.cli.main import explain_command; explain_command([{SPEC!r}]); "
     started = time.perf_counter()
     ended = subprocess.run(
         [sys.executable, "-c", program + "sys.exit('tensorflow' in sys.modules)"],

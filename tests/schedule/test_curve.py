@@ -14,8 +14,6 @@ from kungfu.schedule import LINEAR, Curve
 from kungfu.schedule.curve import best_gpus, rate_at, rates_up_to, ring_curve
 from tests.schedule.instances import CURVES, thorough
 
-__all__ = []
-
 
 def test_rates_are_proportional_below_linear_between_and_flat_beyond() -> None:
     curve = Curve((2, 4, 8), (10.0, 16.0, 12.0))

@@ -17,8 +17,6 @@ from kungfu.schedule.state import stateless
 from tests.schedule.auditor import audited
 from tests.schedule.instances import Instance, instances, rows, thorough
 
-__all__ = []
-
 POLICIES = sorted(CATALOGUE)
 TUNING = Tuning(quanta=(12.0, 40.0), starvation=2.0)
 

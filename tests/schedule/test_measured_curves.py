@@ -14,8 +14,6 @@ from kungfu.schedule.curve import best_gpus, rate_at
 from tests.schedule.instances import thorough
 from tests.schedule.published import DATA, needs_data
 
-__all__ = []
-
 GOOD = "global_batch_size,1,2,4\n64,1.0,1.8,\n128,,0.9,1.5\n\n"
 
 

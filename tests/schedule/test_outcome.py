@@ -11,8 +11,6 @@ from kungfu.schedule import ClusterJob, fifo, reduction, simulate, summary, tire
 from kungfu.schedule.outcome import summary_as_dict
 from tests.schedule.instances import rows
 
-__all__ = []
-
 
 def test_means_by_hand() -> None:
     figures = summary(simulate(rows((10, 2, 10.0), (11, 1, 5.0)), gpus=2, policy=fifo()))

@@ -11,8 +11,6 @@ from kungfu.schedule import fifo, simulate
 from kungfu.schedule.report import save_plot
 from tests.schedule.instances import rows
 
-__all__ = []
-
 
 @pytest.mark.slow
 def test_a_plot_is_a_picture_and_nothing_else_is_left(tmp_path: Path) -> None:

@@ -24,8 +24,6 @@ from kungfu.tune import (
 )
 from tests.tune.instances import MANY, certain, uncertain
 
-__all__ = []
-
 LIMITED = Search(max_gpus=48)
 
 

@@ -7,8 +7,6 @@ import pytest
 from kungfu.errors import UsageError
 from kungfu.tune import Dataset, Instance
 
-__all__ = []
-
 
 def test_a_price_of_zero_is_refused_because_every_plan_would_be_as_good() -> None:
     with pytest.raises(UsageError, match=r"price of an instance is 0 \$/s"):

@@ -15,8 +15,6 @@ from kungfu.tune.dag import Node, build, longest_path_s
 from kungfu.tune.estimation import sample
 from tests.tune.instances import MANY, certain, planned, uncertain
 
-__all__ = []
-
 Case = tuple[Simulator, tuple[int, ...]]
 
 

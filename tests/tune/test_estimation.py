@@ -25,8 +25,6 @@ from kungfu.tune.estimation import Tenancy, sample, tenancies
 from tests.tune.instances import MANY, certain, planned, uncertain
 from tests.tune.twin import tell
 
-__all__ = []
-
 Case = tuple[Simulator, tuple[int, ...]]
 
 

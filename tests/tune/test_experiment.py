@@ -10,8 +10,6 @@ from kungfu.errors import UsageError
 from kungfu.tune import Experiment, Stage, hyperband, successive_halving
 from tests.tune.instances import MANY
 
-__all__ = []
-
 
 @pytest.mark.parametrize(
     ("trials", "least", "most", "eta", "stages"),

@@ -15,8 +15,6 @@ from kungfu.tune import Latency, amdahl, scaling
 from kungfu.tune.latency import expected_s, quantile, total
 from tests.tune.instances import MANY, curves
 
-__all__ = []
-
 
 def _draw(latency: Latency, *, samples: int) -> np.ndarray:
     return quantile(latency, uniform=np.random.default_rng(0).random(samples))

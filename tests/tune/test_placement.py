@@ -12,8 +12,6 @@ from kungfu.errors import UsageError
 from kungfu.tune import Nodes, Placement, Slot, moves, place, shrink, unplaced
 from tests.tune.instances import MANY
 
-__all__ = []
-
 
 def _on(**places: str) -> Placement:
     """``_on(A="n0:0 n0:1")``: trial A on GPUs 0 and 1 of n0."""

@@ -33,8 +33,6 @@ from kungfu.tune.planner import neighbours, next_fair
 from kungfu.tune.simulator import stage_instances
 from tests.tune.instances import MANY, certain, uncertain
 
-__all__ = []
-
 SEARCHES = st.sampled_from((Search(), Search(max_gpus=32), Search(steps="literal"), Search(multiples=(2, 5))))
 SLACK = st.floats(1, 4)
 

@@ -11,8 +11,6 @@ from kungfu.tune import Stage
 from kungfu.tune.sharing import Share, assign, instances_for, share, slowest_chain
 from tests.tune.instances import MANY
 
-__all__ = []
-
 
 @pytest.mark.parametrize("packing", ["counted", "placed"])
 def test_the_papers_schedule_needs_eight_five_three_and_two_instances(packing: str) -> None:

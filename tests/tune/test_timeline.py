@@ -11,8 +11,6 @@ from kungfu.tune.estimation import sample
 from kungfu.tune.timeline import Box, StageUsage, boxes, first_run_stage_usage, mean_stage_usage
 from tests.tune.instances import MANY, certain, planned, uncertain
 
-__all__ = []
-
 
 def _simulator() -> Simulator:
     job = successive_halving(4, least=1, most=7, eta=2)

@@ -1,9 +1,7 @@
 """What a person sees while a job runs."""
 
-from kungfu.cli.console.board import Board
-from kungfu.cli.console.live import LiveScreen
-from kungfu.cli.console.plain import PlainScreen
 from kungfu.cli.console.run_console import RunConsole, make_console
-from kungfu.cli.console.status import Status
+from kungfu.cli.console.screen_state import ScreenState, Status
+from kungfu.cli.console.screens import LiveScreen, PlainScreen
 
-__all__ = ["Board", "LiveScreen", "PlainScreen", "RunConsole", "Status", "make_console"]
+__all__ = ["LiveScreen", "PlainScreen", "RunConsole", "ScreenState", "Status", "make_console"]

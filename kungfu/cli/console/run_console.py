@@ -14,13 +14,11 @@ from typing import Any, Protocol, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from kungfu.cli.console.board import KUNGFU, Board, News, Said
-from kungfu.cli.console.farewell import farewell
-from kungfu.cli.console.legible import legible
-from kungfu.cli.console.live import LiveScreen
-from kungfu.cli.console.noise import is_noise
-from kungfu.cli.console.plain import PlainScreen
-from kungfu.cli.reader_gone import let_go
+from kungfu.cli.broken_pipe import discard_output
+from kungfu.cli.console.exit_summary import exit_summary
+from kungfu.cli.console.log_filter import is_startup_noise, sanitize
+from kungfu.cli.console.screen_state import KUNGFU, OutputLine, ScreenState, ScreenUpdate
+from kungfu.cli.console.screens import LiveScreen, PlainScreen
 from kungfu.cli.report import one_line, paces, read_events
 from kungfu.errors import UsageError
 from kungfu.event_log.events import GapEvent, LoggedEvent
@@ -41,7 +39,7 @@ class Screen(Protocol):
     def open(self) -> None:
         """Prepares the screen."""
 
-    def show(self, news: News) -> None:
+    def show(self, update: ScreenUpdate) -> None:
         """Paints what is new."""
 
     def close(self) -> None:
@@ -54,7 +52,7 @@ class RunConsole:
     def __init__(self, folder: Path, screen: Screen, *, stream: TextIO) -> None:
         self._folder, self._screen, self._stream = folder, screen, stream
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
-        self._board = Board()
+        self._state = ScreenState()
         self._gaps: dict[str, str] = {}  # by file; told once more at the end, where nobody overlooks it
         self._closing = threading.Event()
         self._painter = threading.Thread(target=self._paint_on, name="kungfu-painter", daemon=True)
@@ -71,27 +69,27 @@ class RunConsole:
 
     def line(self, who: str, text: str) -> None:
         """A line that a peer printed; the start-up noise of TensorFlow stays in the log file."""
-        if not is_noise(text):
-            self._board.say(Said(who, legible(text, encoding=self._encoding)))
+        if not is_startup_noise(text):
+            self._state.add_line(OutputLine(who, sanitize(text, encoding=self._encoding)))
 
     def event(self, event: LoggedEvent) -> None:
         """Something was decided or done."""
-        self._board.event(event)
+        self._state.event(event)
         told = one_line(event)
         if isinstance(event, GapEvent):
             self._gaps[event.file] = f"the record has a gap: {told}"
         if told:
-            self._board.say(Said(KUNGFU, legible(told, encoding=self._encoding)))
+            self._state.add_line(OutputLine(KUNGFU, sanitize(told, encoding=self._encoding)))
 
     def status(self, fields: Mapping[str, Any]) -> None:
         """The newest figures of the run."""
-        self._board.step(fields)
+        self._state.step(fields)
 
     def ended(self, ending: Ending) -> None:
         """Says how the job ended, below everything else: the root cause first if it failed."""
         self._close()
         paces = _paces(self._folder)
-        lines = farewell(
+        lines = exit_summary(
             ending.code, ending.failure, folder=self._folder, paces=paces, gaps=tuple(self._gaps.values()),
             leaves=ending.leaves, raised=ending.raised,
         )  # fmt: skip
@@ -99,13 +97,13 @@ class RunConsole:
         style = "bold red" if ending.failure else "bold"
         try:
             for nth, line in enumerate(lines):
-                out.print(Text(legible(line, encoding=out.encoding), style if nth == 0 else ""), soft_wrap=True)
+                out.print(Text(sanitize(line, encoding=out.encoding), style if nth == 0 else ""), soft_wrap=True)
         except OSError:
-            let_go(out.file)
+            discard_output(out.file)
 
     def _paint_on(self) -> None:
         while not self._closing.wait(_PAINT_EVERY_S):
-            self._board.wait(_PAINT_WITHIN_S)
+            self._state.wait(_PAINT_WITHIN_S)
             if not self._paint():
                 return
 
@@ -115,11 +113,11 @@ class RunConsole:
         Output that goes to a file on a full disk is seen again when there is room.
         """
         try:
-            self._screen.show(self._board.take())
+            self._screen.show(self._state.take())
         except OSError as error:
             if error.errno in _NO_ROOM and not self._closing.is_set():
                 return True
-            let_go(self._stream)
+            discard_output(self._stream)
             return False
         return True
 
@@ -128,7 +126,7 @@ class RunConsole:
         if self._closing.is_set():
             return
         self._closing.set()
-        self._board.wake()
+        self._state.wake()
         self._painter.join(timeout=_LAST_PAINT_S)
         if self._painter.is_alive():
             return
@@ -136,7 +134,7 @@ class RunConsole:
         try:
             self._screen.close()
         except OSError:
-            let_go(self._stream)
+            discard_output(self._stream)
 
 
 def _paces(folder: Path) -> list[str]:

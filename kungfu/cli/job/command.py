@@ -59,21 +59,21 @@ def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
 def run(given: argparse.Namespace) -> int:
     """Does what the command line says; gives the exit code. Raises ``KungfuError`` where there is no such job."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
-    from kungfu.cli.job.carry_out import carried_out
-    from kungfu.cli.job.status import told_status
+    from kungfu.cli.job.status import print_status
+    from kungfu.cli.job.submit import submit_and_report
     from kungfu.runtime.job_api.job_file import newest_folder
 
     if given.name == "scale-in":
         given.peers, given.place = _peers_and_folder(given.words)
     folder = given.logdir or given.place or newest_folder(RUNS)
     if given.name == "status":
-        return told_status(folder, form=given.form)
+        return print_status(folder, form=given.form)
     request = JobRequest(given.id or secrets.token_hex(4), _ACTIONS[given.name](given), given.if_view)
     if given.name == "profile":
-        from kungfu.cli.job.profile import profiled
+        from kungfu.cli.job.profile import run_profile
 
-        return profiled(folder, request, timeout_s=given.timeout, form=given.form, target=given.to)
-    return carried_out(folder, request, timeout_s=given.timeout, form=given.form)
+        return run_profile(folder, request, timeout_s=given.timeout, form=given.form, target=given.to)
+    return submit_and_report(folder, request, timeout_s=given.timeout, form=given.form)
 
 
 def _peers_and_folder(words: Sequence[str]) -> tuple[tuple[int, ...], Path | None]:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 from rich.table import Table
 
-from kungfu.cli.job.carry_out import exit_code, pursued
+from kungfu.cli.job.submit import exit_code, submit_and_wait
 from kungfu.cli.report.values import figure
 from kungfu.errors import UsageError
 from kungfu.runtime.core.requests import JobRequest, Point
 from kungfu.runtime.job_api.status import RequestProgress
 
-__all__ = ["Measure", "efficiencies", "profiled"]
+__all__ = ["Measure", "efficiencies", "run_profile"]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What was measured at a size; ``efficiency`` is 1 where a peer trains the most samples a second."""
+    """The measurement at one size; ``efficiency`` is 1 at the size with the most samples per second and peer."""
 
     size: int
     samples_per_s: float
@@ -30,14 +34,15 @@ class Measure:
     steps: int
 
 
-def profiled(
+def run_profile(
     folder: Path, request: JobRequest, *, timeout_s: float, form: Literal["text", "json"], target: Path | None
 ) -> int:
-    """Has the job measured, prints the figures, writes STEM.json and STEM.png; gives the exit code.
+    """Lets the job measure itself, prints the figures, writes STEM.json and STEM.png; returns the exit code.
 
-    Raises ``UsageError`` where the files cannot be written.
+    Raises:
+        UsageError: where the files cannot be written.
     """
-    progress = pursued(folder, request, timeout_s=timeout_s)
+    progress = submit_and_wait(folder, request, timeout_s=timeout_s)
     measures = efficiencies(progress.points)
     document = {"request": progress.words, "state": progress.state, "reason": progress.reason, "sizes": measures}
     stem = target or folder / "profile"
@@ -47,12 +52,10 @@ def profiled(
     else:
         _print(progress, measures)
     if measures:
-        from kungfu.cli.job.picture import drawn  # takes a second to load
-
         _write(stem.with_name(f"{stem.name}.json"), f"{text}\n".encode())
         _write(
             stem.with_name(f"{stem.name}.png"),
-            drawn([(one.size, one.samples_per_s, one.efficiency) for one in measures]),
+            _draw([(one.size, one.samples_per_s, one.efficiency) for one in measures]),
         )
         if form == "text":
             print(f"written: {stem}.json, {stem}.png")
@@ -62,11 +65,13 @@ def profiled(
 def efficiencies(points: Sequence[Point]) -> list[Measure]:
     """By size: throughput ``t(p)`` in samples/s, and efficiency ``(t(p) / p) / max_q (t(q) / q)``.
 
-    So the size at which a peer trains most has efficiency 1; often, but not always, it is the smallest one.
-    Amoeba (Wu et al., 2019), section 3.1.
+    So the size with the most samples per peer has efficiency 1; often, but not always, it is the smallest one.
 
     >>> [one.efficiency for one in efficiencies([Point(2, 5, 300, 2.0), Point(1, 5, 100, 1.0)])]
     [1.0, 0.75]
+
+    Reference:
+        Amoeba (Wu et al., 2019), section 3.1.
     """
     best = max((one.samples_per_s / one.size for one in points), default=0.0)
     return [
@@ -94,3 +99,32 @@ def _write(path: Path, content: bytes) -> None:
         path.write_bytes(content)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; give a file that can be written with --to") from error
+
+
+_BLUE, _GREEN, _GREY = "#1f6fb4", "#2b8a3e", "#8a8f98"
+
+
+def _draw(measures: Sequence[tuple[int, float, float]]) -> bytes:
+    """A PNG of (peers, samples/s, efficiency); the dotted line is where all peers train as much as at the best size."""
+    canvas = Figure(figsize=(7.0, 4.2), layout="constrained")
+    FigureCanvasAgg(canvas)
+    left: Any = canvas.subplots()
+    right = left.twinx()
+    sizes, speeds, shares = zip(*measures, strict=True)
+    best = max(speed / size for size, speed in zip(sizes, speeds, strict=True))
+    left.plot([0, *sizes], [0, *(best * size for size in sizes)], color=_GREY, linestyle=":", label="all at their best")
+    left.plot(sizes, speeds, color=_BLUE, marker="o", label="throughput")
+    right.plot(sizes, shares, color=_GREEN, marker="s", linestyle="--", label="efficiency")
+    left.set_xlabel("size (peers)")
+    left.set_ylabel("throughput (samples/s)", color=_BLUE)
+    right.set_ylabel("efficiency", color=_GREEN)
+    left.set_ylim(bottom=0)
+    left.set_xlim(left=0)
+    right.set_ylim(0, 1.05)
+    right.spines["top"].set_visible(False)
+    left.spines["top"].set_visible(False)
+    left.xaxis.set_major_locator(MaxNLocator(integer=True))
+    canvas.legend(loc="outside upper center", ncols=3, frameon=False)
+    image = io.BytesIO()
+    canvas.savefig(image, format="png", dpi=120)
+    return image.getvalue()

@@ -18,11 +18,11 @@ from kungfu.event_log.numbers import as_json
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.status import JobStatus, PeerStatus
 
-__all__ = ["told_status"]
+__all__ = ["print_status"]
 
 
-def told_status(folder: Path, *, form: Literal["text", "json"]) -> int:
-    """Prints how the job is whose record is in ``folder``; gives the exit code."""
+def print_status(folder: Path, *, form: Literal["text", "json"]) -> int:
+    """Prints the status of the job whose record is in ``folder``; returns the exit code."""
     with connected(folder) as job:
         status = job.status()
     if form == "json":
@@ -62,5 +62,5 @@ def _table(status: JobStatus) -> Table:
 
 
 def _order(peer: PeerStatus) -> tuple[bool, int, int]:
-    """By rank; those in no view behind, by id."""
+    """By rank; after them those in no view, by id."""
     return peer.rank is None, peer.rank or 0, peer.id

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from kungfu.cli.console import PlainScreen, RunConsole, make_console
-from kungfu.cli.console.board import News
+from kungfu.cli.console.screen_state import ScreenUpdate
 from kungfu.event_log.events import GapEvent
 from kungfu.runtime.agent.agent import Ending
 from kungfu.runtime.core.failure import Failure
-from tests.cli.console.test_noise import NOISE
+from tests.cli.console.test_log_filter import NOISE
 from tests.cli.recorded import GROWN, measured
 
 PROGRAM = textwrap.dedent(
@@ -30,7 +30,8 @@ PROGRAM = textwrap.dedent(
     import os, signal, sys
     from pathlib import Path
     from kungfu.cli.console import LiveScreen, make_console
-        from kungfu.runtime.agent.agent import Ending
+    from kungfu.event_log.events import ViewEvent
+    from kungfu.runtime.agent.agent import Ending
 
     with make_console(Path("runs/a")) as console:
         console.event(ViewEvent(version=1, peers=(0, 1)))
@@ -142,8 +143,8 @@ def test_a_screen_is_closed_once_and_after_the_last_painting(tmp_path: Path) -> 
         def open(self) -> None:
             calls.append("open")
 
-        def show(self, news: News) -> None:
-            calls.extend(said.text for said in news.said)
+        def show(self, update: ScreenUpdate) -> None:
+            calls.extend(line.text for line in update.lines)
 
         def close(self) -> None:
             calls.append("close")

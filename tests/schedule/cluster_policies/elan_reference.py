@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from kungfu.schedule import ClusterJob, Pauses
 from kungfu.schedule.curve import rate_at
 
-__all__ = []
-
 RunningJobs = list[tuple[ClusterJob, float]]
 """Jobs in order of arrival, and the work that each has left."""
 

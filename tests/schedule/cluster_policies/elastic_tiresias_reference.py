@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from kungfu.schedule import ClusterJob, Pauses
 from kungfu.schedule.curve import rate_at
 
-__all__ = []
-
 
 @dataclass(frozen=True)
 class Rules:

@@ -24,8 +24,6 @@ from tests.schedule.auditor import seen
 from tests.schedule.cluster_policies.elan_reference import elan_reference
 from tests.schedule.instances import Instance, instances, rows, thorough, untied
 
-__all__ = []
-
 POLICIES = {"efifo": elastic_fifo, "ebf": elastic_backfill}
 
 

@@ -11,8 +11,6 @@ from kungfu.schedule.state import tabulated
 from tests.schedule.auditor import seen
 from tests.schedule.instances import rows
 
-__all__ = []
-
 A = ClusterJob("A", 0, 1, 72.0, Curve((1, 2, 3, 4), (10.0, 18.0, 24.0, 28.0)), 1, 4)
 B = ClusterJob("B", 0, 2, 68.0, Curve((2, 3, 4, 5, 6), (20.0, 28.0, 34.0, 38.0, 40.0)), 2, 6)
 

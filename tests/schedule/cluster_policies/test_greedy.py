@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from kungfu.schedule.cluster_policies.greedy import Climbers, build_ladders, fill, relative_gain, saved_time
 from tests.schedule.instances import thorough
 
-__all__ = []
-
 MOST = 7
 curve = st.lists(st.integers(1, 40), min_size=MOST + 1, max_size=MOST + 1).map(lambda rates: [0, *rates[1:]])
 job = st.tuples(curve, st.integers(1, 3), st.integers(0, 4), st.integers(1, 9), st.floats(0, 1))

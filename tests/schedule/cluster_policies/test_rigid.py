@@ -20,8 +20,6 @@ from kungfu.schedule.cluster_policies.rigid import (
 from tests.schedule.auditor import seen
 from tests.schedule.instances import Instance, instances, rows, thorough
 
-__all__ = []
-
 
 def test_strict_fifo_lets_nobody_pass_the_head() -> None:
     result = simulate(rows((0, 3, 10), (1, 2, 10), (2, 1, 5)), gpus=4, policy=fifo())

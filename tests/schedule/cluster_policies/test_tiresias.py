@@ -17,8 +17,6 @@ from tests.schedule.cluster_policies.elastic_tiresias_reference import Rules, el
 from tests.schedule.cluster_policies.tiresias_reference import reference
 from tests.schedule.instances import Instance, instances, rows, thorough, untied
 
-__all__ = []
-
 
 def test_a_job_that_used_up_its_quantum_makes_room_for_a_newer_one() -> None:
     jobs = rows((0, 2, 100), (10, 2, 20))

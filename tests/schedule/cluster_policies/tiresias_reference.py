@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from kungfu.schedule import ClusterJob
 
-__all__ = []
-
 
 @dataclass
 class _Entry:

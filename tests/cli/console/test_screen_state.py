@@ -1,10 +1,64 @@
-"""What the one status shows, after whatever has happened."""
+"""The state of a screen, and the status it shows."""
 
 from __future__ import annotations
 
-from kungfu.cli.console.status import Status, after_event, after_step, decision_words, status_words
+import threading
+import time
+
+from kungfu.cli.console.screen_state import (
+    OutputLine,
+    ScreenState,
+    Status,
+    after_event,
+    after_step,
+    decision_words,
+    status_words,
+)
 from tests.cli.recorded import FAILED, GROWN, measured
 from tests.event_log.made import made
+
+
+def test_what_was_said_is_taken_once_and_in_order() -> None:
+    state = ScreenState()
+    state.add_line(OutputLine("rank 0", "one"))
+    state.add_line(OutputLine("rank 1", "two"))
+    assert [line.text for line in state.take().lines] == ["one", "two"]
+    assert state.take().lines == ()
+
+
+def test_of_a_flood_the_newest_lines_are_kept_and_the_others_counted() -> None:
+    state = ScreenState()
+    for number in range(1200):
+        state.add_line(OutputLine("rank 0", str(number)))
+    update = state.take()
+    assert (len(update.lines), update.dropped) == (500, 700)
+    assert update.lines[-1].text == "1199"
+    assert state.take().dropped == 0
+
+
+def test_the_status_is_the_newest_and_stays_when_it_is_taken() -> None:
+    state = ScreenState()
+    state.event(GROWN[3])
+    state.step(measured(3))
+    state.step(measured(4))
+    assert state.take().status.step["step"] == 4
+    assert state.take().status.phase == "training"
+
+
+def test_who_waits_is_woken_by_news_and_by_an_end_and_not_by_what_was_taken() -> None:
+    state = ScreenState()
+    state.add_line(OutputLine("rank 0", "one"))
+    state.wait(60.0)
+    state.take()
+    threading.Timer(0.05, state.event, [GROWN[3]]).start()
+    state.wait(60.0)
+    assert state.take().status.phase == "training"
+    threading.Timer(0.05, state.wake).start()
+    state.wait(60.0)
+    state.take()
+    began = time.monotonic()
+    state.wait(0.05)
+    assert time.monotonic() - began >= 0.05
 
 
 def test_nothing_is_known_before_the_first_step() -> None:

@@ -1,14 +1,14 @@
-"""What to do when nobody reads our output any more, as behind ``| head``."""
+"""A broken pipe: the reader of our output has ended, as ``head`` does in ``| head``."""
 
 from __future__ import annotations
 
 import os
 
-__all__ = ["let_go"]
+__all__ = ["discard_output"]
 
 
-def let_go(stream: object) -> None:
-    """From now on what is written to `stream`, and what is left in it, goes nowhere; does nothing to one in memory."""
+def discard_output(stream: object) -> None:
+    """Sends to /dev/null what is left in `stream` and what will be written to it; does nothing to one in memory."""
     try:
         number = stream.fileno()  # type: ignore[attr-defined]  # one in memory has none, which is asked here
     except (AttributeError, OSError):

@@ -1,19 +1,19 @@
-"""How a job ended, in the order in which a person needs it."""
+"""The summary of how a job ended, in the order in which a person needs it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kungfu.cli.console.noise import is_noise
+from kungfu.cli.console.log_filter import is_startup_noise
 from kungfu.runtime.core.failure import EXIT_CODES, Failure
 
-__all__ = ["farewell"]
+__all__ = ["exit_summary"]
 
 _MOST_LINES = 40
 
 
-def farewell(
+def exit_summary(
     code: int,
     failure: Failure | None,
     *,
@@ -23,14 +23,19 @@ def farewell(
     leaves: bool = False,
     raised: Mapping[int, str] | None = None,
 ) -> list[str]:
-    """What failed and in which peer, its last output, where the whole of it is, the exit code.
+    """The lines of the summary: the failure and its peer, its last output, the file that has all of it, the exit code.
 
-    After a run that went well ``paces`` says how long things took; ``gaps`` are those of the record; ``leaves``: it
-    goes on, without this host. The last line says of a job that lost peers to exceptions of their own what was
-    ``raised``, by peer, however it ended.
+    Args:
+        code: the exit code of the job.
+        failure: the root cause, None where the job did not fail.
+        folder: the folder of the run's record.
+        paces: how long steps and rescales took; shown after a run that went well.
+        gaps: the gaps of the record.
+        leaves: whether the job goes on without this host.
+        raised: exceptions of the program by which peers were lost, by peer; the last line names the first of them.
 
     >>> from kungfu.runtime.core.failure import Failure
-    >>> print("\\n".join(farewell(1, Failure(1, "rank 1 (peer 1): killed by SIGKILL", 1), folder=Path("runs/a"))))
+    >>> print("\\n".join(exit_summary(1, Failure(1, "rank 1 (peer 1): killed by SIGKILL", 1), folder=Path("runs/a"))))
     kungfu-run: failed: rank 1 (peer 1): killed by SIGKILL
       it printed nothing
       all it printed: runs/a/peers/peer-1.log; how it came to that: kungfu why runs/a
@@ -67,7 +72,7 @@ def _lost(raised: Mapping[int, str], folder: Path) -> list[str]:
 
 
 def _last_output(failure: Failure) -> list[str]:
-    lines = [line for line in failure.output if not is_noise(line)]
+    lines = [line for line in failure.output if not is_startup_noise(line)]
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:

@@ -1,10 +1,12 @@
-"""What is hidden from the screen, and above all what is not."""
+"""Start-up noise is left out, and control signs are taken out."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kungfu.cli.console.noise import is_noise
+from kungfu.cli.console.log_filter import is_startup_noise, sanitize
 
 NOISE = (
     "2026-11-20 20:33:40.670183: E external/local_xla/xla/stream_executor/cuda/cuda_fft.cc:477] Unable to register "
@@ -33,9 +35,32 @@ TOLD = (
 
 @pytest.mark.parametrize("line", NOISE)
 def test_start_up_noise_is_known_as_such(line: str) -> None:
-    assert is_noise(line)
+    assert is_startup_noise(line)
 
 
 @pytest.mark.parametrize("line", TOLD)
 def test_what_a_person_may_need_is_no_noise(line: str) -> None:
-    assert not is_noise(line)
+    assert not is_startup_noise(line)
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("plain", "plain"),
+        ("1/3\r2/3\r3/3", "3/3"),
+        ("dos\r\n", "dos"),
+        ("\x1b[1;31mred\x1b[0m and \x1b[2Jcleared", "red and cleared"),
+        ("\x1b]0;title\x07text", "text"),
+        ("bell\x07 back\x08", "bell back"),
+        ("a\tb", "a       b"),
+    ],
+)
+def test_a_line_stands_as_it_would_in_the_end(printed: str, shown: str) -> None:
+    assert sanitize(printed, encoding="utf-8") == shown
+
+
+@given(st.text())
+def test_nothing_moves_the_cursor_or_breaks_the_encoding(text: str) -> None:
+    shown = sanitize(text, encoding="latin-1")
+    shown.encode("latin-1")
+    assert not set(shown) & {"\x1b", "\r", "\n", "\b", "\x9b"}

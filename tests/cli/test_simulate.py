@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -10,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.cli.planning.simulate import add_arguments, run
+from kungfu.cli.main import main
 from kungfu.schedule.cluster_policies.catalogue import CATALOGUE
 
 
 def _run(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return run(parser.parse_args(words))
+    return main(["simulate", *words])
 
 
 @pytest.mark.parametrize("policy", CATALOGUE)
@@ -168,5 +165,5 @@ def test_quanta_that_are_no_numbers_are_a_wrong_argument(capsys) -> None:
 
 @pytest.mark.slow
 def test_scheduling_needs_no_tensorflow() -> None:
-    script = "import sys, kungfu.schedule, kungfu.cli.planning.simulate; sys.exit('tensorflow' in sys.modules)"
+    script = "import sys, kungfu.schedule, kungfu.cli.simulate; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from kungfu.cli.planning.refusal import one_line
 from kungfu.errors import UsageError
 from kungfu.schedule import ClusterJob, Pauses, Result, State, generated, read_throughputs, read_trace, simulate
 from kungfu.schedule.cluster_policies.catalogue import CATALOGUE, CatalogueEntry, Tuning, named, with_shares
@@ -65,14 +63,14 @@ def _add_policy_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate and report; 0, or 2 with a message on standard error if the request cannot work."""
-    try:
-        results = _simulated(arguments)
-        if arguments.plot:
-            save_plot(results, path=arguments.plot)
-    except UsageError as error:
-        print(f"kungfu simulate: {one_line(error)}", file=sys.stderr)
-        return 2
+    """Simulate and report; returns the exit status.
+
+    Raises:
+        UsageError: if the request cannot work; nothing is printed or written before.
+    """
+    results = _simulated(arguments)
+    if arguments.plot:
+        save_plot(results, path=arguments.plot)
     summaries = [summary(result) for result in results]
     if arguments.json:
         print(json.dumps(_report(arguments, summaries=summaries), indent=2, allow_nan=False))
@@ -95,7 +93,7 @@ def _simulated(arguments: argparse.Namespace) -> list[Result]:
 
 
 def _check_used(arguments: argparse.Namespace) -> None:
-    """Nobody should take a figure for what an option made of it that no policy looked at."""
+    """Refuses an option that no policy of the command uses: its figures would be taken for the effect of the option."""
     names = [name for name in (arguments.policy, arguments.against) if name]
     for option in _USED_BY_SOME:
         users = [name for name, entry in CATALOGUE.items() if option in entry.options]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kungfu.cli.console.farewell import farewell
+from kungfu.cli.console.exit_summary import exit_summary
 from kungfu.runtime.core.failure import Failure
-from tests.cli.console.test_noise import NOISE
+from tests.cli.console.test_log_filter import NOISE
 
 FOLDER = Path("runs/a")
 
@@ -15,7 +15,7 @@ def test_a_failure_is_told_from_the_cause_to_the_exit_code_without_the_noise() -
     failure = Failure(
         1, "rank 1 (peer 1): exit code 1: ValueError: bad", 1, (*NOISE, "Traceback", "ValueError: bad", "")
     )
-    assert farewell(1, failure, folder=FOLDER) == [
+    assert exit_summary(1, failure, folder=FOLDER) == [
         "kungfu-run: failed: rank 1 (peer 1): exit code 1: ValueError: bad",
         "  its last output:",
         "  | Traceback",
@@ -26,33 +26,35 @@ def test_a_failure_is_told_from_the_cause_to_the_exit_code_without_the_noise() -
 
 
 def test_a_peer_that_printed_nothing_but_noise_printed_nothing() -> None:
-    assert farewell(1, Failure(0, "rank 0", 1, NOISE), folder=FOLDER)[1] == "  it printed nothing"
+    assert exit_summary(1, Failure(0, "rank 0", 1, NOISE), folder=FOLDER)[1] == "  it printed nothing"
 
 
 def test_a_failure_of_no_one_peer_names_the_folder_of_all_logs() -> None:
-    lines = farewell(3, Failure(-1, "waited 60 s for rank 0", 3), folder=FOLDER)
+    lines = exit_summary(3, Failure(-1, "waited 60 s for rank 0", 3), folder=FOLDER)
     assert lines[0] == "kungfu-run: failed: waited 60 s for rank 0"
     assert "runs/a/peers/;" in lines[1]
     assert lines[-1].startswith("  exit code 3: a wait ended at its deadline")
 
 
 def test_a_long_last_output_is_cut_at_its_beginning() -> None:
-    lines = farewell(1, Failure(0, "rank 0", 1, tuple(f"line {n}" for n in range(60))), folder=FOLDER)
+    lines = exit_summary(1, Failure(0, "rank 0", 1, tuple(f"line {n}" for n in range(60))), folder=FOLDER)
     assert lines[2] == "  | line 20"
     assert lines[-3] == "  | line 59"
 
 
 def test_a_good_end_and_an_ordered_end_are_one_line() -> None:
-    assert farewell(0, None, folder=FOLDER) == [
+    assert exit_summary(0, None, folder=FOLDER) == [
         "kungfu-run: training is over; what was decided, and why: kungfu why runs/a"
     ]
-    assert farewell(130, None, folder=FOLDER) == ["kungfu-run: ended by Ctrl-C; the record so far: kungfu why runs/a"]
-    assert "exit code 129" in farewell(129, None, folder=FOLDER)[0]
+    assert exit_summary(130, None, folder=FOLDER) == [
+        "kungfu-run: ended by Ctrl-C; the record so far: kungfu why runs/a"
+    ]
+    assert "exit code 129" in exit_summary(129, None, folder=FOLDER)[0]
 
 
 def test_a_code_that_the_program_chose_is_not_taken_for_one_of_ours() -> None:
     failure = Failure(1, "rank 1 (peer 1): exit code 3", 3, chosen=True)
-    assert farewell(3, failure, folder=FOLDER)[-1] == "  exit code 3: the program's own, by sys.exit(3)"
+    assert exit_summary(3, failure, folder=FOLDER)[-1] == "  exit code 3: the program's own, by sys.exit(3)"
 
 
 def test_the_last_line_says_that_peers_were_lost_to_exceptions_however_the_job_ended() -> None:
@@ -61,12 +63,12 @@ def test_the_last_line_says_that_peers_were_lost_to_exceptions_however_the_job_e
         "kungfu-run: 2 peers were lost to an exception of the program on the way, the first of them: peer 1: "
         "OSError: disk (train.py:42); all it printed: runs/a/peers/peer-1.log"
     )
-    assert farewell(0, None, folder=FOLDER, paces=["a step took 21 ms"], raised=raised)[-1] == last
-    assert farewell(130, None, folder=FOLDER, raised=raised)[-1] == last
-    failed = farewell(2, Failure(4, "rank 1 (peer 4)", 2), folder=FOLDER, raised=raised)
+    assert exit_summary(0, None, folder=FOLDER, paces=["a step took 21 ms"], raised=raised)[-1] == last
+    assert exit_summary(130, None, folder=FOLDER, raised=raised)[-1] == last
+    failed = exit_summary(2, Failure(4, "rank 1 (peer 4)", 2), folder=FOLDER, raised=raised)
     assert failed[-1].startswith("kungfu-run: 1 peer was lost to an exception of the program on the way: peer 1:")
 
 
 def test_after_a_run_that_went_well_its_pace_is_told() -> None:
-    lines = farewell(0, None, folder=FOLDER, paces=["a step took 21 ms (median)"])
+    lines = exit_summary(0, None, folder=FOLDER, paces=["a step took 21 ms (median)"])
     assert lines[1:] == ["  a step took 21 ms (median)"]

@@ -1,7 +1,13 @@
-"""The state of a run as one status shows it: a value, and what each event and measurement makes of it."""
+"""The state of a job's screen: the status of the run, and the lines that came since it was painted.
+
+`Status` is a value, and each event and measurement makes a new one of it. `ScreenState` takes from many threads; the
+one that paints takes what is new.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +23,85 @@ from kungfu.event_log.events import (
     ViewEvent,
 )
 
-__all__ = ["Status", "after_event", "after_step", "decision_words", "status_words"]
+__all__ = [
+    "KUNGFU",
+    "OutputLine",
+    "ScreenState",
+    "ScreenUpdate",
+    "Status",
+    "after_event",
+    "after_step",
+    "decision_words",
+    "status_words",
+]
+
+# More than this between two paintings is more than a person reads; the log files have it all.
+_MOST_LINES = 500
+KUNGFU = "kungfu"
+
+
+@dataclass(frozen=True)
+class OutputLine:
+    """A line, and its source: a peer, or ``kungfu``."""
+
+    source: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ScreenUpdate:
+    """The newest lines since the last update, how many older ones were dropped, and the status now."""
+
+    lines: tuple[OutputLine, ...]
+    dropped: int
+    status: Status
+
+
+class ScreenState:
+    """Takes from many threads without ever making one wait for a terminal; keeps the newest lines."""
+
+    def __init__(self) -> None:
+        self._lock, self._changed = threading.Lock(), threading.Event()
+        self._lines: deque[OutputLine] = deque(maxlen=_MOST_LINES)
+        self._added = 0
+        self._status = Status()
+
+    def add_line(self, line: OutputLine) -> None:
+        """Adds a line to be shown."""
+        with self._lock:
+            self._lines.append(line)
+            self._added += 1
+        self._changed.set()
+
+    def event(self, event: LoggedEvent) -> None:
+        """Lets an event change the status."""
+        with self._lock:
+            self._status = after_event(self._status, event)
+        self._changed.set()
+
+    def step(self, figures: Mapping[str, Any]) -> None:
+        """Lets the measurements of a step change the status."""
+        with self._lock:
+            self._status = after_step(self._status, figures)
+        self._changed.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits until something has come since the last ``take``, until ``wake``, or for ``timeout_s`` seconds."""
+        self._changed.wait(timeout_s)
+
+    def wake(self) -> None:
+        """Ends a `wait` that is under way."""
+        self._changed.set()
+
+    def take(self) -> ScreenUpdate:
+        """Everything since the last call."""
+        with self._lock:
+            self._changed.clear()
+            update = ScreenUpdate(tuple(self._lines), self._added - len(self._lines), self._status)
+            self._lines.clear()
+            self._added = 0
+            return update
+
 
 Fields = Mapping[str, Any]
 # Fields of a step that are shown in a fixed place, or not at all; every other one is a monitor of the policy.
@@ -26,9 +110,13 @@ _OWN = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
 
 @dataclass(frozen=True)
 class Status:
-    """``phase``: what goes on besides steps; ``decision``: the last one, in words; ``step``: the last one's figures.
+    """The state of a run as its screen shows it.
 
-    ``since`` is the first of the steps in a row, up to the last one, whose loss is no number.
+    Attributes:
+        phase: the activity besides steps.
+        decision: the last decision, in words.
+        step: the measurements of the last step.
+        since: the first of the steps in a row, up to the last one, whose loss is no number.
     """
 
     phase: str = "starting"

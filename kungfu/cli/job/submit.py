@@ -1,4 +1,4 @@
-"""Hands a request to a job, waits until it is carried out, and says how it went."""
+"""Submitting a request to a job: waits until it is carried out, and prints the result."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kungfu.runtime.core.requests import JobRequest, StopTraining
 from kungfu.runtime.job_api.client import JobClient, JobOver, connected
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
-__all__ = ["carried_out", "exit_code", "pursued"]
+__all__ = ["exit_code", "submit_and_report", "submit_and_wait"]
 
 _LOOK_EVERY_S = 0.2
 
 
-def carried_out(folder: Path, request: JobRequest, *, timeout_s: float, form: Literal["text", "json"]) -> int:
-    """Asks, waits up to ``timeout_s`` seconds, prints what came of it; gives the exit code."""
-    progress = pursued(folder, request, timeout_s=timeout_s)
+def submit_and_report(folder: Path, request: JobRequest, *, timeout_s: float, form: Literal["text", "json"]) -> int:
+    """Submits a request, waits up to ``timeout_s`` seconds, prints the result; returns the exit code."""
+    progress = submit_and_wait(folder, request, timeout_s=timeout_s)
     if form == "json":
         print(json.dumps(asdict(progress), indent=2))
     else:
@@ -33,11 +33,11 @@ def carried_out(folder: Path, request: JobRequest, *, timeout_s: float, form: Li
 
 
 def exit_code(progress: RequestProgress, *, timeout_s: float) -> int:
-    """0 for a request that was carried out, or was accepted where nobody wanted to wait; else 1."""
+    """0 for a request that was carried out, or was accepted where the command does not wait; else 1."""
     return 0 if progress.state == "carried out" or (progress.state == "accepted" and timeout_s == 0) else 1
 
 
-def pursued(
+def submit_and_wait(
     folder: Path,
     request: JobRequest,
     *,
@@ -45,9 +45,9 @@ def pursued(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> RequestProgress:
-    """Asks, and looks again until the request is no longer under way or ``timeout_s`` seconds have gone by.
+    """Submits a request, and polls until it is no longer under way or ``timeout_s`` seconds have passed.
 
-    On a terminal it shows what the job does meanwhile. A job that ends while it is told to stop has done so.
+    On a terminal it shows meanwhile how many peers train. A job that ends after a request to stop has carried it out.
     """
     deadline = clock() + timeout_s
     with connected(folder) as job, Console(stderr=True).status("") as live:

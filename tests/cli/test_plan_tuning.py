@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.cli.main import main
-from kungfu.cli.planning.plan_tuning import add_arguments, run
+from kungfu.cli.plan_tuning import add_arguments, run
 from kungfu.errors import UsageError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tuning.yaml"

@@ -1,0 +1,116 @@
+"""Two screens for the output of a job: a live status on a terminal, and plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.rule import Rule
+from rich.text import Text
+
+from kungfu.cli.console.screen_state import KUNGFU, ScreenUpdate, Status, decision_words, status_words
+from kungfu.cli.report.values import duration
+
+__all__ = ["LiveScreen", "PlainScreen"]
+
+_COLOURS = ("cyan", "magenta", "yellow", "blue", "green", "bright_cyan", "bright_magenta", "bright_yellow")
+_FIXED = "\N{NO-BREAK SPACE}"
+
+
+class LiveScreen:
+    """Paints on ``console``, and only when `show` is called: the caller decides how often."""
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._began = clock()
+        self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+
+    def open(self) -> None:
+        """Hides the cursor until `close`."""
+        self._live.start()
+
+    def show(self, update: ScreenUpdate) -> None:
+        """Lets the new lines scroll by and paints the status anew."""
+        if update.dropped:
+            self._console.print(Text(f"{update.dropped:,} lines are not shown here; the log files have them", "dim"))
+        if update.lines:
+            lines = [_coloured_line(line.source, line.text) for line in update.lines]
+            self._console.print(Text("\n").join(lines), highlight=False)
+        self._live.update(self._painted(update.status), refresh=True)
+
+    def close(self) -> None:
+        """Leaves the last status on the screen and gives the cursor back."""
+        self._live.stop()
+
+    def _painted(self, status: Status) -> Group:
+        pairs = Text("  ").join(_pair(name, value) for name, value in status_words(status))
+        title = Text(f" {status.phase}, {duration(round(self._clock() - self._began, 1))} ", "bold")
+        return Group(Rule(title, style="dim", characters="-"), pairs, Text(decision_words(status), "dim"))
+
+
+def _pair(name: str, value: str) -> Text:
+    """A name and its value, which never stand on two lines."""
+    pair = Text()
+    pair.append(name.replace(" ", _FIXED) + _FIXED, "dim")
+    pair.append(value, "bold")
+    return pair
+
+
+def _coloured_line(source: str, text: str) -> Text:
+    line = Text()
+    if source == KUNGFU:
+        return line.append(f"{KUNGFU}: ", "bold green").append(text)
+    return line.append(f"[{source}] ", _colour(source)).append(text)
+
+
+def _colour(source: str) -> str:
+    """The colour of a peer, the same for all of its lines."""
+    digits = "".join(sign for sign in source if sign.isdecimal()) or "0"
+    return _COLOURS[int(digits) % len(_COLOURS)]
+
+
+_STATUS_EVERY_S = 5.0
+
+
+class PlainScreen:
+    """Writes lines to ``stream``, and the status at most every five seconds, and only when a step was made since."""
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._told_at = clock()
+        self._told = Status()
+
+    def open(self) -> None:
+        """Nothing to prepare."""
+
+    def show(self, update: ScreenUpdate) -> None:
+        """Writes what is new. Raises ``OSError`` when the stream has no reader any more."""
+        lines = [_plain_line(line.source, line.text) for line in update.lines]
+        if update.dropped:
+            lines.insert(
+                0, _plain_line(KUNGFU, f"{update.dropped:,} lines are not shown here; the log files have them")
+            )
+        lines += self._status(update.status)
+        if lines:
+            self._stream.write("\n".join(lines) + "\n")
+            self._stream.flush()
+
+    def close(self) -> None:
+        """The last line was written whole already."""
+
+    def _status(self, status: Status) -> list[str]:
+        now = self._clock()
+        if not status.step or status.step == self._told.step or now - self._told_at < _STATUS_EVERY_S:
+            return []
+        decided = [decision_words(status)] if status.decision != self._told.decision else []
+        self._told_at, self._told = now, status
+        return [
+            _plain_line(KUNGFU, " | ".join([*(f"{name} {value}" for name, value in status_words(status)), *decided]))
+        ]
+
+
+def _plain_line(source: str, text: str) -> str:
+    return f"[{source}] {text}" if source != KUNGFU else f"{KUNGFU}: {text}"

@@ -1,1 +1,0 @@
-"""Commands that decide and start nothing: simulating a scheduler, planning a search."""

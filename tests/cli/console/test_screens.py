@@ -1,0 +1,109 @@
+"""The live screen, painted on a console in memory, and plain lines."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from kungfu.cli.console import LiveScreen, PlainScreen, Status
+from kungfu.cli.console.screen_state import KUNGFU, OutputLine, ScreenUpdate
+from tests.cli.recorded import measured
+
+STATUS = Status("training", "step 50, gns_batch: 2 -> 3 peers, under way", measured(1204, loss=None))
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+def painted(update: Sequence[ScreenUpdate], *, width: int = 100) -> str:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=width, height=24, color_system="standard", _environ={})
+    screen = LiveScreen(console, clock=lambda: 0.0)
+    screen.open()
+    for one in update:
+        screen.show(one)
+    screen.close()
+    return out.getvalue()
+
+
+def bare(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\xa0", " ")
+
+
+def test_the_status_shows_every_figure_and_what_is_unknown_as_such() -> None:
+    screen = bare(painted([ScreenUpdate((), 0, STATUS)]))
+    for words in ("step 1,204", "samples/s 700", "peers 2", "batch 32", "loss -", "noise scale 3,612", " training, "):
+        assert words in screen
+    assert "last decision: step 50, gns_batch: 2 -> 3 peers, under way" in screen
+
+
+def test_lines_stand_above_the_status_with_who_said_them() -> None:
+    said = (OutputLine("rank 1", "[bold]no markup[/bold] :smile:"), OutputLine(KUNGFU, "view 1: 2 peers train"))
+    screen = bare(painted([ScreenUpdate((), 0, STATUS), ScreenUpdate(said, 0, STATUS)]))
+    assert "[rank 1] [bold]no markup[/bold] :smile:\nkungfu: view 1: 2 peers train\n" in screen
+    assert screen.rindex("step 1,204") > screen.index("view 1")
+
+
+@pytest.mark.parametrize("width", [20, 40, 200])
+def test_no_line_of_the_status_is_wider_than_the_terminal(width: int) -> None:
+    lines = bare(painted([ScreenUpdate((), 0, STATUS)], width=width)).replace("\r", "\n").splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert any("noise scale 3,612" in line for line in lines)
+
+
+def test_the_cursor_is_given_back() -> None:
+    screen = painted([ScreenUpdate((), 0, STATUS)])
+    assert screen.index(HIDE) < screen.rindex(SHOW)
+    assert HIDE not in screen[screen.rindex(SHOW) :]
+
+
+def test_a_flood_is_owned_up_to() -> None:
+    assert "700 lines are not shown here" in bare(painted([ScreenUpdate((OutputLine("rank 0", "x"),), 700, STATUS)]))
+
+
+def shown(*update: tuple[float, ScreenUpdate]) -> list[str]:
+    """The lines of a screen that is told `update` at these seconds."""
+    out, seconds = io.StringIO(), iter([0.0, *(at for at, _ in update)])
+    screen = PlainScreen(out, clock=lambda: next(seconds))
+    screen.open()
+    for _, one in update:
+        screen.show(one)
+    screen.close()
+    return out.getvalue().splitlines()
+
+
+def at_step(step: int, *said: OutputLine, dropped: int = 0) -> ScreenUpdate:
+    return ScreenUpdate(said, dropped, Status(decision="none yet", step=measured(step)))
+
+
+def test_each_line_says_who_said_it() -> None:
+    assert shown((0.1, at_step(1, OutputLine("rank 0", "hello"), OutputLine(KUNGFU, "view 1: 2 peers train")))) == [
+        "[rank 0] hello",
+        "kungfu: view 1: 2 peers train",
+    ]
+
+
+def test_the_status_is_told_every_five_seconds_at_most_and_only_after_a_step() -> None:
+    seconds_and_steps = ((4.9, 1), (5.0, 2), (6.0, 3), (9.9, 4), (10.0, 5), (20.0, 5))
+    lines = shown(*((at, at_step(step)) for at, step in seconds_and_steps))
+    assert [line.split(" | ")[0] for line in lines] == ["kungfu: step 2", "kungfu: step 5"]
+
+
+def test_before_the_first_step_there_is_no_status() -> None:
+    assert shown((60.0, ScreenUpdate((), 0, Status()))) == []
+
+
+def test_a_decision_is_part_of_the_status_once() -> None:
+    decided = Status(decision="step 1, grow: 2 -> 3 peers, under way", step=measured(3))
+    later = Status(decision=decided.decision, step=measured(9))
+    first, second = shown((5.0, ScreenUpdate((), 0, decided)), (10.0, ScreenUpdate((), 0, later)))
+    assert first.endswith("last decision: step 1, grow: 2 -> 3 peers, under way")
+    assert "decision" not in second
+
+
+def test_dropped_lines_are_owned_up_to() -> None:
+    assert shown((0.1, at_step(1, OutputLine("rank 0", "x"), dropped=700)))[0] == (
+        "kungfu: 700 lines are not shown here; the log files have them"
+    )
