@@ -8,12 +8,14 @@ Run: ``python -m benchmarks.all_reduce``
 
 from __future__ import annotations
 
+import operator
 import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -38,8 +40,9 @@ def measure(rank: int, *, size: int, job: str) -> None:
     from kungfu.runtime.attachment.local import LocalAttachment
 
     attachment, order = LocalAttachment(), tf.Variable(0)
-    shared = {"job": job, "view": 0, "deadline_s": DEADLINE_S, "secret": b"benchmark", "addresses": [""] * size}
-    attachment.open(rank=rank, size=size, **shared)
+    attachment.open(
+        rank=rank, size=size, job=job, view=0, deadline_s=DEADLINE_S, secret=b"benchmark", addresses=[""] * size
+    )
 
     @tf.function(input_signature=[tf.TensorSpec([None])])
     def reduce(value: tf.Tensor) -> tf.Tensor:
@@ -47,11 +50,11 @@ def measure(rank: int, *, size: int, job: str) -> None:
 
     for floats in FLOATS:
         source, target, value = np.ones(floats, np.float32), np.ones(floats, np.float32), tf.ones([floats])
-        add_s = median_s(lambda value=value: value + 1.0)
+        add_s = median_s(partial(operator.add, value, 1.0))
         reduce(value)
-        reduce_s = median_s(lambda value=value: reduce(value)) - add_s
+        reduce_s = median_s(partial(reduce, value)) - add_s
         reduce(value)  # all peers copy at the same time
-        copy_s = 2 * median_s(lambda source=source, target=target: np.copyto(target, source))
+        copy_s = 2 * median_s(partial(np.copyto, target, source))
         if rank == 0:
             ratio = reduce_s / copy_s
             print(f"{size:5} {4 * floats:>10} {1e6 * reduce_s:>12.0f} {1e6 * copy_s:>12.0f} {ratio:>6.1f}", flush=True)
@@ -64,8 +67,10 @@ def main() -> None:
     for size in (2, 4):
         job = f"benchmark-{os.getpid()}-{size}"
         command = [sys.executable, "-m", "benchmarks.all_reduce"]
-        quiet = {"env": os.environ | threads, "stderr": subprocess.DEVNULL}
-        peers = [subprocess.Popen([*command, str(rank), str(size), job], **quiet) for rank in range(size)]
+        peers = [
+            subprocess.Popen([*command, str(rank), str(size), job], env=os.environ | threads, stderr=subprocess.DEVNULL)
+            for rank in range(size)
+        ]
         try:
             codes = [peer.wait(timeout=2 * DEADLINE_S) for peer in peers]
         finally:

@@ -22,7 +22,7 @@ from kungfu.compiler import Plan, compile_policies
 from kungfu.control import Rule
 from kungfu.policies import gns_batch, schedule
 from kungfu.policy_definition import Policy
-from kungfu.signal import SOURCES
+from kungfu.signal import SOURCES, Signal
 
 REPEATS = 5
 
@@ -55,7 +55,7 @@ def of_nodes(number: int) -> Policy:
     """A policy of about so many nodes: averages of averages, choices between them, and one message in ten nodes."""
 
     def body(training: Any) -> Rule:
-        value = kf.ops.all_reduce(training.loss, "mean")
+        value: Signal = kf.ops.all_reduce(training.loss, "mean")
         for index in range(max(1, number // 10)):
             own = training.busy_seconds * (index + 1)
             slowest = kf.ops.max(kf.ops.all_gather(own))

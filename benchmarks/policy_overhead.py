@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ class Beside:
     def join(self, state: Any, *, description: Any, machine: str) -> Any:
         from kungfu.runtime.core.terms import Terms
         from kungfu.runtime.core.view import Peer, View
-        from kungfu.runtime.peer.membership import BarrierResult, Standing
+        from kungfu.runtime.peer.barrier_result import BarrierResult, Standing
         from kungfu.runtime.settings import read_settings
 
         settings = read_settings()
@@ -186,7 +187,7 @@ def measure(given: argparse.Namespace) -> None:
     for number in range(given.rounds + 1):
         for name in sorted(steps, reverse=number % 2 == 1):
             began = time.process_time()
-            seconds[name].append(statistics.fmean(timed(lambda name=name: steps[name](x, y)) for _ in range(BLOCK)))
+            seconds[name].append(statistics.fmean(timed(partial(steps[name], x, y)) for _ in range(BLOCK)))
             processor[name].append((time.process_time() - began) / BLOCK)
     if recorded.rank == 0:
         messages = recorded._runner.barrier.context.plan.messages_per_step
