@@ -12,7 +12,7 @@ from kungfu.cli.main import main
 from kungfu.cli.plan_tuning import add_arguments, run
 from kungfu.errors import UsageError
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "tuning.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tuning.yaml"
 
 
 def _run(*words: str) -> int:
