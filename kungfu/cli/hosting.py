@@ -1,4 +1,4 @@
-"""The part of kungfu-run's command line that is about hosts: who they are, which one this is, and what they share."""
+"""The options of kungfu-run about hosts: their names, which of them this machine is, and the secret that they share."""
 
 from __future__ import annotations
 

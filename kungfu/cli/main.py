@@ -42,7 +42,7 @@ _EXITS = """exit codes: 0 done, 2 the command line or what it names is wrong, 13
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one sub-command and gives its exit code; an error of the user's is one message and code 2."""
+    """Runs one sub-command and returns its exit code; an error of the user is one message and code 2."""
     words = sys.argv[1:] if arguments is None else arguments
     parser = _parser(words)
     given = parser.parse_args(words)

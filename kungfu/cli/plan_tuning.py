@@ -29,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan, print and draw; gives the exit status. Raises: UsageError for input that cannot be planned."""
+    """Plan, print and draw; returns the exit status.
+
+    Raises:
+        UsageError: for input that cannot be planned.
+    """
     if arguments.schema:
         print(json.dumps(json_schema(), indent=2))
         return 0

@@ -156,7 +156,7 @@ def _new_folder(hosting: Hosting, stamp: str) -> Path:
 
 
 def _deadlines(given: argparse.Namespace) -> Deadlines:
-    """A deadline that is given is fixed; without one it follows the steps."""
+    """The deadlines: one that is given is fixed; without one it follows the steps."""
     deadlines = Deadlines(given.ready_deadline, heartbeat_s=given.heartbeat, grace_s=given.grace)
     if given.deadline is not None:
         deadlines = replace(deadlines, wait_s=given.deadline, longest_wait_s=given.deadline)
@@ -169,7 +169,7 @@ def _deadlines(given: argparse.Namespace) -> Deadlines:
 
 
 def _keeping(given: argparse.Namespace) -> CheckpointSettings:
-    """What to resume is looked for, and looked at, before any process starts."""
+    """The settings of checkpoints; the one to resume from is looked up and checked before any process starts."""
     if not 1 <= given.keep <= 1000:
         raise UsageError(f"--keep {given.keep}: must be from 1 to 1000 checkpoints")
     resume = None if given.resume is None else find(given.resume)
@@ -179,7 +179,7 @@ def _keeping(given: argparse.Namespace) -> CheckpointSettings:
 
 
 def _check_policy(spec: str) -> None:
-    """A policy that does not resolve is told before any process starts."""
+    """Refuses a policy that does not resolve before any process starts."""
     if spec:
         from kungfu.policy_definition.policy_path import load_policy
 

@@ -157,7 +157,7 @@ def _generated(text: str, *, gpus: int) -> tuple[ClusterJob, ...]:
 
 
 def _completed(words: list[str]) -> list[str]:
-    """Jobs, seed and load, with what is left out at the end filled in."""
+    """Jobs, seed and load, with defaults for those that are left out at the end."""
     return [*words, *("", "0", "0.8")[len(words) :]]
 
 
@@ -172,7 +172,7 @@ def _shares(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> tuple[fl
 
 
 def _pauses(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> Pauses:
-    """What was asked for, else what the policy's paper measured; rigid policies are never adjusted."""
+    """The pauses of the command line, else those that the policy's paper measured; rigid policies have none."""
     if entry.pauses is None:
         return Pauses()
     pauses = entry.pauses
@@ -195,7 +195,7 @@ def _report(arguments: argparse.Namespace, *, summaries: Sequence[Summary]) -> d
 
 
 def _reductions(ours: Summary, *, against: Summary) -> dict[str, float]:
-    """By which fraction the first policy has less than the second; negative if more."""
+    """The fraction by which the first policy has less than the second; negative if it has more."""
     pairs = {
         "jct": (against.overall.jct_s, ours.overall.jct_s),
         "pending": (against.overall.pending_s, ours.overall.pending_s),

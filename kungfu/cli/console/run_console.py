@@ -1,4 +1,4 @@
-"""Takes what an agent hears and decides, and has it painted a few times a second."""
+"""The console of a job: takes lines, events and metrics from the agent, and paints them a few times a second."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class RunConsole:
         self._state.step(fields)
 
     def ended(self, ending: Ending) -> None:
-        """Says how the job ended, below everything else: the root cause first if it failed."""
+        """Prints how the job ended, below everything else: the root cause first if it failed."""
         self._close()
         paces = _paces(self._folder)
         lines = exit_summary(
@@ -108,7 +108,7 @@ class RunConsole:
                 return
 
     def _paint(self) -> bool:
-        """Whether anybody still reads; if not, the job goes on unseen, and its record is in the folder.
+        """Paints once; False if the stream has no reader any more: the job goes on unseen, and is recorded.
 
         Output that goes to a file on a full disk is seen again when there is room.
         """
