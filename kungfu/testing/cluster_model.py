@@ -33,7 +33,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Rescaling:
-    """What a change of the cluster takes: steps in which a new peer is being prepared, and seconds of standstill."""
+    """The cost of a change of the cluster: steps in which a new peer is being prepared, and seconds of standstill."""
 
     joining_steps: int = 2
     stop_s: float = 0.1
@@ -45,14 +45,19 @@ def _unknown(step: int) -> float:
 
 @dataclass(frozen=True)
 class ClusterModel:
-    """What a job would show of itself, by step and by size, so that a policy's decisions change what it sees next.
+    """A job by step and by size: the decisions of a policy change what it sees next.
 
-    `throughput_by_size`: samples / s of all peers together, as a function of their number or a table of it, with
-    straight lines between the entries and the nearest entry outside. `steps`: how many are run. `start`: where it
-    begins. `noise_by_step`: the gradient noise scale, samples; the norms of the gradients are what it makes them to be
-    on average, with ``|G|² = 1``. `loss_by_step`: the loss, equal on all peers. `speed_by_peer`: fractions of a peer's
-    full speed, by the number of the peer: those at the start are 0 to size - 1, each that joins is the next one; the
-    others wait for the slowest. `rescaling`: what a change of the cluster takes.
+    Args:
+        throughput_by_size: Samples / s of all peers together, as a function of their number or a table of it, with
+            straight lines between the entries and the nearest entry outside.
+        steps: How many steps are run.
+        start: Where the job begins.
+        noise_by_step: The gradient noise scale, samples; the norms of the gradients have the values that follow from
+            it on average, with ``|G|² = 1``.
+        loss_by_step: The loss, equal on all peers.
+        speed_by_peer: Fractions of a peer's full speed, by the number of the peer: those at the start are 0 to
+            size - 1, each that joins is the next one. All wait for the slowest.
+        rescaling: The steps and the seconds that a change of the cluster takes.
     """
 
     throughput_by_size: Callable[[int], float] | Mapping[int, float]

@@ -1,9 +1,9 @@
-"""How long a peer that is alive may keep the others waiting: as long as what was seen of the steps makes plausible.
+"""The adaptive deadline: how long a living peer may keep the others waiting, from the times of the steps so far.
 
-A process that has died or stands still is known at once or within the heartbeat's limit, whatever stands here. This is
-about a program that lives and does not come: it may hang, or it may validate, write a checkpoint, or wait for a disk.
-To give up a healthy job costs far more than to wait for a minute, so the floor is generous, and every pause that was
-lived through makes the next one welcome.
+A process that has died or stands still is noticed at once or within the heartbeat's limit, independent of this. The
+deadline is about a program that lives and does not come: it may hang, or it may validate, write a checkpoint, or wait
+for a disk. Giving up a healthy job costs far more than waiting for a minute, so the floor is generous, and each pause
+that ended well lengthens the deadline for the next one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ def plausible_wait_s(steps_s: Sequence[float], *, longest_s: float, floor_s: flo
     ceiling; ``mad`` is the median distance from the median. With fewer than 16 steps nothing is known, and it is the
     ceiling. Equal floor and ceiling fix it.
 
-    ``steps_s``: seconds from step to step in this view, user code between them included, at most the last 256.
-    ``longest_s``: the longest of all of them since the view began, the forgotten ones too.
+    Args:
+        steps_s: Seconds from step to step in this view, user code between them included, at most the last 256.
+        longest_s: The longest of all of them since the view began, the forgotten ones too.
+        floor_s: The least deadline.
+        ceiling_s: The largest, and the deadline while fewer than 16 steps are known.
 
     >>> plausible_wait_s([0.02] * 100, longest_s=0.5, floor_s=60.0, ceiling_s=300.0)
     60.0
@@ -46,7 +49,7 @@ def plausible_wait_s(steps_s: Sequence[float], *, longest_s: float, floor_s: flo
 
 
 def noted_after_s(deadline_s: float) -> float:
-    """After how long a wait is told, before it is given up: a quarter of its deadline, from 2 to 15 s.
+    """The seconds after which people are told of a wait: a quarter of its deadline, from 2 to 15 s.
 
     The local attachment has the same numbers in its own language.
 

@@ -1,4 +1,4 @@
-"""Which samples a step takes, and which of them each peer: pure arithmetic on one agreed position.
+"""The samples that a step takes, and the slice of each peer: pure arithmetic on one agreed position.
 
 All peers hold the same epoch and position in a permutation that seed and epoch determine. A step takes the next
 ``global_batch_size`` samples from there (fewer at the end of an epoch), and every peer its slice of them. So whatever
@@ -28,10 +28,15 @@ class Position:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a batch was cut for; a step refuses it anywhere else.
+    """The place that a batch was cut for; a step refuses it anywhere else.
 
-    It is number ``micro`` (from 0) of the ``micros`` micro-batches that this peer's share of the step was cut into.
-    Where that one is ``empty``, the batch is a sample of another peer's, which does not count.
+    Args:
+        epoch: The epoch.
+        offset: The samples of the epoch that were done.
+        version: The version of the view.
+        micro: The number, from 0, of the micro-batch among those of this peer's share of the step.
+        micros: How many micro-batches the share was cut into.
+        empty: Whether the share has no sample; the batch is then a sample of another peer, and does not count.
     """
 
     epoch: int

@@ -1,4 +1,4 @@
-"""How a peer's program ends by itself: what the peer tells before its process does, so that nobody reads its output."""
+"""The end of a peer's program, as the peer tells it before its process ends, so that nobody reads its output."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Exit:
 
 
 def kind_of(error: BaseException) -> ExitKind:
-    """What the end of a program by an uncaught exception counts as.
+    """The kind of the end of a program by an uncaught exception.
 
     >>> kind_of(UsageError("a batch of 3")), kind_of(OSError("no space")), kind_of(PeerFailure("lost rank 1"))
     ('usage', 'exception', 'loss')

@@ -1,4 +1,4 @@
-"""What a peer runs, as far as it has to be the same on all peers of a job: told part by part, compared by hashes.
+"""The identity of a peer's program, as far as it must be the same on all peers: described in parts, compared by hashes.
 
 Peers whose plans differ would compute other "agreed" numbers, and peers whose models differ could not hold one state.
 So each peer describes its program before it is let into a view. The agent compares the digests of the descriptions,
@@ -34,7 +34,7 @@ def installed_version() -> str:
 
 @dataclass(frozen=True)
 class Identity:
-    """What the agent knows of a peer's program, by the digest of its description, and of its machine, in words."""
+    """The digest of the description of a peer's program, and its machine in words."""
 
     program: str = ""
     machine: str = ""
@@ -42,8 +42,13 @@ class Identity:
 
 @dataclass(frozen=True)
 class ProgramPart:
-    """One thing that must be alike: ``content`` decides (a hash), ``shown`` says to people what it is; it is empty for
-    one that follows from others and is no news where they differ."""
+    """One part of a program that must be the same on all peers.
+
+    Args:
+        section: The section of the description that it belongs to.
+        shown: The part in words, for people; empty for one that follows from others, and tells nothing new.
+        content: A hash; two parts are the same where it is.
+    """
 
     section: str
     shown: str
@@ -75,7 +80,8 @@ class Description:
     def digest(self) -> str:
         """The hash of all contents in their order; empty for a description without parts.
 
-        >>> one, other = Part.of("model", "dense/kernel", "(2, 2)"), Part.of("model", "dense_1/kernel", "(2, 2)")
+        >>> one = ProgramPart.of("model", "dense/kernel", "(2, 2)")
+        >>> other = ProgramPart.of("model", "dense_1/kernel", "(2, 2)")
         >>> Description((one,)).digest == Description((other,)).digest
         True
         """
@@ -105,10 +111,15 @@ def hash_of(text: str, *, size: int = 8) -> str:
 
 
 def difference(reference: Description, other: Description, *, names: tuple[str, str]) -> str:
-    """In which sections two programs differ, and in which part first; ``names`` are what to call the two peers.
+    """The sections in which two programs differ, each with the first part that does; empty where none does.
 
-    >>> one = Description((Part.of("model", "kernel (2, 2)"),))
-    >>> difference(one, Description((Part.of("model", "kernel (2, 3)"),)), names=("peer 0", "peer 1"))
+    Args:
+        reference: The program of one peer.
+        other: The program of the other one.
+        names: The names of the two peers for the text.
+
+    >>> one = Description((ProgramPart.of("model", "kernel (2, 2)"),))
+    >>> difference(one, Description((ProgramPart.of("model", "kernel (2, 3)"),)), names=("peer 0", "peer 1"))
     'model: peer 0 has kernel (2, 2), peer 1 has kernel (2, 3)'
     >>> difference(one, one, names=("peer 0", "peer 1"))
     ''

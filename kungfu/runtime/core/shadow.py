@@ -1,7 +1,7 @@
-"""Shadows: what rules that nobody acts on would have asked for, held against each other where all peers meet.
+"""Shadows: rules that are evaluated and not acted on, compared between the peers where all of them meet.
 
-A rule that acts is compared by what comes of it. One in the shadow is told by rank 0 alone, so a peer that would have
-decided otherwise would be found out only when the rule is let act.
+Peers that disagree on a rule that acts are found at its barrier. Of a rule in the shadow only rank 0 tells, so a peer
+that would have decided otherwise would be found only when the rule is let act.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ShadowAsk:
 
 
 def differing(asked: Mapping[int, Sequence[ShadowAsk]]) -> Mapping[int, str]:
-    """By rank, in words, what not all peers would have asked for since they met last; empty where all are alike.
+    """The requests that not all peers would have made since they met last, by rank and in words; empty without any.
 
     >>> two = ShadowAsk("shadow(grow)", 50, 2.0)
     >>> differing({0: [two], 1: []})

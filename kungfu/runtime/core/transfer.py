@@ -1,11 +1,11 @@
-"""Who gives the state to whom, and in what order: from the view, its hosts and the ranks that hold the state.
+"""The plan of a transfer of the state: from which peers each peer takes it, and in what order.
 
-Each peer that lacks the state takes it from the *nearest* that have it. Peers of one host share its memory, so those
-who have a holder on their host take slices from several of them at the same time, all at once. A host without a holder
+Each peer that lacks the state takes it from the *nearest* peers that have it. Peers of one host share its memory, so
+peers with a holder on their host take slices from several holders there, all at the same time. A host without a holder
 has a link that its peers would share, and so has the host that gives: over a link one transfer goes at a time. Hence
-*turns*: in each, every host that holds the state gives to at most one that does not, to the first of its peers; from
-the next turn on that one gives too, to the others of its host and to further hosts. So the hosts that hold the state
-double with every turn, and where holders are many, the slices of one peer come from several of them.
+*turns*: in each, every host that holds the state gives to at most one host that does not, to the first of its peers;
+from the next turn on that peer gives too, to the others of its host and to further hosts. So the number of hosts that
+hold the state doubles with every turn, and where holders are many, the slices of one peer come from several of them.
 
 Xie et al., *Elan*, section IV: nearest neighbour, in parallel where links differ, in turn where they would be shared.
 """
@@ -33,7 +33,7 @@ class SourceSlice:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What one peer takes: its parts at the same time, in turn ``turn``; 0 is the first."""
+    """The transfer to one peer: its parts at the same time, in turn ``turn``; 0 is the first."""
 
     turn: int
     parts: tuple[SourceSlice, ...]

@@ -1,7 +1,7 @@
-"""Views of the cluster: pure arithmetic on who is in it.
+"""Views: the numbered memberships of a job, and pure arithmetic on them.
 
-A view is one numbered membership. Ranks are positions in it, so a change keeps the order of those who stay and puts
-those who join behind them: the lowest ranks are the longest in the job, and a shrink lets the newest go.
+Ranks are positions in a view. A change keeps the order of the peers that stay, and puts joiners after them: the lowest
+ranks have been in the job for the longest time, and a shrink lets the newest peers go.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class View:
         return next((rank for rank, peer in enumerate(self.peers) if peer.id == peer_id), None)
 
     def newest(self, count: int) -> tuple[int, ...]:
-        """The ids of the ``count`` highest ranks: who goes first when the cluster shrinks."""
+        """The ids of the ``count`` highest ranks: they go first when the job shrinks."""
         return self.ids[self.size - count :]
 
     def changed(self, *, leave: Iterable[int] = (), join: Iterable[Peer] = ()) -> View:
-        """The next view: those who stay keep their order, those who join come last, by id."""
+        """The next view: the peers that stay keep their order, the joiners come last, by id."""
         going, coming = set(leave), sorted(join, key=lambda peer: peer.id)
         peers = tuple(peer for peer in self.peers if peer.id not in going) + tuple(coming)
         if not peers or len({peer.id for peer in peers}) != len(peers):
@@ -79,7 +79,7 @@ def spread(total: int, parts: int) -> list[int]:
 
 
 def even_slices(total: int, sources: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Which source gives which part of ``total`` bytes: (source, start, stop), end to end.
+    """The part of ``total`` bytes that each source gives: (source, start, stop), end to end.
 
     >>> even_slices(10, [0, 2, 3])
     [(0, 0, 4), (2, 4, 7), (3, 7, 10)]

@@ -1,4 +1,4 @@
-"""What the record of a job that runs says: its steps, its barriers, its view, and who is on the way."""
+"""The view that a job's record gives of it while it runs: its steps, its barriers, its members and its joiners."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ __all__ = ["JobView", "JobWatcher"]
 
 @dataclass
 class JobView:
-    """The record so far. ``kinds`` are those of all events in their order, ``pids`` those of all peers by id.
+    """The record so far.
 
-    ``begins`` says after how many steps each view began, ``version`` is that of the newest one.
-    ``agents`` are the ids of kungfu-run's processes by host, ``hosts`` those hosts that are in, ``host_of`` says where
-    each peer was started.
+    Args:
+        steps: Steps done.
+        barriers: The steps in which rules fired.
+        kinds: The kinds of all events, in their order.
+        pids: The process ids of all peers, by id.
+        gone: The ids of the peers whose end is in the record.
+        agents: The process ids of kungfu-run, by host.
+        hosts: The hosts that are in the job.
+        host_of: The host on which each peer was started, by id.
+        view: The ids of the newest view's peers.
+        version: The version of the newest view.
+        begins: After how many steps each view began, by version.
     """
 
     steps: int = 0

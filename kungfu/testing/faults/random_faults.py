@@ -17,11 +17,19 @@ _AT_PEERS: tuple[Verb, ...] = ("kill", "stop")
 def random_faults(seed: int, *, changes: int, kills: int, size: int, least: int = 2, most: int = 4) -> list[Fault]:
     """A schedule of `changes` changes of the membership for a job that begins with `size` peers.
 
-    `kills` of them end peers: one, two in the same step, one and then another while the others regroup, a joiner on its
-    way, or one that is only stopped. The others are notices and resizes to between `least` and `most` peers. Each comes
-    up to half a second after the job has settled from the one before.
+    Each change comes up to half a second after the job has settled from the one before.
 
-    Raises ``UsageError`` for more kills than changes.
+    Args:
+        seed: The same seed draws the same schedule.
+        changes: How many changes there are.
+        kills: How many of them end peers: one, two in the same step, one and then another while the others regroup, a
+            joiner on its way, or one that is only stopped. The others are notices and resizes.
+        size: The peers at the start.
+        least: The fewest peers of a resize.
+        most: The most peers of a resize.
+
+    Raises:
+        UsageError: There are more kills than changes.
 
     >>> [str(fault) for fault in random_faults(2, changes=2, kills=1, size=2)][-1].startswith("once settled")
     True

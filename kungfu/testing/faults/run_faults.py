@@ -26,9 +26,12 @@ _LOOK_S = 0.01
 
 @dataclass(frozen=True)
 class FaultDone:
-    """A fault that was carried out: the steps of the record by then, and the peers that it hit, by id.
+    """A fault that was carried out.
 
-    One that hit hosts has hit all peers that these had started.
+    Args:
+        fault: The fault.
+        step: The steps of the record at that time.
+        peers: The ids of the peers that it hit; of a fault on hosts, all peers that these had started.
     """
 
     fault: Fault
@@ -45,15 +48,23 @@ def run_faults(
     over: Callable[[], bool] = lambda: False,
     deadline_s: float = 120.0,
 ) -> list[FaultDone]:
-    """Carries `faults` out, one after the other, on the job of `size` peers that writes its record to `folder`.
+    """Carries out faults, one after the other, on a job that runs on this machine.
 
-    A job of several hosts has a folder for each, in the order of the hosts; the first whose host was not hit counts.
-    Who is hit follows from the record, and signals go to processes by the ids in it; the job must run on this machine.
-    `resize` asks the job for a size, in any way that it understands; `over` says whether it has ended. Returns when the
-    job has settled from the last fault: it has the size that it shall have, and nobody is on the way.
+    The peers that are hit follow from the job's record, and signals go to processes by the ids in it. Returns when the
+    job has settled from the last fault: it has the size that it shall have, and no joiner is on its way.
 
-    Raises ``DeadlineExceeded`` where the moment of a fault does not come within `deadline_s` seconds after the one
-    before, and ``UsageError`` where the job ends before, or has nobody whom a fault could hit.
+    Args:
+        faults: The faults, in their order.
+        folder: The folder of the job's record. A job of several hosts has one for each, in the order of the hosts; the
+            first one whose host was not hit counts.
+        size: The peers of the job.
+        resize: Asks the job for a size.
+        over: Whether the job has ended.
+        deadline_s: Seconds within which the moment of a fault must come after the one before.
+
+    Raises:
+        DeadlineExceeded: The moment of a fault did not come in time.
+        UsageError: The job ended before, or has no peer that a fault could hit.
     """
     watches = [JobWatcher(one) for one in ([folder] if isinstance(folder, Path) else folder)]
     carried, doomed, hosts = list[FaultDone](), set[int](), set[int]()
