@@ -22,7 +22,7 @@ CALCULUS = ("policy_definition", "monitor", "control", "ops", "signal")
 PACKAGES: Rows = {
     "cli": ("testing", "compiler", "record", "runtime", "event_log", "schedule", "tune", *CALCULUS, "errors"),
     "testing": ("compiler", "record", "runtime", "event_log", *CALCULUS, "errors"),
-    "training": ("compiler", "record", "runtime", "event_log", "native", *CALCULUS, "errors"),
+    "training": ("framework_internals", "compiler", "record", "runtime", "event_log", "native", *CALCULUS, "errors"),
     "record": ("compiler", *CALCULUS, "errors"),
     "compiler": ("runtime", "native", *CALCULUS, "errors"),
     "policy_definition": ("monitor", "control", "ops", "signal", "errors"),
@@ -35,6 +35,7 @@ PACKAGES: Rows = {
     "tune": ("errors",),
     "event_log": ("errors",),
     "native": ("errors",),
+    "framework_internals": (),
     "errors": (),
 }
 

@@ -18,6 +18,7 @@ from kungfu.control import Budget, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LateEvent
+from kungfu.framework_internals import is_keras_model
 from kungfu.policy_definition import Policy
 from kungfu.policy_definition.policy_path import load_policy
 from kungfu.runtime.api import (
@@ -183,7 +184,7 @@ def _check_model(model: Any) -> None:
             "keeps equal on all peers; make one that holds them (all = keras.Model(); all.parts = [a, b]; all.built = "
             "True), attach that one, and go on calling each of them in the step; several optimizers go into a list"
         )
-    if not hasattr(model, "_flatten_layers") or not hasattr(model, "weights"):
+    if not is_keras_model(model):
         raise UsageError(
             f"kf.attach() was given {type(model).__name__} as its model: it takes a Keras 3 model (keras.Model, "
             "keras.Sequential) first and the optimizer second"

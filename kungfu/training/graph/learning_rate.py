@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.framework_internals import learning_rate_or_schedule
 from kungfu.runtime.api import Ramp
 from kungfu.training.graph.graph_state import ProgressVariables
 
@@ -120,7 +121,7 @@ def make_learning_rate(optimizers: Sequence[Any]) -> LearningRateControl:
         )
     optimizer = getattr(optimizers[0], "inner_optimizer", optimizers[0])
     factored = None
-    schedule = optimizer._learning_rate  # the property gives the value of a schedule, not the schedule
+    schedule = learning_rate_or_schedule(optimizer)
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
         factored = _Factored(schedule, tf.Variable(1.0, dtype=tf.float64, trainable=False, name="kungfu/rate_factor"))
         optimizer.learning_rate = factored

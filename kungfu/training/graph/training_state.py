@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kungfu.framework_internals import layer_statistics
 from kungfu.runtime.api import Buffers, digests, memory_of, sampled, writable_memory_of
 from kungfu.training.graph.variable_io import read_variable, write_variable
 
@@ -33,7 +34,7 @@ class StateClasses:
 
 def classify(model: object, optimizers: Sequence[object], agreed: Mapping[str, tf.Variable]) -> StateClasses:
     """Sorts the variables of a Keras model and its optimizers; ``agreed`` are kungfu's own shared ones."""
-    statistics = {id(weight) for layer in model._flatten_layers() for weight in layer._non_trainable_variables}  # type: ignore[attr-defined]  # Keras tells statistics from frozen weights only here
+    statistics = {id(weight) for weight in layer_statistics(model)}
     weights = list(model.weights)  # type: ignore[attr-defined]
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]  # type: ignore[attr-defined]
     averaged = [w for w in weights if id(w) in statistics and _floating(w)]

@@ -15,7 +15,15 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import gen_logging_ops, gen_summary_ops, script_ops
+
+from kungfu.framework_internals import (
+    effect_op_makers,
+    function_graph,
+    is_eager_function,
+    make_eager_function,
+    python_function,
+    replace_python_functions,
+)
 
 __all__ = ["EffectGate", "Effects", "answered_by_zeros", "effects_of"]
 
@@ -51,9 +59,8 @@ class EffectGate:
     @contextmanager
     def around(self) -> Iterator[None]:
         """While it lasts, TensorFlow's functions that make such ops make them so in this thread."""
-        summaries = [name for name in vars(gen_summary_ops) if re.fullmatch(r"write_\w+(?<!_eager_fallback)", name)]
         with ExitStack() as undo:
-            for module, name in [(gen_logging_ops, "print_v2"), *((gen_summary_ops, name) for name in summaries)]:
+            for module, name in effect_op_makers():
                 plain = getattr(module, name)
                 setattr(module, name, self._gated(plain, threading.get_ident()))
                 undo.callback(setattr, module, name, plain)
@@ -95,20 +102,19 @@ def _operations(graph: Any, *, in_loop: bool, seen: set[str]) -> Iterator[tuple[
             for name in {one.name for one in called} - seen:
                 seen.add(name)
                 loops = in_loop or "While" in op.type
-                yield from _operations(graph._get_function(name).graph, in_loop=loops, seen=seen)
+                yield from _operations(function_graph(graph, name), in_loop=loops, seen=seen)
 
 
 @contextmanager
 def answered_by_zeros(effects: Effects, *, samples: int) -> Iterator[None]:
     """Calls into Python are not made: they give zeros in the shapes that the graph knows, with ``samples`` first."""
-    registry = script_ops._py_funcs
-    kept = {token: registry.get(token) for token in {_token(call) for call in effects.calls}}
+    kept = {token: python_function(token) for token in {_token(call) for call in effects.calls}}
     answers = {_token(call): _answer(call, kept[_token(call)], samples=samples) for call in effects.calls}
-    registry._funcs.update(answers)
+    replace_python_functions(answers)
     try:
         yield
     finally:
-        registry._funcs.update({token: one for token, one in kept.items() if one is not None})
+        replace_python_functions({token: one for token, one in kept.items() if one is not None})
 
 
 def _token(call: tf.Operation) -> str:
@@ -123,8 +129,8 @@ def _answer(call: tf.Operation, plain: Any, *, samples: int) -> Any:
         known = [_known(shape, args, samples=samples) for shape in shapes]
         return [np.zeros(shape, dtype.as_numpy_dtype) for shape, dtype in zip(known, dtypes, strict=True)] or None
 
-    if isinstance(plain, script_ops.EagerFunc):
-        return script_ops.EagerFunc(zeros, dtypes, is_grad_func=False)
+    if is_eager_function(plain):
+        return make_eager_function(zeros, dtypes)
     return lambda *args: zeros(*args) or []
 
 

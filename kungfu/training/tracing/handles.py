@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from kungfu.framework_internals import handle_shape_and_type
+
 __all__ = ["dtype_of", "is_variable", "read_handles", "shape_of", "write_handles"]
 
 
@@ -20,8 +22,7 @@ def is_variable(tensor: Any) -> bool:
     >>> is_variable(tf.Variable(1).handle), is_variable(tf.constant(1))
     (True, False)
     """
-    data = tensor._handle_data if tensor.dtype == tf.resource else None
-    return data is not None and data.is_set and len(data.shape_and_type) == 1
+    return tensor.dtype == tf.resource and handle_shape_and_type(tensor) is not None
 
 
 def read_handles(handles: Iterable[Any]) -> list[Any]:
@@ -37,9 +38,15 @@ def write_handles(handles: Iterable[Any], values: Iterable[Any]) -> None:
 
 def dtype_of(handle: Any) -> Any:
     """That of a variable, by its handle."""
-    return tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+    return tf.as_dtype(_shape_and_type(handle).dtype)
 
 
 def shape_of(handle: Any) -> Any:
     """That of a variable, by its handle; as it was declared."""
-    return tf.TensorShape(handle._handle_data.shape_and_type[0].shape)
+    return tf.TensorShape(_shape_and_type(handle).shape)
+
+
+def _shape_and_type(handle: Any) -> Any:
+    found = handle_shape_and_type(handle)
+    assert found is not None, handle
+    return found

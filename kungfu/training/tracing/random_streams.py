@@ -16,8 +16,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from kungfu.framework_internals import make_resource_variable, replace_capture
 from kungfu.training.tracing.handles import dtype_of, is_variable, read_handles, shape_of
 
 __all__ = ["ExemptStates", "RandomStreams", "joiner_seed"]
@@ -71,12 +71,11 @@ class RandomStreams:
             if id(handle) not in self._states:
                 self._states[id(handle)] = self._made(handle)
             own = self._states[id(handle)]
-            graph._function_captures.add_or_replace(key=id(handle), external=own.handle, internal=inside)
+            replace_capture(graph, handle, external=own.handle, internal=inside)
 
     def _made(self, handle: Any) -> tf.Variable:
         with tf.init_scope(), tf.device(handle.device):
-            # By its class: TensorFlow takes a tf.Variable for one of the program's, of which a second trace makes none.
-            return ResourceVariable(self._state(handle), trainable=False, name="kungfu/stream")
+            return make_resource_variable(self._state(handle), name="kungfu/stream")
 
     def _state(self, handle: Any) -> Any:
         """What a generator begins with here: it follows from the state that it has in the program, too."""

@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from kungfu.errors import UsageError
+from kungfu.framework_internals import add_control_inputs, is_in_xla_context
 from kungfu.training.tracing.effects import EffectGate
 from kungfu.training.tracing.handles import is_variable
 from kungfu.training.tracing.random_streams import RandomStreams
@@ -85,7 +85,7 @@ def _ids(handles: Sequence[Any]) -> set[int]:
 
 def refuse_xla(what: str) -> None:
     """Raises ``UsageError`` where ``what`` is being traced into a function that XLA compiles as a whole."""
-    if tf.executing_eagerly() or not control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+    if tf.executing_eagerly() or not is_in_xla_context(tf.compat.v1.get_default_graph()):
         return
     raise UsageError(
         f"{what} was called inside a tf.function(jit_compile=True): XLA compiles such a function as a whole, and can "
@@ -121,4 +121,4 @@ def _hold_back(means: Callable[[], Sequence[Any]]) -> None:
     last = max(operations.index(op) for op in awaited)
     for op in operations[last + 1 :]:
         if op.op_def.is_stateful or any(given.dtype == tf.resource for given in op.inputs):
-            op._add_control_inputs(awaited)
+            add_control_inputs(op, awaited)

@@ -19,13 +19,6 @@ from typing import Any
 __all__ = ["guarded"]
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?$")
-# The modules that define ``fit``, of Keras 3 and of its predecessor, and the classes that have it.
-_TRAINERS = {
-    "keras.src.backend.tensorflow.trainer": "TensorFlowTrainer",
-    "keras.src.backend.jax.trainer": "JAXTrainer",
-    "keras.src.backend.torch.trainer": "TorchTrainer",
-    "tf_keras.src.engine.training": "Model",
-}
 _HOW = (
     "write the loop with kf.attach() and training.step as the README shows, or start the script without kungfu-run; "
     "Keras' fit is not carried out by kungfu yet"
@@ -52,9 +45,17 @@ def guarded(command: Sequence[str]) -> list[str]:
 class _TrainerFinder:
     """Finds modules as the other finders do, and puts a check before ``fit`` of the classes that have one."""
 
+    def __init__(self) -> None:
+        # Run as a file, like this one: to import it would load kungfu, and `_check` asks whether the script did.
+        file = os.path.join(os.path.dirname(__file__), *[os.pardir] * 3, "framework_internals.py")
+        internals: dict[str, Any] = {"__name__": "framework_internals"}
+        with open(file, "rb") as source:
+            exec(compile(source.read(), file, "exec", dont_inherit=True), internals)
+        self._trainers: dict[str, str] = internals["KERAS_TRAINERS"]
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """The module as the next finder finds it; the few with a trainer are changed when they are loaded."""
-        if name not in _TRAINERS:
+        if name not in self._trainers:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
         found = (finder.find_spec(name, path, target) for finder in others)
@@ -64,7 +65,7 @@ class _TrainerFinder:
 
             def exec_module(module: types.ModuleType) -> None:
                 execute(module)
-                _check_first(getattr(module, _TRAINERS[name], None))
+                _check_first(getattr(module, self._trainers[name], None))
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one module's loader
         return spec

@@ -1,0 +1,137 @@
+"""Every use of a private part of TensorFlow and Keras: what neither of them offers in its public interface.
+
+Each function is one use, with the reason why the public interface does not do. A canary for each, in
+``tests/test_framework_internals.py``, says what kungfu loses when a new TensorFlow or Keras drops the part. Importing
+this module loads neither of them: ``fit_guard`` runs its source in a process before TensorFlow is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+__all__ = [
+    "KERAS_TRAINERS",
+    "add_control_inputs",
+    "effect_op_makers",
+    "function_graph",
+    "handle_shape_and_type",
+    "is_eager_function",
+    "is_in_xla_context",
+    "is_keras_model",
+    "layer_statistics",
+    "learning_rate_or_schedule",
+    "make_eager_function",
+    "make_resource_variable",
+    "python_function",
+    "replace_capture",
+    "replace_python_functions",
+]
+
+# The modules that define ``fit``, of Keras 3 and of its predecessor, and the classes that have it: the public
+# ``keras.Model`` inherits it, so a check before ``fit`` has to be put where it is defined.
+KERAS_TRAINERS = {
+    "keras.src.backend.tensorflow.trainer": "TensorFlowTrainer",
+    "keras.src.backend.jax.trainer": "JAXTrainer",
+    "keras.src.backend.torch.trainer": "TorchTrainer",
+    "tf_keras.src.engine.training": "Model",
+}
+
+
+# ---- Keras ---------------------------------------------------------------------------------------------------------
+
+
+def is_keras_model(model: Any) -> bool:
+    """Whether this is a Keras 3 model, by what `layer_statistics` needs of it."""
+    return hasattr(model, "_flatten_layers") and hasattr(model, "weights")
+
+
+def layer_statistics(model: Any) -> list[Any]:
+    """The variables that layers keep as not trainable: Keras tells statistics from frozen weights only there."""
+    return [weight for layer in model._flatten_layers() for weight in layer._non_trainable_variables]
+
+
+def learning_rate_or_schedule(optimizer: Any) -> Any:
+    """The learning rate or the schedule that an optimizer was given: the property gives the value of a schedule."""
+    return optimizer._learning_rate
+
+
+# ---- TensorFlow: graphs under construction -------------------------------------------------------------------------
+
+
+def is_in_xla_context(graph: Any) -> bool:
+    """Whether a graph is traced into a function that XLA compiles as a whole; no public function tells."""
+    from tensorflow.python.ops import control_flow_util
+
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+
+
+def add_control_inputs(op: Any, inputs: Sequence[Any]) -> None:
+    """Lets an op that is there already wait for others; ``tf.control_dependencies`` only holds for new ones."""
+    op._add_control_inputs(inputs)
+
+
+def function_graph(graph: Any, name: str) -> Any:
+    """The graph of a function that a graph calls, by the function's name."""
+    return graph._get_function(name).graph
+
+
+def replace_capture(graph: Any, handle: Any, *, external: Any, internal: Any) -> None:
+    """Lets a function under construction read ``external`` wherever it captured ``handle``, as ``internal`` inside."""
+    graph._function_captures.add_or_replace(key=id(handle), external=external, internal=internal)
+
+
+# ---- TensorFlow: variables -----------------------------------------------------------------------------------------
+
+
+def make_resource_variable(value: Any, *, name: str) -> Any:
+    """A variable that a trace may make more than once: a second trace refuses what ``tf.Variable`` makes."""
+    from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+    return ResourceVariable(value, trainable=False, name=name)
+
+
+def handle_shape_and_type(handle: Any) -> Any | None:
+    """Shape and dtype of a variable, by its handle; ``None`` for other resources (tables, summary writers)."""
+    data = handle._handle_data
+    return data.shape_and_type[0] if data is not None and data.is_set and len(data.shape_and_type) == 1 else None
+
+
+# ---- TensorFlow: ops with an effect --------------------------------------------------------------------------------
+
+
+def effect_op_makers() -> list[tuple[Any, str]]:
+    """The functions that make the ops of prints and summaries, each as a module and the name there."""
+    from tensorflow.python.ops import gen_logging_ops, gen_summary_ops
+
+    summaries = [name for name in vars(gen_summary_ops) if re.fullmatch(r"write_\w+(?<!_eager_fallback)", name)]
+    return [(gen_logging_ops, "print_v2"), *((gen_summary_ops, name) for name in summaries)]
+
+
+def python_function(token: str) -> Any:
+    """The Python function that a call in the graph stands for, by the token that the op bears."""
+    from tensorflow.python.ops import script_ops
+
+    return script_ops._py_funcs.get(token)
+
+
+def replace_python_functions(functions: Mapping[str, Any]) -> None:
+    """Lets calls in the graph, by their tokens, be made to other Python functions from here on."""
+    from tensorflow.python.ops import script_ops
+
+    script_ops._py_funcs._funcs.update(functions)
+
+
+def is_eager_function(function: Any) -> bool:
+    """Whether a function of a call takes tensors (``tf.py_function``), and not arrays (``tf.numpy_function``)."""
+    from tensorflow.python.ops import script_ops
+
+    return isinstance(function, script_ops.EagerFunc)
+
+
+def make_eager_function(function: Callable[..., Any], dtypes: Sequence[Any]) -> Any:
+    """A Python function in the form that a call with tensors expects, giving tensors of these dtypes."""
+    from tensorflow.python.ops import script_ops
+
+    return script_ops.EagerFunc(function, dtypes, is_grad_func=False)

@@ -1,0 +1,183 @@
+"""Canaries: each private part of TensorFlow and Keras that kungfu uses is there, and does what it is used for."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kungfu
+from kungfu import framework_internals as internals
+
+ROOT = Path(kungfu.__file__).parent
+
+
+def model() -> Any:
+    normal = keras.layers.BatchNormalization()
+    dense = keras.layers.Dense(1)
+    dense.trainable = False
+    return keras.Sequential([keras.Input((2,)), normal, dense])
+
+
+@pytest.mark.parametrize("module", [one for one in internals.KERAS_TRAINERS if "backend.tensorflow" in one])
+def test_keras_defines_fit_where_the_guard_waits_for_it(module: str) -> None:
+    name = internals.KERAS_TRAINERS[module]
+    trainer = getattr(import_module(module), name, None)
+    told = f"Keras {keras.__version__} does not define fit in {module}.{name}: kungfu-run no longer sees model.fit()"
+    assert "fit" in vars(trainer or object), told
+    assert issubclass(keras.Model, trainer), told
+
+
+def test_keras_tells_statistics_from_frozen_weights() -> None:
+    built = model()
+    told = "kungfu could not tell statistics, which it averages, from frozen weights, which it keeps equal"
+    assert internals.is_keras_model(built), f"Keras {keras.__version__} has no Model._flatten_layers: {told}"
+    assert not internals.is_keras_model(tf.Module())
+    names = {one.name for one in internals.layer_statistics(built)}
+    assert names == {"moving_mean", "moving_variance"}, f"Layer._non_trainable_variables are {names}: {told}"
+
+
+def test_keras_gives_the_schedule_of_an_optimizer() -> None:
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
+    found = internals.learning_rate_or_schedule(keras.optimizers.SGD(schedule))
+    assert found is schedule, "Optimizer._learning_rate is no schedule: rules could not move such a rate"
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_tensorflow_tells_whether_xla_compiles_a_graph(compiled: bool) -> None:
+    seen = []
+
+    @tf.function(jit_compile=compiled, autograph=False)
+    def function(x: Any) -> Any:
+        seen.append(internals.is_in_xla_context(tf.compat.v1.get_default_graph()))
+        return x + 1
+
+    function.get_concrete_function(tf.constant(1))
+    assert set(seen) == {compiled}, "GraphOrParentsInXlaContext differs: a step in jit_compile=True fails unexplained"
+
+
+def test_tensorflow_adds_control_inputs_to_an_op_that_is_there() -> None:
+    with tf.Graph().as_default():
+        first, second = tf.constant(1), tf.constant(2)
+        internals.add_control_inputs(second.op, [first.op])
+        assert list(second.op.control_inputs) == [first.op], (
+            "Operation._add_control_inputs has no effect: a step that loses a peer would have moved variables already"
+        )
+
+
+def test_tensorflow_gives_the_graph_of_a_function_that_is_called() -> None:
+    @tf.function
+    def inner(x: Any) -> Any:
+        return tf.cos(x)
+
+    outer = tf.function(lambda x: inner(x)).get_concrete_function(tf.constant(1.0))
+    [call] = [op for op in outer.graph.get_operations() if "Call" in op.type]
+    types = {op.type for op in internals.function_graph(outer.graph, call.get_attr("f").name).get_operations()}
+    assert "Cos" in types, "Graph._get_function gives no graph: effects inside of functions would not be found"
+
+
+def test_tensorflow_replaces_what_a_function_captures() -> None:
+    program, own = tf.Variable(1.0), tf.Variable(2.0)
+
+    @tf.function(autograph=False)
+    def function() -> Any:
+        value = program.read_value()
+        graph = tf.compat.v1.get_default_graph()
+        for handle, inside in list(graph.captures):
+            internals.replace_capture(graph, handle, external=own.handle, internal=inside)
+        return value
+
+    told = "_function_captures.add_or_replace has no effect: all peers would draw the same numbers"
+    assert float(function()) == 2.0, told
+
+
+def test_tensorflow_makes_variables_in_a_second_trace() -> None:
+    @tf.function(autograph=False)
+    def function(x: Any) -> Any:
+        with tf.init_scope():
+            kept.append(internals.make_resource_variable(3.0, name="kept"))
+        return x + kept[-1].read_value()
+
+    kept: list[Any] = []
+    assert float(function(tf.constant(1.0))) == 4.0
+    assert function(tf.constant([1.0])).numpy().tolist() == [4.0], (
+        "ResourceVariable cannot be made in a second trace: a generator in a step that is traced twice has no state"
+    )
+
+
+def test_tensorflow_tells_shape_and_type_of_a_variable_by_its_handle() -> None:
+    found = internals.handle_shape_and_type(tf.Variable([1.0, 2.0]).handle)
+    told = "kungfu could not tell which variables a step touches"
+    assert found is not None, f"Tensor._handle_data is not there or not set: {told}"
+    assert (tf.as_dtype(found.dtype), tf.TensorShape(found.shape).as_list()) == (tf.float32, [2]), told
+    table = tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, 0, -1, -2)
+    assert internals.handle_shape_and_type(table.resource_handle) is None, f"a table is taken for a variable: {told}"
+
+
+def test_tensorflow_makes_prints_and_summaries_by_the_functions_that_are_replaced(
+    monkeypatch: Any, tmp_path: Path
+) -> None:
+    made: list[str] = []
+
+    def recording(plain: Any, maker: str) -> Any:
+        return lambda *args, **kwargs: made.append(maker) or plain(*args, **kwargs)
+
+    for module, name in internals.effect_op_makers():
+        plain = getattr(module, name)
+        monkeypatch.setattr(module, name, recording(plain, name))
+
+    @tf.function(autograph=False)
+    def function() -> None:
+        tf.print("seen")
+        tf.summary.write("loss", 1.0, step=0)
+
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        function.get_concrete_function()
+    assert "print_v2" in made, "tf.print does not go by gen_logging_ops: a joiner's trial of its step would print"
+    assert "write_summary" in made, "tf.summary does not go by gen_summary_ops: a joiner's trial would write summaries"
+
+
+@pytest.mark.parametrize("kind", ["tensors", "arrays"])
+def test_tensorflow_calls_another_python_function_for_a_token(kind: str) -> None:
+    call = tf.py_function if kind == "tensors" else tf.numpy_function
+    function = tf.function(lambda x: call(lambda one: one + 1.0, [x], tf.float32), autograph=False)
+    graph = function.get_concrete_function(tf.constant(1.0)).graph
+    [token] = {op.get_attr("token").decode() for op in graph.get_operations() if "PyFunc" in op.type}
+    plain = internals.python_function(token)
+    told = "a joiner's trial of its step would call the program's Python"
+    assert plain is not None, f"script_ops._py_funcs knows no token: {told}"
+    assert internals.is_eager_function(plain) is (kind == "tensors"), f"script_ops.EagerFunc is another class: {told}"
+
+    def zeros(*_: Any) -> Any:
+        return [np.zeros([], np.float32)]
+
+    other = internals.make_eager_function(zeros, [tf.float32]) if kind == "tensors" else zeros
+    internals.replace_python_functions({token: other})
+    assert float(function(tf.constant(1.0))) == 0.0, f"the registry of script_ops has no effect: {told}"
+    internals.replace_python_functions({token: plain})
+    assert float(function(tf.constant(1.0))) == 2.0
+
+
+def test_importing_it_loads_neither_framework() -> None:
+    source = ROOT / "framework_internals.py"
+    loaded = "bool({'tensorflow', 'keras'} & {*sys.modules})"
+    check = f"import runpy, sys; runpy.run_path({str(source)!r}); sys.exit({loaded})"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_no_other_module_names_a_private_part() -> None:
+    private = re.compile(
+        r"tensorflow\.python|keras\.src|\._(flatten_layers|non_trainable_variables|learning_rate|handle_data|get_function"
+        r"|function_captures|add_control_inputs|py_funcs|funcs)\b"
+    )
+    texts = {path: path.read_text() for path in ROOT.rglob("*.py") if path.name != "framework_internals.py"}
+    found = {str(path.relative_to(ROOT)): match[0] for path, text in texts.items() if (match := private.search(text))}
+    assert not found, "put it into kungfu/framework_internals.py, with a canary"
