@@ -92,11 +92,11 @@ class Ramp(_message.Message):
     def __init__(self, start: _Optional[float] = ..., target: _Optional[float] = ..., since: _Optional[int] = ..., over: _Optional[float] = ..., unit: _Optional[str] = ...) -> None: ...
 
 class Arrival(_message.Message):
-    __slots__ = ("version", "number", "rank", "wish", "digests", "round", "gaps", "shadows")
+    __slots__ = ("version", "number", "rank", "requested", "digests", "round", "gaps", "shadows")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
-    WISH_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GAPS_FIELD_NUMBER: _ClassVar[int]
@@ -104,12 +104,12 @@ class Arrival(_message.Message):
     version: int
     number: int
     rank: int
-    wish: str
+    requested: str
     digests: _containers.RepeatedScalarFieldContainer[int]
     round: int
     gaps: _containers.RepeatedCompositeFieldContainer[Gap]
     shadows: _containers.RepeatedCompositeFieldContainer[Shadow]
-    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., wish: _Optional[str] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., requested: _Optional[str] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ...) -> None: ...
 
 class Shadow(_message.Message):
     __slots__ = ("rule", "step", "value")

@@ -224,7 +224,7 @@ class Membership:
         text = " and ".join(map(_asks, merge(requests).taken))
         version, rank = before.view.version, before.rank or 0
         digest = state.sampled_digest(turn_of(version, number))
-        arrival = pb.Arrival(version=version, number=number, rank=rank, wish=text, digests=digest.values())
+        arrival = pb.Arrival(version=version, number=number, rank=rank, requested=text, digests=digest.values())
         arrival.shadows.extend(map(from_shadow, shadows))
         return arrival, tuple(digest)
 

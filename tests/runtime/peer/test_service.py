@@ -28,12 +28,12 @@ def service(*, deadline_s: float = 10.0, offered: threading.Event | None = None)
 def test_an_arrival_waits_for_the_leaders_verdict() -> None:
     leader = service()
     with ThreadPoolExecutor(1) as threads:
-        follower = threads.submit(leader.Arrive, pb.Arrival(version=2, number=5, rank=1, wish="more"), None)
+        follower = threads.submit(leader.Arrive, pb.Arrival(version=2, number=5, rank=1, requested="more"), None)
         meeting = leader.barriers.at((2, 5))
         meeting.arrive(0, pb.Arrival(rank=0))
         arrivals = meeting.everyone(2, deadline_s=10.0, what="barrier 5")
         meeting.conclude(pb.Verdict(rendezvous="there"))
-        assert arrivals[1].wish == "more"
+        assert arrivals[1].requested == "more"
         assert follower.result(10.0).rendezvous == "there"
 
 

@@ -63,7 +63,7 @@ class Assembly:
         server = self.service.state_server
         with reconcile_variables(state, context, verdict.unlike, server=server, abandoned=abandoned) as gaps:
             again = pb.Arrival(
-                version=arrival.version, number=arrival.number, rank=arrival.rank, wish=arrival.wish, round=1,
+                version=arrival.version, number=arrival.number, rank=arrival.rank, requested=arrival.requested, round=1,
                 digests=state.sampled_digest(turn_of(arrival.version, arrival.number)).values(), gaps=from_gaps(gaps),
                 shadows=arrival.shadows,
             )  # fmt: skip
@@ -102,7 +102,7 @@ class Assembly:
                 verdict = pb.Verdict(unlike=looked_at)
             else:
                 self._log_rounding(names, arrivals, view)
-                self._log_dissent({rank: message.wish for rank, message in arrivals.items()}, view)
+                self._log_dissent({rank: message.requested for rank, message in arrivals.items()}, view)
                 self._log_other_shadows(arrivals, view)
                 verdict = self._announce(view, decision())
         except KungfuError as error:
@@ -118,10 +118,10 @@ class Assembly:
             self.agency.record("events", replace(event, again=news <= self.named))
             self.named.update(news)
 
-    def _log_dissent(self, wishes: Mapping[int, str], view: View) -> None:
+    def _log_dissent(self, requested: Mapping[int, str], view: View) -> None:
         """Rank 0's decision is the decision: arithmetic may differ in the last bit between machines. But say so."""
-        if len(set(wishes.values())) > 1:
-            by_rank = {str(rank): wish for rank, wish in wishes.items()}
+        if len(set(requested.values())) > 1:
+            by_rank = {str(rank): words for rank, words in requested.items()}
             self.agency.record("events", DissentEvent(view=view.version, wishes=by_rank))
 
     def _log_other_shadows(self, arrivals: Mapping[int, pb.Arrival], view: View) -> None:
