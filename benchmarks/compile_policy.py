@@ -92,7 +92,7 @@ def _traced(plan: Plan) -> float:
     program = fused(lower(plan))
 
     def step(sources: dict[str, Any]) -> Any:
-        return program.conclude(sources, program.riders(sources), lambda vectors, tag: vectors)
+        return program.conclude(sources, program.piggybacked(sources), lambda vectors, tag: vectors)
 
     tf.function(step, autograph=False).get_concrete_function(specs)
     return time.perf_counter() - started

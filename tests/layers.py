@@ -74,10 +74,7 @@ WITHIN: dict[str, Rows] = {
 AGAINST: dict[tuple[str, str], str] = {}
 
 # Imports inside functions that close a ring of modules, as (importing module, what it imports): why.
-DEFERRED = {
-    ("kungfu.signal.fold_methods", "kungfu.signal.fold"): "a signal's methods make folds, which are signals themselves",
-    ("kungfu.compiler.plan", "kungfu.compiler.explain"): "`Plan.explain()` stands on the class that it is written for",
-}
+DEFERRED = {}
 
 # Public classes that share a name, as name: why both may have it.
 TWINS: dict[str, str] = {}

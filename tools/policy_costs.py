@@ -54,12 +54,19 @@ def page() -> str:
 def _line(name: str, policy: Policy) -> str:
     plan = compile_policies([policy])
     gated = sum(1 for one in plan.after if one.message and one.gates)
-    cells = [f"`{name}`", plan.messages_per_step, gated, _floats(plan), 4 * plan.riders.floats(PEERS), _state(plan)]
+    cells = [
+        f"`{name}`",
+        plan.messages_per_step,
+        gated,
+        _floats(plan),
+        4 * plan.piggybacked.floats(PEERS),
+        _state(plan),
+    ]
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def _floats(plan: Plan) -> str:
-    fixed, growing = len(plan.riders.scalars), len(plan.riders.vectors)
+    fixed, growing = len(plan.piggybacked.scalars), len(plan.piggybacked.vectors)
     return f"{fixed} + {growing} x size" if growing else str(fixed)
 
 

@@ -3,15 +3,15 @@
 from kungfu.compiler.compile import compile_policies
 from kungfu.compiler.explain import explain, explain_json
 from kungfu.compiler.fired import FiredRule, fired_rules
-from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment
+from kungfu.compiler.plan import MessageLayout, Outcome, Plan, Segment
 from kungfu.compiler.rescale_rules import RescaleSetting, evaluate_rescale_rules
 
 __all__ = [
     "FiredRule",
+    "MessageLayout",
     "Outcome",
     "Plan",
     "RescaleSetting",
-    "RiderLayout",
     "Segment",
     "compile_policies",
     "evaluate_rescale_rules",

@@ -14,7 +14,7 @@ from math import inf, nan
 from typing import Any, Protocol
 
 from kungfu.compiler.gradient_reductions import Reduction, reduction_name
-from kungfu.compiler.plan import Outcome, Plan, RiderLayout, Segment, is_whole
+from kungfu.compiler.plan import MessageLayout, Outcome, Plan, Segment, is_whole
 from kungfu.control.action import mask_of, target_of
 from kungfu.errors import InternalError
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
@@ -49,7 +49,7 @@ class Backend(Protocol):
 
     def packed(self, scalars: Sequence[Value], vectors: Sequence[Value]) -> Value: ...
 
-    def unpacked(self, message: Value, layout: RiderLayout) -> list[Value]: ...
+    def unpacked(self, message: Value, layout: MessageLayout) -> list[Value]: ...
 
     def averaged(self, value: Value) -> Value: ...
 
@@ -92,12 +92,12 @@ def prepare(plan: Plan, evaluation: Evaluation) -> Value:
         if fold.recurrence.reads == "old":
             evaluation.values[fold] = _held(fold, evaluation)
     _run(plan.before, evaluation)
-    return _packed(plan.riders, evaluation)
+    return _packed(plan.piggybacked, evaluation)
 
 
 def conclude(plan: Plan, evaluation: Evaluation, *, summed: Value) -> Outcome:
-    """Everything after the gradient all-reduce, given what the peers' riders add up to."""
-    _unpack(plan.riders, summed, evaluation)
+    """Everything after the gradient all-reduce, given the sum of the peers' piggybacked values."""
+    _unpack(plan.piggybacked, summed, evaluation)
     _run(plan.after, evaluation)
     return _outcome(plan, evaluation)
 
@@ -214,7 +214,7 @@ def _apply(name: str, one: Value, other: Value, backend: Backend) -> Value:
     return backend.apply(OPERATORS[name], (one, other), ("bool", "bool"))
 
 
-def _packed(layout: RiderLayout, evaluation: Evaluation) -> Value:
+def _packed(layout: MessageLayout, evaluation: Evaluation) -> Value:
     """One message's floats of this peer."""
     backend = evaluation.backend
     scalars = [_as_float(one.operand, evaluation) for one in layout.scalars]
@@ -227,7 +227,7 @@ def _packed(layout: RiderLayout, evaluation: Evaluation) -> Value:
     return backend.packed(scalars, vectors)
 
 
-def _unpack(layout: RiderLayout, summed: Value, evaluation: Evaluation) -> None:
+def _unpack(layout: MessageLayout, summed: Value, evaluation: Evaluation) -> None:
     backend = evaluation.backend
     for one, value in zip(layout.collectives, backend.unpacked(summed, layout), strict=True):
         evaluation.values[one] = _received(one, value, backend=backend)

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.compiler.evaluate import Evaluation, conclude, prepare, reduce_gradients
-from kungfu.compiler.plan import Outcome, Plan, RiderLayout
+from kungfu.compiler.plan import MessageLayout, Outcome, Plan
 from kungfu.errors import InternalError
 from kungfu.signal import Fold, OnRescale, Source
 from kungfu.signal.operation import NEST, DType, Operation, SignalType
@@ -47,7 +47,7 @@ class FoldVariable:
 class Arithmetic(Protocol):
     """How a program computes what is no reduction of the gradients; see the methods of `Program`."""
 
-    def riders(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor: ...
+    def piggybacked(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor: ...
 
     def conclude(
         self, program: Program, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce
@@ -76,7 +76,7 @@ class Program:
     @tf.autograph.experimental.do_not_convert
     def gradient_reductions(self, sources: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """What the plan makes of the gradients that `sources` hold, so that it is computed once; minus infinity in a
-        step that does not need it. Beside the sources, `riders` and `conclude` take it for given."""
+        step that does not need it. Beside the sources, `piggybacked` and `conclude` take it for given."""
         backend = TensorFlowBackend(sources, _no_messages)
         return {
             name: reduce_gradients(one, Evaluation(backend, self.held()))
@@ -85,13 +85,13 @@ class Program:
         }
 
     @tf.autograph.experimental.do_not_convert
-    def riders(self, sources: Mapping[str, Any]) -> tf.Tensor:
+    def piggybacked(self, sources: Mapping[str, Any]) -> tf.Tensor:
         """This peer's float32 vector for the gradient all-reduce; `sources` holds those known before it."""
-        return self.arithmetic.riders(self, sources)
+        return self.arithmetic.piggybacked(self, sources)
 
     @tf.autograph.experimental.do_not_convert
     def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
-        """The decisions of this step, from all sources and the sum of all peers' riders; moves the folds on."""
+        """The decisions of this step, from all sources and the sum of all peers' piggybacked values; moves the folds on."""
         return self.arithmetic.conclude(self, sources, summed, all_reduce)
 
     def held(self) -> dict[Fold, tuple[tf.Tensor, ...]]:
@@ -103,7 +103,7 @@ class Program:
 class OpByOp:
     """Each node of the plan as TensorFlow's own ops."""
 
-    def riders(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor:
+    def piggybacked(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor:
         backend = TensorFlowBackend(sources, _no_messages)
         return prepare(program.plan, Evaluation(backend, program.held()))
 
@@ -189,7 +189,7 @@ class TensorFlowBackend:
     def packed(self, scalars: Sequence[tf.Tensor], vectors: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.concat([self.stacked(scalars, "float32"), *vectors], axis=0)
 
-    def unpacked(self, message: tf.Tensor, layout: RiderLayout) -> list[tf.Tensor]:
+    def unpacked(self, message: tf.Tensor, layout: MessageLayout) -> list[tf.Tensor]:
         first = len(layout.scalars)
         starts = [first + index * self.size for index in range(len(layout.vectors))]
         return [message[i] for i in range(first)] + [message[at : at + self.size] for at in starts]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from kungfu.compiler.gradient_reductions import Reduction, gradient_reductions_of
 from kungfu.control import Rule
 from kungfu.signal import Collective, Fold, Signal, Source, topological
 
-__all__ = ["Outcome", "Plan", "RiderLayout", "Segment", "inputs_of_rules", "is_whole"]
+__all__ = ["MessageLayout", "Outcome", "Plan", "Segment", "inputs_of_rules", "is_whole"]
 
 
 @dataclass(frozen=True)
-class RiderLayout:
+class MessageLayout:
     """Which collectives share one message, and where: first one float for each of `scalars`, then `size` floats for
     each of `vectors`, all to be added up over the peers."""
 
@@ -41,7 +41,7 @@ class Segment:
 
     gates: tuple[Signal, ...]
     nodes: tuple[Signal, ...]
-    message: RiderLayout | None
+    message: MessageLayout | None
     outputs: tuple[Signal, ...]
 
     @property
@@ -62,7 +62,7 @@ class Plan:
     rules: tuple[Rule, ...]
     watched_signals: Mapping[str, Signal]
     before: tuple[Segment, ...]
-    riders: RiderLayout
+    piggybacked: MessageLayout
     after: tuple[Segment, ...]
     on_rescale: tuple[Rule, ...] = ()
 
@@ -117,17 +117,11 @@ class Plan:
         """Whether some step sends messages of the plan's own, after the gradient all-reduce."""
         return any(one.message is not None for one in self.after)
 
-    def explain(self, *, monitors: Literal["folded", "open"] = "folded") -> str:
-        """This plan as text; see `kungfu.compiler.explain`."""
-        from kungfu.compiler.explain import explain  # here: explain is written in terms of this class
-
-        return explain(self, monitors=monitors)
-
     def _roots(self) -> Iterator[Signal]:
         for segment in (*self.before, *self.after):
             yield from segment.nodes
             yield from segment.message.collectives if segment.message else ()
-        yield from self.riders.collectives
+        yield from self.piggybacked.collectives
 
 
 class Outcome(NamedTuple):

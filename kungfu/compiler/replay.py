@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kungfu.compiler.evaluate import Backend, Evaluation, conclude, prepare
-from kungfu.compiler.plan import Outcome, Plan, RiderLayout
+from kungfu.compiler.plan import MessageLayout, Outcome, Plan
 from kungfu.errors import UsageError
 from kungfu.signal import Fold, Source
 from kungfu.signal.operation import DType, Operation, SignalType
@@ -61,9 +61,9 @@ class Replay:
         }
         backend = self._backend(sources, self.size)
         with np.errstate(all="ignore"):
-            riders = prepare(self.plan, Evaluation(backend, self.states))
+            piggybacked = prepare(self.plan, Evaluation(backend, self.states))
             evaluation = Evaluation(backend, self.states)
-            outcome = conclude(self.plan, evaluation, summed=backend.exchanged(riders, "riders"))
+            outcome = conclude(self.plan, evaluation, summed=backend.exchanged(piggybacked, "piggybacked"))
         self.states = {fold: evaluation.renewed[fold] for fold in self.states}
         return outcome
 
@@ -207,7 +207,7 @@ class NumpyBackend:
             for peer in range(self.size)
         )
 
-    def unpacked(self, message: PerPeer, layout: RiderLayout) -> list[PerPeer]:
+    def unpacked(self, message: PerPeer, layout: MessageLayout) -> list[PerPeer]:
         first = len(layout.scalars)
         starts = [first + index * self.size for index in range(len(layout.vectors))]
         singles = [tuple(one[i] for one in message) for i in range(first)]

@@ -23,8 +23,11 @@ from kungfu.signal.operation import Operation
 __all__ = ["numbered", "plan_from_json", "plan_to_json", "written"]
 
 SCHEMA = 1
-# The keys of this schema, by class and field, where the field has another name by now.
+# What classes, operations and fields are called in this schema, where they have another name by now.
+_CLASSES = {"MessageLayout": "RiderLayout"}
+_OPERATIONS = {"fill": "spread", "scatter": "place"}
 _KEYS = {
+    "Plan": {"piggybacked": "riders"},
     "Rule": {"inputs": "saw", "mode": "standing", "candidates": "contenders"},
     "Trigger": {"event": "occasion"},
 }
@@ -56,10 +59,10 @@ def numbered(plan: Plan) -> dict[Signal, int]:
 def plan_from_json(content: Mapping[str, Any]) -> Plan:
     """The plan that `plan_to_json` gave; raises `UsageError` for anything else.
 
-    >>> from kungfu.compiler import compile_policies
+    >>> from kungfu.compiler import compile_policies, explain
     >>> from kungfu.policies import schedule
     >>> plan = compile_policies([schedule({100: 4})])
-    >>> plan_from_json(plan_to_json(plan)).explain() == plan.explain()
+    >>> explain(plan_from_json(plan_to_json(plan))) == explain(plan)
     True
     """
     if not isinstance(content, Mapping) or content.get("schema") != SCHEMA:
@@ -113,7 +116,7 @@ def written(value: Any, numbers: Mapping[Signal, int]) -> dict[str, Any]:
         for field in dataclasses.fields(value)
         if field.init
     }
-    return {"is": name, **fields}
+    return {"is": _CLASSES.get(name, name), **fields}
 
 
 def _encoded(value: Any, numbers: Mapping[Signal, int]) -> Any:
@@ -146,7 +149,7 @@ def _defined(function: Any) -> str:
 def _operation(operation: Operation) -> dict[str, str]:
     if VOCABULARY.get(operation.name) != operation:
         raise InternalError(f"the operation {operation.name!r} is not in the vocabulary, so its name does not say it")
-    return {"operation": operation.name}
+    return {"operation": _OPERATIONS.get(operation.name, operation.name)}
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -158,14 +161,15 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
     if not isinstance(value, dict):
         return value
     match value:
-        case {"is": kind}:
+        case {"is": written}:
+            kind = _renamed(written, _CLASSES)
             names: dict[str, str] = {key: name for name, key in _KEYS.get(kind, {}).items()}
             fields = {names.get(str(key), str(key)): _decoded(one, nodes) for key, one in value.items() if key != "is"}
             return _classes()[kind](**fields)
         case {"node": number}:
             return nodes[number]
         case {"operation": name}:
-            return VOCABULARY[name]
+            return VOCABULARY[_renamed(name, _OPERATIONS)]
         case {"float": text}:
             return float(text)
         case {"function": name}:
@@ -173,6 +177,11 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
         case {"entries": entries}:
             return {key: _decoded(entry, nodes) for key, entry in entries}
     raise ValueError(f"{sorted(value)} is no part of a plan")
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    """What goes by this name in a file."""
+    return next((now for now, then in names.items() if then == name), name)
 
 
 def _classes() -> dict[str, type]:

@@ -18,24 +18,27 @@ from kungfu.ops.elementwise import (
     sqrt,
     where,
 )
-from kungfu.ops.nests import all_finite, dot, max_abs, norm_squared
 from kungfu.ops.vectors import (
     all,
+    all_finite,
     any,
     argmax,
     argmin,
     count,
+    dot,
     max,
+    max_abs,
     mean,
     median,
     min,
-    place,
+    norm_squared,
+    one_hot,
     ranks,
     scatter,
     sum,
     take,
 )
-from kungfu.signal import Filled, carried, fold
+from kungfu.signal import Filled, fold, synchronized
 
 __all__ = [
     "Filled",
@@ -47,7 +50,6 @@ __all__ = [
     "any",
     "argmax",
     "argmin",
-    "carried",
     "cast",
     "ceil",
     "clip",
@@ -68,12 +70,13 @@ __all__ = [
     "min",
     "minimum",
     "norm_squared",
-    "place",
+    "one_hot",
     "ranks",
     "round",
     "scatter",
     "sqrt",
     "sum",
+    "synchronized",
     "take",
     "where",
 ]

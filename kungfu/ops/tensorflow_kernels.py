@@ -12,6 +12,7 @@ __all__ = [
     "argmin",
     "count",
     "dot",
+    "fill",
     "floor_divide",
     "largest",
     "largest_magnitude",
@@ -24,14 +25,13 @@ __all__ = [
     "minimum",
     "modulo",
     "norm_squared",
-    "place",
     "push",
     "ranks",
+    "scatter",
     "smallest",
     "take",
     "to_bool",
     "to_float32",
-    "vector_of",
     "whole",
 ]
 
@@ -164,7 +164,7 @@ def take(vector: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     return tf.where(inside, tf.gather(vector, tf.clip_by_value(at, 0, length - 1)), nothing)
 
 
-def place(vector: tf.Tensor, index: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+def scatter(vector: tf.Tensor, index: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     """The vector with `value` at a place, from the end where negative; as it was where there is no such place."""
     length = tf.size(vector, tf.int64)
     at = tf.where(index < 0, index + length, index)
@@ -176,7 +176,7 @@ def push(vector: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     return tf.concat([vector[1:], [value]], axis=0)
 
 
-def vector_of(value: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+def fill(value: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """A vector that holds one value `size` times."""
     return tf.fill([size], value)
 

@@ -1,4 +1,4 @@
-"""Maps of vectors: what `all_gather`, `.window(n)` and `.by_size(n)` give, reduced, indexed and made."""
+"""Maps of vectors (what `all_gather`, `.window(n)` and `.by_size(n)` give), and reductions of the gradients."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from kungfu.signal import Map, Signal, Source
 
 __all__ = [
     "all",
+    "all_finite",
     "any",
     "argmax",
     "argmin",
     "count",
+    "dot",
     "max",
+    "max_abs",
     "mean",
     "median",
     "min",
-    "place",
+    "norm_squared",
+    "one_hot",
     "ranks",
     "scatter",
     "sum",
@@ -89,19 +93,19 @@ def take(x: Signal, index: Signal | int) -> Map:
     return operate("take", x, index)
 
 
-def place(x: Signal, index: Signal | int, value: Signal | float) -> Map:
+def scatter(x: Signal, index: Signal | int, value: Signal | float) -> Map:
     """The vector `x` with `value` in the place `index`; unchanged where there is no such place."""
-    return operate("place", x, index, value)
+    return operate("scatter", x, index, value)
 
 
-def scatter(index: Signal | int, value: Signal | float, *, fill: bool | float = 0) -> Map:
+def one_hot(index: Signal | int, value: Signal | float, *, fill: bool | float = 0) -> Map:
     """A vector with one entry a peer: `value` for the peer of rank `index`, `fill` for every other.
 
     >>> from kungfu.signal import TrainingSignals
-    >>> str(scatter(TrainingSignals().size - 1, True, fill=False).type)
+    >>> str(one_hot(TrainingSignals().size - 1, True, fill=False).type)
     'bool[size]'
     """
-    return place(operate("spread", fill, Source("size")), index, value)
+    return scatter(operate("fill", fill, Source("size")), index, value)
 
 
 def ranks() -> Map:
@@ -110,3 +114,38 @@ def ranks() -> Map:
     ``ranks() == kf.ops.argmax(x)`` is true for the peer with the largest entry of `x`.
     """
     return operate("ranks", Source("size"))
+
+
+# ---- the gradients --------------------------------------------------------------------------------------------------
+
+
+def norm_squared(grads: Signal) -> Map:
+    """The squared Euclidean norm of all gradients together: ``sum of g * g`` over every entry, float32 scalar.
+
+    Cost: one pass over the gradients, about 0.25 ms per million floats.
+
+    >>> from kungfu.signal import TrainingSignals
+    >>> norm_squared(TrainingSignals().grads).placement
+    'local'
+    """
+    return operate("norm_squared", grads)
+
+
+def dot(grads: Signal, others: Signal) -> Map:
+    """The scalar product of two nests of gradients: ``sum of g * h`` over every entry, float32 scalar.
+
+    >>> from kungfu.signal import TrainingSignals
+    >>> str(dot(TrainingSignals().grads, TrainingSignals().mean_grads))[:14]
+    '<local float32'
+    """
+    return operate("dot", grads, others)
+
+
+def max_abs(grads: Signal) -> Map:
+    """The largest absolute value of any entry of the gradients: float32 scalar, NaN if any entry is, 0 of nothing."""
+    return operate("max_abs", grads)
+
+
+def all_finite(grads: Signal) -> Map:
+    """Whether no entry of the gradients is NaN or infinite: bool scalar."""
+    return operate("all_finite", grads)

@@ -10,13 +10,13 @@ from kungfu.signal.operation.rules import (
     arithmetic,
     cast_to,
     entry_index,
+    filled,
     fractional,
     nest_predicate,
     nest_reduction,
     numbering,
     peers,
     predicate,
-    spread,
     vector_logic,
     vector_reduction,
 )
@@ -48,7 +48,7 @@ _ENTRIES = (
     Operation("count", numbering, kernels.count, "kernels.count"),
     Operation("argmin", entry_index, kernels.argmin, "kernels.argmin"),
     Operation("argmax", entry_index, kernels.argmax, "kernels.argmax"),
-    Operation("spread", spread, kernels.vector_of, "kernels.vector_of"),
+    Operation("fill", filled, kernels.fill, "kernels.fill"),
     Operation("ranks", peers, kernels.ranks, "kernels.ranks"),
     # the gradients
     Operation("norm_squared", nest_reduction, kernels.norm_squared, "kernels.norm_squared"),

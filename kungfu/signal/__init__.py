@@ -1,6 +1,6 @@
 """Signals: the values that a policy computes with, as nodes of a dataflow graph."""
 
-from kungfu.signal.fold import Filled, Fold, Recurrence, Window, carried, fold
+from kungfu.signal.fold import Filled, Fold, Recurrence, Window, fold, synchronized
 from kungfu.signal.gate import every_steps, is_exact, is_gate
 from kungfu.signal.node import (
     Collective,
@@ -45,10 +45,10 @@ __all__ = [
     "Window",
     "apply",
     "as_signal",
-    "carried",
     "every_steps",
     "fold",
     "is_exact",
     "is_gate",
+    "synchronized",
     "topological",
 ]

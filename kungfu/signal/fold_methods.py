@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import abc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from kungfu.signal.fold import Fold, Window
     from kungfu.signal.node import Condition, OnRescale, Signal
 
-__all__ = ["FoldMethods"]
+__all__ = ["FOLDS", "FoldMethods", "fold_method"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# By method, the function of a signal and of the method's options that makes the fold. Folds are signals themselves, so
+# their modules stand on that of the signal, and enter what they make here.
+FOLDS: dict[str, Callable[..., Any]] = {}
 
 
-class FoldMethods:
+def fold_method(function: F) -> F:
+    """Enters a function as the making of the fold method of its name."""
+    FOLDS[function.__name__] = function
+    return function
+
+
+class FoldMethods(abc.ABC):
     """The folds of one signal. Each skips inputs that are not finite, and takes ``.sampled(n)`` to run less often.
 
     A fold is placed like its signal: agreed ones are carried to a peer that joins, local ones stay with their peer.
     What a rescale does is `on_rescale`: "keep" the state, or "reset" it, so that it starts again. None costs a message.
     """
 
-    # Folds are made of signals: each method loads them when it is called.
+    @abc.abstractmethod
+    def _fold(self, kind: str, **options: Any) -> Fold:
+        """The fold of this signal by the method's name, out of `FOLDS`."""
 
     def ema(self, decay: float, *, on_rescale: OnRescale = "keep") -> Fold:
         """The exponential moving average, corrected for its start: ``a += (d / w) (x - a)`` with ``w = (1 - d) w + d``.
@@ -26,9 +42,7 @@ class FoldMethods:
         `decay`, the *d* of the formula, is the weight of the newest value, in (0, 1]. Gives float32, NaN until the
         first finite input. Cost: two floats of state. Raises `PolicyError` for a decay out of range.
         """
-        from kungfu.signal.fold.history import ema
-
-        return ema(_signal(self), decay=decay, on_rescale=on_rescale)
+        return self._fold("ema", decay=decay, on_rescale=on_rescale)
 
     def window(self, length: int, *, on_rescale: OnRescale = "keep") -> Window:
         """The last `length` finite values, oldest first: ``.mean()``, ``.median()``, ``.min()``, ``.max()`` of them.
@@ -36,9 +50,7 @@ class FoldMethods:
         `length`: steps, from 1 to 10000. What is made of it is float32, over the values that were seen so far, NaN
         before the first. Cost: `length` floats of state. Raises `PolicyError` for another length.
         """
-        from kungfu.signal.fold.tables import window
-
-        return window(_signal(self), length=length, on_rescale=on_rescale)
+        return cast("Window", self._fold("window", length=length, on_rescale=on_rescale))
 
     def by_size(self, largest: int, *, decay: float = 1.0) -> Fold:
         """A table of this signal by cluster size: a vector whose entry *n* is what was seen with *n* peers.
@@ -48,30 +60,22 @@ class FoldMethods:
         newest value, in (0, 1]. Gives a float32 vector of `largest` + 1 entries, NaN where nothing was seen; look at
         ``table[training.size - 1]``. A rescale keeps it: that is what it is for. Cost: one float of state an entry.
         """
-        from kungfu.signal.fold.tables import by_size
-
-        return by_size(_signal(self), largest=largest, decay=decay)
+        return self._fold("by_size", largest=largest, decay=decay)
 
     def previous(self, *, on_rescale: OnRescale = "keep") -> Fold:
         """The finite value before the newest one: float32, NaN until there were two. Cost: two floats of state."""
-        from kungfu.signal.fold.history import previous
-
-        return previous(_signal(self), on_rescale=on_rescale)
+        return self._fold("previous", on_rescale=on_rescale)
 
     def delta(self, *, on_rescale: OnRescale = "keep") -> Fold:
         """The newest finite value minus the one before: float32, NaN until there were two. Cost: two floats."""
-        from kungfu.signal.fold.history import delta
-
-        return delta(_signal(self), on_rescale=on_rescale)
+        return self._fold("delta", on_rescale=on_rescale)
 
     def cumulative(self, *, on_rescale: OnRescale = "keep") -> Fold:
         """The sum of all finite values so far, from 0: int64 of int64, else float32, with compensated rounding.
 
         Cost: one whole number, or two floats, of state.
         """
-        from kungfu.signal.fold.history import cumulative
-
-        return cumulative(_signal(self), on_rescale=on_rescale)
+        return self._fold("cumulative", on_rescale=on_rescale)
 
     def hold(
         self, every: int | None = None, *, when: Signal | Condition | None = None, on_rescale: OnRescale = "keep"
@@ -82,28 +86,16 @@ class FoldMethods:
         signal is computed in those steps only. Cost: one float of state. Raises `PolicyError` unless exactly one of the
         two is given.
         """
-        from kungfu.signal.fold.history import hold
-
-        return hold(_signal(self), every=every, when=when, on_rescale=on_rescale)
+        return self._fold("hold", every=every, when=when, on_rescale=on_rescale)
 
     def rising(self, *, on_rescale: OnRescale = "keep") -> Fold:
         """Whether a bool signal is true and was not in the step before: bool. Cost: two truth values of state."""
-        from kungfu.signal.fold.flags import rising
-
-        return rising(_signal(self), on_rescale=on_rescale)
+        return self._fold("rising", on_rescale=on_rescale)
 
     def count(self, *, on_rescale: OnRescale = "keep") -> Fold:
         """In how many steps a bool signal was true so far: int64. Cost: one whole number of state."""
-        from kungfu.signal.fold.flags import count
-
-        return count(_signal(self), on_rescale=on_rescale)
+        return self._fold("count", on_rescale=on_rescale)
 
     def streak(self, *, on_rescale: OnRescale = "keep") -> Fold:
         """In how many steps in a row, up to this one, a bool signal was true: int64. Cost: one whole number."""
-        from kungfu.signal.fold.flags import streak
-
-        return streak(_signal(self), on_rescale=on_rescale)
-
-
-def _signal(one: FoldMethods) -> Signal:
-    return cast("Signal", one)
+        return self._fold("streak", on_rescale=on_rescale)

@@ -14,16 +14,19 @@ import abc
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
 from kungfu.errors import PolicyError
-from kungfu.signal.fold_methods import FoldMethods
+from kungfu.signal.fold_methods import FOLDS, FoldMethods
 from kungfu.signal.operation import NEST, OPERATORS, Operation, SignalType
 from kungfu.signal.operators import Operators
 from kungfu.signal.source_location import location_of_caller
 from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement
+
+if TYPE_CHECKING:
+    from kungfu.signal.fold import Fold
 
 __all__ = [
     "Collective",
@@ -129,6 +132,10 @@ class Signal(Operators, FoldMethods):
 
     def _operate(self, operation: str, *operands: object) -> Signal:
         return apply(OPERATORS[operation], *operands)
+
+    def _fold(self, kind: str, **options: Any) -> Fold:
+        made: Fold = FOLDS[kind](self, **options)
+        return made
 
 
 @dataclass(frozen=True, eq=False, repr=False)

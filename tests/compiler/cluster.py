@@ -26,7 +26,7 @@ class Cluster:
     """One program a peer, each with the two functions that a step calls."""
 
     programs: list[Program]
-    riders: list[Callable[..., Any]]
+    piggybacked: list[Callable[..., Any]]
     conclude: list[Callable[..., Any]]
     meeting: Meeting
 
@@ -73,14 +73,14 @@ def _cluster(plan: Plan, *, size: int, wrapped: Callable[[Any], Any]) -> Cluster
         return lambda sources, summed: program.conclude(sources, summed, all_reduce)
 
     conclude = [wrapped(concluding(rank, program)) for rank, program in enumerate(programs)]
-    return Cluster(programs, [wrapped(one.riders) for one in programs], conclude, meeting)
+    return Cluster(programs, [wrapped(one.piggybacked) for one in programs], conclude, meeting)
 
 
 def step(cluster: Cluster, local: Local, agreed: Mapping[str, Any]) -> list[Outcome]:
     """One step of every peer; gives their outcomes in rank order."""
     own = [as_tensors(one, rank=rank, agreed=agreed, local=local) for rank, one in enumerate(local)]
-    riders = [peer(one) for peer, one in zip(cluster.riders, own, strict=True)]
-    summed = reduce(np.add, [one.numpy() for one in riders])
+    piggybacked = [peer(one) for peer, one in zip(cluster.piggybacked, own, strict=True)]
+    summed = reduce(np.add, [one.numpy() for one in piggybacked])
     with ThreadPoolExecutor(len(own)) as pool:
         futures = [pool.submit(peer, one, tf.constant(summed)) for peer, one in zip(cluster.conclude, own, strict=True)]
         return [Outcome(*(part.numpy() for part in one.result(DEADLINE_S))) for one in futures]

@@ -66,7 +66,7 @@ def peer_of(
         program = peer.program
         before = {name: value for name, value in sources.items() if name not in _KNOWN_AFTER}
         before |= program.gradient_reductions(before)
-        summed = exchange(program.riders(before), "riders")
+        summed = exchange(program.piggybacked(before), "piggybacked")
         after = {**before, **{name: sources[name] for name in _KNOWN_AFTER}}
         after |= program.gradient_reductions(after)
         return program.conclude(after, summed, lambda vectors, tag: [exchange(one, tag) for one in vectors])

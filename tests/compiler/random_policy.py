@@ -85,7 +85,7 @@ EXACT: dict[str, Callable[[Pools, int, int, int], Signal]] = {
     "count": lambda pools, a, b, c: ops.count(pools.vector(a) > pools.number(b)),
     "any": lambda pools, a, b, c: ops.any(pools.vector(a) > pools.number(b)),
     "all": lambda pools, a, b, c: ops.all(pools.vector(a) > pools.number(b)),
-    "scatter": lambda pools, a, b, c: ops.scatter(b % 3, pools.number(a), fill=0.5),
+    "scatter": lambda pools, a, b, c: ops.one_hot(b % 3, pools.number(a), fill=0.5),
     # memory
     "previous": lambda pools, a, b, c: pools.number(a).previous(on_rescale="reset" if b % 2 else "keep"),
     "delta": lambda pools, a, b, c: pools.number(a).delta(),
@@ -99,7 +99,7 @@ EXACT: dict[str, Callable[[Pools, int, int, int], Signal]] = {
     "count_steps": lambda pools, a, b, c: pools.flag(a).count(on_rescale="reset" if b % 2 else "keep"),
     "streak": lambda pools, a, b, c: pools.flag(a).streak(),
     "convert": lambda pools, a, b, c: _converted(pools.number(a)),
-    "carried": lambda pools, a, b, c: ops.carried(pools.agreed_flag()),
+    "synchronized": lambda pools, a, b, c: ops.synchronized(pools.agreed_flag()),
 }
 # These are the same to float tolerance only; what is in front of a predicate is kept within a few powers of ten.
 ROUGH: dict[str, Callable[[Pools, int, int, int], Signal]] = {
@@ -119,7 +119,7 @@ ROUGH: dict[str, Callable[[Pools, int, int, int], Signal]] = {
 }
 # All of them, with collectives only where they ride on the gradients.
 RIDING: dict[str, Callable[[Pools, int, int, int], Signal]] = {
-    **{name: make for name, make in ROUGH.items() if name not in ("sum_vectors", "carried")},
+    **{name: make for name, make in ROUGH.items() if name not in ("sum_vectors", "synchronized")},
     "all_reduce": lambda pools, a, b, c: ops.all_reduce(pools.early(a), "sum"),
     "all_reduce_mean": lambda pools, a, b, c: ops.all_reduce(pools.early(a), "mean"),
     "all_gather": lambda pools, a, b, c: ops.all_gather(pools.early(a)),

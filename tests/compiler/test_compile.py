@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kungfu import control, monitor, ops
-from kungfu.compiler import compile_policies
+from kungfu.compiler import compile_policies, explain
 from kungfu.errors import PolicyError
 from kungfu.policies import gns_batch, schedule
 from kungfu.policy_definition import Policy
@@ -20,7 +20,7 @@ def ignore(control: Any, *values: float) -> None:
 def test_no_policy_is_an_empty_plan() -> None:
     plan = compile_policies([])
     assert (plan.rules, plan.watched, plan.rule_inputs, plan.sources) == ((), (), (), frozenset())
-    assert (plan.riders.floats(4), plan.messages_per_step) == (0, 0)
+    assert (plan.piggybacked.floats(4), plan.messages_per_step) == (0, 0)
 
 
 def test_a_plan_names_the_sources_that_it_reads() -> None:
@@ -60,7 +60,7 @@ def test_compiling_twice_gives_the_same_plan() -> None:
     def plan() -> Any:
         return compile_policies([gns_batch(max_peers=4)])
 
-    assert plan().explain() == plan().explain()
+    assert explain(plan()) == explain(plan())
 
 
 def test_an_error_while_a_policy_is_built_comes_before_any_step() -> None:

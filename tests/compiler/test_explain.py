@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kungfu import control, monitor, ops
-from kungfu.compiler import compile_policies, explain_json
+from kungfu.compiler import compile_policies, explain, explain_json
 from kungfu.compiler.explain.units import units_of
 from kungfu.control import Budget
 from kungfu.policies import gns_batch, schedule
@@ -26,11 +26,11 @@ def ignore(control: Any, *values: float) -> None:
 def test_both_policies_and_both_together_cost_no_extra_message() -> None:
     gns, fixed = gns_batch(max_peers=8), schedule({10: 4})
     for policies in ([gns], [fixed], [at_most(gns, fixed)]):
-        assert "  0 extra messages per step\n" in compile_policies(policies).explain()
+        assert "  0 extra messages per step\n" in explain(compile_policies(policies))
 
 
 def test_the_noise_scale_is_explained_by_stage_name_placement_and_cost() -> None:
-    text = compile_policies([gns_batch(max_peers=8)]).explain(monitors="open")
+    text = explain(compile_policies([gns_batch(max_peers=8)]), monitors="open")
     assert re.search(
         r"^rule gns_batch  \[gns_batch.py:\d+\]\n  looks only in steps with \(\(step % 50\) == 0\)\n", text
     )
@@ -52,7 +52,7 @@ def test_messages_of_their_own_are_shown_where_they_happen_and_counted() -> None
         gated = ops.all_gather(training.busy_seconds - training.mean_loss)
         return control.every(5).call(ignore, each_step, ops.max(gated))
 
-    text = compile_policies([Policy("late", late)]).explain()
+    text = explain(compile_policies([Policy("late", late)]))
     assert "  1 extra message per step\n  1 small message more in the steps of their gates\n" in text
     assert "one message of 1 float (4 bytes)\n" in text
     assert "one message of 0 + 1 x size floats (0 + 4 x size bytes)\n" in text
@@ -64,7 +64,7 @@ def test_a_gathered_signal_rides_with_one_float_a_peer() -> None:
     def gathered(training: Any) -> Any:
         return control.every(5).call(ignore, ops.max(ops.all_gather(training.busy_seconds)))
 
-    text = compile_policies([Policy("gathered", gathered)]).explain()
+    text = explain(compile_policies([Policy("gathered", gathered)]))
     assert "rides on the gradient all-reduce: 0 + 1 x size floats (0 + 4 x size bytes)\n" in text
 
 
@@ -72,14 +72,13 @@ def test_a_sampled_fold_says_in_which_steps_it_runs() -> None:
     def sampled(training: Any) -> Any:
         return control.always().call(ignore, training.mean_loss.ema(0.5).sampled(10))
 
-    assert (
-        "ema(mean_loss) where ((step % 10) == 0), keep on rescale"
-        in compile_policies([Policy("sampled", sampled)]).explain()
+    assert "ema(mean_loss) where ((step % 10) == 0), keep on rescale" in explain(
+        compile_policies([Policy("sampled", sampled)])
     )
 
 
 def test_every_node_is_shown_once_and_before_it_is_used() -> None:
-    text = compile_policies([at_most(gns_batch(max_peers=8), schedule({10: 4}))]).explain(monitors="open")
+    text = explain(compile_policies([at_most(gns_batch(max_peers=8), schedule({10: 4}))]), monitors="open")
     shown = [line.split(" = ")[0].strip() for line in text.splitlines() if re.match(r" +(%\d+|\w+) = ", line)]
     assert len(shown) == len(set(shown))
     for number, line in enumerate(text.split("before the gradient all-reduce\n")[1].splitlines()):
@@ -89,7 +88,7 @@ def test_every_node_is_shown_once_and_before_it_is_used() -> None:
 
 
 def test_an_empty_plan_is_explained_too() -> None:
-    text = compile_policies([]).explain()
+    text = explain(compile_policies([]))
     assert text.startswith("reads\nbefore the gradient all-reduce\n")
     assert "0 floats (0 bytes)" in text
 
@@ -103,7 +102,7 @@ def test_a_signal_is_called_by_the_variable_that_holds_it() -> None:
         half = speed / 2
         return control.every(5).call(ignore, half)
 
-    text = compile_policies([Policy("measured", measured)]).explain()
+    text = explain(compile_policies([Policy("measured", measured)]))
     assert re.search(r"\n +speed = all_reduce sum\(%\d+\): agreed float32, samples/s  \[test_explain.py:\d+\]\n", text)
     assert re.search(r"\n +half = speed / 2: agreed float32, samples/s  ", text)
 
@@ -117,13 +116,13 @@ def test_two_variables_of_one_name_are_told_apart() -> None:
         value = training.mean_loss * 3
         return control.every(5).call(ignore, value)
 
-    text = compile_policies([Policy("one", one), Policy("other", other)]).explain()
+    text = explain(compile_policies([Policy("one", one), Policy("other", other)]))
     assert "value = mean_loss * 2: " in text
     assert "value_2 = mean_loss * 3: " in text
 
 
 def test_the_noise_scale_counts_samples() -> None:
-    text = compile_policies([gns_batch(max_peers=8)]).explain(monitors="open")
+    text = explain(compile_policies([gns_batch(max_peers=8)]), monitors="open")
     assert re.search(r"\n +noise_scale = where\(.*\): agreed float32, samples  ", text)
 
 
@@ -168,7 +167,7 @@ def test_two_composed_policies_show_what_they_share() -> None:
     def slower(training: Any) -> Any:
         return control.every(9).rescale(ops.floor(monitor.gradient_noise_scale(training) / 100))
 
-    text = compile_policies([at_most(gns_batch(max_peers=8), policy_named("slower", slower))]).explain()
+    text = explain(compile_policies([at_most(gns_batch(max_peers=8), policy_named("slower", slower))]))
     assert re.search(r"\ngns_batch and slower share noise_scale, and \d+ nodes under it\n", text)
     assert "rides on the gradient all-reduce: 3 floats" in text
 
@@ -185,7 +184,7 @@ def test_policies_that_share_nothing_but_sources_say_nothing_of_it() -> None:
     def other(training: Any) -> Any:
         return control.every(7).call(ignore, training.mean_loss * 3, training.size + 1)
 
-    assert " share " not in compile_policies([Policy("one", one), Policy("other", other)]).explain()
+    assert " share " not in explain(compile_policies([Policy("one", one), Policy("other", other)]))
 
 
 # ---- monitors ------------------------------------------------------------------------------------------------------
@@ -202,7 +201,7 @@ def test_a_monitor_is_one_line_that_says_of_how_many_nodes_and_floats_it_is_made
         )
 
     plan = compile_policies([policy(watching)()])
-    folded, opened = plan.explain(), plan.explain(monitors="open")
+    folded, opened = explain(plan), explain(plan, monitors="open")
     where = r"  \[test_explain.py:\d+\]\n"
     for line in (
         r"    noise_scale = monitor.gradient_noise_scale, \d+ nodes: agreed float32, samples",
@@ -223,7 +222,7 @@ def test_what_a_policy_makes_of_the_inside_of_a_monitor_itself_is_shown() -> Non
         norm = ops.norm_squared(training.mean_grads)  # the noise scale is made of it too
         return control.every(50).when(norm > 1).rescale(monitor.gradient_noise_scale(training))
 
-    text = compile_policies([policy(sharing)()]).explain()
+    text = explain(compile_policies([policy(sharing)()]))
     assert re.search(r"\n    (norm|%\d+) = norm_squared\(mean_grads\): agreed float32", text)
     assert "norm_squared(grads)" not in text
 
@@ -234,7 +233,7 @@ def test_what_a_compiler_adds_to_a_rule_bears_the_line_of_the_rule() -> None:
 
     made = [policy(calm)(), shadow(at_most(gns_batch(max_peers=8), schedule({10: 4})))]
     plan = compile_policies(made, budget=Budget(2, 100))
-    lines = [line for line in plan.explain(monitors="open").splitlines() if "  [" in line]
+    lines = [line for line in explain(plan, monitors="open").splitlines() if "  [" in line]
     assert any("held(calm)" in line for line in lines)
     known = ("test_explain.py:", "gns_batch.py:", "schedule.py:")
     assert {found for line in lines for found in re.findall(r"  \[([^\]]*:)\d+\]", line)} <= {*known}
@@ -251,7 +250,7 @@ def test_a_rule_on_a_rescale_is_explained_with_its_nodes() -> None:
         factor = training.size / training.previous_size
         return control.on_rescale().set_learning_rate(training.learning_rate * factor)
 
-    text = compile_policies([linear()]).explain()
+    text = explain(compile_policies([linear()]))
     assert re.search(
         r"rule linear  \[test_explain.py:\d+\]\n  looks in every barrier in which the size changes\n", text
     )
@@ -260,16 +259,16 @@ def test_a_rule_on_a_rescale_is_explained_with_its_nodes() -> None:
 
 
 def test_a_shadow_says_that_nobody_acts_on_it() -> None:
-    text = compile_policies([shadow(gns_batch(max_peers=8))]).explain()
+    text = explain(compile_policies([shadow(gns_batch(max_peers=8))]))
     assert "a shadow: nobody acts on it\n" in text
 
 
 def test_a_carried_gate_and_an_entry_are_written_as_they_are_meant() -> None:
-    def carried(training: Any) -> Any:
-        on = ops.carried(training.mean_loss > 1)
+    def synchronized(training: Any) -> Any:
+        on = ops.synchronized(training.mean_loss > 1)
         return control.always().when(on).call(ignore, ops.all_gather(training.loss)[-1])
 
-    text = compile_policies([Policy("carried", carried)]).explain()
+    text = explain(compile_policies([Policy("synchronized", synchronized)]))
     assert re.search(r"on = carry from rank 0\(%\d+\): agreed bool", text)
     assert "only in steps with on" in text
     assert re.search(r"= %\d+\[-1\]: agreed float32", text)
@@ -281,7 +280,7 @@ def test_a_carried_gate_and_an_entry_are_written_as_they_are_meant() -> None:
 def test_the_document_says_what_the_text_says() -> None:
     plan = compile_policies([at_most(gns_batch(max_peers=8), schedule({10: 4}))])
     document = json.loads(json.dumps(explain_json(plan)))
-    text = plan.explain(monitors="open")
+    text = explain(plan, monitors="open")
     shown = [re.match(r" +(%\d+|\w+) = (.*?): (local|agreed)", line) for line in text.splitlines()]
     assert {(one[1], one[2]) for one in shown if one} == {(one["label"], one["made"]) for one in document["nodes"]}
     assert [one["name"] for one in document["rules"]] == [rule.name for rule in plan.rules]

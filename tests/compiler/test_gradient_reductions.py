@@ -56,8 +56,8 @@ def test_a_program_takes_its_frontier_for_given() -> None:
     assert float(found["norm_squared(grads)"]) == sum(float(np.sum(leaf**2)) for leaf in local[0]["grads"])
     assert program.gradient_reductions({**sources, **found}) == {}, "what is there is not computed again"
     invented_norm = {**sources, "grads": [], "norm_squared(grads)": tf.constant(7.0)}
-    assert 7.0 in program.riders(invented_norm).numpy()
-    np.testing.assert_array_equal(program.riders({**sources, **found}), program.riders(sources))
+    assert 7.0 in program.piggybacked(invented_norm).numpy()
+    np.testing.assert_array_equal(program.piggybacked({**sources, **found}), program.piggybacked(sources))
 
 
 def test_off_its_gates_it_is_not_computed() -> None:

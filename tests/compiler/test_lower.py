@@ -70,12 +70,12 @@ def test_a_traced_cluster_exchanges_its_messages_in_the_same_order_on_all_peers(
 def test_a_program_is_traced_once_whatever_the_size() -> None:
     plan = compile_policies([at_most(gns_batch(max_peers=8), schedule({3: 4}))])
     program = lower(plan)
-    riders = tf.function(program.riders)
+    piggybacked = tf.function(program.piggybacked)
     rng = np.random.default_rng(0)
     for number, size in enumerate([1, 2, 4, 3], start=1):
         local, agreed = invented(rng, number=number, size=size)
-        riders(as_tensors(local[0], rank=0, agreed=agreed, local=local))
-    assert riders.experimental_get_tracing_count() == 1
+        piggybacked(as_tensors(local[0], rank=0, agreed=agreed, local=local))
+    assert piggybacked.experimental_get_tracing_count() == 1
 
 
 def test_a_program_runs_on_every_step_of_a_while_loop() -> None:
@@ -88,7 +88,7 @@ def test_a_program_runs_on_every_step_of_a_while_loop() -> None:
         fired = tf.constant(0)
         for number in tf.range(1, count + 1):
             sources = {"step": number, "size": 1, "rank": 0, "pending": False, "mean_loss": tf.cast(number, tf.float32)}
-            outcome = looped.conclude(sources, looped.riders(sources), lambda vectors, tag: vectors)
+            outcome = looped.conclude(sources, looped.piggybacked(sources), lambda vectors, tag: vectors)
             fired += tf.reduce_sum(tf.cast(outcome.fired, tf.int32))
         return fired
 
@@ -100,7 +100,7 @@ def test_a_program_runs_on_every_step_of_a_while_loop() -> None:
 
 def test_an_empty_plan_is_an_empty_program() -> None:
     program = lower(compile_policies([]))
-    for run in (program.riders, tf.function(program.riders)):
+    for run in (program.piggybacked, tf.function(program.piggybacked)):
         assert run({"size": tf.constant(2), "rank": tf.constant(0)}).shape == (0,)
     outcome = program.conclude({"size": 2, "rank": 0}, tf.zeros([0]), lambda vectors, tag: vectors)
     assert [one.shape for one in outcome] == [(0,), (0,), (0, 2), (0,), (0,), (0,), (0,)]
@@ -171,7 +171,7 @@ def test_a_message_that_fails_leaves_every_state_as_it_was() -> None:
 
     before = states(program)
     with pytest.raises(ConnectionError):
-        program.conclude(sources, program.riders(sources), broken)
+        program.conclude(sources, program.piggybacked(sources), broken)
     assert states(program) == before
 
 

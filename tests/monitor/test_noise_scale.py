@@ -118,7 +118,7 @@ def test_a_step_whose_gradients_overflowed_is_skipped() -> None:
 
 def test_it_costs_three_floats_and_no_message() -> None:
     plan = compile_policies([watching()])
-    assert (plan.riders.floats(7), plan.messages_per_step) == (3, 0)
+    assert (plan.piggybacked.floats(7), plan.messages_per_step) == (3, 0)
 
 
 def test_a_decay_out_of_range_is_refused() -> None:

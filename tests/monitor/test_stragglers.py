@@ -90,7 +90,7 @@ def test_who_joins_starts_afresh_and_who_stays_does_not() -> None:
 
 
 def test_it_costs_two_floats_a_peer_and_no_message() -> None:
-    assert (PLAN.riders.floats(5), PLAN.messages_per_step) == (10, 0)
+    assert (PLAN.piggybacked.floats(5), PLAN.messages_per_step) == (10, 0)
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.5, math.nan])

@@ -63,4 +63,4 @@ def test_a_rescale_starts_it_again() -> None:
 
 
 def test_it_costs_one_float_and_no_message() -> None:
-    assert (PLAN.riders.floats(5), PLAN.messages_per_step) == (1, 0)
+    assert (PLAN.piggybacked.floats(5), PLAN.messages_per_step) == (1, 0)

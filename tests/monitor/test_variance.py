@@ -51,5 +51,5 @@ def test_beside_the_noise_scale_it_costs_nothing_more() -> None:
         return control.always().call(ignore, gradient_variance(training), gradient_noise_scale(training))
 
     together = compile_policies([Policy("both", both)])
-    assert (together.riders.floats(4), together.messages_per_step) == (3, 0)
+    assert (together.piggybacked.floats(4), together.messages_per_step) == (3, 0)
     assert len(together.folds) == 2

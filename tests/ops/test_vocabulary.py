@@ -181,7 +181,7 @@ def test_a_vector_of_places_takes_a_vector_of_entries() -> None:
 @pytest.mark.parametrize(("index", "expected"), [(0, [9, 6, 7]), (-1, [5, 6, 9]), (3, [5, 6, 7]), (-4, [5, 6, 7])])
 def test_a_number_is_put_in_a_place_that_there_is(index: int, expected: list[float]) -> None:
     operands = [np.array([5, 6, 7], np.float32), np.int64(index), np.float32(9)]
-    oracle, tensor = both(VOCABULARY["place"], operands, (PER_PEER, WHOLE, SignalType("float32")))
+    oracle, tensor = both(VOCABULARY["scatter"], operands, (PER_PEER, WHOLE, SignalType("float32")))
     assert oracle.tolist() == tensor.tolist() == expected
 
 
@@ -192,7 +192,7 @@ def test_the_newest_entry_pushes_the_oldest_out() -> None:
 
 
 def test_vectors_are_made_of_one_number_and_of_the_ranks() -> None:
-    oracle, tensor = both(VOCABULARY["spread"], [np.bool_(True), np.int64(3)], (SignalType("bool"), WHOLE))
+    oracle, tensor = both(VOCABULARY["fill"], [np.bool_(True), np.int64(3)], (SignalType("bool"), WHOLE))
     assert oracle.tolist() == tensor.tolist() == [True, True, True]
     oracle, tensor = both(VOCABULARY["ranks"], [np.int64(3)], (WHOLE,))
     assert oracle.tolist() == tensor.tolist() == [0, 1, 2]

@@ -48,7 +48,7 @@ def test_it_keeps_the_batch_size_that_it_was_told_to() -> None:
 
 def test_it_needs_no_message_no_rider_and_no_state() -> None:
     plan = compile_policies([schedule({1: 2, 10: 4, 20: 1})])
-    assert (plan.messages_per_step, plan.riders.floats(9), plan.folds) == (0, 0, ())
+    assert (plan.messages_per_step, plan.piggybacked.floats(9), plan.folds) == (0, 0, ())
 
 
 @pytest.mark.parametrize("sizes", [{}, [(1, 2)], None])

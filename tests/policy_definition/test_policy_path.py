@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.compiler import compile_policies
+from kungfu.compiler import compile_policies, explain
 from kungfu.errors import PolicyError
 from kungfu.policy_definition.policy_path import load_policy
 
@@ -59,7 +59,7 @@ def test_a_policy_of_a_module_is_found_by_name() -> None:
 
 def test_an_origin_inside_a_policy_file_points_there(tmp_path: Path) -> None:
     path = written(tmp_path)
-    text = compile_policies([load_policy(f"{path}:by_loss")]).explain()
+    text = explain(compile_policies([load_policy(f"{path}:by_loss")]))
     assert "[mine.py:7]" in text
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kungfu.compiler import compile_policies
+from kungfu.compiler import compile_policies, explain
 from kungfu.errors import UsageError
 from kungfu.policies import gns_batch
 from kungfu.record import parse_trace, read_trace
@@ -36,7 +36,7 @@ def test_a_record_gives_every_step_with_all_its_peers_in_rank_order(tmp_path: Pa
 def test_it_holds_the_plan_and_the_snapshots_with_their_peers() -> None:
     trace = parse_trace(texts(lines()))
     assert trace.plan is not None
-    assert trace.plan.explain() == PLAN.explain()
+    assert explain(trace.plan) == explain(PLAN)
     assert [(one.after, one.view, one.peers) for one in trace.snapshots] == [
         (0, 1, (0, 1)), (5, 1, (0, 1)), (6, 2, (0, 1, 2)), (10, 2, (0, 1, 2)), (12, 3, (0, 2)), (15, 3, (0, 2)),
     ]  # fmt: skip

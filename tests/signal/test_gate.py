@@ -19,8 +19,8 @@ training = TrainingSignals()
         ~(training.step // training.size == 3),
         ops.where(training.size > 1, training.step, training.min_size) == 4,
         Constant(True),
-        ops.carried(training.mean_loss > 0),
-        ops.carried(training.mean_loss > 0) & (training.step % 2 == 0),
+        ops.synchronized(training.mean_loss > 0),
+        ops.synchronized(training.mean_loss > 0) & (training.step % 2 == 0),
     ],
 )
 def test_whole_number_functions_of_step_and_size_are_gates(signal: Signal) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kungfu.compiler.plan import Plan, RiderLayout
+from kungfu.compiler.plan import MessageLayout, Plan
 
 __all__ = ["Costs", "cost_lines", "costs_of", "counted", "length"]
 
@@ -32,8 +32,8 @@ def costs_of(plan: Plan) -> Costs:
     return Costs(
         plan.messages_per_step,
         sum(1 for one in plan.after if one.message and one.gates),
-        len(plan.riders.scalars),
-        len(plan.riders.vectors),
+        len(plan.piggybacked.scalars),
+        len(plan.piggybacked.vectors),
         sum(_STATE_BYTES[one.dtype] * math.prod(one.extents(1)) for one in fields),
         len(plan.folds),
     )
@@ -45,11 +45,11 @@ def cost_lines(plan: Plan) -> Iterator[str]:
     yield f"{counted(costs.messages_per_step, 'extra message')} per step"
     if costs.gated_messages:
         yield f"{counted(costs.gated_messages, 'small message')} more in the steps of their gates"
-    yield f"{length(plan.riders)} per step on the gradient all-reduce"
+    yield f"{length(plan.piggybacked)} per step on the gradient all-reduce"
     yield f"{counted(costs.state_bytes, 'byte')} of state in {counted(costs.folds, 'fold')}"
 
 
-def length(layout: RiderLayout) -> str:
+def length(layout: MessageLayout) -> str:
     """The floats and bytes of a message, in terms of the size where it holds vectors."""
     fixed, growing = len(layout.scalars), len(layout.vectors)
     if not growing:

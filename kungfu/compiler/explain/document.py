@@ -10,7 +10,7 @@ from kungfu.compiler.explain.costs import costs_of
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made
 from kungfu.compiler.explain.sharing import shared_parts
 from kungfu.compiler.explain.units import units_of
-from kungfu.compiler.plan import Plan, RiderLayout, Segment
+from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Rule
 from kungfu.signal import SOURCES, Constant, Signal
 
@@ -35,7 +35,7 @@ def explain_json(plan: Plan) -> dict[str, Any]:
         "reads": {name: _source(name) for name in sorted(plan.sources)},
         "nodes": list(_nodes(labels)),
         "before": [_segment(one, labels) for one in plan.before],
-        "rides": _names(plan.riders.collectives, labels),
+        "rides": _names(plan.piggybacked.collectives, labels),
         "after": [_segment(one, labels) for one in plan.after],
         "costs": dataclasses.asdict(costs_of(plan)),
     }
@@ -76,7 +76,7 @@ def _nodes(labels: Labels) -> Iterator[dict[str, str]]:
 
 def _segment(segment: Segment, labels: Labels) -> dict[str, Any]:
     nodes = [one for one in segment.nodes if not is_plain(one)]
-    message = segment.message or RiderLayout()
+    message = segment.message or MessageLayout()
     return {
         "gates": _gates(segment.gates, labels),
         "nodes": _names(nodes, labels),

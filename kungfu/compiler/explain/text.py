@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from kungfu.compiler.explain.costs import cost_lines, counted, length
-from kungfu.compiler.explain.folding import Folding, Monitors, folding_of
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, roots_of, steps
 from kungfu.compiler.explain.sharing import Shared, shared_parts
 from kungfu.compiler.explain.units import units_of
-from kungfu.compiler.plan import Plan, RiderLayout, Segment
+from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Rule
 from kungfu.control.rule import RuleMode
 from kungfu.signal import SOURCES, Signal, topological
 
 __all__ = ["explain"]
+
+Monitors = Literal["folded", "open"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class _Words:
 
     labels: Labels
     units: Mapping[Signal, str]
-    folding: Folding
+    folding: _Folding
     shown: set[Signal]
 
 
@@ -38,7 +40,7 @@ def explain(plan: Plan, *, monitors: Monitors = "folded") -> str:
     several policies share is computed once, and said so. A monitor has one line, which says of how many nodes it is
     made; with `monitors` "open" these are shown too.
     """
-    labels, folding = labels_of(plan), folding_of(plan, monitors=monitors)
+    labels, folding = labels_of(plan), _folding_of(plan, monitors=monitors)
     words = _Words(labels, units_of(labels), folding, {*folding.hidden})
     return "\n".join(_lines(plan, words)) + "\n"
 
@@ -54,7 +56,7 @@ def _lines(plan: Plan, words: _Words) -> Iterator[str]:
     yield from (f"  {one}" for one in _reads(plan))
     yield "before the gradient all-reduce"
     yield from _stage(plan.before, words)
-    yield f"rides on the gradient all-reduce: {length(plan.riders)}"
+    yield f"rides on the gradient all-reduce: {length(plan.piggybacked)}"
     yield from _riders(plan, words)
     yield "after the gradient all-reduce"
     yield from _stage(plan.after, words)
@@ -65,11 +67,11 @@ def _lines(plan: Plan, words: _Words) -> Iterator[str]:
 def _riders(plan: Plan, words: _Words) -> Iterator[str]:
     """What rides for a monitor as one line of it."""
     for monitor, hidden in words.folding.under.items():
-        scalars = tuple(one for one in plan.riders.scalars if one in hidden)
-        vectors = tuple(one for one in plan.riders.vectors if one in hidden)
+        scalars = tuple(one for one in plan.piggybacked.scalars if one in hidden)
+        vectors = tuple(one for one in plan.piggybacked.vectors if one in hidden)
         if scalars or vectors:
-            yield f"  {length(RiderLayout(scalars, vectors))} of {words.labels[monitor]}"
-    for one in plan.riders.collectives:
+            yield f"  {length(MessageLayout(scalars, vectors))} of {words.labels[monitor]}"
+    for one in plan.piggybacked.collectives:
         if one not in words.folding.hidden:
             yield f"  {_node(one, words)}"
 
@@ -147,3 +149,42 @@ def _node(node: Signal, words: _Words) -> str:
 def _where(origin: str) -> str:
     path, _, line = origin.rpartition(":")
     return f"  [{os.path.basename(path)}:{line}]" if origin else ""
+
+
+# ---- what the lines of monitors stand for --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Folding:
+    """The `hidden` nodes, and under each monitor that is shown those of them that it is made of."""
+
+    hidden: frozenset[Signal] = frozenset()
+    under: Mapping[Signal, frozenset[Signal]] = field(default_factory=dict)
+
+
+def _folding_of(plan: Plan, *, monitors: Monitors) -> _Folding:
+    """What a text of the plan leaves out: with monitors "folded" what only they are made of, else nothing.
+
+    What the policy uses besides, by another way than through the monitor, is shown.
+    """
+    if monitors == "open":
+        return _Folding()
+    nodes = topological((*plan.nodes, *_roots(plan)))
+    inside = {node: _below(node) for node in nodes if node.monitor}
+    within = {one for below in inside.values() for one in below}
+    shown = {node for node in nodes if node not in within} | (set(_roots(plan)) & within)
+    # What a line that is shown names has a line itself, unless that line is a monitor's.
+    while more := {one for node in shown if not node.monitor for one in node.inputs if one not in shown}:
+        shown |= more
+    hidden = frozenset(one for one in within - shown if not is_plain(one))
+    return _Folding(hidden, {node: hidden & below for node, below in inside.items() if node in shown})
+
+
+def _roots(plan: Plan) -> Iterator[Signal]:
+    for rule in (*plan.rules, *plan.on_rescale):
+        yield from roots_of(rule)
+    yield from plan.watched_signals.values()
+
+
+def _below(node: Signal) -> frozenset[Signal]:
+    return frozenset(topological(node.inputs))

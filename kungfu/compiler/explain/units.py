@@ -19,7 +19,7 @@ _ANY: Unit = {"any": 0}  # of a constant, which goes with all
 _NONE: Unit = {"unknown": 0}
 
 _KEEPING = frozenset(
-    ["negative", "abs", "round", "floor", "ceil", "to_int64", "to_float32", "modulo", "take", "spread"]
+    ["negative", "abs", "round", "floor", "ceil", "to_int64", "to_float32", "modulo", "take", "fill"]
     + ["sum", "mean", "min", "max", "median", "mean_present", "min_present", "max_present", "median_present"]
 )
 _PLAIN = frozenset(
@@ -67,7 +67,7 @@ def _of_map(name: str, operands: list[Unit]) -> Unit:
         return _common(operands)
     if name == "where":
         return _common(operands[1:])
-    if name == "place":
+    if name == "scatter":
         return _common([operands[0], operands[2]])
     if name in ("multiply", "divide", "floor_divide"):
         return _product(*operands, sign=1 if name == "multiply" else -1)

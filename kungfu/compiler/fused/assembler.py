@@ -11,24 +11,24 @@ import numpy as np
 
 from kungfu.compiler.evaluate import Evaluation, conclude, prepare
 from kungfu.compiler.fused.bytecode import Bytecode, Register, assembled, literal
-from kungfu.compiler.plan import Plan, RiderLayout
+from kungfu.compiler.plan import MessageLayout, Plan
 from kungfu.errors import InternalError
 from kungfu.signal import NEST, SCALAR, SOURCES, VECTOR, Fold, Source
 from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
 
 __all__ = ["SUMMED", "Assembler", "after_sync", "before_sync"]
 
-SUMMED = "summed"  # the input that holds what the peers' riders add up to
+SUMMED = "summed"  # the input that holds the sum of the peers' piggybacked values
 
 _NOTHING: Mapping[DType, bool | int | float] = {"bool": False, "int64": 0, "float32": float("nan")}
 
 
 def before_sync(plan: Plan) -> Bytecode:
-    """What comes before the gradient all-reduce; gives this peer's riders."""
+    """What comes before the gradient all-reduce; gives this peer's piggybacked values."""
     backend = Assembler(plan.gradient_reductions)
     states = _states(plan, backend)
-    riders = prepare(plan, Evaluation(backend, _by_fold(plan, states)))
-    return backend.bytecode(states=states, results=[riders])
+    piggybacked = prepare(plan, Evaluation(backend, _by_fold(plan, states)))
+    return backend.bytecode(states=states, results=[piggybacked])
 
 
 def after_sync(plan: Plan) -> Bytecode:
@@ -125,7 +125,7 @@ class Assembler:
         if type.shape == SCALAR:
             return nothing
         (length,) = type.shape
-        return self.write("spread", [nothing, self.size if length == "size" else self.whole(int(length))], type)
+        return self.write("fill", [nothing, self.size if length == "size" else self.whole(int(length))], type)
 
     def branch(
         self, on: Register, then: Callable[[], list[Register]], otherwise: Callable[[], list[Register]]
@@ -141,14 +141,14 @@ class Assembler:
         return results
 
     def scattered(self, value: Register) -> Register:
-        zeros = self.write("spread", [self.constant(0.0, "float32"), self.size], SignalType("float32", VECTOR))
+        zeros = self.write("fill", [self.constant(0.0, "float32"), self.size], SignalType("float32", VECTOR))
         rank = self.input("rank", SOURCES["rank"].type)
-        return self.write("place", [zeros, rank, value], zeros.type)
+        return self.write("scatter", [zeros, rank, value], zeros.type)
 
     def packed(self, scalars: Sequence[Register], vectors: Sequence[Register]) -> Register:
         return self.write("join", [*scalars, *vectors], SignalType("float32", VECTOR))
 
-    def unpacked(self, message: Register, layout: RiderLayout) -> list[Register]:
+    def unpacked(self, message: Register, layout: MessageLayout) -> list[Register]:
         number = SignalType("float32")
         singles = [
             self.write("take.float32", [message, self.whole(place)], number) for place in range(len(layout.scalars))

@@ -25,9 +25,11 @@ class BytecodeProgram:
     before: Bytecode
     after: Bytecode
 
-    def riders(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor:
-        (riders,) = run_bytecode(self.before, program.variables, {**sources, **program.gradient_reductions(sources)})
-        return riders
+    def piggybacked(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor:
+        (piggybacked,) = run_bytecode(
+            self.before, program.variables, {**sources, **program.gradient_reductions(sources)}
+        )
+        return piggybacked
 
     def conclude(self, program: Program, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: Any) -> Outcome:
         known = {**sources, **program.gradient_reductions(sources), SUMMED: summed}

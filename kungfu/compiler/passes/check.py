@@ -71,7 +71,7 @@ def _check_gate(gate: Signal, *, of: str) -> None:
             f"first make it agreed: {remedy_of(gate)}"
             if local
             else "use kf.control.every(n), and put the condition into .when(condition), or write "
-            "kf.ops.carried(condition)"
+            "kf.ops.synchronized(condition)"
         )
         raise PolicyError(
             f"{of} runs where {described(gate)}{local} holds, but a gate decides whether peers take part in a message, "

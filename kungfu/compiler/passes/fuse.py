@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kungfu.compiler.plan import RiderLayout
+from kungfu.compiler.plan import MessageLayout
 from kungfu.signal import Collective
 from kungfu.signal.operation import SCALAR
 
 __all__ = ["fuse"]
 
 
-def fuse(collectives: Iterable[Collective]) -> RiderLayout:
+def fuse(collectives: Iterable[Collective]) -> MessageLayout:
     """The layout of one message for all of these: one float a scalar, `size` floats a vector or a gathered scalar.
 
     A mean travels as a sum, a gathered scalar as a vector of zeros with the peer's own entry; so one sum serves all.
@@ -19,4 +19,4 @@ def fuse(collectives: Iterable[Collective]) -> RiderLayout:
     every = tuple(collectives)
     scalars = tuple(one for one in every if one.type.shape == SCALAR)
     vectors = tuple(one for one in every if one.type.shape != SCALAR)
-    return RiderLayout(scalars, vectors)
+    return MessageLayout(scalars, vectors)

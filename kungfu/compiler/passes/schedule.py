@@ -17,7 +17,7 @@ from kungfu.control import Rule
 from kungfu.control.action import operands
 from kungfu.signal import NEST, Collective, Constant, Fold, Signal, Source, topological
 
-__all__ = ["rides", "schedule"]
+__all__ = ["is_piggybacked", "schedule"]
 
 Gates = tuple[Signal, ...]  # empty: in every step
 
@@ -27,18 +27,18 @@ def schedule(rules: tuple[Rule, ...], *, watched: Mapping[str, Signal]) -> Plan:
     results = tuple(_results(rules))
     order = topological((*results, *watched.values()))
     demand = _demand(order, rules=rules, watched=watched)
-    riders = tuple(one for one in order if isinstance(one, Collective) and rides(one))
+    piggybacked = tuple(one for one in order if isinstance(one, Collective) and is_piggybacked(one))
     folds = tuple(one for one in order if isinstance(one, Fold))
     gates = tuple(dict.fromkeys(gate for one in order for gate in demand[one]))  # known before whatever they guard
-    before = _before(gates, riders, demand=demand)
-    # Below a rider nothing is needed any more once the peers' riders are added up.
-    after_order = topological((*gates, *folds, *results, *watched.values()), leaves=frozenset(riders))
-    after = _segments(tuple(one for one in after_order if one not in set(riders)), demand=demand)
+    before = _before(gates, piggybacked, demand=demand)
+    # Once the peers' piggybacked values are added up, nothing below such a collective is needed any more.
+    after_order = topological((*gates, *folds, *results, *watched.values()), leaves=frozenset(piggybacked))
+    after = _segments(tuple(one for one in after_order if one not in set(piggybacked)), demand=demand)
     return Plan(
         rules,
         watched,
-        _with_outputs(before, needed=(one.operand for one in riders)),
-        fuse(riders),
+        _with_outputs(before, needed=(one.operand for one in piggybacked)),
+        fuse(piggybacked),
         _with_outputs(after, needed=(*results, *watched.values())),
     )
 
@@ -53,17 +53,17 @@ def _wanted(rule: Rule) -> tuple[Signal, ...]:
     return (rule.fires, *operands(rule.action), *rule.inputs.values())
 
 
-def rides(collective: Collective) -> bool:
+def is_piggybacked(collective: Collective) -> bool:
     """Whether its input is known early enough for the gradient all-reduce."""
     return collective.operand.known == "before"
 
 
 def _before(
-    gates: Iterable[Signal], riders: Iterable[Collective], *, demand: Mapping[Signal, Gates]
+    gates: Iterable[Signal], piggybacked: Iterable[Collective], *, demand: Mapping[Signal, Gates]
 ) -> tuple[Segment, ...]:
-    """The segments that end in the riders; where a gate is not known yet, its part runs in every step."""
+    """The segments that end in the piggybacked collectives; where a gate is not known yet, its part runs in every step."""
     known = [one for one in gates if one.known == "before"]
-    roots = (*known, *(one.operand for one in riders))
+    roots = (*known, *(one.operand for one in piggybacked))
     held = frozenset(one for one in topological(roots) if isinstance(one, Fold) and one.recurrence.reads == "old")
     order = tuple(one for one in topological(roots, leaves=held) if one not in held)
     early = {one: () if any(gate.known == "after" for gate in demand[one]) else demand[one] for one in order}
@@ -99,7 +99,9 @@ def _is_cheap(node: Signal) -> bool:
     Where it cannot, a name does not make it dearer: it is NaN off the steps in which a rule or a fold needs it.
     """
     order = topological((node,))
-    known = frozenset(one for one in order if isinstance(one, Fold) or (isinstance(one, Collective) and rides(one)))
+    known = frozenset(
+        one for one in order if isinstance(one, Fold) or (isinstance(one, Collective) and is_piggybacked(one))
+    )
     return not any(
         isinstance(one, Collective) or (isinstance(one, Source) and one.type.shape == NEST)
         for one in topological((node,), leaves=known)

@@ -84,7 +84,7 @@ void part(const Operands& operands, Value* result) {
   }
 }
 
-void place(const Operands& operands, Value* result) {
+void scatter(const Operands& operands, Value* result) {
   copy(operands, result);
   const int64_t at = place_in(*result, operands[1]->at<int64_t>(0));
   if (at >= 0 && at < static_cast<int64_t>(result->size())) result->words[at] = operands[2]->words[0];
@@ -96,7 +96,7 @@ void push(const Operands& operands, Value* result) {
   result->words.push_back(operands[1]->words[0]);
 }
 
-void spread(const Operands& operands, Value* result) {
+void fill(const Operands& operands, Value* result) {
   result->scalar = false;
   result->words.assign(entries_asked(*operands[1]), operands[0]->words[0]);
 }

@@ -12,9 +12,9 @@ void choose(const Operands& operands, Value* result);  // condition, then, other
 void copy(const Operands& operands, Value* result);
 void join(const Operands& operands, Value* result);    // scalars and vectors, one behind the other
 void part(const Operands& operands, Value* result);    // vector, first place, number of entries; NaN beyond its end
-void place(const Operands& operands, Value* result);   // vector, place, entry
+void scatter(const Operands& operands, Value* result); // vector, place, entry
 void push(const Operands& operands, Value* result);    // vector, newest entry
-void spread(const Operands& operands, Value* result);  // entry, number of entries
+void fill(const Operands& operands, Value* result);    // entry, number of entries
 void ranks(const Operands& operands, Value* result);   // number of entries
 
 // The entries at a place or at places, from the end where negative; nothing (NaN, 0, false) where there is none.

@@ -1,7 +1,25 @@
 """Folds: signals with memory, whose update is itself a small dataflow."""
 
-from kungfu.signal.fold.carried import carried
 from kungfu.signal.fold.fold import Filled, Fold, Recurrence, fold
-from kungfu.signal.fold.tables import Window
+from kungfu.signal.fold.history import count, cumulative, delta, ema, hold, previous, rising, streak
+from kungfu.signal.fold.synchronized import synchronized
+from kungfu.signal.fold.tables import Window, by_size, window
 
-__all__ = ["Filled", "Fold", "Recurrence", "Window", "carried", "fold"]
+__all__ = [
+    "Filled",
+    "Fold",
+    "Recurrence",
+    "Window",
+    "by_size",
+    "count",
+    "cumulative",
+    "delta",
+    "ema",
+    "fold",
+    "hold",
+    "previous",
+    "rising",
+    "streak",
+    "synchronized",
+    "window",
+]

@@ -1,4 +1,4 @@
-"""Folds of a number: its average, its last values, its sum."""
+"""Folds of one signal: of a number its average, last values and sum, of a truth value its edge and its counts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import math
 
 from kungfu.errors import PolicyError
 from kungfu.signal.fold.fold import Fields, Fold, fold, labelled
+from kungfu.signal.fold_methods import fold_method
 from kungfu.signal.gate import every_steps, is_gate
 from kungfu.signal.node import Condition, Constant, OnRescale, Signal, apply
-from kungfu.signal.operation import OPERATORS
+from kungfu.signal.operation import OPERATORS, SignalType
 
-__all__ = ["cumulative", "delta", "ema", "hold", "previous"]
+__all__ = ["count", "cumulative", "delta", "ema", "hold", "previous", "rising", "streak"]
 
 
+@fold_method
 def ema(x: Signal, *, decay: float, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.ema`."""
     if not 0 < decay <= 1:
@@ -30,6 +32,7 @@ def ema(x: Signal, *, decay: float, on_rescale: OnRescale) -> Fold:
     return labelled(fold(update, (0.0, 0.0), x, output=read, on_rescale=on_rescale), label="ema")
 
 
+@fold_method
 def previous(x: Signal, *, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.previous`."""
 
@@ -40,6 +43,7 @@ def previous(x: Signal, *, on_rescale: OnRescale) -> Fold:
     return labelled(made, label="previous")
 
 
+@fold_method
 def delta(x: Signal, *, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.delta`."""
 
@@ -50,6 +54,7 @@ def delta(x: Signal, *, on_rescale: OnRescale) -> Fold:
     return labelled(made, label="delta")
 
 
+@fold_method
 def cumulative(x: Signal, *, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.cumulative`."""
     if x.type.dtype == "int64":
@@ -65,6 +70,7 @@ def cumulative(x: Signal, *, on_rescale: OnRescale) -> Fold:
     return labelled(fold(update, (0.0, 0.0), x, on_rescale=on_rescale), label="cumulative")
 
 
+@fold_method
 def hold(x: Signal, *, every: int | None, when: Signal | Condition | None, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.hold`."""
     if (every is None) == (when is None):
@@ -78,6 +84,37 @@ def hold(x: Signal, *, every: int | None, when: Signal | Condition | None, on_re
     return labelled(made, label="hold")
 
 
+@fold_method
+def rising(flag: Signal, *, on_rescale: OnRescale) -> Fold:
+    """See `FoldMethods.rising`."""
+    _check(flag, method="rising")
+
+    def update(state: Fields, now: Signal) -> Fields:
+        return now, now & ~state[0]
+
+    made = fold(update, (False, False), flag, output=lambda state: state[1], on_rescale=on_rescale)
+    return labelled(made, label="rising")
+
+
+@fold_method
+def count(flag: Signal, *, on_rescale: OnRescale) -> Fold:
+    """See `FoldMethods.count`."""
+    _check(flag, method="count")
+    return labelled(fold(lambda n, now: n + _where(now, 1, 0), 0, flag, on_rescale=on_rescale), label="count")
+
+
+@fold_method
+def streak(flag: Signal, *, on_rescale: OnRescale) -> Fold:
+    """See `FoldMethods.streak`."""
+    _check(flag, method="streak")
+    return labelled(fold(lambda n, now: _where(now, n + 1, 0), 0, flag, on_rescale=on_rescale), label="streak")
+
+
+def _check(flag: Signal, *, method: str) -> None:
+    if flag.type != SignalType("bool"):
+        raise PolicyError(f".{method}() of {flag!r}: takes a bool signal; compare first, as in (x > 0).{method}()")
+
+
 def _gate_and_predicate(when: Signal | Condition | None) -> tuple[Signal, Signal]:
     assert when is not None  # checked by the caller
     if not isinstance(when, Signal):
@@ -85,5 +122,5 @@ def _gate_and_predicate(when: Signal | Condition | None) -> tuple[Signal, Signal
     return (when, Constant(True)) if is_gate(when) else (Constant(True), when)
 
 
-def _where(condition: Signal, then: Signal, otherwise: Signal | float) -> Signal:
+def _where(condition: Signal, then: Signal | float, otherwise: Signal | float) -> Signal:
     return apply(OPERATORS["where"], condition, then, otherwise)

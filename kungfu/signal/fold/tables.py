@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from kungfu.errors import PolicyError
 from kungfu.signal.fold.fold import Filled, Fold, fold, labelled
+from kungfu.signal.fold_methods import fold_method
 from kungfu.signal.node import Map, OnRescale, Signal, Source, apply
 from kungfu.signal.operation import OPERATORS
 
@@ -40,6 +41,7 @@ class Window:
         return replace(self, values=self.values.sampled(every))
 
 
+@fold_method
 def window(x: Signal, *, length: int, on_rescale: OnRescale) -> Window:
     """See `FoldMethods.window`."""
 
@@ -50,6 +52,7 @@ def window(x: Signal, *, length: int, on_rescale: OnRescale) -> Window:
     return Window(labelled(made, label=f"window of {length}"))
 
 
+@fold_method
 def by_size(x: Signal, *, largest: int, decay: float) -> Fold:
     """See `FoldMethods.by_size`."""
     if not 0 < decay <= 1:
@@ -59,7 +62,7 @@ def by_size(x: Signal, *, largest: int, decay: float) -> Fold:
         entry = table[size]
         smoothed = entry + decay * (value - entry)
         seen = entry == entry  # NaN is not equal to itself
-        return apply(OPERATORS["place"], table, size, apply(OPERATORS["where"], seen, smoothed, value))
+        return apply(OPERATORS["scatter"], table, size, apply(OPERATORS["where"], seen, smoothed, value))
 
     table = Filled(largest + 1, math.nan) if isinstance(largest, int) else Filled(largest, math.nan)
     return labelled(fold(update, table, x, Source("size")), label="table by size")

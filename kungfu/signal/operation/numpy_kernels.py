@@ -13,16 +13,16 @@ __all__ = [
     "argmin",
     "count",
     "dot",
+    "fill",
     "floor_divide",
     "largest_magnitude",
     "modulo",
     "norm_squared",
     "of_present",
-    "place",
     "push",
     "ranks",
+    "scatter",
     "take",
-    "vector_of",
     "whole",
 ]
 
@@ -59,7 +59,7 @@ def take(vector: Any, index: Any) -> Any:
     return np.where(inside, vector[np.clip(at, 0, count - 1)], nothing)
 
 
-def place(vector: Any, index: Any, value: Any) -> Any:
+def scatter(vector: Any, index: Any, value: Any) -> Any:
     """The vector with `value` at a place, from the end where negative; as it was where there is no such place."""
     at = np.where(index < 0, index + len(vector), index)
     return np.where(np.arange(len(vector)) == at, value, vector)
@@ -70,7 +70,7 @@ def push(vector: Any, value: Any) -> Any:
     return np.append(vector[1:], value).astype(vector.dtype)
 
 
-def vector_of(value: Any, size: Any) -> Any:
+def fill(value: Any, size: Any) -> Any:
     """A vector that holds one value `size` times."""
     return np.full(int(size), value)
 

@@ -21,7 +21,7 @@ from kungfu.signal.operation.rules import (
     integral,
     logic,
     order,
-    placed,
+    scattered,
     shifted,
     vector_reduction,
 )
@@ -71,7 +71,7 @@ _ENTRIES = (
     Operation("take", entry, kernels.take, "kernels.take"),
     # What the memory of a signal is made of.
     Operation("push", shifted, kernels.push, "kernels.push"),
-    Operation("place", placed, kernels.place, "kernels.place"),
+    Operation("scatter", scattered, kernels.scatter, "kernels.scatter"),
     Operation("mean_present", vector_reduction, kernels.of_present(np.mean), "kernels.mean_present"),
     Operation("min_present", vector_reduction, kernels.of_present(np.min), "kernels.min_present"),
     Operation("max_present", vector_reduction, kernels.of_present(np.max), "kernels.max_present"),

@@ -17,6 +17,7 @@ __all__ = [
     "comparison",
     "entry",
     "entry_index",
+    "filled",
     "fractional",
     "integral",
     "logic",
@@ -25,10 +26,9 @@ __all__ = [
     "numbering",
     "order",
     "peers",
-    "placed",
     "predicate",
+    "scattered",
     "shifted",
-    "spread",
     "vector_logic",
     "vector_reduction",
 ]
@@ -155,7 +155,7 @@ def entry(types: tuple[SignalType, ...]) -> Typing:
     return Typing((vector.dtype, "int64"), SignalType(vector.dtype, _broadcast((index,))))
 
 
-def placed(types: tuple[SignalType, ...]) -> Typing:
+def scattered(types: tuple[SignalType, ...]) -> Typing:
     """A vector, the place of an entry, and what is to stand there."""
     vector, index, value = types
     _vector(vector)
@@ -177,7 +177,7 @@ def shifted(types: tuple[SignalType, ...]) -> Typing:
     return Typing((vector.dtype, vector.dtype), vector)
 
 
-def spread(types: tuple[SignalType, ...]) -> Typing:
+def filled(types: tuple[SignalType, ...]) -> Typing:
     """A scalar and the number of peers: a vector with one entry a peer."""
     if types[0].shape != SCALAR:
         raise PolicyError("puts one number in every place; give a scalar")

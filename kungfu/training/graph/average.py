@@ -96,7 +96,7 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
     sources |= _of_samples(program, program.gradient_reductions(sources), samples)
     header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), _float(asked - graph_state.posts.served)])
     *sums, extras = averaging.attachment.all_reduce(
-        [*_counted(gradients, samples), tf.concat([header, program.riders(sources)], axis=0)],
+        [*_counted(gradients, samples), tf.concat([header, program.piggybacked(sources)], axis=0)],
         prescale=tf.math.divide_no_nan(_exact(samples), _exact(expected)),
         order=graph_state.order,
         tag="gradients",

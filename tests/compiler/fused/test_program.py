@@ -29,7 +29,7 @@ def ignore(control: Any, *values: float) -> None:
 
 
 def watching(training: Any) -> Any:
-    """Folds of every kind of state, a gate, a mask, riders of both kinds."""
+    """Folds of every kind of state, a gate, a mask, piggybacked collectives of both kinds."""
     slow = monitor.stragglers(training)
     speed, window = monitor.throughput(training), training.mean_loss.window(3)
     return control.every(2).when((training.mean_loss > 0).count() > 0).evict(slow), control.every(3).call(
@@ -46,7 +46,7 @@ def no_messages(vectors: list[Any], tag: str) -> list[Any]:
 
 
 def stepped(program: Program, sources: Any) -> Any:
-    return program.conclude(sources, program.riders(sources), no_messages)
+    return program.conclude(sources, program.piggybacked(sources), no_messages)
 
 
 def test_all_that_is_no_norm_is_two_nodes() -> None:

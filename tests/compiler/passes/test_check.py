@@ -202,13 +202,15 @@ def test_an_agreed_gate_that_is_not_exact_is_told_of_carrying() -> None:
     def gated(training: Any) -> Rule:
         return control.always().rescale(ops.all_reduce(training.loss, "sum").ema(0.5).gated(training.mean_loss > 0))
 
-    with pytest.raises(PolicyError, match=r"a function, in whole numbers, of .* or write kf.ops.carried\(condition\)$"):
+    with pytest.raises(
+        PolicyError, match=r"a function, in whole numbers, of .* or write kf.ops.synchronized\(condition\)$"
+    ):
         compiled(gated)
 
 
 def test_a_carried_gate_is_accepted() -> None:
     def gated(training: Any) -> Rule:
-        on = ops.carried(training.mean_loss > 0)
+        on = ops.synchronized(training.mean_loss > 0)
         return control.always().rescale(ops.all_reduce(training.loss, "sum").ema(0.5).gated(on))
 
     compiled(gated)

@@ -47,7 +47,7 @@ def test_both_policies_cost_no_message() -> None:
 
 
 def test_the_noise_scale_adds_three_floats_to_the_gradients() -> None:
-    assert [compile_policies([gns_batch(max_peers=8)]).riders.floats(size) for size in (1, 4)] == [3, 3]
+    assert [compile_policies([gns_batch(max_peers=8)]).piggybacked.floats(size) for size in (1, 4)] == [3, 3]
 
 
 def test_two_policies_with_one_monitor_pay_for_it_once() -> None:
@@ -55,7 +55,7 @@ def test_two_policies_with_one_monitor_pay_for_it_once() -> None:
         return control.every(7).call(ignore, monitor.gradient_noise_scale(training))
 
     plan = compile_policies([gns_batch(max_peers=8), Policy("watching", watching)])
-    assert plan.riders.floats(2) == 3
+    assert plan.piggybacked.floats(2) == 3
     assert len(plan.folds) == 2
 
 
@@ -117,7 +117,7 @@ def test_what_two_gates_need_is_computed_where_either_is_on() -> None:
 
 def test_a_local_input_of_a_gated_collective_is_gated_before_the_sum_too() -> None:
     plan = planned(lambda t: control.every(5).call(ignore, ops.all_reduce(ops.norm_squared(t.grads), "sum")))
-    assert plan.riders.floats(3) == 1
+    assert plan.piggybacked.floats(3) == 1
     assert operations(plan.before, gated=True) == ["norm_squared"]
 
 
@@ -130,7 +130,7 @@ def test_a_collective_of_what_is_known_after_is_a_message_inside_its_gate() -> N
     plan = planned(lambda t: control.every(5).call(ignore, late(t)))
     (message,) = [one for one in plan.after if one.message]
     assert message.gates == (plan.rules[0].gate,)
-    assert (plan.riders.floats(2), plan.messages_per_step) == (0, 0)
+    assert (plan.piggybacked.floats(2), plan.messages_per_step) == (0, 0)
 
 
 def test_such_a_collective_under_a_fold_is_counted_as_a_message_per_step() -> None:
@@ -159,7 +159,7 @@ def test_every_node_is_computed_after_its_inputs_and_its_gates() -> None:
     known: set[Signal] = set()
     for segment in plan.before:
         known |= _checked(segment, known)
-    known = set(plan.riders.collectives)
+    known = set(plan.piggybacked.collectives)
     for segment in plan.after:
         known |= _checked(segment, known)
     assert set(plan.folds) <= known

@@ -101,7 +101,7 @@ def test_true_and_something_is_that_something() -> None:
 
 
 def test_one_carried_truth_value_serves_all_who_ask_for_it() -> None:
-    assert same(ops.carried(training.mean_loss > 0), ops.carried(training.mean_loss > 0))
+    assert same(ops.synchronized(training.mean_loss > 0), ops.synchronized(training.mean_loss > 0))
 
 
 def test_what_reads_the_state_before_the_update_is_another_fold() -> None:

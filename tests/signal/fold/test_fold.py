@@ -127,7 +127,7 @@ def test_a_converted_state_of_several_fields_is_given_as_a_tuple() -> None:
 
 def test_a_state_can_be_a_vector_of_a_fixed_length() -> None:
     histogram = fold(
-        lambda bins, x: ops.place(bins, ops.cast(x, "int64"), bins[ops.cast(x, "int64")] + 1),
+        lambda bins, x: ops.scatter(bins, ops.cast(x, "int64"), bins[ops.cast(x, "int64")] + 1),
         Filled(4, 0.0),
         training.mean_loss,
     )

@@ -7,16 +7,17 @@ from kungfu.signal.fold.fold import fold, labelled
 from kungfu.signal.node import Collective, Signal, Source, apply
 from kungfu.signal.operation import OPERATORS, SignalType
 
-__all__ = ["carried"]
+__all__ = ["synchronized"]
 
 
-def carried(predicate: Signal) -> Collective:
+def synchronized(predicate: Signal) -> Collective:
     """The value of an agreed bool signal in the step before, by rank 0's arithmetic: bool, agreed, and a gate.
 
     Agreed numbers may differ in their last bit between processors, so a comparison of them could come out differently
     on two peers, and a peer that took the other branch around a message would leave the others waiting. Carried by the
-    message of the next step, rank 0's answer is everybody's: ``kf.control.always().when(kf.ops.carried(noise > 100))``
-    gates what only that rule needs. False in the first step.
+    message of the next step, rank 0's answer is everybody's:
+    ``kf.control.always().when(kf.ops.synchronized(noise > 100))`` gates what only that rule needs. False in the
+    first step.
 
     Args:
         predicate: An agreed bool signal.
@@ -31,11 +32,13 @@ def carried(predicate: Signal) -> Collective:
         The value is kept.
 
     >>> from kungfu.signal import TrainingSignals, is_gate
-    >>> is_gate(carried(TrainingSignals().mean_loss > 1))
+    >>> is_gate(synchronized(TrainingSignals().mean_loss > 1))
     True
     """
     if predicate.type != SignalType("bool") or predicate.placement == "local":
-        raise PolicyError(f"carried({predicate!r}): takes an agreed bool signal, as in kf.ops.carried(mean_loss > 1)")
+        raise PolicyError(
+            f"synchronized({predicate!r}): takes an agreed bool signal, as in kf.ops.synchronized(mean_loss > 1)"
+        )
     before = labelled(fold(lambda _, now: now, False, predicate).before_step(), label="held")
     own = _choice(before, 1.0, 0.0)
     return Collective("carry", _choice(Source("rank") == 0, own, 0.0))
