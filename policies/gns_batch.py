@@ -30,15 +30,28 @@ def gns_batch(
     batch size is kept, so the global batch grows with the cluster. Below the noise scale a larger batch saves steps
     almost in proportion, above it hardly any.
 
-    `max_peers`, `min_peers`: peers, at least 1; the job's own limits hold as well. `decay`: weight of the newest step
-    in the noise scale's averages, in (0, 1]. `every`: steps between two looks, at least 1. `sample_every`: of so many
-    steps one is measured, since the two norms over all gradients are most of what the policy costs. Cost: no message
-    and three floats on the gradient all-reduce; see `kf.monitor.gradient_noise_scale`. Undefined, so that nothing
-    happens: while the noise scale is; at size 1 it always is and no rule built on it could fire again, hence
-    ``min_peers=2``. Raises `PolicyError` where the bounds cross.
+    Args:
+        training: The signals of a step.
+        max_peers: Peers, at least 1; the job's own limits hold as well.
+        min_peers: Peers, at least 1.
+        decay: Weight of the newest step in the noise scale's averages, in (0, 1].
+        every: Steps between two decisions, at least 1.
+        sample_every: Steps between two measurements: the two norms over all gradients are most of what the policy
+            costs.
 
-    McCandlish et al., *An Empirical Model of Large-Batch Training*, 2018; Mai et al., *Adaptive Distributed Training
-    of Deep Learning Models*, listing 1.
+    Raises:
+        PolicyError: The bounds cross.
+
+    Cost:
+        No message, three floats on the gradient all-reduce; see `kf.monitor.gradient_noise_scale`.
+
+    Undefined:
+        Nothing happens while the noise scale is undefined. At size 1 it always is, and no rule built on it could fire
+        again, hence ``min_peers=2``.
+
+    Reference:
+        McCandlish et al., *An Empirical Model of Large-Batch Training*, 2018; Mai et al., *Adaptive Distributed
+        Training of Deep Learning Models*, listing 1.
 
     >>> gns_batch(max_peers=8).name
     'gns_batch'

@@ -23,16 +23,24 @@ def hybrid_scaling(
 
     With N peers and the global batch B before, N' peers now, and the factors k = 1, 2, 4, ... up to N'/N: the first
     ``k * B`` for which N' peers are not more than is optimal; if there is none, ``B * N' / N``. So a job first scales
-    strongly (the same batch on more peers), which leaves its result alone, and weakly only where peers would idle.
-    The learning rate becomes ``rate * (batch / B)``, on a straight line of `over_steps` steps. It asks for no size
-    itself: put it beside a policy that does.
+    strongly (the same batch on more peers), which leaves its result alone, and weakly only where peers would idle. The
+    learning rate becomes ``rate * (batch / B)``, on a straight line. The policy asks for no size itself: put it beside
+    one that does.
 
-    `optimal_peers`: as measured, ``{global batch: number of peers with which it trains fastest}``; a batch between two
-    entries counts as the smaller one, one below all of them keeps no more than one peer busy. `over_steps`: length of
-    the ramp, steps, at least 0. Cost: nothing on any step; it is settled inside the barrier. Raises `PolicyError` at
-    `attach` for a table that is empty or not of whole numbers from 1 on.
+    Args:
+        training: The signals of a step.
+        optimal_peers: As measured, ``{global batch: number of peers with which it trains fastest}``; a batch between
+            two entries counts as the smaller one, one below all of them keeps no more than one peer busy.
+        over_steps: Length of the learning rate's ramp, steps, at least 0.
 
-    Xie et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, algorithm 1.
+    Raises:
+        PolicyError: At `attach`, for a table that is empty or not of whole numbers from 1 on.
+
+    Cost:
+        Nothing on any step; it is evaluated inside the barrier.
+
+    Reference:
+        Xie et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, algorithm 1.
 
     >>> hybrid_scaling({64: 2, 256: 4, 1024: 16}).name
     'hybrid_scaling'

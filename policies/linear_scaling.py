@@ -17,16 +17,21 @@ __all__ = ["linear_scaling"]
 def linear_scaling(training: TrainingSignals, *, over_steps: float = 0) -> Rule:
     """Multiply the learning rate by what a rescale multiplies the global batch by, at once or on a straight line.
 
-    A batch k times as large averages k times as many gradients, so that a step of k times the length has the same
-    noise per sample: ``rate * global_batch_size / previous_global_batch_size``, reached after `over_steps` steps. A
-    sharp rise may make training diverge; a line over some hundred steps does not. A rescale that keeps the global
-    batch changes nothing. Where several rescales follow each other, each starts from where the ramp before would have
-    led, so that the product is exact.
+    A batch k times as large averages k times as many gradients, so that a step of k times the length has the same noise
+    per sample: ``rate * global_batch_size / previous_global_batch_size``. A sharp rise may make training diverge; a
+    line over some hundred steps does not. A rescale that keeps the global batch changes nothing. Where several rescales
+    follow each other, each starts from where the ramp before would have led, so that the product is exact.
 
-    `over_steps`: length of the ramp, steps, at least 0. Cost: nothing on any step; it is settled inside the barrier.
+    Args:
+        training: The signals of a step.
+        over_steps: Length of the ramp, steps, at least 0.
 
-    Goyal et al., *Accurate, Large Minibatch SGD*, 2017; Xie et al., *Elan: Towards Generic and
-    Efficient Elastic Training for Deep Learning*, 2020, equations 1 to 3.
+    Cost:
+        Nothing on any step; it is evaluated inside the barrier.
+
+    Reference:
+        Goyal et al., *Accurate, Large Minibatch SGD*, 2017; Xie et al., *Elan: Towards Generic and Efficient Elastic
+        Training for Deep Learning*, 2020, equations 1 to 3.
 
     >>> linear_scaling(over_steps=200).name
     'linear_scaling'

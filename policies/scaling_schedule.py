@@ -28,18 +28,29 @@ def scaling_schedule(
     """Add `unit` peers every `every` steps while each of them contributes enough, and stay where that ends.
 
     With the throughput ``R_k`` measured at k peers, d added peers have the scaling efficiency
-    ``s = (R_(k+d) - R_k) / d / (R_k / k)``: what each of them adds, relative to what each of the others gives; 1 is
-    perfect, below 0 the job became slower. While ``s > efficiency`` the cluster grows; where that fails, it returns,
-    or tries the sizes below that it has not seen: see `kf.control.hill_climb`. Throughputs are kept in a table by size,
-    of which the entry of the present size is brought up to date; nothing is judged before the size has lasted for half
-    of `every` steps.
+    ``s = (R_(k+d) - R_k) / d / (R_k / k)``: the throughput that each of them adds, relative to that of each other peer;
+    1 is perfect, below 0 the job became slower. While ``s > efficiency`` the cluster grows; where that fails, it
+    returns, or tries the sizes below that it has not seen: see `kf.control.hill_climb`. Throughputs are kept in a table
+    by size, of which the entry of the present size is brought up to date; nothing is judged before the size has lasted
+    for half of `every` steps.
 
-    `max_peers`, `min_peers`: peers; the job's own limits hold as well. `efficiency`: the least scaling efficiency, in
-    [0, 1]. `unit`: peers added at once, at least 1. `every`: steps between two looks, at least 1. `keep`: the batch
-    size that stays as it is. Cost: one float on the gradient all-reduce, no message; `max_peers` + 1 floats of state.
-    Raises `PolicyError` at `attach` for a number out of range.
+    Args:
+        training: The signals of a step.
+        max_peers: Peers; the job's own limits hold as well.
+        min_peers: Peers, at least 1.
+        efficiency: The least scaling efficiency, in [0, 1].
+        unit: Peers added at once, at least 1.
+        every: Steps between two decisions, at least 1.
+        keep: The batch size that stays as it is.
 
-    Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, sections 4.1 and 4.2.1.
+    Raises:
+        PolicyError: At `attach`, for a number out of range.
+
+    Cost:
+        One float on the gradient all-reduce, no message; `max_peers` + 1 floats of state.
+
+    Reference:
+        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, sections 4.1 and 4.2.1.
 
     >>> scaling_schedule(max_peers=8).name
     'scaling_schedule'

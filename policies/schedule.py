@@ -21,12 +21,19 @@ def schedule(training: TrainingSignals, sizes: Mapping[int, int], *, keep: Keep 
     """From each step of ``{step: size}`` on, that many peers.
 
     In every step the size wanted is that of the largest step of the table that has been reached; before the first one
-    nothing is wanted. It is looked at in every step, so a moment that was missed, because another change was under
-    way, is made up for later.
+    nothing is wanted. A moment that was missed, because another change was under way, is made up for later.
 
-    `sizes`: whole numbers, steps from 0 (the first step has the number 1), sizes in peers from 1; the job's limits hold
-    as well. `keep`: the batch size that stays as it is. Cost: no message, no state. Raises `PolicyError` at `attach`
-    for an empty table and for other numbers.
+    Args:
+        training: The signals of a step.
+        sizes: Whole numbers: steps from 0 (the first step has the number 1), sizes in peers from 1; the job's limits
+            hold as well.
+        keep: The batch size that stays as it is.
+
+    Raises:
+        PolicyError: At `attach`, for an empty table and for other numbers.
+
+    Cost:
+        No message, no state.
 
     >>> schedule({100: 4, 300: 2}).name
     'schedule'

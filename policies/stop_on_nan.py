@@ -21,12 +21,23 @@ def stop_on_nan(training: TrainingSignals, *, steps: int = 3, watch: Watched = "
     """End training once the loss, or the gradient, has not been finite for so many steps in a row.
 
     What is NaN stays NaN: an update with such a gradient makes every weight NaN, and each step after it is wasted. The
-    agreed number counts, so one peer whose loss is NaN or infinite is enough; all peers stop behind the same step.
+    agreed number counts, so one peer whose loss is NaN or infinite is enough; all peers stop after the same step.
 
-    `steps`: how many in a row, at least 1; a loss-scaling optimizer leaves out single steps by itself, so more than 1
-    where one is used. `watch`: the mean "loss" of all peers, or their mean "gradients" (every entry of them), which
-    are not finite a step earlier. A rescale keeps the count. Cost: no message, 8 bytes of state; "gradients" reads
-    every entry of the gradient once a step. Raises `PolicyError` at `attach` for an argument out of range.
+    Args:
+        training: The signals of a step.
+        steps: How many in a row, at least 1; a loss-scaling optimizer leaves out single steps by itself, so more than 1
+            where one is used.
+        watch: The mean "loss" of all peers, or their mean "gradients" (every entry of them), which are not finite one
+            step earlier.
+
+    Raises:
+        PolicyError: At `attach`, for an argument out of range.
+
+    Cost:
+        No message, 8 bytes of state; "gradients" reads every entry of the gradient once per step.
+
+    On rescale:
+        The count is kept.
 
     >>> stop_on_nan(steps=5).name
     'stop_on_nan'

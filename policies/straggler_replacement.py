@@ -19,17 +19,26 @@ def straggler_replacement(
 ) -> Rule:
     """Replace every peer whose average speed has fallen below a fraction of the median peer's.
 
-    In a synchronous step all wait for the slowest, so one straggler costs as much as if all were as slow. A single
-    slow step only moves the average. The straggler goes when its replacement is ready, so the cluster is never slower
-    for it.
+    In a synchronous step all wait for the slowest, so one straggler costs as much as if all were as slow. A single slow
+    step only moves the average. The straggler goes when its replacement is ready, so the cluster is never slower for
+    it.
 
-    `every`: steps between two looks, at least 1; let it be some times ``1 / decay``, or one that replaced another is
-    judged while the others still catch up. `threshold`: fraction of the median speed, in [0, 1]: with 0.8 stragglers
-    cost at most 1.25 times the time of a step. `decay`: weight of the newest step in the averages, in (0, 1]. Cost:
-    2 x size floats on the gradient all-reduce, no message; see `kf.monitor.relative_speed`. Raises `PolicyError` at
-    `attach` for a number out of range.
+    Args:
+        training: The signals of a step.
+        every: Steps between two decisions, at least 1; some times ``1 / decay``, or a new peer is judged while the
+            others' averages still catch up.
+        threshold: Fraction of the median speed, in [0, 1]; with 0.8 stragglers cost at most 1.25 times the time of a
+            step.
+        decay: Weight of the newest step in the averages, in (0, 1].
 
-    Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 5 and algorithm 1.
+    Raises:
+        PolicyError: At `attach`, for a number out of range.
+
+    Cost:
+        2 x size floats on the gradient all-reduce, no message; see `kf.monitor.relative_speed`.
+
+    Reference:
+        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 5 and algorithm 1.
 
     >>> straggler_replacement(every=100).name
     'straggler_replacement'

@@ -33,16 +33,29 @@ def worth_the_cost(
 
     With the throughput ``R_k`` at k peers, the time ``T_p`` so far and n samples to go, the job would end after
     ``T(k) = T_p + n / R_k`` seconds and cost ``k * n / R_k * price`` from here on. `unit` peers are added while
-    ``U(T(k + unit)) - U(T(k))`` exceeds the difference in cost, and the walk is that of `scaling_schedule`. Comparing
-    differences, and not worth with cost, keeps it from adding peers where the worth is flat.
+    ``U(T(k + unit)) - U(T(k))`` exceeds the difference in cost, and the sizes are tried as in `scaling_schedule`.
+    Comparing differences, and not worth with cost, keeps it from adding peers where the worth is flat.
 
-    `worth`: U as points ``{seconds from the job's start to its end: value}``, falling, with straight lines between them
-    and flat outside; so a step down from one value to another is a pair of points. `samples`: samples of the whole
-    job. `price_per_hour`: of one peer, in the unit of the values, at least 0. The others: as `scaling_schedule`. Cost:
-    two floats on the gradient all-reduce, no message; `max_peers` + 5 numbers of state. Raises `PolicyError` at
-    `attach` for points that rise, and for a number out of range.
+    Args:
+        training: The signals of a step.
+        worth: U as points ``{seconds from the job's start to its end: value}``, falling, with straight lines between
+            them and flat outside; so a step down from one value to another is a pair of points.
+        samples: Samples of the whole job.
+        price_per_hour: Price of one peer, in the unit of the values, at least 0.
+        max_peers: As in `scaling_schedule`.
+        min_peers: As in `scaling_schedule`.
+        unit: As in `scaling_schedule`.
+        every: As in `scaling_schedule`.
+        keep: As in `scaling_schedule`.
 
-    Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.2.2.
+    Raises:
+        PolicyError: At `attach`, for points that rise, and for a number out of range.
+
+    Cost:
+        Two floats on the gradient all-reduce, no message; `max_peers` + 5 numbers of state.
+
+    Reference:
+        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.2.2.
 
     >>> worth_the_cost({3600: 100, 7200: 0}, samples=1_000_000, price_per_hour=0.768, max_peers=8).name
     'worth_the_cost'

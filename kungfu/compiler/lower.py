@@ -91,7 +91,7 @@ class Program:
 
     @tf.autograph.experimental.do_not_convert
     def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
-        """The decisions of this step, from all sources and the sum of all peers' piggybacked values; moves the folds on."""
+        """The decisions of this step, from all sources and the peers' summed piggybacked values; moves folds on."""
         return self.arithmetic.conclude(self, sources, summed, all_reduce)
 
     def held(self) -> dict[Fold, tuple[tf.Tensor, ...]]:

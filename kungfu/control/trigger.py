@@ -56,8 +56,13 @@ class Trigger:
     def until(self, predicate: Signal) -> Trigger:
         """This trigger up to the first of its steps in which an agreed bool signal is true, and never again.
 
-        It is looked at in the steps of the gate as written so far. A rescale keeps what was seen. Cost: one truth
-        value of state, no message.
+        The signal is looked at in the steps of the gate as written so far.
+
+        Cost:
+            One truth value of state, no message.
+
+        On rescale:
+            The state is kept.
         """
         _checked(predicate, method="until")
         over = fold(lambda seen, now: seen | now, False, predicate)
@@ -66,17 +71,35 @@ class Trigger:
     def cooldown(self, *, steps: int = 0, seconds: float = 0.0) -> Trigger:
         """This trigger, and not within so many steps, nor so many seconds, after its rule last fired.
 
-        A rescale keeps the count. Cost: two numbers of state; with `seconds` a number more, and one float on the
-        gradient all-reduce, by which all peers take the time of rank 0. Raises `PolicyError` for a negative number.
+        Args:
+            steps: Steps, a whole number of at least 0.
+            seconds: Seconds of the job's clock, at least 0.
+
+        Raises:
+            PolicyError: A number is negative.
+
+        Cost:
+            Two numbers of state; with `seconds` one number more, and one float on the gradient all-reduce, by which all
+            peers take the time of rank 0.
+
+        On rescale:
+            The count is kept.
         """
         return replace(self, pause=Cooldown(steps, seconds))
 
     def payback(self, gain_s: Signal | float, *, horizon: Signal | float, at_first_s: float = 0.0) -> Trigger:
         """This trigger, and only where ``gain_s * horizon`` exceeds what a rescale has been measured to cost.
 
-        `gain_s`: seconds that each step is predicted to become shorter (agreed). `horizon`: steps over which that has
-        to pay. The cost is how long the last rescale stopped the peers, on average over those that know; before the
-        first one, `at_first_s` seconds. A gain that is NaN does not pay. Cost: two floats on the gradient all-reduce.
+        The cost is how long the last rescale stopped the peers, on average over those that went through one. A gain
+        that is NaN does not pay.
+
+        Args:
+            gain_s: Seconds that each step is predicted to become shorter, agreed.
+            horizon: Steps over which that has to pay, agreed.
+            at_first_s: The cost before the first rescale, seconds.
+
+        Cost:
+            Two floats on the gradient all-reduce.
 
         >>> from kungfu.signal import TrainingSignals
         >>> training = TrainingSignals()
@@ -89,10 +112,16 @@ class Trigger:
     # ---- what ------------------------------------------------------------------------------------------------------
 
     def rescale(self, peers: Signal | float, *, keep: Keep = "local_batch_size") -> Rule:
-        """Ask for `peers` peers (agreed; rounded; held between the job's limits; NaN asks for nothing).
+        """Ask for a size of the cluster.
 
-        `keep` says which batch size stays as it is. Fires only while no change is pending and for a size that is
-        neither the present nor the last refused one. Cost: no message.
+        Fires only while no change is pending and for a size that is neither the present nor the last refused one.
+
+        Args:
+            peers: Peers, agreed; rounded, and held between the job's limits; NaN asks for nothing.
+            keep: The batch size that stays as it is.
+
+        Cost:
+            No message.
         """
         return rules.rescale_rule(peers, trigger=self, keep=keep)
 
@@ -106,12 +135,22 @@ class Trigger:
     def set_learning_rate(
         self, rate: Signal | float, *, over_steps: float | None = None, over_samples: float | None = None
     ) -> Rule:
-        """Ask for the learning rate `rate` (agreed; NaN, and what is not above 0, ask for nothing).
+        """Ask for a learning rate, at once or at the end of a straight line.
 
-        With `over_steps` or `over_samples` it is reached on a straight line over so many steps, or samples over all
-        peers; see `kf.control.SetLearningRate` for the formula. Fires only while no change is pending, for another rate
-        than the present one and than the one that this rule asked for last. An optimizer's own schedule stays in
-        force, multiplied. Cost: no message.
+        Fires only while no change is pending, for another rate than the present one and than the one that this rule
+        asked for last. An optimizer's own schedule stays in force, multiplied; see `kf.control.SetLearningRate` for the
+        formula.
+
+        Args:
+            rate: The learning rate, agreed; NaN, and a number that is not above 0, ask for nothing.
+            over_steps: Length of the ramp in steps.
+            over_samples: Length of the ramp in samples over all peers.
+
+        Raises:
+            PolicyError: Both lengths are given, or one is negative.
+
+        Cost:
+            No message.
         """
         over, unit = ramp(over_steps=over_steps, over_samples=over_samples)
         return rules.rate_rule(rate, trigger=self, over=over, unit=unit)

@@ -17,18 +17,31 @@ def gradient_noise_scale(training: TrainingSignals, *, decay: float = 0.01, ever
     """The batch size, in samples, at which gradient noise and signal balance.
 
     With the gradient's variance `S` over samples and the squared norm ``|G|²`` of the true gradient, as
-    `kungfu.monitor.variance.gradient_moments` estimates them from the peers' gradients, it is ``S / |G|²``, each
-    smoothed apart, since single estimates are often negative.
+    `kungfu.monitor.variance.gradient_moments` estimates them from the peers' gradients, it is ``S / |G|²``; both are
+    smoothed first, since single estimates are often negative. Two peers with one sample each and gradients [3, 0] and
+    [1, 0]: S = 2, |G|² = 3, 2/3 sample. Gives a float32 scalar, samples, agreed.
 
-    `decay`: weight of the newest step in the averages, in (0, 1]. `every`: only so many steps are looked at, at least
-    1; the averages reach back as far as with all of them (``1 - (1 - decay)**every`` is the newest one's weight), and
-    other steps cost nothing. Gives: float32 scalar, samples, agreed. On a rescale
-    the averages are kept: neither depends on the number of peers. Cost: three floats on the gradient all-reduce, no
-    message; two norms over the gradients. Undefined: NaN at size 1 (and while only one peer has samples) until a first
-    estimate, and while the smoothed ``|G|²`` is not positive. Two peers with one sample each and gradients [3, 0] and
-    [1, 0]: S = 2, |G|² = 3, 2/3 sample. Raises `PolicyError` for a decay out of range.
+    Args:
+        training: The signals of a step.
+        decay: Weight of the newest step in the averages, in (0, 1].
+        every: Steps between two measurements, at least 1. The averages reach back as far as with all of them
+            (``1 - (1 - decay)**every`` is the newest one's weight), and the other steps cost nothing.
 
-    McCandlish et al., *An Empirical Model of Large-Batch Training*, 2018, appendix A.
+    Raises:
+        PolicyError: The decay is out of range.
+
+    Cost:
+        Three floats on the gradient all-reduce, no message; two norms over the gradients.
+
+    On rescale:
+        The averages are kept: neither depends on the number of peers.
+
+    Undefined:
+        NaN at size 1 (and while only one peer has samples) until a first estimate, and while the smoothed ``|G|²`` is
+        not positive.
+
+    Reference:
+        McCandlish et al., *An Empirical Model of Large-Batch Training*, 2018, appendix A.
 
     >>> gradient_noise_scale(TrainingSignals()).placement
     'agreed'

@@ -15,14 +15,23 @@ __all__ = ["relative_speed", "stragglers"]
 
 @marked
 def stragglers(training: TrainingSignals, *, decay: float = 0.1, threshold: float = 0.8) -> Signal:
-    """Which peers are persistently slower than the others: those whose `relative_speed` lies below the threshold.
+    """The peers that are persistently slower than the others: those whose `relative_speed` lies below the threshold.
 
-    With 0.8, what stragglers cost is held to 1.25 times the time of a step. `decay`: weight of the newest step in the
-    averages, in (0, 1]. `threshold`: fraction of the median speed, in [0, 1]. Gives: bool, shape (size,), in rank
-    order, agreed. Rescale, cost and where it is undefined: as `relative_speed`. Raises `PolicyError` for a decay or
-    threshold out of range.
+    With 0.8, stragglers cost at most 1.25 times the time of a step. Gives bool, shape (size,), in rank order, agreed.
 
-    Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, algorithm 1.
+    Args:
+        training: The signals of a step.
+        decay: Weight of the newest step in the averages, in (0, 1].
+        threshold: Fraction of the median speed, in [0, 1].
+
+    Raises:
+        PolicyError: The decay or the threshold is out of range.
+
+    Cost:
+        As `relative_speed`, also on a rescale and where it is undefined.
+
+    Reference:
+        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, algorithm 1.
 
     >>> str(stragglers(TrainingSignals()).type)
     'bool[size]'
@@ -34,19 +43,32 @@ def stragglers(training: TrainingSignals, *, decay: float = 0.1, threshold: floa
 
 @marked
 def relative_speed(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
-    """How fast each peer has been, as a fraction of the median peer of its step, on average.
+    """The average speed of each peer, as a fraction of the median peer's.
 
-    A peer's speed is ``samples / busy_seconds``: its own time, in which it waits for nobody. It is gathered, divided by
-    the median m over the peers, and averaged on the peer itself, ``a += decay * (speed / m - a)`` from ``a = 1``: who
-    has just come counts as no straggler. The averages travel with the gradients of the next step.
+    A peer's speed is ``samples / busy_seconds``: its own time, without waiting for others. It is gathered, divided by
+    the median m over the peers, and averaged on the peer itself, ``a += decay * (speed / m - a)`` from ``a = 1``: a
+    peer that has just joined counts as no straggler. The averages travel with the gradients of the next step. Gives
+    float32, shape (size,), in rank order, agreed; as of the step before.
 
-    `decay`: weight of the newest step, in (0, 1]; a peer at half speed falls below 0.8 in its fifth step with 0.1.
-    Gives: float32, shape (size,), in rank order, agreed; as of the step before. On a rescale each peer keeps its own
-    average. A step in which a change is pending, a peer has no samples, or one has just entered the view is left out.
-    Cost: 2 x size floats on the gradient all-reduce, one float of state, no message. Raises `PolicyError` for a decay
-    out of range.
+    Args:
+        training: The signals of a step.
+        decay: Weight of the newest step, in (0, 1]; with 0.1 a peer at half speed falls below 0.8 in its fifth step.
 
-    Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 5.
+    Raises:
+        PolicyError: The decay is out of range.
+
+    Cost:
+        2 x size floats on the gradient all-reduce, one float of state, no message.
+
+    On rescale:
+        Each peer keeps its own average.
+
+    Undefined:
+        Never; a step in which a change is pending, a peer has no samples, or a peer has just entered the view is left
+        out.
+
+    Reference:
+        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 5.
     """
     if not 0 < decay <= 1:
         raise PolicyError(

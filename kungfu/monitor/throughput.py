@@ -13,15 +13,27 @@ __all__ = ["throughput"]
 
 @marked
 def throughput(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
-    """Samples a second that all peers together train on.
+    """The samples per second that all peers together train on.
 
     Each peer offers ``samples / step_seconds`` of its previous step; the sum over the peers is smoothed with
     ``ema(decay)``. Steps while a change is pending do not count: a joiner that warms up on the same host takes time
-    from the others, and that says nothing about either size.
+    from the others, and that says nothing about either size. Gives a float32 scalar, samples / s, agreed.
 
-    `decay`: weight of the newest step in the average, in (0, 1]. Gives: float32 scalar, samples / s, agreed. A rescale
-    resets the average. Cost: one float on the gradient all-reduce, no message. Undefined: NaN in the first two steps
-    of a view. Raises `PolicyError` for a decay out of range.
+    Args:
+        training: The signals of a step.
+        decay: Weight of the newest step in the average, in (0, 1].
+
+    Raises:
+        PolicyError: The decay is out of range.
+
+    Cost:
+        One float on the gradient all-reduce, no message.
+
+    On rescale:
+        The average starts again.
+
+    Undefined:
+        NaN in the first two steps of a view.
 
     >>> throughput(TrainingSignals()).placement
     'agreed'

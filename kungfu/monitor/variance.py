@@ -13,19 +13,31 @@ __all__ = ["gradient_moments", "gradient_variance"]
 
 @marked
 def gradient_variance(training: TrainingSignals, *, decay: float = 0.01) -> Signal:
-    """How much the gradients of single samples scatter: the trace of their covariance, ``E |g_s - G|²``.
+    """The variance of single samples' gradients: the trace of their covariance, ``E |g_s - G|²``.
 
     It is the `S` of `gradient_moments`, smoothed with ``ema(decay)``; over a batch of B samples, the gradient of the
-    step scatters by ``S / B`` around the true one.
+    step varies by ``S / B`` around the true one. Two peers with one sample each and gradients [3, 0] and [1, 0]: 2.
+    Gives a float32 scalar, agreed, in squared units of the gradient.
 
-    `decay`: weight of the newest step in the average, in (0, 1]. Gives: float32 scalar, agreed, in squared units of the
-    gradient. On a rescale the average is kept: it does not depend on the number of peers. Cost: three floats on the
-    gradient all-reduce (shared with the noise scale), no message; two norms over the gradients. Undefined: NaN at size
-    1 (and while only one peer has samples) until a first estimate. Two peers with one sample each and gradients [3, 0]
-    and [1, 0]: 2. Raises `PolicyError` for a decay out of range.
+    Args:
+        training: The signals of a step.
+        decay: Weight of the newest step in the average, in (0, 1].
 
-    Mai et al., *Adaptive Distributed Training of Deep Learning Models*, 2019; McCandlish et al., *An Empirical Model of
-    Large-Batch Training*, 2018, appendix A.
+    Raises:
+        PolicyError: The decay is out of range.
+
+    Cost:
+        Three floats on the gradient all-reduce (shared with the noise scale), no message; two norms over the gradients.
+
+    On rescale:
+        The average is kept: it does not depend on the number of peers.
+
+    Undefined:
+        NaN at size 1 (and while only one peer has samples) until a first estimate.
+
+    Reference:
+        Mai et al., *Adaptive Distributed Training of Deep Learning Models*, 2019; McCandlish et al., *An Empirical
+        Model of Large-Batch Training*, 2018, appendix A.
 
     >>> gradient_variance(TrainingSignals()).placement
     'agreed'
@@ -38,11 +50,17 @@ def gradient_moments(training: TrainingSignals) -> tuple[Signal, Signal]:
     """One step's estimates of the trace `S` of the covariance of a sample's gradient, and of ``|G|²``.
 
     Peer *i* has the gradient ``g_i`` over ``b_i`` samples, and ``g`` is their mean over all ``B`` samples. With the
-    means ``m`` of ``|g_i|²`` and ``h`` of ``1 / b_i`` over the peers that have samples,
-    ``S = (m - |g|²) / (h - 1 / B)`` and ``|G|² = |g|² - S / B``, both without bias however uneven the slices are.
-    Either may come out negative in a single step. Gives: float32 scalars, agreed; NaN while only one peer has samples.
-    Cost: three floats on the gradient all-reduce.
+    means ``m`` of ``|g_i|²`` and ``h`` of ``1 / b_i`` over the peers that have samples, ``S = (m - |g|²) / (h - 1 /
+    B)`` and ``|G|² = |g|² - S / B``, both without bias however uneven the slices are. Either may come out negative in a
+    single step. Gives float32 scalars, agreed.
+
+    Cost:
+        Three floats on the gradient all-reduce.
+
+    Undefined:
+        NaN while only one peer has samples.
     """
+    # A peer without samples has no gradient: it counts neither in the sums nor in the number of peers.
     has_samples = training.samples > 0
     own = ops.where(has_samples, ops.norm_squared(training.grads), 0.0)
     inverse = ops.where(has_samples, 1 / training.samples, 0.0)
@@ -51,5 +69,6 @@ def gradient_moments(training: TrainingSignals) -> tuple[Signal, Signal]:
     inverse_batch = ops.all_reduce(inverse, "sum") / peers
     together = ops.norm_squared(training.mean_grads)
     total = training.total_samples
+    # One peer alone shows no difference between its gradient and the mean: nothing can be said.
     noise = ops.where(peers > 1, (local - together) / (inverse_batch - 1 / total), math.nan)
     return noise, together - noise / total

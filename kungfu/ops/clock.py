@@ -12,8 +12,13 @@ __all__ = ["job_seconds"]
 def job_seconds() -> Signal:
     """Seconds since the job's first step, as rank 0 counts them: float32, agreed, never going back.
 
-    A peer that becomes rank 0 started its clock later than the one before it; the difference is made up for. Cost: one
-    float on the gradient all-reduce, two floats of state, no message.
+    A peer that becomes rank 0 started its clock later than the one before it; the difference is added.
+
+    Cost:
+        One float on the gradient all-reduce, two floats of state, no message.
+
+    On rescale:
+        The count goes on.
     """
     clock = all_reduce(where(Source("rank") == 0, Source("clock_seconds"), 0.0), "sum")
 

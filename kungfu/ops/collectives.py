@@ -14,10 +14,18 @@ __all__ = ["all_gather", "all_reduce"]
 def all_reduce(x: Signal, reduction: Literal["sum", "mean"]) -> Collective:
     """The sum or the mean of a signal over all peers.
 
-    Gives float32 of the same shape (scalar, or a vector entry by entry), agreed. Cost: one float (or `size` floats) on
-    the gradient all-reduce where `x` is known before it; else a share in one small extra message. One peer's NaN makes
-    the result NaN. Raises `PolicyError` for another reduction, for gradients, which are averaged already, and for
-    a vector of a fixed length.
+    Gives float32 of the same shape (scalar, or a vector entry by entry), agreed. One peer's NaN makes the result NaN.
+
+    Args:
+        x: A number, or a vector with one entry per peer.
+        reduction: "sum" or "mean".
+
+    Raises:
+        PolicyError: Another reduction; gradients, which are averaged already; or a vector of a fixed length.
+
+    Cost:
+        One float (or `size` floats) on the gradient all-reduce where `x` is known before it; else a share in one small
+        extra message.
 
     >>> from kungfu.signal import TrainingSignals
     >>> all_reduce(TrainingSignals().loss, "mean").placement
@@ -35,9 +43,16 @@ def all_reduce(x: Signal, reduction: Literal["sum", "mean"]) -> Collective:
 def all_gather(x: Signal) -> Collective:
     """The values of all peers as a vector in rank order.
 
-    Gives float32, shape (size,), agreed. Cost: `size` floats on the gradient all-reduce where `x` is known before it;
-    else a share in one small extra message. A peer's NaN stays in its own entry. Raises `PolicyError` for anything but
-    a scalar.
+    Gives float32, shape (size,), agreed. A peer's NaN stays in its own entry.
+
+    Args:
+        x: A scalar.
+
+    Raises:
+        PolicyError: The signal is no scalar.
+
+    Cost:
+        `size` floats on the gradient all-reduce where `x` is known before it; else a share in one small extra message.
     """
     if x.type.shape != SCALAR:
         raise PolicyError(f"all_gather of {x!r}: takes one number a peer; reduce it first, as in kf.ops.mean(x)")

@@ -39,26 +39,53 @@ class FoldMethods(abc.ABC):
     def ema(self, decay: float, *, on_rescale: OnRescale = "keep") -> Fold:
         """The exponential moving average, corrected for its start: ``a += (d / w) (x - a)`` with ``w = (1 - d) w + d``.
 
-        `decay`, the *d* of the formula, is the weight of the newest value, in (0, 1]. Gives float32, NaN until the
-        first finite input. Cost: two floats of state. Raises `PolicyError` for a decay out of range.
+        Gives float32, NaN until the first finite input.
+
+        Args:
+            decay: Weight of the newest value, the *d* of the formula, in (0, 1].
+            on_rescale: "keep" or "reset".
+
+        Raises:
+            PolicyError: The decay is out of range.
+
+        Cost:
+            Two floats of state.
         """
         return self._fold("ema", decay=decay, on_rescale=on_rescale)
 
     def window(self, length: int, *, on_rescale: OnRescale = "keep") -> Window:
         """The last `length` finite values, oldest first: ``.mean()``, ``.median()``, ``.min()``, ``.max()`` of them.
 
-        `length`: steps, from 1 to 10000. What is made of it is float32, over the values that were seen so far, NaN
-        before the first. Cost: `length` floats of state. Raises `PolicyError` for another length.
+        What is made of it is float32, over the values that were seen so far, NaN before the first.
+
+        Args:
+            length: Steps, from 1 to 10000.
+            on_rescale: "keep" or "reset".
+
+        Raises:
+            PolicyError: The length is out of range.
+
+        Cost:
+            `length` floats of state.
         """
         return cast("Window", self._fold("window", length=length, on_rescale=on_rescale))
 
     def by_size(self, largest: int, *, decay: float = 1.0) -> Fold:
-        """A table of this signal by cluster size: a vector whose entry *n* is what was seen with *n* peers.
+        """A table of this signal by cluster size: a vector whose entry *n* is the value seen with *n* peers.
 
         ``t[size] += decay (x - t[size])`` in every step with a finite value; the first one seen is taken as it is.
-        `largest`: the largest size that has an entry, in peers; larger ones are not recorded. `decay`: weight of the
-        newest value, in (0, 1]. Gives a float32 vector of `largest` + 1 entries, NaN where nothing was seen; look at
-        ``table[training.size - 1]``. A rescale keeps it: that is what it is for. Cost: one float of state an entry.
+        Gives a float32 vector of `largest` + 1 entries, NaN where nothing was seen; for example
+        ``table[training.size - 1]``.
+
+        Args:
+            largest: The largest size that has an entry, in peers; larger ones are not recorded.
+            decay: Weight of the newest value, in (0, 1].
+
+        Cost:
+            One float of state per entry.
+
+        On rescale:
+            The table is kept.
         """
         return self._fold("by_size", largest=largest, decay=decay)
 
@@ -82,9 +109,19 @@ class FoldMethods(abc.ABC):
     ) -> Fold:
         """The last finite value of every `every` steps, or seen while `when` was on: float32, NaN before.
 
-        `when` is a bool signal or a trigger. Where it is a function of step and size alone, and with `every`, this
-        signal is computed in those steps only. Cost: one float of state. Raises `PolicyError` unless exactly one of the
-        two is given.
+        With `every`, and where `when` is a function of step and size alone, this signal is computed in those steps
+        only.
+
+        Args:
+            every: Steps between two values, at least 1.
+            when: A bool signal or a trigger.
+            on_rescale: "keep" or "reset".
+
+        Raises:
+            PolicyError: Not exactly one of `every` and `when` is given.
+
+        Cost:
+            One float of state.
         """
         return self._fold("hold", every=every, when=when, on_rescale=on_rescale)
 

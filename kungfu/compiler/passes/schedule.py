@@ -61,7 +61,7 @@ def is_piggybacked(collective: Collective) -> bool:
 def _before(
     gates: Iterable[Signal], piggybacked: Iterable[Collective], *, demand: Mapping[Signal, Gates]
 ) -> tuple[Segment, ...]:
-    """The segments that end in the piggybacked collectives; where a gate is not known yet, its part runs in every step."""
+    """The segments that end in the piggybacked collectives; a part whose gate is not known yet runs always."""
     known = [one for one in gates if one.known == "before"]
     roots = (*known, *(one.operand for one in piggybacked))
     held = frozenset(one for one in topological(roots) if isinstance(one, Fold) and one.recurrence.reads == "old")

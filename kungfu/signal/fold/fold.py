@@ -114,14 +114,24 @@ def fold(
 ) -> Fold:
     """A signal with memory: ``state = update(state, *inputs)`` in every step.
 
-    `update` is called once, with placeholders, and must be a small pure dataflow of the vocabulary over them; what
-    else it needs must be an input. `init` is a number, a truth value or a `Filled` vector, or a tuple of them for
-    several fields of state, which `update` then takes and gives as a tuple. `output` makes the value out of the new
-    state; without it, the (first) field is the value. In a step in which a float input is not finite, the state stays
-    as it was. `on_rescale` says what becomes of the state when the cluster changes: "keep" it, "reset" it to `init`, or
-    a function ``convert(state, before, after)`` that gives the state for `after` peers out of the one for `before`.
-    Gives: a scalar, or a vector of a fixed length, agreed if all inputs are. Cost: its state, no message. Raises
-    `PolicyError` where the update changes a dtype or shape, or reaches outside.
+    In a step in which a float input is not finite, the state stays as it was. Gives a scalar, or a vector of a fixed
+    length, agreed if all inputs are.
+
+    Args:
+        update: Called once, with placeholders; must be a small pure dataflow of the vocabulary over them. What else it
+            needs must be an input.
+        init: A number, a truth value or a `Filled` vector, or a tuple of them for several fields of state, which
+            `update` then takes and gives as a tuple.
+        *inputs: The signals that `update` sees after the state.
+        output: Makes the value out of the new state; without it, the (first) field is the value.
+        on_rescale: "keep" the state, "reset" it to `init`, or a function ``convert(state, before, after)`` that gives
+            the state for `after` peers out of the one for `before`.
+
+    Raises:
+        PolicyError: The update changes a dtype or shape, or reaches outside.
+
+    Cost:
+        Its state, no message.
 
     >>> from kungfu.signal import TrainingSignals
     >>> steps_seen = fold(lambda n, step: n + 1, 0, TrainingSignals().step)
