@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from functools import cached_property, partial
 from typing import Any, Final, NoReturn
 
@@ -32,17 +33,19 @@ from kungfu.training.tracing.effects import EffectGate, effects_of
 from kungfu.training.tracing.rollback import BatchRollback
 from kungfu.training.tracing.trace import StepTrace, order_after_average, refuse_xla
 
-__all__ = ["SKIPPED", "StepRunner"]
+__all__ = ["SKIPPED", "Skipped", "StepRunner"]
 
 
-class _Skipped:
-    """What a step gives whose batch was not trained on: it was cut for another view or position."""
+class Skipped(Enum):
+    """The type of ``SKIPPED``: what a step returns for a batch that was cut for another view or position."""
+
+    SKIPPED = "skipped"
 
     def __repr__(self) -> str:
         return "training.SKIPPED"
 
 
-SKIPPED: Final = _Skipped()
+SKIPPED: Final = Skipped.SKIPPED
 
 # A stale batch is re-cut and the next one fits; so many in a row mean that the program feeds old batches.
 _STALE_IN_A_ROW = 1000

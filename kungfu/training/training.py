@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import tensorflow as tf
 
@@ -18,9 +18,19 @@ from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import Averaging, average
 from kungfu.training.registered.registry import Kind
 from kungfu.training.registered.rescale_hooks import Rescaled
-from kungfu.training.step_runner import SKIPPED, StepRunner
+from kungfu.training.step_runner import SKIPPED, Skipped, StepRunner
 
 __all__ = ["SKIPPED", "Training"]
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+Nest = TypeVar("Nest")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _not_converted(function: Function) -> Function:
+    """AutoGraph leaves the function as it is; TensorFlow's own decorator takes its types away."""
+    return cast("Function", tf.autograph.experimental.do_not_convert(function))
 
 
 class Training:
@@ -58,7 +68,7 @@ class Training:
         """True once a policy has ended training on all peers."""
         return self._runner.stopped
 
-    def step(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def step(self, function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned | Skipped]:
         """Makes a training step of a function of one batch: traced once, with rules and barrier behind it.
 
         The function computes gradients, passes them through ``average`` exactly once and applies them. It may return
@@ -76,13 +86,13 @@ class Training:
             )
         self._marked = function.__name__
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self._runner.call(function, args, kwargs)
+        def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned | Skipped:
+            return cast("Returned | Skipped", self._runner.call(function, args, kwargs))
 
         return update_wrapper(call, function)
 
-    @tf.autograph.experimental.do_not_convert
-    def average(self, gradients: Any, *, loss: Any) -> Any:
+    @_not_converted
+    def average(self, gradients: Nest, *, loss: Any) -> Nest:
         """The mean over all samples of a step of gradients that each peer took over its own: the one collective.
 
         Gradients (any nest; ``None`` stays ``None``; sparse ones are made dense below 256 MiB) are weighted by the
@@ -95,7 +105,7 @@ class Training:
         with self._runner.trace.average():
             means = average(self._averaging, gradients, loss=loss, accumulation=self._runner.accumulation)
         self._runner.trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
-        return means
+        return cast("Nest", means)
 
     def batches(
         self,
