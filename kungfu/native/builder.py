@@ -82,9 +82,16 @@ def load() -> NativeLibrary:
     ``KUNGFU_NATIVE_LIBRARY`` names a library to load instead of the cached one, ``KUNGFU_CACHE`` the cache's folder
     (else ``$XDG_CACHE_HOME/kungfu`` or ``~/.cache/kungfu``).
 
-    Cost: some ten seconds where it must be built, else that of importing TensorFlow.
-    Raises: ``UsageError`` without a compiler, or for a library of another TensorFlow than the running one, naming both
-    versions; ``InternalError`` with the compiler's last lines when the sources do not compile.
+    Returns:
+        The ops and the C functions, loaded once per process.
+
+    Raises:
+        UsageError: There is no compiler, or the library is for another TensorFlow than the running one; names both
+            versions.
+        InternalError: The sources do not compile; holds the compiler's last lines.
+
+    Cost:
+        Some ten seconds where it must be built, else that of importing TensorFlow.
     """
     with _loading:
         if not _loaded:
@@ -115,9 +122,10 @@ def handle_of(variable: Any) -> Any:
 
 
 def load_state() -> ctypes.CDLL:
-    """The functions that move and compare states (``native/state``), built if no cached library fits.
+    """The functions that transfer and compare states (``native/state``), built if no cached library fits.
 
-    Raises ``UsageError`` without a compiler.
+    Raises:
+        UsageError: There is no compiler.
     """
     with _loading:
         if not _loaded_state:
@@ -126,10 +134,19 @@ def load_state() -> ctypes.CDLL:
 
 
 def build(*folders: Path, defines: Sequence[str] = ()) -> Path:
-    """The cached library that fits the ops' sources, or those in ``folders``, and the installed TensorFlow; compiled
-    if it is not there. ``defines`` are macros for the compiler, which tests set.
+    """The cached library that fits the sources and the installed TensorFlow, compiled if it is not there.
 
-    Of several processes that ask at once one compiles, under a lock, and the others wait for it. Raises as ``load``.
+    Of several processes that build at once one compiles, under a lock, and the others wait for it.
+
+    Args:
+        folders: The folders of the sources; those of the ops where none is given.
+        defines: Macros for the compiler, which tests set.
+
+    Returns:
+        The path of the library.
+
+    Raises:
+        KungfuError: As ``load`` does.
     """
     import tensorflow as tf
 

@@ -64,20 +64,29 @@ class LocalAttachment:
         All tensors travel in one message; each addition is rounded in the tensor's own dtype, so the sum is bit for bit
         NumPy's. Works eagerly and traced, and a traced op follows every ``open`` and ``close``.
 
-        ``values``: one or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
-        dtypes and numbers of elements on all peers.
-        ``prescale``: float64 scalar. The floating tensors but the last of the list are multiplied by it first; exactly
-        0 stands for zeros, whatever the values are. Integers and the last tensor stay as they are.
-        ``order``: a variable on the CPU. It is not read; ops that share it run in program order.
-        ``tag``: names the message in errors; equal on all peers.
+        Args:
+            values: One or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
+                dtypes and numbers of elements on all peers.
+            prescale: Float64 scalar. The floating tensors but the last of the list are multiplied by it first; exactly
+                0 stands for zeros, whatever the values are. Integers and the last tensor stay as they are.
+            order: A variable on the CPU. It is not read; ops that share it run in program order.
+            tag: Names the message in errors; equal on all peers.
 
-        Gives: tensors of the dtypes and shapes of ``values``, agreed. Cost: one message; two meetings of the peers per
-        256 KiB. Raises: ``UsageError`` for no tensors or another dtype; ``tf.errors.UnavailableError`` with
-        ``kungfu: peer rank=R died during TAG`` (or ``left``), or ``kungfu: peer rank=R shows no life for S s in TAG``,
-        ``DeadlineExceededError`` with ``kungfu: waited S s in TAG for rank=R,...``, ``InternalError`` with
-        ``kungfu: peers differ: ...``, ``CancelledError`` if this peer closes meanwhile: `failure_of` gives what that
-        means, with the ranks. After an error every later call raises it again, on all peers, until the next ``open`` or
-        ``close``.
+        Returns:
+            Tensors of the dtypes and shapes of ``values``, agreed.
+
+        Raises:
+            UsageError: No tensors, or another dtype.
+            tf.errors.UnavailableError: ``kungfu: peer rank=R died during TAG`` (or ``left``), or ``kungfu: peer rank=R
+                shows no life for S s in TAG``.
+            tf.errors.DeadlineExceededError: ``kungfu: waited S s in TAG for rank=R,...``.
+            tf.errors.InternalError: ``kungfu: peers differ: ...``.
+            tf.errors.CancelledError: This peer closes meanwhile. `failure_of` gives the meaning of each of them, with
+                the ranks. After an error every later call raises it again, on all peers, until the next ``open`` or
+                ``close``.
+
+        Cost:
+            One message; two barriers of the peers per 256 KiB.
         """
         tensors = [tf.convert_to_tensor(value) for value in values]
         _check(tensors)
@@ -102,16 +111,28 @@ class LocalAttachment:
         rendezvous: str = "",
         abandoned: AbandonReason = no_abandon_reason,
     ) -> None:
-        """Plugs the op into the peers of a view, after closing what it was plugged into.
+        """Connects the op to the peers of a view, after closing what it was connected to.
 
-        ``rank`` of ``size`` peers, who all call this with the same ``job`` (at most 64 bytes), ``view`` and ``secret``
-        (at least one byte) within ``deadline_s`` seconds; that is also how long an all-reduce waits for another peer,
-        until ``wait_at_most`` says otherwise.
-        ``addresses`` and ``rendezvous`` are not needed here. ``abandoned`` gives a failure once waiting is in vain.
+        All peers of the view call this with the same ``job``, ``view`` and ``secret``. The attachment is closed
+        after an error.
 
-        Raises: ``DeadlineExceeded`` with the ranks that did not come; ``PeerFailure`` for a peer that hung up or does
-        not know the secret; ``UsageError`` for a rank outside the size, an empty secret, a job's name too long, or a
-        second process running as this peer. The attachment is closed then.
+        Args:
+            rank: This peer's rank, below ``size``.
+            size: The number of peers; with 1 the attachment is the identity.
+            job: The name of the job, at most 64 bytes.
+            view: The number of the view.
+            deadline_s: Seconds within which all must call; also how long an all-reduce waits for another peer, until
+                ``wait_at_most`` sets another time.
+            secret: At least one byte.
+            addresses: Not needed here.
+            rendezvous: Not needed here.
+            abandoned: Gives a failure once waiting for the others is in vain.
+
+        Raises:
+            DeadlineExceeded: Names the ranks that did not come.
+            PeerFailure: A peer hung up or does not know the secret, or ``abandoned`` gave this failure.
+            UsageError: A rank outside the size, an empty secret, a job's name too long, or a second process that runs
+                as this peer.
         """
         self.close()
         if not 0 <= rank < size or not secret:

@@ -54,23 +54,28 @@ class HorovodAttachment:
 
         Works eagerly and traced, and a traced op follows every ``open`` and ``close``.
 
-        ``values``: one or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
-        dtypes and shapes on all peers.
-        ``prescale``: float64 scalar. The floating tensors but the last of the list are multiplied by it first; exactly
-        0 stands for zeros, whatever the values are. Integers and the last tensor stay as they are.
-        ``order``: an integer variable on the CPU, incremented before and after the message; ops that use it run in
-        program order.
-        ``tag``: names the message; equal on all peers, and different for messages of different tensors.
+        Args:
+            values: One or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
+                dtypes and shapes on all peers.
+            prescale: Float64 scalar. The floating tensors but the last of the list are multiplied by it first; exactly
+                0 stands for zeros, whatever the values are. Integers and the last tensor stay as they are.
+            order: An integer variable on the CPU, incremented before and after the message; ops that use it run in
+                program order.
+            tag: Names the message; equal on all peers, and different for messages of different tensors.
 
-        Gives: tensors of the dtypes and shapes of ``values``, agreed. Cost: one message a dtype, each about a
-        millisecond, Horovod's cycle, and two copies.
+        Returns:
+            Tensors of the dtypes and shapes of ``values``, agreed.
 
-        Raises: ``UsageError`` for no tensors, another dtype, or a horovod that cannot be loaded.
-        ``tf.errors.UnknownError`` with ``Horovod has been shut down`` where a peer died, left, or did not come within
-        the deadline, see ``failure_of``; every later call raises it again, or
-        ``tf.errors.FailedPreconditionError`` with ``Horovod has not been initialized``, on all peers, until the next
-        ``open`` or ``close``: call one of them soon, because it also frees peers who wait for this one.
-        ``tf.errors.FailedPreconditionError`` with ``Mismatched`` where the peers' tensors differ.
+        Raises:
+            UsageError: No tensors, another dtype, or a horovod that cannot be loaded.
+            tf.errors.UnknownError: ``Horovod has been shut down``: a peer died, left, or did not come within the
+                deadline, see ``failure_of``. Every later call raises it again, or the next one, on all peers, until the
+                next ``open`` or ``close``: call one of them soon, because it also frees peers that wait for this one.
+            tf.errors.FailedPreconditionError: ``Horovod has not been initialized``, or ``Mismatched`` where the peers'
+                tensors differ.
+
+        Cost:
+            One message per dtype, each about a millisecond, Horovod's cycle, and two copies.
         """
         return message.all_reduce(values, prescale=prescale, order=order, state=self._engine_state, tag=tag)
 
@@ -94,16 +99,25 @@ class HorovodAttachment:
         rendezvous: str = "",
         abandoned: AbandonReason = no_abandon_reason,
     ) -> None:
-        """Plugs the op into the peers of a view, after closing what it was plugged into.
+        """Connects the op to the peers of a view, after closing what it was connected to.
 
-        ``rank`` of ``size`` peers, who all call this with the same ``job``, ``view``, ``secret`` (at least one byte),
-        ``addresses`` (``HOST:PORT`` of every peer in rank order) and ``rendezvous`` (what ``prepare`` gave on rank 0)
-        within ``deadline_s`` seconds; that is also about how long an all-reduce waits for another peer. ``abandoned``
-        gives a failure once waiting for them is in vain.
+        All peers of the view call this with the same arguments but the rank. The attachment is closed after an error.
 
-        Raises: ``DeadlineExceeded`` with the ranks that did not come; ``PeerFailure`` where rank 0 does not answer or
-        a peer does not know the secret; ``UsageError`` for a rank outside the size, an empty secret, no rendezvous, or
-        addresses that do not fit. The attachment is closed then.
+        Args:
+            rank: This peer's rank, below ``size``.
+            size: The number of peers; with 1 the attachment is the identity.
+            job: The name of the job.
+            view: The number of the view.
+            deadline_s: Seconds within which all must call; also about how long an all-reduce waits for another peer.
+            secret: At least one byte.
+            addresses: ``HOST:PORT`` of every peer, in rank order.
+            rendezvous: The address that ``prepare`` gave on rank 0.
+            abandoned: Gives a failure once waiting for the others is in vain.
+
+        Raises:
+            DeadlineExceeded: Names the ranks that did not come.
+            PeerFailure: Rank 0 does not answer, a peer does not know the secret, or ``abandoned`` gave this failure.
+            UsageError: A rank outside the size, an empty secret, no rendezvous, or addresses that do not fit.
         """
         self._unplug(keep=rendezvous)
         if not 0 <= rank < size or not secret:
