@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from kungfu.errors import UsageError
 
@@ -108,6 +108,13 @@ class Settings:
         return {ENVIRONMENT_KEY: json.dumps(asdict(self))}
 
 
+def settings_of(fields: Mapping[str, Any]) -> Settings:
+    """The settings whose fields ``dataclasses.asdict`` gave; raises ``TypeError`` or ``KeyError`` for other fields."""
+    limits, deadlines = Limits(**fields["limits"]), Deadlines(**fields["deadlines"])
+    checkpoints = CheckpointSettings(**fields["checkpoints"])
+    return Settings(**{**fields, "limits": limits, "deadlines": deadlines, "checkpoints": checkpoints})
+
+
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings | None:
     """The settings that ``kungfu-run`` left in the environment; ``None`` for a program that runs alone.
 
@@ -117,11 +124,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings | No
     if text is None:
         return None
     try:
-        fields = json.loads(text)
-        fields["limits"] = Limits(**fields["limits"])
-        fields["deadlines"] = Deadlines(**fields["deadlines"])
-        fields["checkpoints"] = CheckpointSettings(**fields["checkpoints"])
-        return Settings(**fields)
+        return settings_of(json.loads(text))
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(
             f"{ENVIRONMENT_KEY} does not hold what this version of kungfu-run writes ({error}): "

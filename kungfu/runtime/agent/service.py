@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.identity import Identity
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import to_exit, to_peer, to_report, to_view
+from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer
 
 __all__ = ["AgentService"]
@@ -60,7 +60,7 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         return self._confirm(decided.ProgramExiting(request.peer, to_exit(request)), context)
 
     def Finish(self, request: pb.Finished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        summary = json.loads(request.summary)
+        summary = to_fields(request.summary)
         finished = event_of({"event": "finished", "peer": request.peer, "leaving": request.leaving, **summary})
         self._recorder.event(finished, told=True)
         return self._confirm(decided.TrainingFinished(request.peer, request.leaving), context)

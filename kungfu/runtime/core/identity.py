@@ -7,14 +7,10 @@ which are short; the parts are looked at only where two digests differ, to say w
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
-
-from kungfu.errors import UsageError
 
 __all__ = ["NOTHING_SAID", "Description", "Identity", "ProgramPart", "difference", "hash_of", "installed_version"]
 
@@ -86,19 +82,6 @@ class Description:
         True
         """
         return hash_of(" ".join(f"{one.section} {one.content}" for one in self.parts), size=16) if self.parts else ""
-
-    def to_bytes(self) -> bytes:
-        """For the wire."""
-        rows = [[one.section, one.shown, one.content] for one in self.parts]
-        return zlib.compress(json.dumps(rows).encode())
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Description:
-        """What ``to_bytes`` gave; raises ``UsageError`` for anything else, which another version of kungfu may send."""
-        try:
-            return cls(tuple(ProgramPart(*map(str, row)) for row in json.loads(zlib.decompress(content))))
-        except (zlib.error, ValueError, TypeError) as error:
-            raise UsageError(f"the description of a peer's program cannot be read: {error}") from error
 
 
 # Of a peer that does not describe itself; two of them are alike.

@@ -18,6 +18,7 @@ from kungfu.runtime.core.barrier_requests import (
 )
 from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.exit import Exit, ExitKind
+from kungfu.runtime.core.identity import Description, ProgramPart
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Keep, Ramp, RampUnit, Terms
 from kungfu.runtime.core.view import Peer, View
@@ -234,3 +235,12 @@ def to_failure(message: pb.Failure) -> KungfuError:
     if message.kind in _FAILURES:
         return _FAILURES[message.kind](message.text)
     return PeerFailure(message.text, ranks=message.ranks, peers=message.peers, view=view)
+
+
+def from_description(description: Description) -> pb.Described:
+    parts = [pb.DescribedPart(section=one.section, shown=one.shown, content=one.content) for one in description.parts]
+    return pb.Described(parts=parts)
+
+
+def to_description(message: pb.Described) -> Description:
+    return Description(tuple(ProgramPart(one.section, one.shown, one.content) for one in message.parts))

@@ -23,6 +23,42 @@ class Ack(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Fields(_message.Message):
+    __slots__ = ("fields",)
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    fields: _containers.RepeatedCompositeFieldContainer[Field]
+    def __init__(self, fields: _Optional[_Iterable[_Union[Field, _Mapping]]] = ...) -> None: ...
+
+class Field(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: Value
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
+
+class Value(_message.Message):
+    __slots__ = ("truth", "whole", "number", "text", "items", "fields")
+    TRUTH_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    truth: bool
+    whole: int
+    number: float
+    text: str
+    items: Values
+    fields: Fields
+    def __init__(self, truth: bool = ..., whole: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., items: _Optional[_Union[Values, _Mapping]] = ..., fields: _Optional[_Union[Fields, _Mapping]] = ...) -> None: ...
+
+class Values(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedCompositeFieldContainer[Value]
+    def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ...) -> None: ...
+
 class Failure(_message.Message):
     __slots__ = ("kind", "text", "ranks", "peers", "view", "waited_s")
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -331,8 +367,18 @@ class Hello(_message.Message):
 class Described(_message.Message):
     __slots__ = ("parts",)
     PARTS_FIELD_NUMBER: _ClassVar[int]
-    parts: bytes
-    def __init__(self, parts: _Optional[bytes] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[DescribedPart]
+    def __init__(self, parts: _Optional[_Iterable[_Union[DescribedPart, _Mapping]]] = ...) -> None: ...
+
+class DescribedPart(_message.Message):
+    __slots__ = ("section", "shown", "content")
+    SECTION_FIELD_NUMBER: _ClassVar[int]
+    SHOWN_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    section: str
+    shown: str
+    content: str
+    def __init__(self, section: _Optional[str] = ..., shown: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
 
 class Resize(_message.Message):
     __slots__ = ("size", "host", "leaving")
@@ -345,12 +391,14 @@ class Resize(_message.Message):
     def __init__(self, size: _Optional[int] = ..., host: _Optional[int] = ..., leaving: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("stream", "line")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    LINE_FIELD_NUMBER: _ClassVar[int]
-    stream: str
-    line: str
-    def __init__(self, stream: _Optional[str] = ..., line: _Optional[str] = ...) -> None: ...
+    __slots__ = ("event", "metrics", "trace")
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    event: Fields
+    metrics: Fields
+    trace: str
+    def __init__(self, event: _Optional[_Union[Fields, _Mapping]] = ..., metrics: _Optional[_Union[Fields, _Mapping]] = ..., trace: _Optional[str] = ...) -> None: ...
 
 class Records(_message.Message):
     __slots__ = ("peer", "records", "number")
@@ -363,14 +411,14 @@ class Records(_message.Message):
     def __init__(self, peer: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("peer", "summary", "leaving")
+    __slots__ = ("peer", "leaving", "summary")
     PEER_FIELD_NUMBER: _ClassVar[int]
-    SUMMARY_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
     peer: int
-    summary: str
     leaving: bool
-    def __init__(self, peer: _Optional[int] = ..., summary: _Optional[str] = ..., leaving: bool = ...) -> None: ...
+    summary: Fields
+    def __init__(self, peer: _Optional[int] = ..., leaving: bool = ..., summary: _Optional[_Union[Fields, _Mapping]] = ...) -> None: ...
 
 class Loss(_message.Message):
     __slots__ = ("peer", "version", "step", "holds", "error", "suspects", "late")
@@ -447,11 +495,11 @@ class HostAdmissionReply(_message.Message):
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
-    settings: str
+    settings: Fields
     refusal: str
     retry: bool
     term: int
-    def __init__(self, settings: _Optional[str] = ..., refusal: _Optional[str] = ..., retry: bool = ..., term: _Optional[int] = ...) -> None: ...
+    def __init__(self, settings: _Optional[_Union[Fields, _Mapping]] = ..., refusal: _Optional[str] = ..., retry: bool = ..., term: _Optional[int] = ...) -> None: ...
 
 class ReplicateRequest(_message.Message):
     __slots__ = ("job", "term", "leader", "number", "now", "state", "version", "committed", "starts", "kills", "reports", "end", "leaves")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
-from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.codec import fields_of
 from kungfu.event_log.numbers import as_json
 from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.identity import Identity
@@ -18,6 +18,7 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_peer, from_report, from_view
+from kungfu.runtime.ipc.fields import from_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.peer.barrier_result import Told, ToldLater
 from kungfu.runtime.settings import Settings
@@ -32,10 +33,7 @@ _NEWS_WITHIN_S = 0.25
 _MOST_BYTES = 4 << 20
 
 # A trace has a line for every step of every peer; the other streams are read by people.
-_WRITERS = {
-    stream: json.JSONEncoder(allow_nan=False, separators=separators)
-    for stream, separators in {"trace": (",", ":"), "metrics": None, "events": None}.items()
-}
+_TRACE = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 class Agency:
@@ -81,15 +79,14 @@ class Agency:
         A function that gives the line's fields, or its text, is called off the training thread, where the line is
         written too.
         """
-        self._records.put((stream, told) if callable(told) else pb.Record(stream=stream, line=event_to_line(told)))
+        self._records.put((stream, told) if callable(told) else pb.Record(event=from_fields(fields_of(told))))
         if stream == "events":
             self._news.set()
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
         """This peer's training is over; everything it recorded is with the agent when this returns."""
         self._flush()
-        text = json.dumps(as_json(summary), allow_nan=False)
-        message = pb.Finished(peer=self._peer.id, summary=text, leaving=leaving)
+        message = pb.Finished(peer=self._peer.id, summary=from_fields(summary), leaving=leaving)
         self._call(self._stub.Finish, message)
 
     def close(self) -> None:
@@ -124,18 +121,19 @@ class Agency:
         while size < _MOST_BYTES and not self._records.empty():
             record = self._records.get()
             records.append(record if isinstance(record, pb.Record) else _record(record[0], record[1]()))
-            size += len(records[-1].line)
+            size += records[-1].ByteSize()
         self._reports += 1
         return pb.Records(peer=self._peer.id, records=records, number=self._reports)
 
 
 def _record(stream: str, fields: Mapping[str, Any] | str) -> pb.Record:
-    return pb.Record(stream=stream, line=fields if isinstance(fields, str) else _written(stream, fields))
+    if stream == "metrics" and not isinstance(fields, str):
+        return pb.Record(metrics=from_fields(fields))
+    return pb.Record(trace=fields if isinstance(fields, str) else _trace_line(fields))
 
 
-def _written(stream: str, fields: Mapping[str, Any]) -> str:
-    encode = _WRITERS[stream].encode
+def _trace_line(fields: Mapping[str, Any]) -> str:
     try:
-        return encode(fields)
+        return _TRACE.encode(fields)
     except ValueError:  # something in it is not finite, which is rare
-        return encode(as_json(fields, nan=None if stream == "trace" else "NaN"))
+        return _TRACE.encode(as_json(fields, nan=None))

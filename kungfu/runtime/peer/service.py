@@ -14,7 +14,7 @@ from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.identity import Description
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.convert import from_failure, to_external_request, to_prepared
+from kungfu.runtime.ipc.convert import from_description, from_failure, to_external_request, to_prepared
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer
 from kungfu.runtime.peer.breach import Breaches
 from kungfu.runtime.peer.rendezvous.meeting import Meetings
@@ -139,7 +139,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             return pb.Rendezvous(address=self._prepared[1])
 
     def Describe(self, request: pb.Inquiry, context: Any) -> pb.Described:  # noqa: N802 - gRPC's name
-        return pb.Described(parts=self.description.to_bytes())
+        return from_description(self.description)
 
     def admission(
         self, *, after: int, deadline_s: float, what: str, meanwhile: Callable[[], None] = lambda: None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from kungfu.errors import UsageError
 from kungfu.runtime.core.identity import NOTHING_SAID, Description, ProgramPart, difference
 
 NAMES = ("peer 0", "peer 1")
@@ -77,10 +74,3 @@ def test_parts_beyond_a_bound_count_together() -> None:
     assert len(whole.parts) < 20_002
     assert whole.digest != changed.digest
     assert "10000 more parts" in told(whole, changed)
-
-
-def test_a_description_comes_over_the_wire_as_it_was() -> None:
-    given = described("c = a + b, with an ä", "d")
-    assert Description.from_bytes(given.to_bytes()) == given
-    with pytest.raises(UsageError, match="cannot be read"):
-        Description.from_bytes(b"something else")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import get_args
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,10 +18,13 @@ from kungfu.runtime.core.barrier_requests import (
     RescaleRequest,
     When,
 )
+from kungfu.runtime.core.identity import Description, ProgramPart
 from kungfu.runtime.core.terms import Keep, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import convert, rpc
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.convert import from_description, to_description
+from kungfu.runtime.ipc.fields import from_fields, to_fields
 
 counts = st.integers(0, 2**40)
 keeps = st.sampled_from(get_args(Keep))
@@ -126,3 +130,23 @@ def test_an_error_of_a_narrower_class_is_what_it_stands_for_to_the_others() -> N
     again = convert.to_failure(convert.from_failure(refused))
     assert (type(again), again.peers) == (PeerFailure, (4,))
     assert type(convert.to_failure(convert.from_failure(KungfuError("any")))) is PeerFailure
+
+
+def test_a_description_comes_over_the_wire_as_it_was() -> None:
+    given = Description((ProgramPart.of("model", "dense/kernel", "(2, 2)"), ProgramPart.of("plan", "c = a + b, an ä")))
+    sent = pb.Described.FromString(from_description(given).SerializeToString())
+    assert to_description(sent) == given
+
+
+def test_an_object_of_plain_values_comes_over_the_wire_as_it_was_in_its_order() -> None:
+    saw = {"z": 1.5, "a": -math.inf, "size": 2, "none": None, "is_late": True}
+    fields = {"event": "decision", "saw": saw, "peers": [0, 2**40], "parts": [{"name": "a", "parts": []}], "empty": {}}
+    received = to_fields(pb.Fields.FromString(from_fields(fields).SerializeToString()))
+    assert received == fields
+    assert list(received["saw"]) == list(saw)
+    assert [type(value) for value in received["saw"].values()] == [float, float, int, type(None), bool]
+
+
+def test_what_is_no_plain_value_is_refused_with_the_value() -> None:
+    with pytest.raises(TypeError, match="is no plain value"):
+        from_fields({"loss": {1, 2}})

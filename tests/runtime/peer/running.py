@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_terms, from_view, to_peer, to_view
+from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import (
     AgentServiceServicer,
     PeerServiceStub,
@@ -89,7 +91,7 @@ class Agent(AgentServiceServicer):
         return pb.Ack()
 
     def Report(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.reports += [record.line for record in request.records]
+        self.reports += [json.dumps(to_fields(record.event)) for record in request.records if record.HasField("event")]
         return pb.Ack()
 
     def Lost(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name

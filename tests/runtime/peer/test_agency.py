@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import queue
 import threading
@@ -15,13 +14,15 @@ from typing import Any
 import pytest
 
 from kungfu.errors import PeerFailure
-from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.codec import fields_of
 from kungfu.event_log.events import LoggedEvent, UnheardEvent
+from kungfu.event_log.numbers import as_json
 from kungfu.runtime.core.identity import Identity
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import to_view
+from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer, add_AgentServiceServicer_to_server
 from kungfu.runtime.peer.agency import Agency
 from kungfu.runtime.settings import Deadlines, Limits, Settings
@@ -56,11 +57,13 @@ class Agent(AgentServiceServicer):
             self.reporting.set()
             self.gate.wait(60.0)
         for record in request.records:
-            self._hear(record.stream, record.line)
+            kind = record.WhichOneof("content")
+            content = getattr(record, kind)
+            self._hear(kind, content if kind == "trace" else to_fields(content))
         return pb.Ack()
 
     def Finish(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._hear("leaving" if request.leaving else "finished", request.summary)
+        return self._hear("leaving" if request.leaving else "finished", to_fields(request.summary))
 
     def _hear(self, what: str, value: Any) -> pb.Ack:
         self.heard.put((what, value))
@@ -103,7 +106,7 @@ def test_the_agent_hears_what_a_peer_goes_through() -> None:
         agency.finish({"steps": 12}, leaving=True)
         heard = [agent.next() for _ in range(4)]
     ready = ("ready", (ME.address, "digest", "2 threads"))
-    assert heard == [ready, ("prepare", 5), ("in force", view), ("leaving", '{"steps": 12}')]
+    assert heard == [ready, ("prepare", 5), ("in force", view), ("leaving", {"steps": 12})]
 
 
 def numbered(number: int, text: str = "") -> UnheardEvent:
@@ -111,8 +114,8 @@ def numbered(number: int, text: str = "") -> UnheardEvent:
     return UnheardEvent(peer=number, error=text)
 
 
-def line_of(event: LoggedEvent) -> tuple[str, str]:
-    return "events", event_to_line(event)
+def line_of(event: LoggedEvent) -> tuple[str, Any]:
+    return "event", fields_of(event)
 
 
 def test_records_arrive_in_order_whatever_their_stream() -> None:
@@ -121,8 +124,8 @@ def test_records_arrive_in_order_whatever_their_stream() -> None:
         for step in range(500):
             agency.record(*(("metrics", partial(dict, peer=step)) if step % 3 else ("events", numbered(step))))
         heard = [agent.next() for _ in range(500)]
-    assert [json.loads(line)["peer"] for _, line in heard] == list(range(500))
-    assert {stream for stream, _ in heard} == {"metrics", "events"}
+    assert [fields["peer"] for _, fields in heard] == list(range(500))
+    assert {stream for stream, _ in heard} == {"metrics", "event"}
 
 
 def test_what_is_not_finite_is_named_however_deep_it_lies_and_null_is_what_is_not_known() -> None:
@@ -132,9 +135,9 @@ def test_what_is_not_finite_is_named_however_deep_it_lies_and_null_is_what_is_no
     with attached() as (agency, agent):
         agent.gate.set()
         agency.record("metrics", lambda: fields)
-        assert json.loads(agent.next()[1]) == names
+        assert as_json(agent.next()[1]) == names
         agency.finish(fields, leaving=False)
-        assert json.loads(agent.next()[1]) == names
+        assert as_json(agent.next()[1]) == names
 
 
 def test_the_end_comes_after_everything_that_was_recorded_even_if_reports_are_slow() -> None:
@@ -149,7 +152,7 @@ def test_the_end_comes_after_everything_that_was_recorded_even_if_reports_are_sl
         agent.gate.set()
         finishing.join(10.0)
         heard = [agent.next() for _ in range(3)]
-    assert heard == [line_of(numbered(1)), line_of(numbered(2)), ("finished", "{}")]
+    assert heard == [line_of(numbered(1)), line_of(numbered(2)), ("finished", {})]
 
 
 def test_the_record_goes_on_when_the_agent_has_missed_a_deadline() -> None:
@@ -174,7 +177,7 @@ def test_what_gathered_meanwhile_comes_in_messages_that_gRPC_takes() -> None:  #
             agency.record("events", numbered(number, text))
         agent.gate.set()
         heard = [agent.next() for _ in range(12)]
-        assert [json.loads(line)["peer"] for _, line in heard] == [*range(12)]
+        assert [fields["peer"] for _, fields in heard] == [*range(12)]
         assert agent.numbers == [1, 2, 3, 4]
 
 

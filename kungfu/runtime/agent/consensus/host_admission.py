@@ -5,7 +5,6 @@ All agents of a job get the same command line; the one on the first host founds 
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
@@ -17,8 +16,9 @@ from kungfu.runtime.agent.context import JobSpec
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.fields import from_fields, to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
-from kungfu.runtime.settings import ENVIRONMENT_KEY, Settings, read_settings
+from kungfu.runtime.settings import Settings, settings_of
 
 __all__ = ["Admitted", "admission_reply", "command_line_of", "mismatch", "request_admission"]
 
@@ -35,7 +35,9 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
         "--min and --max": f"{settings.limits.minimum} and {settings.limits.maximum}",
         "--attachment": settings.attachment,
         "--policy": settings.policy,
-        "--deadline, --ready-deadline and --heartbeat": json.dumps(asdict(settings.deadlines)),
+        "--deadline, --ready-deadline and --heartbeat": ", ".join(
+            f"{name} {value:g}" for name, value in asdict(settings.deadlines).items()
+        ),
         "--resume": settings.checkpoints.resume,
         "program": " ".join(job.command),
     }
@@ -52,7 +54,7 @@ def mismatch(command_line: Mapping[str, str], job: JobSpec) -> str:
 
 def admission_reply(settings: Settings, *, term: int) -> pb.HostAdmissionReply:
     """The reply that admits an agent: the peers' settings, and the term of the leader that sends it."""
-    return pb.HostAdmissionReply(settings=settings.to_environment()[ENVIRONMENT_KEY], term=term)
+    return pb.HostAdmissionReply(settings=from_fields(asdict(settings)), term=term)
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,8 @@ def request_admission(
             if reply.refusal:
                 raise UsageError(f"the job does not take this host: {reply.refusal}")
             # The leader admits this host.
-            if reply.settings:
-                settings = read_settings({ENVIRONMENT_KEY: reply.settings})
-                assert settings is not None
+            if reply.HasField("settings"):
+                settings = settings_of(to_fields(reply.settings))
                 return Admitted(replace(settings, agent=own.agent), number, reply.term)
             # The host follows a leader, or has just lost one: the leader is still to be asked.
             job_exists = job_exists or reply.retry

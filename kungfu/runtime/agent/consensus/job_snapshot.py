@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 from cattrs.preconf.json import make_converter
 from cattrs.strategies import configure_tagged_union
 
@@ -42,7 +43,7 @@ configure_tagged_union(Action, _converter)
 
 
 def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
-    """The state as JSON.
+    """The state as MessagePack: opaque to the wire, as a snapshot of Raft is.
 
     >>> from kungfu.runtime.core.cluster import Rules
     >>> from kungfu.runtime.settings import Deadlines
@@ -50,9 +51,9 @@ def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
     >>> parse_snapshot(serialize_snapshot(snapshot)) == snapshot
     True
     """
-    return bytes(_converter.dumps(snapshot), "utf-8")
+    return msgspec.msgpack.encode(_converter.unstructure(snapshot))
 
 
 def parse_snapshot(encoded: bytes) -> JobSnapshot:
     """The state that ``serialize_snapshot`` wrote."""
-    return _converter.loads(encoded, JobSnapshot)
+    return _converter.structure(msgspec.msgpack.decode(encoded), JobSnapshot)

@@ -22,7 +22,7 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_external_request, from_prepared, from_terms, from_view
+from kungfu.runtime.ipc.convert import from_external_request, from_prepared, from_terms, from_view, to_description
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.settings import Settings
 
@@ -117,7 +117,7 @@ class PeerClient:
         return peers[-1], self._described(peers[-1])
 
     def _described(self, peer: Peer) -> Description:
-        return Description.from_bytes(self._ask(peer, "Describe", pb.Inquiry(), self._settings.deadlines.wait_s).parts)
+        return to_description(self._ask(peer, "Describe", pb.Inquiry(), self._settings.deadlines.wait_s))
 
     def lead(self, command: Lead, *, unled: Callable[[View], Any]) -> None:
         """Admits the survivors to their view.

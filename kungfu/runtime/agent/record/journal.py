@@ -86,16 +86,16 @@ class Journal:
         """The log that takes the output of a peer."""
         return Output(self, LogFile(self.log_of(peer), clock=self._clock, mark=_mark))
 
-    def write(self, event: LoggedEvent) -> str:
-        """Appends an event, stamped with the time (seconds since 1970), and returns its line."""
+    def write(self, event: LoggedEvent) -> LoggedEvent:
+        """Writes one more event, stamped with the time (seconds since 1970), and returns it."""
         with self._lock:  # the agent and the threads that serve the peers all write
-            line = self._stamped(event)
-            self._append(self._files["events"], f"{line}\n")
+            stamped = self._stamped(event)
+            self._append(self._files["events"], f"{event_to_line(stamped)}\n")
             self._write_small_files()
-        return line
+        return stamped
 
-    def _stamped(self, event: LoggedEvent) -> str:
-        return event_to_line(replace(event, time=round(self._clock(), 6)))
+    def _stamped(self, event: LoggedEvent) -> LoggedEvent:
+        return replace(event, time=round(self._clock(), 6))
 
     def append(self, stream: str, lines: Sequence[str]) -> None:
         """Appends lines to a stream as they are; to the trace only while it may grow."""
@@ -165,7 +165,7 @@ class Journal:
         events = self._files["events"]
         while self._unrecorded and events.gap is None and events.is_open:
             name, gap = next(iter(self._unrecorded.items()))
-            self._append(events, f"{self._stamped(_event(name, gap))}\n")
+            self._append(events, f"{event_to_line(self._stamped(_event(name, gap)))}\n")
             if events.gap is None:
                 self._unrecorded.pop(name, None)
 

@@ -10,10 +10,12 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from kungfu.event_log.codec import event_to_line, line_to_event
+from kungfu.event_log.codec import event_of, event_to_line, fields_of
 from kungfu.event_log.events import AnyEvent, LoggedEvent
+from kungfu.event_log.numbers import as_json
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.fields import from_fields, to_fields
 from kungfu.runtime.job_api.request_handler import ReportedRecords
 
 __all__ = ["Console", "HostRecorder", "replicate_nowhere"]
@@ -60,8 +62,8 @@ class HostRecorder:
     def event(self, event: LoggedEvent, *, told: bool = False) -> pb.Records:
         """Records an event of the leader, which a person sees if ``told``; returns it as the other hosts get it."""
         with self._lock:
-            line = self.journal.write(event)
-            records = pb.Records(peer=_LEADER, records=[pb.Record(stream="events", line=line)])
+            stamped = self.journal.write(event)
+            records = pb.Records(peer=_LEADER, records=[pb.Record(event=from_fields(fields_of(stamped)))])
             self.replicate(records)
         if told:
             self._console.event(event)
@@ -78,15 +80,18 @@ class HostRecorder:
                     return ReportedRecords()
                 self._numbers[records.peer] = records.number
             for record in records.records:
-                line = record.line
-                if record.stream == "events":
-                    event = line_to_event(line)
-                    events.append(event)
-                    if event.time is None:  # the leader has stamped its own
-                        line = event_to_line(replace(event, time=now))
-                elif record.stream == "metrics":
-                    metrics.append(json.loads(line))
-                lines[record.stream].append(line)
+                match record.WhichOneof("content"):
+                    case "event":
+                        event = event_of(to_fields(record.event))
+                        # The leader has stamped its own events; those of peers get the time at which they arrive.
+                        event = replace(event, time=now) if event.time is None else event
+                        events.append(event)
+                        lines["events"].append(event_to_line(event))
+                    case "metrics":
+                        metrics.append(as_json(to_fields(record.metrics)))
+                        lines["metrics"].append(json.dumps(metrics[-1], allow_nan=False))
+                    case "trace":
+                        lines["trace"].append(record.trace)
             for stream, some in lines.items():
                 self.journal.append(stream, some)
             self.replicate(records)

@@ -16,6 +16,7 @@ from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.agent.service import AgentService
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.fields import from_fields
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from tests.runtime.agent.test_leader import Quiet
 
@@ -64,7 +65,7 @@ def test_what_this_agent_did_not_see_to_before_it_ended_is_not_answered_but_told
     peers = AgentService(put.append, HostRecorder(journal, Quiet()), flushed=lambda: False)
     for call in (
         lambda: peers.Lost(pb.Loss(peer=5, version=1, step=40, holds=True, error="lost rank 0"), Call()),
-        lambda: peers.Finish(pb.Finished(peer=5, summary='{"steps": 0, "traces": 0}'), Call()),
+        lambda: peers.Finish(pb.Finished(peer=5, summary=from_fields({"steps": 0, "traces": 0})), Call()),
         lambda: peers.Notify(pb.Notice(peer=5), Call()),
         lambda: peers.Ready(pb.Hello(peer=pb.PeerInfo(id=5, address="127.0.0.1:1")), Call()),
     ):
