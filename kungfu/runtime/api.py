@@ -24,11 +24,11 @@ from kungfu.runtime.core.identity import Description, ProgramPart, installed_ver
 from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
 from kungfu.runtime.core.terms import Ramp, RunPosition, SettingChange, Terms
 from kungfu.runtime.core.view import View, spread
-from kungfu.runtime.peer.alone import Alone
 from kungfu.runtime.peer.barrier_result import BarrierResult, Told, ToldLater
 from kungfu.runtime.peer.exit_report import ExitReport
-from kungfu.runtime.peer.loss import Loss
+from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.peer.membership import Membership
+from kungfu.runtime.peer.standalone_membership import StandaloneMembership
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings, read_settings
 from kungfu.runtime.state import Buffers, VariableGap, digests, gap_of, sampled
 from kungfu.runtime.state.variables import memory_of, writable_memory_of
@@ -37,7 +37,6 @@ __all__ = [
     "KNOWN_STEPS",
     "REMEMBERED",
     "WINDOW_STEPS",
-    "Alone",
     "Attachment",
     "BarrierRequests",
     "BarrierResult",
@@ -51,9 +50,9 @@ __all__ = [
     "LateRanks",
     "Leave",
     "Limits",
-    "Loss",
     "Manifest",
     "Membership",
+    "NoticedLoss",
     "Position",
     "ProgramPart",
     "Ramp",
@@ -63,6 +62,7 @@ __all__ = [
     "Settings",
     "ShadowAsk",
     "Stamp",
+    "StandaloneMembership",
     "Superseded",
     "Terms",
     "Told",

@@ -22,7 +22,6 @@ from kungfu.framework_internals import is_keras_model
 from kungfu.policy_definition import Policy
 from kungfu.policy_definition.policy_path import load_policy
 from kungfu.runtime.api import (
-    Alone,
     Attachment,
     CheckpointSettings,
     Deadlines,
@@ -30,6 +29,7 @@ from kungfu.runtime.api import (
     Limits,
     Membership,
     Settings,
+    StandaloneMembership,
     make_attachment,
     read_settings,
 )
@@ -114,14 +114,18 @@ def _attachment(settings: Settings | None, deadlines: Deadlines) -> Attachment:
     return make_attachment(settings.attachment, deadlines=deadlines, host=settings.host)
 
 
-def _lookout(attachment: Attachment, membership: Membership | Alone, graph_state: GraphState) -> Callable[[], None]:
+def _lookout(
+    attachment: Attachment, membership: Membership | StandaloneMembership, graph_state: GraphState
+) -> Callable[[], None]:
     def tell(event: LateEvent) -> None:
         membership.record("events", event)
 
     return keep_lookout(attachment.late, tell, steps=graph_state.progress.steps)
 
 
-def _recorder(settings: Settings | None, averaging: Averaging, membership: Membership | Alone) -> TraceRecorder | None:
+def _recorder(
+    settings: Settings | None, averaging: Averaging, membership: Membership | StandaloneMembership
+) -> TraceRecorder | None:
     if settings is None or settings.recording == "nothing":
         return None
     step_record = averaging.graph_state.metrics.step_record
@@ -210,9 +214,11 @@ def _state(model: Any, optimizers: Sequence[Any], graph_state: GraphState, progr
     return TrainingState(classify(model, optimizers, {**agreed, **folds}), on_rescaled=program.reset_on_rescale)
 
 
-def _membership(settings: Settings | None, attachment: Any, graph_state: GraphState) -> Membership | Alone:
+def _membership(
+    settings: Settings | None, attachment: Any, graph_state: GraphState
+) -> Membership | StandaloneMembership:
     if settings is None:
-        return Alone()
+        return StandaloneMembership()
     return Membership(settings, attachment=attachment, on_offer=lambda: graph_state.posts.asked.assign_add(1))
 
 

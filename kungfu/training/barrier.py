@@ -20,18 +20,18 @@ from kungfu.control import Call, Checkpoint
 from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.api import (
     REMEMBERED,
-    Alone,
     Attachment,
     BarrierRequests,
     BarrierResult,
     Decision,
     Limits,
-    Loss,
     Manifest,
     Membership,
+    NoticedLoss,
     RunPosition,
     SettingChange,
     ShadowAsk,
+    StandaloneMembership,
     Terms,
     View,
     with_settings,
@@ -57,7 +57,7 @@ class BarrierContext:
     plan: Plan
     state: TrainingState
     attachment: Attachment
-    membership: Membership | Alone
+    membership: Membership | StandaloneMembership
     rate: LearningRateControl | None
     limits: Limits
 
@@ -147,13 +147,13 @@ class Barrier:
         What the broken barrier was asked for is asked again at the next one. Raises ``error`` where nobody else is.
         """
         context, graph_state = self.context, self.context.graph_state
-        if isinstance(context.membership, Alone):
+        if isinstance(context.membership, StandaloneMembership):
             raise error
         self.step_timer.lost()
         started, done = time.monotonic(), self._steps()
-        loss = Loss(error, done, self.terms)
+        loss = NoticedLoss(error, done, self.terms)
         self.shadows.clear()  # not all have done the same steps
-        passage = context.membership.survive(context.state, loss, adjust=self._adjusted)
+        passage = context.membership.recover(context.state, loss, adjust=self._adjusted)
         self._enter(passage, passage.after.terms)
         step = self._steps()
         self.keeper.entered(passage, step=step)
@@ -176,7 +176,7 @@ class Barrier:
                 self.keeper.ask(CheckpointRequest(rule.rule))
         self.keeper.pending = PendingSync()
         self.complete_pending()
-        self.context.membership.part(self.context.state, self.terms, shadows=(*self.shadows,))
+        self.context.membership.final_barrier(self.context.state, self.terms, shadows=(*self.shadows,))
 
     def failure_of(self, error: tf.errors.OpError, *, where: str) -> Exception:
         """Ours for an error of the all-reduce; any other error of the graph is the user's own and stays what it is.

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from kungfu.compiler.fired import fired_rules
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
-from kungfu.runtime.api import Alone, ExitReport, ShadowAsk, Terms
+from kungfu.runtime.api import ExitReport, ShadowAsk, StandaloneMembership, Terms
 from kungfu.training.barrier import Barrier
 from kungfu.training.data import BatchPlan, Stamps, is_stale
 from kungfu.training.graph.accumulate import Accumulation
@@ -61,7 +61,7 @@ class StepRunner:
         self.stamps = Stamps()
         self.calls = 0
         # A program that runs alone is never waited for: nothing of its step comes before its time.
-        alone = isinstance(barrier.context.membership, Alone)
+        alone = isinstance(barrier.context.membership, StandaloneMembership)
         self._gate = None if alone else EffectGate(lambda: self.graph_state.view.version.read_value() > 0)
         self.trace = StepTrace(self._gate)  # of the step
         self._batch: int | None = None  # as the loader says

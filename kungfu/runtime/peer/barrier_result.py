@@ -12,16 +12,16 @@ from kungfu.runtime.core.barrier_requests import RescaleRequest, Superseded
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 
-__all__ = ["BarrierResult", "Standing", "Survived", "Told", "ToldLater"]
+__all__ = ["BarrierResult", "PeerState", "Survived", "Told", "ToldLater"]
 
 # What goes into the job's record: an event, or a function that gives the fields of a line or its text; see
-# ``Agency.record``.
+# ``AgentClient.record``.
 ToldLater = Callable[[], Mapping[str, Any] | str]
 Told = LoggedEvent | ToldLater
 
 
 @dataclass(frozen=True)
-class Standing:
+class PeerState:
     """Where this peer stands: its view and the terms in force; ``rank`` is ``None`` once it has left."""
 
     view: View
@@ -53,8 +53,8 @@ class BarrierResult:
         sources: The ranks of the view after it that held the state when that view began.
     """
 
-    before: Standing | None
-    after: Standing
+    before: PeerState | None
+    after: PeerState
     requests: tuple[RescaleRequest, ...] = ()
     superseded: tuple[Superseded, ...] = ()
     prepared: Prepared | None = None

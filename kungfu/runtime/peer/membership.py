@@ -1,9 +1,10 @@
 """A peer's life in the job: ready, admitted, at barriers, gone. The executor of what ``decide`` decides.
 
-A barrier has two meetings. At the first all peers of the view bring the digest of their state, and the leader (rank 0)
-its decision; the answer is the view and the terms that come after. If the view changed, those who stay and those who
-join plug their attachments together, the joiners fetch the state, and at the second meeting everybody's digest is
-compared again: no step runs on a state that is not the same everywhere.
+A barrier has two rendezvous. To the first all peers of the view bring the digest of their state, and the leader, which
+is rank 0, its decision; the answer is the view and the terms that come after (`rendezvous/barrier_protocol.py`). If the
+view changed, those who stay and those who join open their attachments to each other, the joiners fetch the state, and
+at the second rendezvous all digests are compared again (`rendezvous/view_installation.py`): no step runs on a state
+that is not the same everywhere.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_external_request, from_shadow, to_rescale_request, to_terms, to_view
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
-from kungfu.runtime.peer.agency import Agency
-from kungfu.runtime.peer.barrier_result import BarrierResult, Standing, Survived, Told
-from kungfu.runtime.peer.loss import Loss, at_fault
-from kungfu.runtime.peer.rendezvous.assembly import Assembly
-from kungfu.runtime.peer.rendezvous.install import Entry, Installer
-from kungfu.runtime.peer.rendezvous.likeness import turn_of
+from kungfu.runtime.peer.agent_client import AgentClient
+from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, Survived, Told
+from kungfu.runtime.peer.failed_peers import NoticedLoss, at_fault
+from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol
+from kungfu.runtime.peer.rendezvous.state_comparison import turn_of
+from kungfu.runtime.peer.rendezvous.view_installation import ViewEntry, ViewInstaller
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.preemption import on_preemption_signal
 from kungfu.runtime.settings import Settings
@@ -60,13 +61,15 @@ class Membership:
     ) -> None:
         self._settings, self._attachment, self._clock = settings, attachment, clock
         self._deadline_s = settings.deadlines.wait_s
-        self._service = PeerService(deadline_s=self._deadline_s, on_offer=on_offer, rendezvous=attachment.prepare)
-        self._server, self._agency = _started(settings, self._service)
+        self._service = PeerService(
+            deadline_s=self._deadline_s, on_offer=on_offer, prepare_attachment=attachment.prepare
+        )
+        self._server, self._agent_client = _started(settings, self._service)
         self._channels = rpc.ChannelPool(secret=settings.secret)
-        means = settings, attachment, self._service, self._agency, self._channels
-        self._installer = Installer(*means, clock)
-        self._assembly = Assembly(*means, self._installer.in_vain)
-        self._standing: Standing | None = None
+        means = settings, attachment, self._service, self._agent_client, self._channels
+        self._installer = ViewInstaller(*means, clock)
+        self._barrier_protocol = BarrierProtocol(*means, self._installer.abandon_reason)
+        self._peer_state: PeerState | None = None
         self._entering: View | None = None
         self._barriers = self._heard = 0
         self._holds = False
@@ -80,8 +83,10 @@ class Membership:
         return self._member().view
 
     def given_up(self) -> PeerFailure | None:
-        """Why the view that this peer is in does not go on though its messages may, see ``Breaches.of_long``."""
-        return None if self._standing is None else self._service.breaches.of_long(self._standing.view)
+        """Why the view of this peer does not go on though its messages may: see ``FailedPeers.lasting_failure_in``."""
+        return (
+            None if self._peer_state is None else self._service.failed_peers.lasting_failure_in(self._peer_state.view)
+        )
 
     def join(
         self, state: ReplicatedState, *, description: Description = NOTHING_SAID, machine: str = ""
@@ -95,13 +100,13 @@ class Membership:
         with state.writable():  # the first use of anything is slow, and this one keeps nobody waiting
             state.digest()
         self._service.description = description
-        self._agency.ready(Identity(description.digest, machine))
+        self._agent_client.ready(Identity(description.digest, machine))
         self._attachment.close()
         passage = self._admitted(state, self._entry, None, None)
-        self._ignore_preemption = on_preemption_signal(lambda: self._agency.notify("SIGTERM"))
+        self._ignore_preemption = on_preemption_signal(lambda: self._agent_client.notify("SIGTERM"))
         return passage
 
-    def survive(self, state: ReplicatedState, loss: Loss, *, adjust: Adjust = as_decided) -> BarrierResult:
+    def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
         """This peer lost others: unplugs itself, reports, and enters the view of those who live.
 
         Those furthest on hold the state that counts, the others take it from them; the lowest rank leads, and lets
@@ -110,9 +115,9 @@ class Membership:
         """
         before = replace(self._member(), terms=loss.terms)
 
-        def entry(admission: pb.Admission) -> Entry:
+        def entry(admission: pb.Admission) -> ViewEntry:
             entry = self._entry(admission)
-            if entry.standing.rank != 0:
+            if entry.peer_state.rank != 0:
                 return entry
             return replace(entry, leads=self._leads(before, entry.view, admission.survival.target, adjust))
 
@@ -159,23 +164,25 @@ class Membership:
             made = decide(before.view, terms, limits, requests=requests, prepared=prepared, adjust=adjust)
             return made
 
-        verdict = self._assembly.hold(before.view, arrival, decision, names=names, state=state)
+        verdict = self._barrier_protocol.hold(before.view, arrival, decision, names=names, state=state)
         # The leader's own requests have whole numbers with all their digits, which messages do not.
         taken = made.requests if made else tuple(map(to_rescale_request, verdict.requests))
         superseded = made.superseded if made else ()
         parts["barrier"] = self._clock() - started
         parts["barrier/meeting"] = parts["barrier"] - parts["barrier/digest"]
         view = to_view(verdict.view)
-        after = Standing(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
+        after = PeerState(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
         stayers = tuple(rank for rank, peer in enumerate(view.peers) if before.view.rank_of(peer.id) is not None)
-        self._move(before, Entry(after, verdict.rendezvous, stayers), state, parts)
+        self._move(before, ViewEntry(after, verdict.rendezvous, stayers), state, parts)
         return BarrierResult(before, after, taken, superseded, prepared, parts, sources=stayers)
 
-    def part(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
+    def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""
         before = replace(self._member(), terms=terms)
         arrival, names = self._arrival(before, state, (), shadows)
-        self._assembly.hold(before.view, arrival, lambda: Decision(before.view, terms), names=names, state=state)
+        self._barrier_protocol.hold(
+            before.view, arrival, lambda: Decision(before.view, terms), names=names, state=state
+        )
 
     def completed(self) -> None:
         """This peer has all that belongs to the state of its view, also what does not travel with the variables.
@@ -189,14 +196,14 @@ class Membership:
         return self._service.take_external_request() if self._member().rank == 0 else None
 
     def record(self, stream: str, told: Told) -> None:
-        """One more line of a stream of the job's journal; see ``Agency.record``."""
-        self._agency.record(stream, told)
+        """One more line of a stream of the job's journal; see ``AgentClient.record``."""
+        self._agent_client.record(stream, told)
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
         """This peer's training is over, and SIGTERM ends it as it does any program."""
         if self._ignore_preemption is not None:
             self._ignore_preemption()
-        self._agency.finish(summary, leaving=leaving)
+        self._agent_client.finish(summary, leaving=leaving)
 
     def withdraw(self) -> None:
         """This peer's program is over: nobody shall wait for it in a message, or ask it for anything."""
@@ -209,12 +216,12 @@ class Membership:
         with self._unplugging:
             self._attachment.close()
         self._channels.keep([])
-        self._agency.close()
+        self._agent_client.close()
         self._server.stop()
 
     def _arrival(
         self,
-        before: Standing,
+        before: PeerState,
         state: ReplicatedState,
         requests: Sequence[RescaleRequest],
         shadows: Sequence[ShadowAsk],
@@ -228,41 +235,41 @@ class Membership:
         arrival.shadows.extend(map(from_shadow, shadows))
         return arrival, tuple(digest)
 
-    def _member(self) -> Standing:
-        if self._standing is None or self._standing.rank is None:
+    def _member(self) -> PeerState:
+        if self._peer_state is None or self._peer_state.rank is None:
             raise InternalError("a barrier was held by a peer that is in no view")
-        return self._standing
+        return self._peer_state
 
-    def _move(self, before: Standing, entry: Entry, state: ReplicatedState, parts: dict[str, float]) -> None:
-        after = entry.standing
+    def _move(self, before: PeerState, entry: ViewEntry, state: ReplicatedState, parts: dict[str, float]) -> None:
+        after = entry.peer_state
         if after.view.version == before.view.version:
-            self._standing = after
+            self._peer_state = after
         elif after.rank is None:
             self._attachment.close()
-            self._standing = after
+            self._peer_state = after
             time.sleep(_STEP_ASIDE_S)
         else:
             self._enter(entry, state, parts)
 
-    def _enter(self, entry: Entry, state: ReplicatedState, parts: dict[str, float]) -> Standing:
+    def _enter(self, entry: ViewEntry, state: ReplicatedState, parts: dict[str, float]) -> PeerState:
         self._heard = max(self._heard, entry.view.version)
         self._holds = self._holds and entry.holds  # a state that is being replaced is neither the old nor the new one
         self._entering = entry.view
-        self._standing = standing = self._installer.install(entry, state, parts)
+        self._peer_state = after = self._installer.install(entry, state, parts)
         # Who begins the job with others holds as much as rank 0: nobody has trained yet. Who takes the state over later
         # lacks what its program registered, which comes before the next step: see `completed`.
         self._holds = self._holds or entry.view.begins
         self._barriers, self._entering = 0, None
-        return standing
+        return after
 
     # ---- losing others -------------------------------------------------------------------------------------------
 
     def _admitted(
         self,
         state: ReplicatedState,
-        admitted: Callable[[pb.Admission], Entry],
-        before: Standing | None,
-        loss: Loss | None,
+        admitted: Callable[[pb.Admission], ViewEntry],
+        before: PeerState | None,
+        loss: NoticedLoss | None,
     ) -> BarrierResult:
         """Waits for a view that admits this peer, and enters it; if that breaks before it trains, reports and goes on.
 
@@ -279,34 +286,34 @@ class Membership:
                     self._pass_on_the_end(entry)
                 after = self._enter(entry, state, parts)
             except (PeerFailure, DeadlineExceeded) as error:
-                loss = Loss(error, 0, Terms()) if loss is None else replace(loss, error=error)
+                loss = NoticedLoss(error, 0, Terms()) if loss is None else replace(loss, error=error)
                 continue
             if before is None or loss is None:
                 return BarrierResult(None, after, parts=parts, sources=entry.sources)
             survived = Survived(dict(admission.survival.lost), str(loss.error), entry.sources[0])
             return BarrierResult(before, after, parts=parts, survived=survived, sources=entry.sources)
 
-    def _readmitted(self, loss: Loss) -> pb.Admission:
+    def _readmitted(self, loss: NoticedLoss) -> pb.Admission:
         """Leaves, reports, and waits for a view; reports again if somebody else turns out to stand still meanwhile."""
         self._attachment.leave()
         told = [self._known(loss)]
-        self._agency.lost(told[0])
+        self._agent_client.lost(told[0])
 
         def look() -> None:
             report = self._known(loss)
             if not {*report.suspects} <= {*told[-1].suspects}:
                 told.append(report)
-                self._agency.lost(report)
+                self._agent_client.lost(report)
 
         return self._admission(meanwhile=look)
 
-    def _known(self, loss: Loss) -> LossReport:
+    def _known(self, loss: NoticedLoss) -> LossReport:
         """What this peer knows of a loss: whom the error names, and who shows no life as far as it can see."""
-        error, view = str(loss.error), self._entering or (self._standing.view if self._standing else None)
+        error, view = str(loss.error), self._entering or (self._peer_state.view if self._peer_state else None)
         suspects = set[int]()
         if view is not None:
             suspects = at_fault(loss.error, view)
-            silence = self._installer.shows_no_life(view)
+            silence = self._installer.silent_peers(view)
             if silence is not None and not suspects.issuperset(silence.peers):
                 suspects.update(silence.peers)
                 error = f"{error}; {silence}"
@@ -317,14 +324,16 @@ class Membership:
         what = "the job to admit this peer"
         return self._service.admission(after=self._heard, deadline_s=_EVER_S, what=what, meanwhile=meanwhile)
 
-    def _entry(self, admission: pb.Admission) -> Entry:
+    def _entry(self, admission: pb.Admission) -> ViewEntry:
         view = to_view(admission.view)
         rank = view.rank_of(self._settings.peer)
         if rank is None:
             raise InternalError(f"peer {self._settings.peer} was admitted to view {view.version}, which lacks it")
-        return Entry(Standing(view, rank, to_terms(admission.terms)), admission.rendezvous, tuple(admission.sources))
+        return ViewEntry(
+            PeerState(view, rank, to_terms(admission.terms)), admission.rendezvous, tuple(admission.sources)
+        )
 
-    def _leads(self, before: Standing, view: View, target: int, adjust: Adjust) -> Callable[[], Terms]:
+    def _leads(self, before: PeerState, view: View, target: int, adjust: Adjust) -> Callable[[], Terms]:
         """The terms of survivors: the batch stays, so that what is trained does not change because a peer was lost."""
 
         def terms() -> Terms:
@@ -334,16 +343,16 @@ class Membership:
 
         return terms
 
-    def _pass_on_the_end(self, entry: Entry) -> None:
+    def _pass_on_the_end(self, entry: ViewEntry) -> None:
         """Whoever leads the survivors hears that training has ended before it makes their terms."""
         leader = entry.view.peers[0]
         if leader.id == self._settings.peer:
             return
         what = f"rank 0 (peer {leader.id}), about to lead view {entry.view.version}"
-        in_vain = partial(self._installer.in_vain, entry.view)
+        abandon_reason = partial(self._installer.abandon_reason, entry.view)
         carry, stop = PeerServiceStub(self._channels.to(leader.address)).Carry, ExternalRequest("stop", _BEFORE_A_LOSS)
         rpc.call_unless(
-            in_vain, carry, from_external_request(stop), deadline_s=self._deadline_s, what=what, peer=leader.id
+            abandon_reason, carry, from_external_request(stop), deadline_s=self._deadline_s, what=what, peer=leader.id
         )
 
 
@@ -354,11 +363,11 @@ def _asks(request: RescaleRequest) -> str:
     return f"{request.rule} names the peers {', '.join(map(str, request.leave.peers))}"
 
 
-def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, Agency]:
+def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, AgentClient]:
     server = rpc.serve(
         lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
         host=settings.host,
         secret=settings.secret,
         threads=8 + 2 * settings.limits.maximum,
     )
-    return server, Agency(settings, Peer(settings.peer, server.address))
+    return server, AgentClient(settings, Peer(settings.peer, server.address))

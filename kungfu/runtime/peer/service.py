@@ -16,8 +16,8 @@ from kungfu.runtime.core.identity import Description
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_description, from_failure, to_external_request, to_prepared
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer
-from kungfu.runtime.peer.breach import Breaches
-from kungfu.runtime.peer.rendezvous.meeting import Meetings
+from kungfu.runtime.peer.failed_peers import FailedPeers
+from kungfu.runtime.peer.rendezvous.rendezvous import RendezvousTable
 from kungfu.runtime.state import StateServer
 
 __all__ = ["PeerService", "barrier_key", "installation_key"]
@@ -26,12 +26,12 @@ _LOOK_S = 0.2
 
 
 def barrier_key(arrival: pb.Arrival) -> tuple[int, ...]:
-    """Which meeting an arrival is for: peers whose variables differed come to the same barrier again."""
+    """Which rendezvous an arrival is for: peers whose variables differed come to the same barrier again."""
     return (arrival.version, arrival.number, arrival.round)[: 3 if arrival.round else 2]
 
 
 def installation_key(installed: pb.Installed) -> object:
-    """Which meeting a peer comes to that has entered a view."""
+    """Which rendezvous a peer comes to that has entered a view."""
     return (installed.version, installed.round) if installed.round else installed.version
 
 
@@ -46,15 +46,17 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     ``on_offer`` is called (in a thread of the server) when the agent says that prepared peers wait: it posts.
     """
 
-    def __init__(self, *, deadline_s: float, on_offer: Callable[[], None], rendezvous: Callable[[int], str]) -> None:
-        self.barriers: Meetings[pb.Arrival, pb.Verdict] = Meetings()
-        self.installations: Meetings[pb.Installed, pb.Confirmation] = Meetings()
+    def __init__(
+        self, *, deadline_s: float, on_offer: Callable[[], None], prepare_attachment: Callable[[int], str]
+    ) -> None:
+        self.barriers: RendezvousTable[pb.Arrival, pb.Verdict] = RendezvousTable()
+        self.installations: RendezvousTable[pb.Installed, pb.Confirmation] = RendezvousTable()
         self.state_server = StateServer()
-        self._deadline_s, self._on_offer, self._rendezvous = deadline_s, on_offer, rendezvous
+        self._deadline_s, self._on_offer, self._prepare_attachment = deadline_s, on_offer, prepare_attachment
         self._changed = threading.Condition()
         self._admission: pb.Admission | None = None
         self._newest = (0, 0)  # the version and the term of the last admission
-        self._rendezvous_lock = threading.Lock()
+        self._preparing = threading.Lock()
         self._prepared: tuple[int, str] | None = None
         self._offer: Prepared | None = None
         self._external_requests: list[ExternalRequest] = []
@@ -62,19 +64,21 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self.description = Description()
         self._told: set[int] = set()  # numbers of external requests
         self._offered = 0  # the number of the last offer
-        self.breaches = Breaches()
+        self.failed_peers = FailedPeers()
 
     # A follower waits longer than its leader, so that the error that comes back is the leader's, which knows the names.
 
     def Arrive(self, request: pb.Arrival, context: Any) -> pb.Verdict:  # noqa: N802 - gRPC's name
-        meeting = self.barriers.at(barrier_key(request))
-        meeting.arrive(request.rank, request)
-        return meeting.result(deadline_s=2 * self._deadline_s) or pb.Verdict(failure=_silent_leader("decided"))
+        rendezvous = self.barriers.at(barrier_key(request))
+        rendezvous.arrive(request.rank, request)
+        return rendezvous.result(deadline_s=2 * self._deadline_s) or pb.Verdict(failure=_silent_leader("decided"))
 
     def Install(self, request: pb.Installed, context: Any) -> pb.Confirmation:  # noqa: N802 - gRPC's name
-        meeting = self.installations.at(installation_key(request))
-        meeting.arrive(request.rank, request)
-        return meeting.result(deadline_s=2 * self._deadline_s) or pb.Confirmation(failure=_silent_leader("confirmed"))
+        rendezvous = self.installations.at(installation_key(request))
+        rendezvous.arrive(request.rank, request)
+        return rendezvous.result(deadline_s=2 * self._deadline_s) or pb.Confirmation(
+            failure=_silent_leader("confirmed")
+        )
 
     def Fetch(self, request: pb.Slice, context: Any) -> Iterator[pb.Chunk]:  # noqa: N802 - gRPC's name
         try:
@@ -127,15 +131,15 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         return pb.Ack()
 
     def Announce(self, request: pb.Breach, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        self.breaches.announce(peer=request.peer, version=request.version, how=request.how)
+        self.failed_peers.announce(peer=request.peer, version=request.version, how=request.how)
         self.barriers.wake()
         self.installations.wake()
         return pb.Ack()
 
     def PrepareAttachment(self, request: pb.ViewInfo, context: Any) -> pb.Rendezvous:  # noqa: N802 - gRPC's name
-        with self._rendezvous_lock:  # asked again if the answer was lost, or by another agent: the others have this one
+        with self._preparing:  # asked again if the answer was lost, or by another agent: the others have this one
             if self._prepared is None or self._prepared[0] != request.version:
-                self._prepared = request.version, self._rendezvous(len(request.peers))
+                self._prepared = request.version, self._prepare_attachment(len(request.peers))
             return pb.Rendezvous(address=self._prepared[1])
 
     def Describe(self, request: pb.Inquiry, context: Any) -> pb.Described:  # noqa: N802 - gRPC's name
@@ -182,5 +186,5 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         """The last offer of prepared peers, once; none if one of them is gone by now: the agent makes another one."""
         with self._changed:
             offer, self._offer = self._offer, None
-        stale = offer is not None and any(self.breaches.gone(peer.id) for peer in offer.ready)
+        stale = offer is not None and any(self.failed_peers.gone(peer.id) for peer in offer.ready)
         return None if stale else offer

@@ -133,7 +133,7 @@ def train(
         if passage.after.rank is None:
             return membership.finish({"steps": state.barriers, "traces": 0}, leaving=True)
         if is_over(passage, before):
-            membership.part(state, terms)
+            membership.final_barrier(state, terms)
             return membership.finish({"steps": state.barriers, "traces": 0}, leaving=False)
 
 

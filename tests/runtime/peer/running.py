@@ -141,7 +141,7 @@ class Job:
 
     def serve_silence(self) -> str:
         """Where a peer listens that takes in every message and does nothing about it."""
-        service = PeerService(deadline_s=self.wait_s, on_offer=lambda: None, rendezvous=str)
+        service = PeerService(deadline_s=self.wait_s, on_offer=lambda: None, prepare_attachment=str)
         server = rpc.serve(
             lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
             host="127.0.0.1",

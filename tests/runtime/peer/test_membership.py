@@ -19,7 +19,7 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_prepared, from_view
 from kungfu.runtime.peer.barrier_result import BarrierResult
-from kungfu.runtime.peer.loss import Loss
+from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.state import Buffers
 from tests.runtime.peer.held import Held
 from tests.runtime.peer.running import SECRET, SHORT_S, TERMS, Job, barrier, errors_of, job, tell
@@ -133,7 +133,7 @@ def test_what_only_some_peers_would_have_asked_for_in_the_shadow_is_recorded() -
     with job(b"state", b"state") as running:
         running.all_do(meet((two,), (close,)))
         running.all_do(meet((two,), (three,)))
-        part = lambda member: member.membership.part(  # noqa: E731 - one deed
+        part = lambda member: member.membership.final_barrier(  # noqa: E731 - one deed
             member.state, TERMS, shadows=() if running.members.index(member) else (two,)
         )
         running.all_do(part)
@@ -165,7 +165,7 @@ def test_what_the_leader_was_told_from_outside_comes_before_the_rules_and_is_no_
 
 def test_the_last_barrier_only_compares() -> None:
     with job(b"state", b"state") as running:
-        part = lambda member: member.membership.part(member.state, TERMS)  # noqa: E731 - the one deed of this test
+        part = lambda member: member.membership.final_barrier(member.state, TERMS)  # noqa: E731 - the one deed of this test
         assert running.all_do(part) == [None, None]
         running.members[1].state.content = b"drift"
         assert all(isinstance(outcome, KungfuError) for outcome in running.all_do(part))
@@ -246,7 +246,7 @@ def surviving(running: Job, *knows: Terms) -> list[BarrierResult]:
         running.members[1:],
     )
     waits = [
-        running.threads.submit(one.membership.survive, one.state, Loss(lost, 7, terms))
+        running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost, 7, terms))
         for one, terms in zip(survivors, knows, strict=True)
     ]
     reports = sorted((running.agent.losses.get(timeout=5.0) for _ in waits), key=lambda report: report.peer)
@@ -271,8 +271,8 @@ def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to()
 def test_who_waits_to_be_admitted_reports_again_when_somebody_else_turns_out_to_stand_still() -> None:
     with job(b"state", b"state", b"state") as running:
         one = running.members[1]
-        loss = Loss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)
-        wait = running.threads.submit(one.membership.survive, one.state, loss)
+        loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)
+        wait = running.threads.submit(one.membership.recover, one.state, loss)
         assert list(running.agent.losses.get(timeout=5.0).suspects) == [0]
         one.socket.stopped.append(2)
         again = running.agent.losses.get(timeout=5.0)
@@ -291,7 +291,7 @@ def test_whom_the_error_of_another_program_speaks_of_is_no_suspect() -> None:
         tell(view.peers[1], "Announce", pb.Breach(peer=0, version=1, how=how))
         with pytest.raises(PeerFailure, match="rank 2 has no data") as lost:
             barrier()(one)
-        wait = running.threads.submit(one.membership.survive, one.state, Loss(lost.value, 7, TERMS))
+        wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
         report = running.agent.losses.get(timeout=5.0)
         after = View(3, view.peers[1:2])
         tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
@@ -305,7 +305,7 @@ def test_a_leader_at_whose_barrier_somebody_else_was_missed_is_no_suspect() -> N
         tell(view.peers[1], "Announce", pb.Breach(peer=2, version=1, how="killed by SIGKILL"))
         with pytest.raises(PeerFailure, match=r"leading barrier 0 of view 1: rank 2 \(peer 2\) is gone") as lost:
             barrier()(one)
-        wait = running.threads.submit(one.membership.survive, one.state, Loss(lost.value, 7, TERMS))
+        wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
         report = running.agent.losses.get(timeout=5.0)
         after = View(3, view.peers[1:2])
         tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
@@ -319,7 +319,7 @@ def test_a_leader_that_is_gone_is_the_suspect_of_those_who_follow() -> None:
         running.members[0].membership.close()
         with pytest.raises(PeerFailure, match="leading barrier 0 of view 1") as lost:
             barrier()(one)
-        wait = running.threads.submit(one.membership.survive, one.state, Loss(lost.value, 7, TERMS))
+        wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
         report = running.agent.losses.get(timeout=5.0)
         after = View(3, view.peers[1:])
         tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
@@ -411,8 +411,8 @@ def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_co
         joiner = running.members[1]
         if complete:
             joiner.membership.completed()
-        loss = Loss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, terms)
-        wait = running.threads.submit(joiner.membership.survive, joiner.state, loss)
+        loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, terms)
+        wait = running.threads.submit(joiner.membership.recover, joiner.state, loss)
         report = running.agent.losses.get(timeout=5.0)
         assert (report.peer, report.step, report.holds) == (1, 7, complete)
         view = View(4, running.agent.in_force[-1].peers[1:])
@@ -422,10 +422,10 @@ def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_co
 
 def test_who_is_behind_after_a_loss_holds_the_state_again_when_all_of_it_has_come() -> None:
     with job(b"state", b"state", b"state") as running:
-        loss = Loss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)
+        loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)
         survivors = running.members[1:]
         for version, holds in ((3, [True, True]), (5, [True, False])):
-            waits = [running.threads.submit(one.membership.survive, one.state, loss) for one in survivors]
+            waits = [running.threads.submit(one.membership.recover, one.state, loss) for one in survivors]
             reports = sorted((running.agent.losses.get(timeout=5.0) for _ in waits), key=lambda report: report.peer)
             assert [report.holds for report in reports] == holds
             view = View(version, running.agent.in_force[0].peers[1:])

@@ -112,7 +112,7 @@ def test_the_last_barrier_evens_out_too() -> None:
         running.members[1].state.variables[0] += np.float32(1e-6)
         terms = running.all_do(barrier())[0].after.terms
         running.members[1].state.variables[0] += np.float32(1e-6)
-        running.all_do(lambda member: member.membership.part(member.state, terms))
+        running.all_do(lambda member: member.membership.final_barrier(member.state, terms))
         assert same(running)
         assert len(events(running)) == 2
 

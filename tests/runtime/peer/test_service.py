@@ -21,7 +21,7 @@ def service(*, deadline_s: float = 10.0, offered: threading.Event | None = None)
     return PeerService(
         deadline_s=deadline_s,
         on_offer=(offered or threading.Event()).set,
-        rendezvous=lambda size: f"store for {size}",
+        prepare_attachment=lambda size: f"store for {size}",
     )
 
 
@@ -109,7 +109,7 @@ def test_all_who_ask_for_the_rendezvous_of_a_view_are_told_the_same() -> None:
         made.append(size)
         return f"here:{len(made)}"
 
-    peer = PeerService(deadline_s=5.0, on_offer=lambda: None, rendezvous=prepare)
+    peer = PeerService(deadline_s=5.0, on_offer=lambda: None, prepare_attachment=prepare)
     view = pb.ViewInfo(version=3, peers=[pb.PeerInfo(id=1), pb.PeerInfo(id=2)])
     assert [peer.PrepareAttachment(view, None).address for _ in range(2)] == ["here:1"] * 2
     view.version = 5
@@ -158,7 +158,7 @@ def test_the_rendezvous_is_prepared_for_the_size_of_the_view() -> None:
 
 def test_what_is_told_again_is_done_once_and_an_older_offer_never_comes_behind_a_newer_one() -> None:
     posts: list[str] = []
-    leader = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), rendezvous=str)
+    leader = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), prepare_attachment=str)
     resize = from_external_request(ExternalRequest("resize", "kungfu resize 3", size=3, id="r"))
     for number in (7, 7, 9):  # the same one told again, and with another view
         resize.number = number

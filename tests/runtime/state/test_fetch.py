@@ -40,7 +40,7 @@ class Cluster:
 
     def __init__(self, hosts: str, sources: Sequence[int], stack: ExitStack, *, wait_s: float = 10.0) -> None:
         self._stack, self._wait_s, self._sources = stack, wait_s, sources
-        self.services = [PeerService(deadline_s=wait_s, on_offer=lambda: None, rendezvous=str) for _ in hosts]
+        self.services = [PeerService(deadline_s=wait_s, on_offer=lambda: None, prepare_attachment=str) for _ in hosts]
         addresses = [self.serve(service, HOSTS[host]) for service, host in zip(self.services, hosts, strict=True)]
         self.view = View(2, tuple(Peer(rank, address) for rank, address in enumerate(addresses)))
 

@@ -8,7 +8,7 @@ from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints import Manifest
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, Standing, Survived
+from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, Survived
 from kungfu.runtime.settings import CheckpointSettings
 from kungfu.training.checkpoint.keeper import Keeper, Trained
 from kungfu.training.graph.training_state import StateClasses, TrainingState
@@ -21,8 +21,8 @@ def view(version: int, *peers: int) -> View:
     return View(version, tuple(Peer(peer, f"a:{peer}") for peer in peers))
 
 
-def standing(where: View, rank: int | None) -> Standing:
-    return Standing(where, rank, Terms())
+def standing(where: View, rank: int | None) -> PeerState:
+    return PeerState(where, rank, Terms())
 
 
 LOST = Survived({1: "killed by SIGKILL"}, "rank 1 is gone", 0)

@@ -8,7 +8,7 @@ from kungfu.runtime.core.barrier import decide
 from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When
 from kungfu.runtime.core.terms import Keep, Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, Standing
+from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState
 from kungfu.runtime.settings import Limits
 from kungfu.training.telemetry.decision_text import describe_decision
 
@@ -26,9 +26,9 @@ def peers(*ids: int, when: When = "now") -> RescaleRequest:
 def told(*requests: RescaleRequest, least: int = 1, most: int = 6) -> list[str]:
     """What is told of each of these requests, carried out together in a view of four."""
     limits = Limits(least, most)
-    before = Standing(View(1, tuple(Peer(number, "") for number in range(4))), 0, Terms(32, 8.0))
+    before = PeerState(View(1, tuple(Peer(number, "") for number in range(4))), 0, Terms(32, 8.0))
     decision = decide(before.view, before.terms, limits, requests=BarrierRequests(requests))
-    passage = BarrierResult(before, Standing(decision.view, 0, decision.terms), decision.requests)
+    passage = BarrierResult(before, PeerState(decision.view, 0, decision.terms), decision.requests)
     return [describe_decision(passage, one) for one in passage.requests]
 
 

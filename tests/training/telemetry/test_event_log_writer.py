@@ -9,13 +9,13 @@ from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest, Superseded
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, Standing, Survived
+from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, Survived
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.step_timer import Downtime
 
 PEERS = tuple(Peer(number, f"host:{number}") for number in range(4))
-TWO = Standing(View(1, PEERS[:2]), 0, Terms(global_batch_size=64, batch_per_peer=32.0))
-FOUR = Standing(View(2, PEERS), 0, Terms(global_batch_size=128, batch_per_peer=32.0))
+TWO = PeerState(View(1, PEERS[:2]), 0, Terms(global_batch_size=64, batch_per_peer=32.0))
+FOUR = PeerState(View(2, PEERS), 0, Terms(global_batch_size=128, batch_per_peer=32.0))
 GROW = RescaleRequest(4, "local_batch_size", "gns_batch", 50, {"noise_scale": 130.0})
 FIGURES = {"step": 61, "loss": 0.5}
 

@@ -158,7 +158,7 @@ def test_an_announcement_is_told_until_it_is_heard_or_a_later_view_trains() -> N
     with job("answer is lost") as (agent, listener):
         agent.peers.announce(Announce(1, 1, "killed by SIGKILL"), agent.view.peers)
         listener.came.get(timeout=SOON_S)
-        assert str(listener.breaches.of(agent.view)) == "rank 1 (peer 1) is gone: killed by SIGKILL"
+        assert str(listener.failed_peers.failure_in(agent.view)) == "rank 1 (peer 1) is gone: killed by SIGKILL"
         agent.cluster = replace(agent.cluster, view=View(3, agent.view.peers[:1]))
         agent.silent()
         assert {agent.heard.get(timeout=SOON_S).peer for _ in range(2)} == {0, 1}

@@ -1,4 +1,4 @@
-"""The second meeting: a view's peers plug together, fetch the state, and compare it before any step runs."""
+"""The second rendezvous: the peers of a new view open their attachments, fetch the state, and compare it."""
 
 from __future__ import annotations
 
@@ -15,60 +15,60 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_failure, from_terms, to_failure, to_terms
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
-from kungfu.runtime.peer.agency import Agency
-from kungfu.runtime.peer.barrier_result import Standing
-from kungfu.runtime.peer.rendezvous.likeness import from_gaps, rounded, transfer_context, unlike
+from kungfu.runtime.peer.agent_client import AgentClient
+from kungfu.runtime.peer.barrier_result import PeerState
+from kungfu.runtime.peer.rendezvous.state_comparison import from_gaps, rounded, transfer_context, unlike
 from kungfu.runtime.peer.service import PeerService, installation_key
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.state import ReplicatedState, TransferContext, reconcile_variables, sync_state
 
-__all__ = ["Entry", "Installer"]
+__all__ = ["ViewEntry", "ViewInstaller"]
 
 
-class Unlike(list[int]):
+class DifferingVariables(list[int]):
     """The places of variables that have to be looked at before a view can begin."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class ViewEntry:
     """How a peer comes into a view: where it will stand, and the ranks that hold the state.
 
     In a view of survivors ``leads`` gives the leader's terms, once it has the state; the others take them over.
     """
 
-    standing: Standing
+    peer_state: PeerState
     rendezvous: str = ""
     sources: tuple[int, ...] = ()
     leads: Callable[[], Terms] | None = None
 
     @property
     def view(self) -> View:
-        return self.standing.view
+        return self.peer_state.view
 
     @property
     def holds(self) -> bool:
         """Whether this peer holds the state from the start."""
-        return self.standing.rank in self.sources
+        return self.peer_state.rank in self.sources
 
 
 @dataclass(frozen=True)
-class Installer:
+class ViewInstaller:
     """What this peer enters a view with."""
 
     settings: Settings
     attachment: Attachment
     service: PeerService
-    agency: Agency
+    agent_client: AgentClient
     channels: rpc.ChannelPool
     clock: Callable[[], float] = field(default=time.monotonic)
 
-    def install(self, entry: Entry, state: ReplicatedState, parts: dict[str, float]) -> Standing:
+    def install(self, entry: ViewEntry, state: ReplicatedState, parts: dict[str, float]) -> PeerState:
         """Enters the view: where this peer stands in it. ``parts`` gets the seconds of attaching and of the state.
 
         Raises ``PeerFailure`` for a member that is gone, ``DeadlineExceeded`` naming who did not come,
         ``InternalError`` when the states differ.
         """
-        rank, started = entry.standing.rank, self.clock()
+        rank, started = entry.peer_state.rank, self.clock()
         assert rank is not None
         context = self._context(entry, rank)
 
@@ -76,38 +76,40 @@ class Installer:
             self._plug(entry, rank)
             parts["attach"] = self.clock() - started
 
-        abandoned = partial(self.in_vain, entry.view)
+        abandoned = partial(self.abandon_reason, entry.view)
         with sync_state(state, context, server=self.service.state_server, attach=attach, abandoned=abandoned) as digest:
             parts["state/take and compare"] = self.clock() - started
             message = pb.Installed(version=entry.view.version, rank=rank, digests=digest.values())
             terms = self._compared(entry, message, tuple(digest))
-        if isinstance(terms, Unlike):
+        if isinstance(terms, DifferingVariables):
             terms = self._compared_again(entry, message, terms, state)
         self.channels.keep(peer.address for peer in entry.view.peers)
         parts["state/agree"] = self.clock() - started - parts["state/take and compare"]
         parts["state"] = self.clock() - started - parts["attach"]
-        return replace(entry.standing, terms=terms)
+        return replace(entry.peer_state, terms=terms)
 
-    def _compared(self, entry: Entry, message: pb.Installed, names: Sequence[str]) -> Terms | Unlike:
+    def _compared(self, entry: ViewEntry, message: pb.Installed, names: Sequence[str]) -> Terms | DifferingVariables:
         return self._confirm(entry, message, names) if message.rank == 0 else self._installed(entry, message)
 
-    def _compared_again(self, entry: Entry, message: pb.Installed, places: Unlike, state: ReplicatedState) -> Terms:
+    def _compared_again(
+        self, entry: ViewEntry, message: pb.Installed, places: DifferingVariables, state: ReplicatedState
+    ) -> Terms:
         """Some variables differed: they become rank 0's where that is rounding, and all compare once more."""
         context = transfer_context(self.settings, entry.view, message.rank, "values")
-        abandoned = partial(self.in_vain, entry.view)
+        abandoned = partial(self.abandon_reason, entry.view)
         with reconcile_variables(state, context, places, server=self.service.state_server, abandoned=abandoned) as gaps:
             digest = state.digest()
             again = pb.Installed(version=message.version, rank=message.rank, round=1, gaps=from_gaps(gaps))
             again.digests.extend(digest.values())
             terms = self._compared(entry, again, tuple(digest))
-        assert not isinstance(terms, Unlike)
+        assert not isinstance(terms, DifferingVariables)
         return terms
 
-    def in_vain(self, view: View) -> PeerFailure | None:
-        """Why it is in vain to wait for the peers of ``view``: one is gone, or stands still; ``None`` if none is."""
-        return self.service.breaches.of(view) or self.shows_no_life(view)
+    def abandon_reason(self, view: View) -> PeerFailure | None:
+        """The failure that makes a wait for the peers of ``view`` pointless: one is gone, or stands still."""
+        return self.service.failed_peers.failure_in(view) or self.silent_peers(view)
 
-    def shows_no_life(self, view: View) -> PeerFailure | None:
+    def silent_peers(self, view: View) -> PeerFailure | None:
         """The peers of ``view`` that stand still as far as this one can see, ``None`` if none does."""
         silence = self.attachment.silent()
         if not silence.ranks or silence.view != view.version:  # ranks of another view are others
@@ -115,11 +117,11 @@ class Installer:
         text = f"rank {', rank '.join(map(str, silence.ranks))} shows no life"
         return PeerFailure(text, ranks=silence.ranks, peers=map(view.ids.__getitem__, silence.ranks), view=view.version)
 
-    def _context(self, entry: Entry, rank: int) -> TransferContext:
+    def _context(self, entry: ViewEntry, rank: int) -> TransferContext:
         job, secret, deadline_s = self.settings.job, self.settings.secret, self.settings.deadlines.wait_s
         return TransferContext(entry.view, rank, entry.sources, job, secret, deadline_s)
 
-    def _plug(self, entry: Entry, rank: int) -> None:
+    def _plug(self, entry: ViewEntry, rank: int) -> None:
         self.attachment.open(
             rank=rank,
             size=entry.view.size,
@@ -129,44 +131,49 @@ class Installer:
             secret=bytes.fromhex(self.settings.secret),
             addresses=[peer.address for peer in entry.view.peers],
             rendezvous=entry.rendezvous,
-            abandoned=partial(self.in_vain, entry.view),
+            abandoned=partial(self.abandon_reason, entry.view),
         )
 
-    def _confirm(self, entry: Entry, message: pb.Installed, names: Sequence[str]) -> Terms | Unlike:
+    def _confirm(self, entry: ViewEntry, message: pb.Installed, names: Sequence[str]) -> Terms | DifferingVariables:
         view = entry.view
-        meeting = self.service.installations.at(installation_key(message))
-        meeting.arrive(0, message)
+        rendezvous = self.service.installations.at(installation_key(message))
+        rendezvous.arrive(0, message)
         try:
-            arrivals = meeting.everyone(
+            arrivals = rendezvous.everyone(
                 view.size,
                 deadline_s=self.settings.deadlines.wait_s,
                 what=f"the start of view {view.version}",
-                abandoned=partial(self.in_vain, view),
+                abandoned=partial(self.abandon_reason, view),
             )
             if looked_at := unlike(names, arrivals, view):
-                meeting.conclude(pb.Confirmation(unlike=looked_at))
-                return Unlike(looked_at)
+                rendezvous.conclude(pb.Confirmation(unlike=looked_at))
+                return DifferingVariables(looked_at)
             if (event := rounded(names, arrivals, view)) is not None:
-                self.agency.record("events", event)
-            terms = entry.standing.terms if entry.leads is None else entry.leads()
+                self.agent_client.record("events", event)
+            terms = entry.peer_state.terms if entry.leads is None else entry.leads()
             # First the agent: whoever hears that the view is in force must not know more than it does.
-            self.agency.in_force(view)
+            self.agent_client.in_force(view)
         except KungfuError as error:
-            meeting.conclude(pb.Confirmation(failure=from_failure(error)))
+            rendezvous.conclude(pb.Confirmation(failure=from_failure(error)))
             raise
-        meeting.conclude(pb.Confirmation(terms=None if entry.leads is None else from_terms(terms)))
+        rendezvous.conclude(pb.Confirmation(terms=None if entry.leads is None else from_terms(terms)))
         return terms
 
-    def _installed(self, entry: Entry, message: pb.Installed) -> Terms | Unlike:
+    def _installed(self, entry: ViewEntry, message: pb.Installed) -> Terms | DifferingVariables:
         leader: Peer = entry.view.peers[0]
         what = f"rank 0 (peer {leader.id}), confirming view {message.version}"
         stub = PeerServiceStub(self.channels.to(leader.address))
         deadline_s = 2.5 * self.settings.deadlines.wait_s
         confirmation: pb.Confirmation = rpc.call_unless(
-            partial(self.in_vain, entry.view), stub.Install, message, deadline_s=deadline_s, what=what, peer=leader.id
+            partial(self.abandon_reason, entry.view),
+            stub.Install,
+            message,
+            deadline_s=deadline_s,
+            what=what,
+            peer=leader.id,
         )
         if confirmation.HasField("failure"):
             raise to_failure(confirmation.failure)  # as all raise it: what ends the leader is no loss of it
         if confirmation.unlike:
-            return Unlike(confirmation.unlike)
-        return to_terms(confirmation.terms) if confirmation.HasField("terms") else entry.standing.terms
+            return DifferingVariables(confirmation.unlike)
+        return to_terms(confirmation.terms) if confirmation.HasField("terms") else entry.peer_state.terms

@@ -23,7 +23,7 @@ from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.peer.barrier_result import Told, ToldLater
 from kungfu.runtime.settings import Settings
 
-__all__ = ["Agency"]
+__all__ = ["AgentClient"]
 
 # To wake the reporting thread and the agent costs more than the lines do, so those of steps are sent every
 # `Settings.report_s`. People read of events, and wait for them.
@@ -36,7 +36,7 @@ _MOST_BYTES = 4 << 20
 _TRACE = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
-class Agency:
+class AgentClient:
     """Calls to the agent of this host, on behalf of one peer."""
 
     def __init__(self, settings: Settings, peer: Peer) -> None:

@@ -1,4 +1,4 @@
-"""The first meeting: all peers of a view bring what they hold, the leader decides, and all leave with its verdict."""
+"""The first rendezvous of a barrier: all peers of a view say what they hold, and the leader decides for them."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_failure, from_rescale_request, from_terms, from_view, to_failure, to_shadow
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
-from kungfu.runtime.peer.agency import Agency
-from kungfu.runtime.peer.rendezvous.likeness import from_gaps, rounded, transfer_context, turn_of, unlike
+from kungfu.runtime.peer.agent_client import AgentClient
+from kungfu.runtime.peer.rendezvous.state_comparison import from_gaps, rounded, transfer_context, turn_of, unlike
 from kungfu.runtime.peer.service import PeerService, barrier_key
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.state import ReplicatedState, reconcile_variables
 
-__all__ = ["Assembly"]
+__all__ = ["BarrierProtocol"]
 
 
 @dataclass(frozen=True)
-class Assembly:
-    """What this peer meets the others with; ``in_vain`` says why it is in vain to wait for the peers of a view."""
+class BarrierProtocol:
+    """What a peer holds a barrier with; ``abandon_reason`` gives the failure that makes a wait for a view pointless."""
 
     settings: Settings
     attachment: Attachment
     service: PeerService
-    agency: Agency
+    agent_client: AgentClient
     channels: rpc.ChannelPool
-    in_vain: Callable[[View], PeerFailure | None]
+    abandon_reason: Callable[[View], PeerFailure | None]
     named: set[str] = field(default_factory=set)  # of variables that were told to differ by rounding
 
     def hold(
@@ -59,7 +59,7 @@ class Assembly:
         if not verdict.unlike:
             return verdict
         context = transfer_context(self.settings, view, arrival.rank, f"values of barrier {arrival.number}")
-        abandoned = partial(self.in_vain, view)
+        abandoned = partial(self.abandon_reason, view)
         server = self.service.state_server
         with reconcile_variables(state, context, verdict.unlike, server=server, abandoned=abandoned) as gaps:
             again = pb.Arrival(
@@ -77,10 +77,13 @@ class Assembly:
     def _follow(self, view: View, arrival: pb.Arrival) -> pb.Verdict:
         leader = view.peers[0]
         what = f"rank 0 (peer {leader.id}), leading barrier {arrival.number} of view {arrival.version}"
-        arrive, in_vain = PeerServiceStub(self.channels.to(leader.address)).Arrive, partial(self.in_vain, view)
+        arrive, abandon_reason = (
+            PeerServiceStub(self.channels.to(leader.address)).Arrive,
+            partial(self.abandon_reason, view),
+        )
         deadline_s = 2.5 * self.settings.deadlines.wait_s
         verdict: pb.Verdict = rpc.call_unless(
-            in_vain, arrive, arrival, deadline_s=deadline_s, what=what, peer=leader.id
+            abandon_reason, arrive, arrival, deadline_s=deadline_s, what=what, peer=leader.id
         )
         if verdict.HasField("failure"):
             raise to_failure(verdict.failure)  # as all raise it: what ends the leader is no loss of it
@@ -89,14 +92,14 @@ class Assembly:
     def _lead(
         self, view: View, arrival: pb.Arrival, decision: Callable[[], Decision], names: Sequence[str]
     ) -> pb.Verdict:
-        meeting = self.service.barriers.at(barrier_key(arrival))
-        meeting.arrive(0, arrival)
+        rendezvous = self.service.barriers.at(barrier_key(arrival))
+        rendezvous.arrive(0, arrival)
         try:
-            arrivals = meeting.everyone(
+            arrivals = rendezvous.everyone(
                 view.size,
                 deadline_s=self.settings.deadlines.wait_s,
                 what=f"barrier {arrival.number} of view {arrival.version}",
-                abandoned=partial(self.in_vain, view),
+                abandoned=partial(self.abandon_reason, view),
             )
             if looked_at := unlike(names, arrivals, view):
                 verdict = pb.Verdict(unlike=looked_at)
@@ -106,35 +109,35 @@ class Assembly:
                 self._log_other_shadows(arrivals, view)
                 verdict = self._announce(view, decision())
         except KungfuError as error:
-            meeting.conclude(pb.Verdict(failure=from_failure(error)))
+            rendezvous.conclude(pb.Verdict(failure=from_failure(error)))
             raise
-        meeting.conclude(verdict)
+        rendezvous.conclude(verdict)
         return verdict
 
     def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.Arrival], view: View) -> None:
         """Who rounds in another way does so at every barrier: people are told once of each variable."""
         if (event := rounded(names, arrivals, view)) is not None:
             news = {one.name for one in event.widest}
-            self.agency.record("events", replace(event, again=news <= self.named))
+            self.agent_client.record("events", replace(event, again=news <= self.named))
             self.named.update(news)
 
     def _log_dissent(self, requested: Mapping[int, str], view: View) -> None:
         """Rank 0's decision is the decision: arithmetic may differ in the last bit between machines. But say so."""
         if len(set(requested.values())) > 1:
             by_rank = {str(rank): words for rank, words in requested.items()}
-            self.agency.record("events", DissentEvent(view=view.version, wishes=by_rank))
+            self.agent_client.record("events", DissentEvent(view=view.version, wishes=by_rank))
 
     def _log_other_shadows(self, arrivals: Mapping[int, pb.Arrival], view: View) -> None:
         """What only some peers would have asked for: nobody acts on it yet, and rank 0 tells of its own only."""
         asked = {rank: [*map(to_shadow, message.shadows)] for rank, message in sorted(arrivals.items())}
         if found := differing(asked):
             shadows = {str(rank): what for rank, what in found.items()}
-            self.agency.record("events", ShadowDissentEvent(view=view.version, shadows=shadows))
+            self.agent_client.record("events", ShadowDissentEvent(view=view.version, shadows=shadows))
 
     def _announce(self, view: View, decision: Decision) -> pb.Verdict:
         """Tells the agent and the joiners; the peers of the view hear it as the answer to their arrival."""
         if decision.prepare is not None:
-            self.agency.prepare(decision.prepare, host=decision.host, leaving=decision.terms.leaving)
+            self.agent_client.prepare(decision.prepare, host=decision.host, leaving=decision.terms.leaving)
         requests = map(from_rescale_request, decision.requests)
         verdict = pb.Verdict(view=from_view(decision.view), terms=from_terms(decision.terms), requests=requests)
         if decision.view.version != view.version:

@@ -12,29 +12,29 @@ from kungfu.runtime.core.identity import NOTHING_SAID, Description
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, Standing, Told
+from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, Told
 from kungfu.runtime.state import ReplicatedState
 
-__all__ = ["Alone"]
+__all__ = ["StandaloneMembership"]
 
 
-class Alone:
+class StandaloneMembership:
     """Stays in a view of size 1: every barrier is held at once, and no request changes it.
 
     It is view 0, the one for which the loader cuts its first batch: alone, no batch is ever stale.
     """
 
     def __init__(self) -> None:
-        self._standing = Standing(View(0, (Peer(0, ""),)), 0, Terms())
+        self._peer_state = PeerState(View(0, (Peer(0, ""),)), 0, Terms())
 
     @property
     def view(self) -> View:
-        return self._standing.view
+        return self._peer_state.view
 
     def join(
         self, state: ReplicatedState, *, description: Description = NOTHING_SAID, machine: str = ""
     ) -> BarrierResult:
-        return BarrierResult(None, self._standing, sources=(0,))
+        return BarrierResult(None, self._peer_state, sources=(0,))
 
     def meet(
         self,
@@ -45,12 +45,12 @@ class Alone:
         shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
     ) -> BarrierResult:
-        view = self._standing.view
-        after = Standing(view, 0, adjust(view, Decision(view, terms)))
+        view = self._peer_state.view
+        after = PeerState(view, 0, adjust(view, Decision(view, terms)))
         merged = merge(requests.rescale)
-        return BarrierResult(self._standing, after, merged.taken, merged.superseded, sources=(0,))
+        return BarrierResult(self._peer_state, after, merged.taken, merged.superseded, sources=(0,))
 
-    def part(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
+    def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """Nobody else has to agree that training is over."""
 
     def given_up(self) -> PeerFailure | None:

@@ -24,7 +24,7 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import to_view
 from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer, add_AgentServiceServicer_to_server
-from kungfu.runtime.peer.agency import Agency
+from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 ME = Peer(3, "127.0.0.1:9")
@@ -74,7 +74,7 @@ class Agent(AgentServiceServicer):
 
 
 @contextmanager
-def attached(*, wait_s: float = 10.0) -> Iterator[tuple[Agency, Agent]]:
+def attached(*, wait_s: float = 10.0) -> Iterator[tuple[AgentClient, Agent]]:
     """A peer's line, and the agent at the other end."""
     agent = Agent()
     server = rpc.serve(
@@ -83,13 +83,13 @@ def attached(*, wait_s: float = 10.0) -> Iterator[tuple[Agency, Agent]]:
         secret="ab",
         threads=4,
     )
-    agency = Agency(settings(server.address, wait_s=wait_s), ME)
+    agent_client = AgentClient(settings(server.address, wait_s=wait_s), ME)
     assert agent.next() == ("attached", 3)
     try:
-        yield agency, agent
+        yield agent_client, agent
     finally:
         agent.gate.set()
-        agency.close()
+        agent_client.close()
         server.stop()
 
 
@@ -99,11 +99,11 @@ def settings(agent: str, *, wait_s: float = 10.0) -> Settings:
 
 def test_the_agent_hears_what_a_peer_goes_through() -> None:
     view = View(2, (ME, Peer(4, "127.0.0.1:10")))
-    with attached() as (agency, agent):
-        agency.ready(Identity("digest", "2 threads"))
-        agency.prepare(5)
-        agency.in_force(view)
-        agency.finish({"steps": 12}, leaving=True)
+    with attached() as (agent_client, agent):
+        agent_client.ready(Identity("digest", "2 threads"))
+        agent_client.prepare(5)
+        agent_client.in_force(view)
+        agent_client.finish({"steps": 12}, leaving=True)
         heard = [agent.next() for _ in range(4)]
     ready = ("ready", (ME.address, "digest", "2 threads"))
     assert heard == [ready, ("prepare", 5), ("in force", view), ("leaving", {"steps": 12})]
@@ -119,10 +119,10 @@ def line_of(event: LoggedEvent) -> tuple[str, Any]:
 
 
 def test_records_arrive_in_order_whatever_their_stream() -> None:
-    with attached() as (agency, agent):
+    with attached() as (agent_client, agent):
         agent.gate.set()
         for step in range(500):
-            agency.record(*(("metrics", partial(dict, peer=step)) if step % 3 else ("events", numbered(step))))
+            agent_client.record(*(("metrics", partial(dict, peer=step)) if step % 3 else ("events", numbered(step))))
         heard = [agent.next() for _ in range(500)]
     assert [fields["peer"] for _, fields in heard] == list(range(500))
     assert {stream for stream, _ in heard} == {"metrics", "event"}
@@ -132,20 +132,20 @@ def test_what_is_not_finite_is_named_however_deep_it_lies_and_null_is_what_is_no
     fields = {"loss": math.nan, "saw": {"noise": math.inf, "sizes": (1.5, -math.inf)}, "step": 3, "rule": "nan"}
     names = {"loss": "NaN", "saw": {"noise": "Infinity", "sizes": [1.5, "-Infinity"]}, "step": 3, "rule": "nan"}
     fields["speed"] = names["speed"] = None
-    with attached() as (agency, agent):
+    with attached() as (agent_client, agent):
         agent.gate.set()
-        agency.record("metrics", lambda: fields)
+        agent_client.record("metrics", lambda: fields)
         assert as_json(agent.next()[1]) == names
-        agency.finish(fields, leaving=False)
+        agent_client.finish(fields, leaving=False)
         assert as_json(agent.next()[1]) == names
 
 
 def test_the_end_comes_after_everything_that_was_recorded_even_if_reports_are_slow() -> None:
-    with attached() as (agency, agent):
-        agency.record("events", numbered(1))
+    with attached() as (agent_client, agent):
+        agent_client.record("events", numbered(1))
         assert agent.reporting.wait(10.0)  # the first record is on its way, and held up
-        agency.record("events", numbered(2))
-        finishing = threading.Thread(target=agency.finish, args=({},), kwargs={"leaving": False})
+        agent_client.record("events", numbered(2))
+        finishing = threading.Thread(target=agent_client.finish, args=({},), kwargs={"leaving": False})
         finishing.start()
         with pytest.raises(queue.Empty):
             agent.heard.get(timeout=0.1)
@@ -156,10 +156,10 @@ def test_the_end_comes_after_everything_that_was_recorded_even_if_reports_are_sl
 
 
 def test_the_record_goes_on_when_the_agent_has_missed_a_deadline() -> None:
-    with attached(wait_s=1.0) as (agency, agent):
-        agency.record("events", numbered(1))
+    with attached(wait_s=1.0) as (agent_client, agent):
+        agent_client.record("events", numbered(1))
         assert agent.reporting.wait(10.0)  # and is held up for longer than the peer waits
-        agency.record("events", numbered(2))
+        agent_client.record("events", numbered(2))
         heard = [agent.next() for _ in range(2)]
         agent.gate.set()
         late = agent.next()
@@ -170,11 +170,11 @@ def test_the_record_goes_on_when_the_agent_has_missed_a_deadline() -> None:
 
 def test_what_gathered_meanwhile_comes_in_messages_that_gRPC_takes() -> None:  # noqa: N802 - its name
     text = "x" * (1 << 20)
-    with attached() as (agency, agent):
-        agency.record("events", numbered(0))
+    with attached() as (agent_client, agent):
+        agent_client.record("events", numbered(0))
         assert agent.reporting.wait(10.0)
         for number in range(1, 12):
-            agency.record("events", numbered(number, text))
+            agent_client.record("events", numbered(number, text))
         agent.gate.set()
         heard = [agent.next() for _ in range(12)]
         assert [fields["peer"] for _, fields in heard] == [*range(12)]
@@ -182,10 +182,10 @@ def test_what_gathered_meanwhile_comes_in_messages_that_gRPC_takes() -> None:  #
 
 
 def test_closing_sends_what_is_left() -> None:
-    with attached() as (agency, agent):
+    with attached() as (agent_client, agent):
         agent.gate.set()
-        agency.record("events", numbered(7))
-        agency.close()
+        agent_client.record("events", numbered(7))
+        agent_client.close()
         assert agent.heard.get(block=False) == line_of(numbered(7))
 
 
@@ -193,11 +193,11 @@ def test_an_agent_that_is_gone_is_named() -> None:
     server = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret="ab", threads=1)
     server.stop()
     with pytest.raises(PeerFailure, match=r"^lost the agent: "):
-        Agency(settings(server.address), ME)
+        AgentClient(settings(server.address), ME)
 
 
 def test_what_a_function_gives_is_made_off_the_training_thread() -> None:
-    with attached() as (agency, agent):
+    with attached() as (agent_client, agent):
         agent.gate.set()
         makers: list[int] = []
 
@@ -205,6 +205,6 @@ def test_what_a_function_gives_is_made_off_the_training_thread() -> None:
             makers.append(threading.get_ident())
             return {"step": 1, "loss": math.nan}
 
-        agency.record("trace", made)
+        agent_client.record("trace", made)
         assert agent.next() == ("trace", '{"step":1,"loss":null}')
         assert makers != [threading.get_ident()]

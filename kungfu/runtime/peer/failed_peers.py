@@ -1,20 +1,22 @@
-"""What this peer has heard of the ends of others: a wait for somebody who is gone ends at once, under its name."""
+"""Which peers have failed, as far as this one knows: what it has heard of, and what it has noticed itself."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from kungfu.errors import PeerFailure
+from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 
-__all__ = ["Breaches"]
+__all__ = ["FailedPeers", "NoticedLoss", "at_fault"]
 
 _SEEN_BY_THEN_S = 1.0
 
 
-class Breaches:
+class FailedPeers:
     """Facts that only ever grow: peers that are gone, by id, and the newest view that is broken."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,16 +39,16 @@ class Breaches:
         with self._lock:
             return peer in self._gone
 
-    def of(self, view: View) -> PeerFailure | None:
+    def failure_in(self, view: View) -> PeerFailure | None:
         """Why a wait for the members of ``view`` is in vain; ``None`` if nothing speaks against it.
 
         >>> from kungfu.runtime.core.view import Peer
-        >>> breaches, view = Breaches(), View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
-        >>> breaches.of(view)
-        >>> breaches.announce(peer=4, version=0, how="killed by SIGKILL")
-        >>> breaches.of(view)
+        >>> failed_peers, view = FailedPeers(), View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
+        >>> failed_peers.failure_in(view)
+        >>> failed_peers.announce(peer=4, version=0, how="killed by SIGKILL")
+        >>> failed_peers.failure_in(view)
         PeerFailure('rank 1 (peer 4) is gone: killed by SIGKILL')
-        >>> breaches.of(view).peers
+        >>> failed_peers.failure_in(view).peers
         (4,)
         """
         with self._lock:
@@ -58,7 +60,7 @@ class Breaches:
             broken = view.version <= self._broken
             return PeerFailure(f"view {view.version} is broken: {self._how}", view=view.version) if broken else None
 
-    def of_long(self, view: View) -> PeerFailure | None:
+    def lasting_failure_in(self, view: View) -> PeerFailure | None:
         """The same, once nothing new was heard for a second.
 
         Attachments see the end of a process by themselves, and at once. Who was given up because its host stands still
@@ -68,4 +70,37 @@ class Breaches:
             news = self._gone or self._broken
             if not news or self._clock() - self._heard_at < _SEEN_BY_THEN_S:
                 return None
-        return self.of(view)
+        return self.failure_in(view)
+
+
+@dataclass(frozen=True)
+class NoticedLoss:
+    """What this peer knows when it has lost others: the error, its steps done, and the terms in force."""
+
+    error: KungfuError
+    step: int
+    terms: Terms
+
+
+def at_fault(error: KungfuError, view: View) -> set[int]:
+    """The ids of the peers that an error names; ranks are those of ``view``.
+
+    >>> from kungfu.runtime.core.view import Peer
+    >>> view = View(3, (Peer(0, "a:1"), Peer(4, "a:2"), Peer(5, "a:3")))
+    >>> sorted(at_fault(DeadlineExceeded("nobody came", waiting_for=[1, 2]), view))
+    [4, 5]
+    >>> sorted(at_fault(PeerFailure("lost one that was about to join", peers=[7]), view))
+    [7]
+    >>> at_fault(PeerFailure("lost in the view before", ranks=[1], view=2), view)
+    set()
+    """
+    match error:
+        case PeerFailure():
+            ranks = error.ranks
+        case DeadlineExceeded():
+            ranks = error.waiting_for
+        case _:
+            return set()
+    if error.view not in (None, view.version):
+        ranks = ()  # they were other peers
+    return {view.ids[rank] for rank in ranks if rank < view.size} | set(error.peers)

@@ -1,4 +1,4 @@
-"""A meeting: one place where a known number of peers arrive, and all leave with the same result.
+"""A rendezvous: a known number of peers arrive at it, and all leave with the same result.
 
 It holds no clock and no socket: the service lets remote arrivals wait in it, the leader waits for them and concludes.
 """
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 
-__all__ = ["Meeting", "Meetings"]
+__all__ = ["Rendezvous", "RendezvousTable"]
 
 _LOOK_S = 0.2
 _KEPT, _FORGOTTEN_S = 16, 600.0
@@ -22,7 +22,7 @@ Arrival = TypeVar("Arrival")
 Result = TypeVar("Result")
 
 
-class Meeting(Generic[Arrival, Result]):
+class Rendezvous(Generic[Arrival, Result]):
     """Arrivals by rank, and the result that the leader concludes with."""
 
     def __init__(self) -> None:
@@ -77,31 +77,31 @@ class Meeting(Generic[Arrival, Result]):
             return self._result
 
 
-class Meetings(Generic[Arrival, Result]):
-    """Meetings by key, made when the first peer speaks of one; the oldest are dropped, by number and after a while.
+class RendezvousTable(Generic[Arrival, Result]):
+    """One rendezvous per key, made when the first peer asks for it; old ones are dropped, by number and by age.
 
-    Nobody can be as far behind as ``_KEPT`` meetings: the next one begins when all have left the one before.
+    No peer can be as far behind as ``_KEPT`` of them: the next one begins when all have left the one before.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
         self._clock = clock
-        self._open: dict[object, tuple[float, Meeting[Arrival, Result]]] = {}
+        self._open: dict[object, tuple[float, Rendezvous[Arrival, Result]]] = {}
 
-    def at(self, key: object) -> Meeting[Arrival, Result]:
-        """The meeting of this key."""
+    def at(self, key: object) -> Rendezvous[Arrival, Result]:
+        """The rendezvous of this key."""
         with self._lock:
             now = self._clock()
-            meeting = self._open.setdefault(key, (now, Meeting()))[1]
+            rendezvous = self._open.setdefault(key, (now, Rendezvous()))[1]
             others = [(k, since) for k, (since, _) in self._open.items() if k != key]
             for old, since in others:
                 if now - since > _FORGOTTEN_S or len(self._open) > _KEPT:
                     del self._open[old]
-            return meeting
+            return rendezvous
 
     def wake(self) -> None:
         """Lets everybody who waits in one of them look again."""
         with self._lock:
-            meetings = [meeting for _, meeting in self._open.values()]
-        for meeting in meetings:
-            meeting.wake()
+            waiting = [rendezvous for _, rendezvous in self._open.values()]
+        for rendezvous in waiting:
+            rendezvous.wake()

@@ -1,8 +1,8 @@
 """Whether the peers that meet hold the same state, and what becomes of what differs by rounding only.
 
-All bring the checksums of their variables. Where some differ, the meeting has no result yet: everybody takes rank 0's
-values of those variables, keeps them where that moves its own by rounding only, and all meet once more. What differs
-still is no rounding.
+All bring the checksums of their variables. Where some differ, the rendezvous has no result yet: every peer takes the
+values of rank 0 for those variables, keeps them where that moves its own by rounding only, and all meet once more.
+What differs still is no rounding.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Brought", "from_gaps", "rounded", "transfer_context", "turn_of", "un
 _MOST_NAMED = 3
 
 
-# What a message to a meeting says of the sender's state: its digests, the round, and the gaps.
+# What a message to a rendezvous says of the sender's state: its digests, the round, and the gaps.
 Brought = pb.Arrival | pb.Installed
 
 
 def unlike(names: Sequence[str], brought: Mapping[int, Brought], view: View) -> list[int]:
-    """The places of the variables that have to be looked at before the meeting can have a result.
+    """The places of the variables that have to be looked at before the rendezvous can have a result.
 
     ``names`` are the leader's. Raises ``InternalError`` that names a variable that differs although it was looked at.
     """

@@ -1,4 +1,4 @@
-"""Meetings: who came, who is missing, and one result for all."""
+"""RendezvousTable: who came, who is missing, and one result for all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.peer.rendezvous.meeting import Meeting, Meetings
+from kungfu.runtime.peer.rendezvous.rendezvous import Rendezvous, RendezvousTable
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Clock:
 
 
 def test_everyone_gets_the_result_that_the_leader_concludes_with() -> None:
-    meeting: Meeting[str, str] = Meeting()
+    meeting: Rendezvous[str, str] = Rendezvous()
 
     def follow(rank: int) -> str | None:
         meeting.arrive(rank, f"arrival {rank}")
@@ -35,18 +35,18 @@ def test_everyone_gets_the_result_that_the_leader_concludes_with() -> None:
 
 
 def test_who_comes_late_gets_the_result_at_once() -> None:
-    meeting: Meeting[str, str] = Meeting()
+    meeting: Rendezvous[str, str] = Rendezvous()
     meeting.conclude("rank 1 did not come")
     meeting.arrive(1, "sorry")
     assert meeting.result(deadline_s=0.0) == "rank 1 did not come"
 
 
 def test_without_a_leader_there_is_no_result() -> None:
-    assert Meeting[str, str]().result(deadline_s=0.01) is None
+    assert Rendezvous[str, str]().result(deadline_s=0.01) is None
 
 
 def test_a_second_arrival_of_one_rank_replaces_the_first_and_stands_for_no_other() -> None:
-    meeting: Meeting[str, str] = Meeting()
+    meeting: Rendezvous[str, str] = Rendezvous()
     meeting.arrive(0, "old")
     meeting.arrive(0, "new")
     with pytest.raises(DeadlineExceeded, match=r"for rank 1$"):
@@ -56,7 +56,7 @@ def test_a_second_arrival_of_one_rank_replaces_the_first_and_stands_for_no_other
 
 
 def test_a_stranger_stands_for_nobody() -> None:
-    meeting: Meeting[str, str] = Meeting()
+    meeting: Rendezvous[str, str] = Rendezvous()
     meeting.arrive(0, "leader")
     meeting.arrive(7, "stranger")
     with pytest.raises(DeadlineExceeded, match=r"for rank 1$"):
@@ -64,14 +64,14 @@ def test_a_stranger_stands_for_nobody() -> None:
 
 
 def test_the_deadline_names_the_wait_its_seconds_and_exactly_who_is_missing() -> None:
-    meeting: Meeting[str, str] = Meeting()
+    meeting: Rendezvous[str, str] = Rendezvous()
     meeting.arrive(2, "here")
     with pytest.raises(DeadlineExceeded, match=r"^waited 0\.1 s at barrier 4 of view 2 for rank 0, rank 1, rank 3$"):
         meeting.everyone(4, deadline_s=0.1, what="barrier 4 of view 2")
 
 
 def test_a_key_is_one_meeting_for_all_who_speak_of_it() -> None:
-    meetings: Meetings[str, str] = Meetings(Clock())
+    meetings: RendezvousTable[str, str] = RendezvousTable(Clock())
     meetings.at((1, 0)).arrive(1, "early")
     assert meetings.at((1, 0)) is meetings.at((1, 0))
     assert meetings.at((1, 1)) is not meetings.at((1, 0))
@@ -79,7 +79,7 @@ def test_a_key_is_one_meeting_for_all_who_speak_of_it() -> None:
 
 def test_old_meetings_are_dropped_but_never_the_one_that_is_asked_for() -> None:
     clock = Clock()
-    meetings: Meetings[str, str] = Meetings(clock)
+    meetings: RendezvousTable[str, str] = RendezvousTable(clock)
     old, other = meetings.at("old"), meetings.at("other")
     clock.now = 601.0
     assert meetings.at("old") is old
@@ -87,7 +87,7 @@ def test_old_meetings_are_dropped_but_never_the_one_that_is_asked_for() -> None:
 
 
 def test_a_barrier_in_every_step_keeps_only_the_last_meetings() -> None:
-    meetings: Meetings[str, str] = Meetings(Clock())
+    meetings: RendezvousTable[str, str] = RendezvousTable(Clock())
     first, last = meetings.at(0), None
     for number in range(1, 1000):
         last = meetings.at(number)
