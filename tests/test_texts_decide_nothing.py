@@ -34,7 +34,6 @@ ALLOWED = {
     "file.startswith(": "paths of source files",
     "name.startswith(prefix)": "names of the parts of a span, which are keys",
     "_HARMLESS = ": "types of TensorFlow's ops",
-    'r"write_': "types of TensorFlow's ops",
     "__module__.startswith(": "modules of classes that users pass",
 }
 
