@@ -6,6 +6,7 @@ import atexit
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +18,6 @@ from kungfu.compiler.plan import is_whole
 from kungfu.control import Budget, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.errors import UsageError
-from kungfu.event_log.events import LateEvent
 from kungfu.framework_internals import is_keras_model
 from kungfu.policy_definition import Policy
 from kungfu.policy_definition.policy_path import load_policy
@@ -34,7 +34,8 @@ from kungfu.runtime.api import (
     read_settings,
 )
 from kungfu.training.barrier import Barrier, BarrierContext
-from kungfu.training.checkpoint.keeper import Keeper, Trained
+from kungfu.training.between_steps import BetweenSteps
+from kungfu.training.checkpoint.manager import Trained
 from kungfu.training.graph.average import Averaging
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.learning_rate import make_learning_rate
@@ -42,7 +43,7 @@ from kungfu.training.graph.step_record import make_step_record
 from kungfu.training.graph.training_state import TrainingState, classify, plant_seeds
 from kungfu.training.step_runner import StepRunner
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
-from kungfu.training.telemetry.late_peers import keep_lookout
+from kungfu.training.telemetry.late_peers import LatePeerMonitor
 from kungfu.training.telemetry.step_timer import StepTimer
 from kungfu.training.telemetry.trace_recorder import TraceRecorder
 from kungfu.training.tracing.random_streams import joiner_seed
@@ -91,14 +92,18 @@ def attach(
     membership = _membership(settings, attachment, graph_state)
     atexit.register(membership.close)  # however the program ends, what it recorded reaches the agent first
     if settings is not None:
-        atexit.register(_lookout(attachment, membership, graph_state))
+        monitor = LatePeerMonitor(
+            attachment.late, partial(membership.record, "events"), steps=graph_state.progress.steps
+        )
+        monitor.start()
+        atexit.register(monitor.stop)
     limits = settings.limits if settings else Limits(1, 1)
     context = BarrierContext(graph_state, plan, state, attachment, membership, rate, limits)
     step_timer = StepTimer(deadlines, wait_at_most=attachment.wait_at_most)
     peer = settings.peer if settings else 0
     keeping = settings.checkpoints if settings else CheckpointSettings()
-    keeper = Keeper(Trained(model, optimizers, state, seed, peer), keeping, record=membership.record)
-    barrier = Barrier(context, EventLogWriter(membership.record), keeper, step_timer)
+    between_steps = BetweenSteps(Trained(model, optimizers, state, seed, peer), keeping, record=membership.record)
+    barrier = Barrier(context, EventLogWriter(membership.record), between_steps, step_timer)
     if exits is not None and isinstance(membership, Membership):
         exits.steps, exits.withdraw = graph_state.progress.steps, membership.withdraw
     averaging = Averaging(graph_state, program, attachment, limits, peer, *_optimizer_signals(optimizers))
@@ -112,15 +117,6 @@ def _attachment(settings: Settings | None, deadlines: Deadlines) -> Attachment:
     if settings is None:
         return make_attachment("solo")
     return make_attachment(settings.attachment, deadlines=deadlines, host=settings.host)
-
-
-def _lookout(
-    attachment: Attachment, membership: Membership | StandaloneMembership, graph_state: GraphState
-) -> Callable[[], None]:
-    def tell(event: LateEvent) -> None:
-        membership.record("events", event)
-
-    return keep_lookout(attachment.late, tell, steps=graph_state.progress.steps)
 
 
 def _recorder(

@@ -36,7 +36,8 @@ from kungfu.runtime.api import (
     View,
     with_settings,
 )
-from kungfu.training.checkpoint.keeper import CheckpointRequest, Keeper
+from kungfu.training.between_steps import BetweenSteps
+from kungfu.training.checkpoint.manager import CheckpointRequest
 from kungfu.training.description import machine_in_words
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.learning_rate import LearningRateControl
@@ -68,7 +69,7 @@ class Barrier:
 
     context: BarrierContext
     event_log: EventLogWriter
-    keeper: Keeper
+    between_steps: BetweenSteps
     step_timer: StepTimer = field(default_factory=StepTimer)
     terms: Terms = field(default_factory=Terms)
     place: tuple[int | None, int] = (0, 1)
@@ -89,7 +90,7 @@ class Barrier:
         """Enters the job. ``first_terms`` gives the batch of the very first view, from its size."""
         context, started = self.context, time.monotonic()
         self._posted()  # none have; but the first use of anything is slow, and at a barrier all others wait for it
-        description = self.keeper.described(context.plan)
+        description = self.between_steps.described(context.plan)
         passage = context.membership.join(context.state, description=description, machine=machine_in_words())
         after = passage.after
         terms = after.terms if after.terms.global_batch_size else first_terms(after.view.size)
@@ -97,8 +98,8 @@ class Barrier:
         self.event_log.joined(passage)
         step = self._steps()
         self.event_log.spanned("join", passage, step=step, total_s=time.monotonic() - started)
-        self.keeper.entered(passage, step=step)
-        if self.keeper.wanted and self.rank == 0:
+        self.between_steps.entered(passage, step=step)
+        if self.between_steps.checkpoints.wanted and self.rank == 0:
             context.graph_state.posts.asked.assign_add(1)  # the step was not traced yet when it was asked for
 
     def hold(self) -> None:
@@ -127,9 +128,9 @@ class Barrier:
         else:
             self._agree(passage.after.terms)
         step = self._steps()
-        self.keeper.entered(passage, step=step)
+        self.between_steps.entered(passage, step=step)
         for asked_by in requests.checkpoints:
-            self.keeper.ask(CheckpointRequest(asked_by))
+            self.between_steps.checkpoints.ask(CheckpointRequest(asked_by))
         write_variable(graph_state.times.synchronised, math.nan)  # the barrier's seconds are no step's
         stop_s = time.monotonic() - started
         if changed:
@@ -156,7 +157,7 @@ class Barrier:
         passage = context.membership.recover(context.state, loss, adjust=self._adjusted)
         self._enter(passage, passage.after.terms)
         step = self._steps()
-        self.keeper.entered(passage, step=step)
+        self.between_steps.entered(passage, step=step)
         write_variable(graph_state.times.synchronised, math.nan)
         write_variable(graph_state.posts.halted, False)
         if self.unanswered is not None:
@@ -173,8 +174,8 @@ class Barrier:
         last = fired_rules(self.context.plan, self.context.graph_state.rules.posted.fetched(), step=self._steps())
         for rule in last:
             if isinstance(rule.action, Checkpoint):
-                self.keeper.ask(CheckpointRequest(rule.rule))
-        self.keeper.pending = PendingSync()
+                self.between_steps.checkpoints.ask(CheckpointRequest(rule.rule))
+        self.between_steps.pending = PendingSync()
         self.complete_pending()
         self.context.membership.final_barrier(self.context.state, self.terms, shadows=(*self.shadows,))
 
@@ -200,13 +201,13 @@ class Barrier:
         return failure.prefixed(f"before step {self._steps() + 1}: ")
 
     def complete_pending(self) -> None:
-        """Before a step: does what the barrier behind the last one left to do, if there was one; see `Keeper`."""
-        if self.keeper.pending is None or self.rank is None:
+        """Before a step: does what the barrier behind the last one left to do, if there was one; see `BetweenSteps`."""
+        if self.between_steps.pending is None or self.rank is None:
             return
         batch = int(read_variable(self.context.graph_state.progress.batch))
         manifest = Manifest(self._steps(), self.size, batch, self.terms)
         together = PeerGroup(self.rank, self.size, self._total)
-        self.keeper.complete_pending(together, manifest, met=self.context.membership.completed)
+        self.between_steps.complete_pending(together, manifest, met=self.context.membership.completed)
 
     def _total(self, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = "registered") -> list[Any]:
         prescale, last, order = (
@@ -218,8 +219,8 @@ class Barrier:
 
     def checkpoint(self, request: CheckpointRequest) -> None:
         """Asks for a checkpoint at the barrier behind the next step; rank 0's call counts, the others remember it."""
-        self.keeper.ask(request)
-        if self.keeper.inside and self.rank == 0:
+        self.between_steps.checkpoints.ask(request)
+        if self.between_steps.inside and self.rank == 0:
             self.context.graph_state.posts.asked.assign_add(1)
 
     def average_statistics(self) -> None:
@@ -245,7 +246,7 @@ class Barrier:
         variables.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
         self._agree(terms)
         self.step_timer.entered()
-        if not self.keeper.registry.goes_along:  # else it is complete when those values have come
+        if not self.between_steps.registry.goes_along:  # else it is complete when those values have come
             self.context.membership.completed()
 
     def _ask_for_departures(self) -> None:

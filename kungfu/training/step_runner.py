@@ -100,7 +100,7 @@ class StepRunner:
     def takes(self, plan: BatchPlan, *, seed: int, accumulation: Accumulation | None) -> None:
         """The batches of this run come from the loader."""
         self._batch, self.accumulation = plan.batch_size, accumulation
-        self.barrier.keeper.data = {"samples": plan.source.samples, "seed": seed}
+        self.barrier.between_steps.data = {"samples": plan.source.samples, "seed": seed}
         self.graph_state.progress.samples.assign(plan.source.samples)
         self.graph_state.progress.drops.assign(plan.remainder == "drop")
 
@@ -128,7 +128,7 @@ class StepRunner:
                 where = "the last barrier"
                 ours = self.barrier.failure_of(error, where=where) if isinstance(error, tf.errors.OpError) else error
                 self._recover(ours, error)
-        self.barrier.keeper.wait()
+        self.barrier.between_steps.checkpoints.wait()
         self.barrier.event_log.ended()
         summary = {"steps": self._steps(), "traces": self.traces(), **self.barrier.step_timer.summary()}
         self.barrier.context.membership.finish(summary, leaving=self.left)
@@ -205,9 +205,9 @@ class StepRunner:
     def _begin(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
         """Traces, warms up on a copy of the state where there is a job, and enters it."""
         context = self.barrier.context
-        self.barrier.keeper.begin()
+        self.barrier.between_steps.begin()
         if self._gate is not None:
-            self.trace.random_streams = self.barrier.keeper.random_streams()
+            self.trace.random_streams = self.barrier.between_steps.random_streams()
         compiled = self.compiled(function, tensors, structure)
         if self._gate is not None:
             warm_up(compiled, context.attachment, tensors, effects=effects_of(self.trace.graph, gate=self._gate))
@@ -223,7 +223,11 @@ class StepRunner:
             context.graph_state,
             self.trace,
             BatchRollback(
-                kept=[*self.barrier.keeper.shared(), *context.graph_state.variables(), *context.graph_state.in_share()]
+                kept=[
+                    *self.barrier.between_steps.shared(),
+                    *context.graph_state.variables(),
+                    *context.graph_state.in_share(),
+                ]
             ),
             [*context.graph_state.handles(), *context.state.handles()],
             self._hold_barrier,
@@ -250,11 +254,11 @@ class StepRunner:
     def _first_terms(self, size: int) -> Terms:
         """The batch of the first view; it follows from rank 0's, which came with the state: all peers agree on it."""
         batch = int(read_variable(self.graph_state.progress.batch))
-        keeper = self.barrier.keeper
-        whole = batch * size if self._batch is None else keeper.batch_in_force(batch)
+        checkpoints = self.barrier.between_steps.checkpoints
+        whole = batch * size if self._batch is None else checkpoints.batch_in_force(batch)
         if whole < size:
             raise UsageError(f"batch_size={whole} is smaller than the cluster of {size} peers: each needs a sample")
-        return keeper.continued(Terms(global_batch_size=whole, batch_per_peer=whole / size))
+        return checkpoints.continued(Terms(global_batch_size=whole, batch_per_peer=whole / size))
 
     def _hold_barrier(self) -> int:
         """Called inside the graph: whatever happens is kept for ``_concluded`` to raise."""

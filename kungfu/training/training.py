@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.runtime.api import CheckpointFolder
-from kungfu.training.checkpoint.keeper import CheckpointRequest
+from kungfu.training.checkpoint.manager import CheckpointRequest
 from kungfu.training.data import BatchPlan, Remainder, batches, make_batch_plan
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import Averaging, average
@@ -187,7 +187,7 @@ class Training:
 
         Wu et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, table III.
         """
-        self._runner.barrier.keeper.registry.register(name, get, set, kind=kind, room_bytes=room_bytes)
+        self._runner.barrier.between_steps.registry.register(name, get, set, kind=kind, room_bytes=room_bytes)
 
     def on_rescale(self, function: Callable[[Rescaled], Any]) -> Callable[[Rescaled], Any]:
         """Has a function called on every peer after each change of membership: grown, shrunk, recovered.
@@ -197,7 +197,7 @@ class Training:
         first view, nor on a peer that leaves. Shared state that it changes must change alike on all peers. What it
         raises is a ``UsageError`` that names it. Serves as a decorator.
         """
-        self._runner.barrier.keeper.hooks.add(function)
+        self._runner.barrier.between_steps.hooks.add(function)
         return function
 
     def checkpoint(self, path: str | os.PathLike[str] | None = None, *, keep: int = 3) -> None:
@@ -225,7 +225,7 @@ class Training:
         ``UsageError`` naming what does not fit, or is damaged, with the newest one that is whole: there is no silent
         way back to an older one, and nothing was changed.
         """
-        return self._runner.barrier.keeper.resume(Path(path))
+        return self._runner.barrier.between_steps.checkpoints.resume(Path(path))
 
     def finish(self) -> None:
         """Training is over on this peer; ``batches`` calls it at its end, a loop of your own should.

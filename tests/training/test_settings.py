@@ -26,7 +26,7 @@ def run_with(rule: Any, **given: Any) -> Any:
         events.append(dict(fields() if callable(fields) else fields_of(fields), stream=stream))
 
     barrier.event_log._record = record
-    barrier.keeper._record = barrier.event_log._record
+    barrier.between_steps._record = barrier.between_steps.checkpoints._record = barrier.event_log._record
     return run, events
 
 

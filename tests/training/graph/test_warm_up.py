@@ -22,7 +22,7 @@ def warmed(training, function, *args, effects=None):
     version = loop.graph_state.view.version
     gate = EffectGate(lambda: version.read_value() > 0)
     loop.trace = StepTrace(gate)
-    loop.barrier.keeper.begin()
+    loop.barrier.between_steps.begin()
     tensors = as_tensors(args, {})
     compiled = loop.compiled(function, tensors, (args, {}))
     attachment = loop.barrier.context.attachment

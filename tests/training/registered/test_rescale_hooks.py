@@ -10,7 +10,8 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, Survived
 from kungfu.runtime.settings import CheckpointSettings
-from kungfu.training.checkpoint.keeper import Keeper, Trained
+from kungfu.training.between_steps import BetweenSteps
+from kungfu.training.checkpoint.manager import Trained
 from kungfu.training.graph.training_state import StateClasses, TrainingState
 from kungfu.training.registered.rescale_hooks import Rescaled, RescaleHooks
 from kungfu.training.registered.sync import PeerGroup
@@ -48,12 +49,13 @@ TWO = standing(view(1, 0, 1), 1)
 )
 def test_a_hook_hears_of_each_change_as_its_peer_sees_it(passage, founders, told):
     state = TrainingState(StateClasses({}, {}, {}), on_rescaled=lambda: None)
-    keeper = Keeper(Trained(None, [], state, 0, 1), CheckpointSettings(founders=founders), record=lambda *_: None)
+    trained, settings = Trained(None, [], state, 0, 1), CheckpointSettings(founders=founders)
+    between_steps = BetweenSteps(trained, settings, record=lambda *_: None)
     heard: list[Rescaled] = []
-    keeper.hooks.add(heard.append)
-    keeper.entered(passage, step=40)
+    between_steps.hooks.add(heard.append)
+    between_steps.entered(passage, step=40)
     assert heard == [], "hooks are called before the next step, where all programs are at the same place"
-    keeper.complete_pending(PeerGroup(0, 1, list), Manifest(40, 1, 1, Terms()))
+    between_steps.complete_pending(PeerGroup(0, 1, list), Manifest(40, 1, 1, Terms()))
     assert heard == told
 
 

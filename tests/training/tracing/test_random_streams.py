@@ -52,7 +52,7 @@ class Program:
             training.average([tf.reduce_sum(x)], loss=0.0)
             return drawn
 
-        loop.barrier.keeper.begin()
+        loop.barrier.between_steps.begin()
         tensors = as_tensors((points(2),), {})
         compiled = loop.compiled(step, tensors, ((points(2),), {}))
         drawn = [[one.numpy().tolist() for one in compiled(WHOLE, tensors)[0]] for _ in range(steps)]

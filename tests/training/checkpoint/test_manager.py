@@ -16,7 +16,7 @@ from kungfu.runtime.checkpoints import CheckpointFolder, Manifest, find, publish
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, Survived
-from kungfu.training.checkpoint.keeper import CheckpointRequest
+from kungfu.training.checkpoint.manager import CheckpointRequest
 from kungfu.training.registered.sync import PeerGroup, PendingSync
 from tests.training.linear import linear_model, linear_run, points
 
@@ -209,17 +209,18 @@ def regrouped(lost: int) -> BarrierResult:
 def test_a_checkpoint_that_a_lost_rank_0_had_not_brought_to_disk_is_written_by_the_next(tmp_path, lost, written, again):
     run = regular_run()
     walked(run, until=2)
-    keeper = run.training._runner.barrier.keeper
-    keeper.ask(CheckpointRequest("keeping", CheckpointFolder(tmp_path)))
-    keeper.pending = PendingSync()
-    keeper.complete_pending(PeerGroup(1, 3, total=list), Manifest(2, 3, 6, Terms()))
-    assert not keeper.wanted
+    between_steps = run.training._runner.barrier.between_steps
+    checkpoints = between_steps.checkpoints
+    checkpoints.ask(CheckpointRequest("keeping", CheckpointFolder(tmp_path)))
+    between_steps.pending = PendingSync()
+    between_steps.complete_pending(PeerGroup(1, 3, total=list), Manifest(2, 3, 6, Terms()))
+    assert not checkpoints.wanted
     if written:
         checkpointed(run, tmp_path)
-    keeper.entered(regrouped(lost), step=2)
-    assert keeper.wanted == again
-    keeper.complete_pending(PeerGroup(0, 2, total=list), Manifest(2, 2, 6, Terms()))
-    keeper.wait()
+    between_steps.entered(regrouped(lost), step=2)
+    assert checkpoints.wanted == again
+    between_steps.complete_pending(PeerGroup(0, 2, total=list), Manifest(2, 2, 6, Terms()))
+    checkpoints.wait()
     assert (find(tmp_path) is not None) == (written or again)
 
 
@@ -234,9 +235,12 @@ def test_a_peer_that_takes_the_state_over_has_all_of_it_when_its_registered_valu
     run.training.register("counter", lambda: held["counter"], lambda value: held.update(counter=value))
     run.training.on_rescale(lambda change: heard.append(change.change))
     walked(run, until=1)
-    keeper, manifest = run.training._runner.barrier.keeper, Manifest(4, 2, 6, Terms())
+    between_steps, manifest = run.training._runner.barrier.between_steps, Manifest(4, 2, 6, Terms())
     before, after = (PeerState(View(number, (Peer(0, "a:0"), Peer(1, "a:1"))), 1, Terms()) for number in (2, 4))
-    keeper.entered(BarrierResult(before, after, survived=Survived({2: "gone"}, "died", 0), sources=(0,)), step=4)
+    between_steps.entered(BarrierResult(before, after, survived=Survived({2: "gone"}, "died", 0), sources=(0,)), step=4)
+
+    def met():
+        heard.append(held["counter"])
 
     def fails(tensors):
         raise PeerFailure("rank 0 died")
@@ -245,7 +249,9 @@ def test_a_peer_that_takes_the_state_over_has_all_of_it_when_its_registered_valu
         return [tf.constant([7, 0], tf.int32)]
 
     with pytest.raises(PeerFailure):
-        keeper.complete_pending(PeerGroup(1, 2, total=fails), manifest, met=lambda: heard.append(held["counter"]))
+        between_steps.complete_pending(
+            PeerGroup(1, 2, total=fails), manifest, met=lambda: heard.append(held["counter"])
+        )
     assert heard == []
-    keeper.complete_pending(PeerGroup(1, 2, total=comes), manifest, met=lambda: heard.append(held["counter"]))
+    between_steps.complete_pending(PeerGroup(1, 2, total=comes), manifest, met=met)
     assert heard == [7, "recovered"], "before anything of the program's own is called"

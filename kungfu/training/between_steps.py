@@ -1,0 +1,123 @@
+"""Between two steps, after a barrier: registered values are synchronised, hooks called, checkpoints drawn up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import tensorflow as tf
+
+from kungfu.compiler import Plan
+from kungfu.event_log.events import LoggedEvent, RoundedEvent, RoundedVariable
+from kungfu.runtime.api import BarrierResult, CheckpointSettings, Description, Manifest, VariableGap
+from kungfu.training.checkpoint.manager import CheckpointManager, Trained
+from kungfu.training.description import describe
+from kungfu.training.registered.registry import Registry
+from kungfu.training.registered.rescale_hooks import Rescaled, RescaleHooks, change_of
+from kungfu.training.registered.sync import PeerGroup, PendingSync, sync_registered
+from kungfu.training.tracing.random_streams import ExemptStates, RandomStreams
+
+__all__ = ["BetweenSteps"]
+
+
+class BetweenSteps:
+    """Registered values, hooks and checkpoints of one peer, which all wait for the program to be between two steps.
+
+    A barrier lies inside a step, where the programs of the peers are at different places; so it only leaves behind what
+    is ``pending``, and the call of the next step does it.
+    """
+
+    def __init__(
+        self, trained: Trained, settings: CheckpointSettings, *, record: Callable[[str, LoggedEvent], None]
+    ) -> None:
+        self.registry, self.hooks = Registry(), RescaleHooks()
+        self.checkpoints = CheckpointManager(trained, self.registry, settings, record=record)
+        self.data: Mapping[str, int] = {}  # what the loader walks
+        self._trained, self._record = trained, record
+        self._founds = settings.founders > 0
+        self.inside = False  # the job: a step may carry a request
+        self.pending: PendingSync | None = None
+
+    # ---- the first step --------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Before the step is traced: everything is registered, and what was to be resumed is loaded."""
+        self.checkpoints.begin(self.data)
+
+    def shared(self) -> list[tf.Variable]:
+        """What is equal on all peers, registered variables too."""
+        return list(self.checkpoints.state().classes.shared.values())
+
+    def random_streams(self) -> RandomStreams:
+        """The random numbers of this peer's steps. Of states that are registered as its own peer 0 goes on with those
+        of a checkpoint."""
+        trained, after = self._trained, self.checkpoints.resumed_step
+        goes_on = after > 0 and trained.peer == 0
+        planted = () if goes_on else tuple(self.registry.of("own").values())
+        own = self.checkpoints.state().classes.own.values()
+        untouched = [*self.shared(), *(one for one in own if not any(one is other for other in planted))]
+        return RandomStreams([trained.seed, trained.peer, after], ExemptStates(untouched, planted))
+
+    def described(self, plan: Plan) -> Description:
+        """What this peer runs, once everything is registered."""
+        trained = self._trained
+        return describe(plan, trained.model, trained.optimizers, self.registry, self.data)
+
+    # ---- after a barrier -------------------------------------------------------------------------------------------
+
+    def entered(self, passage: BarrierResult, *, step: int) -> None:
+        """A barrier is over: what it left to do is pending until the next step."""
+        self.inside = True
+        before, survived = passage.before, passage.survived
+        if before is not None and survived is not None and before.view.peers[0].id in survived.lost:
+            self.checkpoints.take_over()
+        self.pending = _pending_sync(passage, step=step, founds=self._founds)
+
+    def complete_pending(self, peers: PeerGroup, manifest: Manifest, *, met: Callable[[], None] = lambda: None) -> None:
+        """Before a step: does what the last barrier left, if there was one since the step before.
+
+        Args:
+            peers: The peers of the view, which all do this now.
+            manifest: What a checkpoint of this moment says of itself.
+            met: Called when this peer has the registered values of the view, before any of the program's functions is.
+
+        Raises:
+            UsageError: A shared value differs between the peers, or a hook raised.
+            PeerFailure: A peer was lost over it; everything is pending still.
+        """
+        pending = self.pending
+        if pending is None:
+            return
+        rounded = sync_registered(self.registry, pending, peers)
+        met()
+        if rounded:
+            self._record("events", _rounded(rounded, rank=peers.rank))
+        self.pending = None
+        if pending.rescaled is not None:
+            self.hooks.call(pending.rescaled)
+        self.checkpoints.carry_out(replace(manifest, data=self.data), rank=peers.rank)
+
+
+def _pending_sync(passage: BarrierResult, *, step: int, founds: bool) -> PendingSync:
+    before, after, survived, sources = passage.before, passage.after, passage.survived, passage.sources
+    # This peer leaves, or the view stays: the peers only compare what they hold.
+    if after.rank is None or (before is not None and before.view.version == after.view.version):
+        return PendingSync()
+    # This peer has just come in and takes the shared values. The averaged ones are the mean over those who held the
+    # state before: in the first view of a job that is everybody.
+    if before is None:
+        joined = None if founds else Rescaled("joined", 0, after.view.size, after.rank, step)
+        return PendingSync(sources[0], True, None if after.view.begins else sources, joined)
+    # The membership changed around this peer. After a loss it takes the shared values too: it may have done a step more
+    # than the peer whose state all go on from.
+    sizes = before.view.size, after.view.size
+    change = change_of(*sizes, recovered=survived is not None)
+    return PendingSync(sources[0], survived is not None, sources, Rescaled(change, *sizes, after.rank, step))
+
+
+def _rounded(gaps: Mapping[str, VariableGap], *, rank: int) -> RoundedEvent:
+    """The event of registered values that differed from rank 0's by rounding."""
+    widest = tuple(
+        RoundedVariable(name=name, difference=gap.difference, largest=gap.largest) for name, gap in gaps.items()
+    )
+    return RoundedEvent(ranks=(rank,), variables=len(gaps), widest=widest[:3])

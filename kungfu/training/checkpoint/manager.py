@@ -1,0 +1,205 @@
+"""Checkpoints of one peer: asked for, drawn up between two steps, written while training goes on, and resumed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.event_log.events import CheckpointEvent, LoggedEvent
+from kungfu.runtime.api import CheckpointFolder, CheckpointSettings, Manifest, Terms, find, has_step
+from kungfu.training.checkpoint.restore import load
+from kungfu.training.checkpoint.snapshot import CheckpointedState, StateSnapshot
+from kungfu.training.graph.training_state import StateClasses, TrainingState, plant_seeds
+from kungfu.training.registered.registry import Registry
+
+__all__ = ["CheckpointManager", "CheckpointRequest", "Trained"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What trains: ``seed`` is the job's, ``peer`` this peer's number in it."""
+
+    model: Any
+    optimizers: Sequence[Any]
+    state: TrainingState
+    seed: int
+    peer: int
+
+
+@dataclass(frozen=True)
+class CheckpointRequest:
+    """A checkpoint that was asked for, and by whom; it goes to the job's folder where none is named."""
+
+    reason: str
+    folder: CheckpointFolder | None = None
+
+
+class CheckpointManager:
+    """The checkpoints of one peer, of all that is trained and all that is registered.
+
+    A request is remembered by every peer and carried out by rank 0 of the barrier after it. The others remember what
+    they entrusted to rank 0, so that the rank 0 after a lost one writes what did not reach the disk.
+    """
+
+    def __init__(
+        self,
+        trained: Trained,
+        registry: Registry,
+        settings: CheckpointSettings,
+        *,
+        record: Callable[[str, LoggedEvent], None],
+    ) -> None:
+        self._trained, self._registry, self._settings, self._record = trained, registry, settings, record
+        self._state: CheckpointedState | None = None
+        self._resumed: Manifest | None = None
+        self._wanted: dict[Path, CheckpointRequest] = {}  # by folder
+        # To rank 0, by folder, with the steps done then; not seen on disk yet.
+        self._entrusted: dict[Path, tuple[CheckpointRequest, int]] = {}
+        self._writing: Future[None] | None = None
+
+    def state(self) -> CheckpointedState:
+        """All that a checkpoint holds; from the first call on nothing more can be registered."""
+        if self._state is None:
+            trained, classes = self._trained, self._trained.state.classes
+            more = self._registry.seal(classes)
+            together = StateClasses(
+                {**classes.shared, **more.shared},
+                {**classes.averaged, **more.averaged},
+                {**classes.own, **more.own},
+            )
+            self._state = CheckpointedState.of(trained.model, trained.optimizers, together)
+        return self._state
+
+    # ---- resuming --------------------------------------------------------------------------------------------------
+
+    @property
+    def resumed_step(self) -> int:
+        """The steps that the resumed checkpoint had behind it; 0 where training began anew."""
+        return 0 if self._resumed is None else self._resumed.step
+
+    def begin(self, data: Mapping[str, int]) -> None:
+        """Before the step is traced: everything is registered, and what ``kungfu-run --resume`` names is loaded.
+
+        Args:
+            data: What the loader walks, by its number of samples and its seed; empty without loader.
+
+        Raises:
+            UsageError: The checkpoint was written while other data was walked.
+        """
+        self.state()
+        if self._settings.resume and self._resumed is None:
+            self.resume(Path(self._settings.resume))
+        resumed = self._resumed
+        if resumed is not None and data and resumed.data and dict(resumed.data) != dict(data):
+            raise UsageError(
+                f"the checkpoint was written while training.batches() walked {_told(resumed.data)}, and now it walks "
+                f"{_told(data)}: the position in the data means nothing there; give the same data and seed"
+            )
+
+    def resume(self, folder: Path) -> Path | None:
+        """Loads the newest checkpoint of a folder; see ``Training.resume``."""
+        checkpointed, trained = self.state(), self._trained
+        # A joiner of a running job: the state comes from the peers in the view.
+        if self._settings.founders == 0:
+            return None
+        path = find(Path(self._settings.resume) if self._settings.resume else folder)
+        # Nothing was written yet: training starts anew.
+        if path is None:
+            return None
+        self._registry.collect()
+        own = [(one, tf.identity(one)) for one in checkpointed.classes.own.values()]
+        self._resumed = manifest = load(path, checkpointed)
+        # A checkpoint holds what the peer that wrote it calls its own; that goes on at peer 0, and nowhere else.
+        if trained.peer > 0:
+            for one, value in own:
+                one.assign(value)
+            plant_seeds(trained.state.classes.own, seed=trained.seed, peer=trained.peer, after=manifest.step)
+        # The job goes on with another number of peers, which is a rescale to the folds.
+        if manifest.size != self._settings.founders:
+            trained.state.rescaled()
+        self._registry.restore()
+        return path
+
+    def batch_in_force(self, batch: int) -> int:
+        """The batch of a first step in samples: what a checkpoint goes on with, if training began with ``batch``."""
+        resumed = self._resumed
+        return resumed.terms.global_batch_size if resumed is not None and resumed.batch == batch else batch
+
+    def continued(self, terms: Terms) -> Terms:
+        """The first terms, with what lasts of those of a checkpoint."""
+        resumed = self._resumed
+        return terms if resumed is None else replace(terms, keep=resumed.terms.keep, ramp=resumed.terms.ramp)
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a checkpoint was asked for that the next barrier has to write."""
+        return bool(self._wanted)
+
+    def ask(self, request: CheckpointRequest) -> None:
+        """There shall be a checkpoint behind the next barrier; whoever is rank 0 there writes it."""
+        self._wanted[self._folder(request).path] = request
+
+    def take_over(self) -> None:
+        """Rank 0 was lost: what it had not brought to disk is wanted again, of the one after it."""
+        for path, (request, step) in self._entrusted.items():
+            if path not in self._wanted and not has_step(path, step):
+                self._wanted[path] = request
+        self._entrusted.clear()
+
+    def carry_out(self, manifest: Manifest, *, rank: int) -> None:
+        """Between two steps: rank 0 draws up what was asked for; another peer remembers that rank 0 was to."""
+        if rank == 0:
+            for request in self._wanted.values():
+                self._draw_up(request, manifest)
+        else:
+            self._entrusted |= {path: (request, manifest.step) for path, request in self._wanted.items()}
+        self._wanted.clear()
+
+    def _draw_up(self, request: CheckpointRequest, manifest: Manifest) -> None:
+        """Keeps the state of this moment; a thread writes it, one checkpoint after the other."""
+        started = time.monotonic()
+        self.wait()
+        snapshot = self.state().snapshot()
+        held_s = time.monotonic() - started
+        pool = ThreadPoolExecutor(1, thread_name_prefix="kungfu-checkpoint")
+        self._writing = pool.submit(self._write, request, manifest, snapshot, held_s)
+        pool.shutdown(wait=False)
+
+    def wait(self) -> None:
+        """Until what was drawn up is on disk."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def _folder(self, request: CheckpointRequest) -> CheckpointFolder:
+        settings = self._settings
+        return request.folder or CheckpointFolder(Path(settings.folder).absolute(), settings.keep)
+
+    def _write(self, request: CheckpointRequest, manifest: Manifest, snapshot: StateSnapshot, held_s: float) -> None:
+        """A disk that is full, or gone, does not end training: it is told."""
+        started, folder = time.monotonic(), self._folder(request)
+        where, size_bytes, reason = folder.path, None, ""
+        try:
+            path = folder.publish(manifest.step, lambda beside: snapshot.write(manifest, beside))
+            where, size_bytes = path, sum(file.stat().st_size for file in path.iterdir())
+        except (OSError, tf.errors.OpError) as error:
+            reason = str(error).splitlines()[0]
+            print(f"kungfu: no checkpoint of step {manifest.step} in {folder.path}: {reason}", file=sys.stderr)
+        event = CheckpointEvent(
+            step=manifest.step, rule=request.reason, path=str(where), size_bytes=size_bytes, error=reason,
+            seconds=round(time.monotonic() - started, 6), stop_s=round(held_s, 6),
+        )  # fmt: skip
+        self._record("events", event)
+
+
+def _told(data: Mapping[str, int]) -> str:
+    return f"{data.get('samples')} samples by seed {data.get('seed')}"
