@@ -65,12 +65,21 @@ def attach(
     """Attaches policies to a Keras model and its optimizer (or a list of optimizers).
 
     Under ``kungfu-run`` this process becomes a peer of the job; alone it trains by itself, with the same program.
-    ``policies`` are checked and compiled here, together with the one that ``kungfu-run --policy`` names. ``seed`` is
-    the job's seed, from which follows what each peer draws in its steps (dropout's masks, ``tf.random``): numbers of
-    its own. Alone it has no effect. ``budget`` bounds how often the policies together may change the cluster.
 
-    Raises ``UsageError`` for a model or optimizer that has no variables yet and for a TensorFlow with one thread
-    between ops, ``PolicyError`` for a policy that is wrong.
+    Args:
+        model: A Keras 3 model that has its weights.
+        optimizer: A Keras optimizer, or a list of them.
+        policies: Checked and compiled here, together with the one that ``kungfu-run --policy`` names.
+        seed: The job's seed, from which follows what each peer draws in its steps (dropout's masks, ``tf.random``):
+            numbers of its own. Alone it has no effect.
+        budget: Bounds how often the policies together may change the cluster.
+
+    Returns:
+        The training run: its step, average and batches.
+
+    Raises:
+        UsageError: A model or optimizer has no variables yet, or TensorFlow has one thread between ops.
+        PolicyError: A policy is wrong.
     """
     settings = read_settings()
     exits = ExitReport(settings) if settings is not None else None

@@ -87,32 +87,40 @@ class Barrier:
         return self.place[1]
 
     def join(self, first_terms: Callable[[int], Terms]) -> None:
-        """Enters the job. ``first_terms`` gives the batch of the very first view, from its size."""
+        """Enters the job.
+
+        Args:
+            first_terms: Gives the batch of the very first view, from its size; that of a later view comes with it.
+        """
         context, started = self.context, time.monotonic()
-        self._posted()  # none have; but the first use of anything is slow, and at a barrier all others wait for it
+        # No rule has fired; but the first use of anything is slow, and at a barrier all others would wait for it.
+        self._posted()
         description = self.between_steps.described(context.plan)
-        passage = context.membership.join(context.state, description=description, machine=machine_in_words())
-        after = passage.after
+        result = context.membership.join(context.state, description=description, machine=machine_in_words())
+        after = result.after
         terms = after.terms if after.terms.global_batch_size else first_terms(after.view.size)
-        self._enter(passage, terms)
-        self.event_log.joined(passage)
+        self._enter(result, terms)
+        self.event_log.joined(result)
         step = self._steps()
-        self.event_log.spanned("join", passage, step=step, total_s=time.monotonic() - started)
-        self.between_steps.entered(passage, step=step)
+        self.event_log.spanned("join", result, step=step, total_s=time.monotonic() - started)
+        self.between_steps.entered(result, step=step)
         if self.between_steps.checkpoints.wanted and self.rank == 0:
-            context.graph_state.posts.asked.assign_add(1)  # the step was not traced yet when it was asked for
+            # The program asked for a checkpoint before its step was traced, when no step could carry the request.
+            context.graph_state.posts.asked.assign_add(1)
 
     def hold(self) -> None:
         """The barrier of a running job: averages, calls hooks, decides, and enters the view that comes after."""
         started = time.monotonic()
         self.step_timer.arrived()
         context, graph_state = self.context, self.context.graph_state
+        # Requests that come from here on ride on the message of the next step, and have a barrier of their own.
         graph_state.posts.serve()
+        # Kept until the barrier has answered: should it break, the next one is asked for the same.
         self.unanswered = requests = self._requests()
         asked = time.monotonic()
         self.average_statistics()
         prepared = {"requests": asked - started, "statistics": time.monotonic() - asked}
-        passage = context.membership.meet(
+        result = context.membership.meet(
             context.state,
             self.terms,
             requests=requests,
@@ -120,57 +128,70 @@ class Barrier:
             adjust=lambda before, decision: self._adjusted(before, decision, requests.settings),
         )
         self.shadows.clear()
-        self.unanswered, passage = None, replace(passage, parts={**prepared, **passage.parts})
-        changed = passage.before is not None and passage.after.view.version != passage.before.view.version
+        self.unanswered, result = None, replace(result, parts={**prepared, **result.parts})
+        # A new view: this peer takes its place in it, or leaves. Else only settings may have changed.
+        changed = result.before is not None and result.after.view.version != result.before.view.version
         if changed:
-            self._enter(passage, passage.after.terms)
+            self._enter(result, result.after.terms)
             self._ask_for_departures()
         else:
-            self._agree(passage.after.terms)
+            self._agree(result.after.terms)
         step = self._steps()
-        self.between_steps.entered(passage, step=step)
+        self.between_steps.entered(result, step=step)
         for asked_by in requests.checkpoints:
             self.between_steps.checkpoints.ask(CheckpointRequest(asked_by))
-        write_variable(graph_state.times.synchronised, math.nan)  # the barrier's seconds are no step's
+        # The seconds of the barrier are no step's: the next busy time and step time have no beginning.
+        write_variable(graph_state.times.synchronised, math.nan)
         stop_s = time.monotonic() - started
         if changed:
             write_variable(graph_state.times.rescale_seconds, stop_s)
         self.step_timer.held(stop_s, changed=changed)
-        self.event_log.superseded(passage.superseded)
-        self.event_log.passed(passage, step=step, stop_s=stop_s)
+        self.event_log.superseded(result.superseded)
+        self.event_log.passed(result, step=step, stop_s=stop_s)
         if changed:
-            what = "leave" if passage.after.rank is None else "rescale"
-            self.event_log.spanned(what, passage, step=step, total_s=stop_s)
+            what = "leave" if result.after.rank is None else "rescale"
+            self.event_log.spanned(what, result, step=step, total_s=stop_s)
 
     def recover(self, error: KungfuError) -> None:
         """Others were lost in a step or at a barrier: goes on with those who live, from the state of one of them.
 
-        What the broken barrier was asked for is asked again at the next one. Raises ``error`` where nobody else is.
+        The requests of a barrier that broke are made again at the next one.
+
+        Args:
+            error: How this peer noticed the loss.
+
+        Raises:
+            KungfuError: ``error`` itself, where this program runs alone; the runtime's, where too few peers live.
         """
         context, graph_state = self.context, self.context.graph_state
+        # Alone there is nobody to be lost: the error is the program's.
         if isinstance(context.membership, StandaloneMembership):
             raise error
         self.step_timer.lost()
         started, done = time.monotonic(), self._steps()
         loss = NoticedLoss(error, done, self.terms)
-        self.shadows.clear()  # not all have done the same steps
-        passage = context.membership.recover(context.state, loss, adjust=self._adjusted)
-        self._enter(passage, passage.after.terms)
+        # Not all peers have done the same steps, so what their shadows asked for cannot be compared.
+        self.shadows.clear()
+        result = context.membership.recover(context.state, loss, adjust=self._adjusted)
+        self._enter(result, result.after.terms)
         step = self._steps()
-        self.between_steps.entered(passage, step=step)
+        self.between_steps.entered(result, step=step)
         write_variable(graph_state.times.synchronised, math.nan)
         write_variable(graph_state.posts.halted, False)
+        # The loss was noticed inside a barrier: its requests are still open.
         if self.unanswered is not None:
             graph_state.posts.asked.assign_add(1)
         self._ask_for_departures()
         write_variable(graph_state.times.rescale_seconds, self.step_timer.recovered())
-        self.event_log.recovered(passage, step=step, redone=max(0, done - step), stop=self.step_timer.stop)
-        self.event_log.spanned("recovery", passage, step=step, total_s=time.monotonic() - started)
+        self.event_log.recovered(result, step=step, redone=max(0, done - step), stop=self.step_timer.stop)
+        self.event_log.spanned("recovery", result, step=step, total_s=time.monotonic() - started)
 
     def finish(self) -> None:
         """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""
-        self.complete_pending()  # what the last barrier left: a joiner that came in there has done it by now
+        # A joiner that came in at the last barrier has done by now what that barrier left.
+        self.complete_pending()
         self.average_statistics()
+        # A checkpoint that the last step's rules ask for has no further barrier: it is written now.
         last = fired_rules(self.context.plan, self.context.graph_state.rules.posted.fetched(), step=self._steps())
         for rule in last:
             if isinstance(rule.action, Checkpoint):
@@ -182,11 +203,12 @@ class Barrier:
     def failure_of(self, error: tf.errors.OpError, *, where: str) -> Exception:
         """Ours for an error of the all-reduce; any other error of the graph is the user's own and stays what it is.
 
-        ``where`` is what the peers were doing: "step 7", "the barrier behind step 7".
-        The attachment is left first: a failed one may keep its sockets open, and peers behind it waiting.
+        ``where`` is what the peers were doing: "step 7", "the barrier after step 7".
+        The attachment is left first: a failed one may keep its sockets open, and peers after it waiting.
         """
         attachment = self.context.attachment
         found = attachment.failure_of(error)
+        # An op of the user's failed, not a collective.
         if found is None:
             return error
         attachment.leave()
@@ -201,13 +223,13 @@ class Barrier:
         return failure.prefixed(f"before step {self._steps() + 1}: ")
 
     def complete_pending(self) -> None:
-        """Before a step: does what the barrier behind the last one left to do, if there was one; see `BetweenSteps`."""
+        """Before a step: does what the barrier after the last one left to do, if there was one; see `BetweenSteps`."""
         if self.between_steps.pending is None or self.rank is None:
             return
         batch = int(read_variable(self.context.graph_state.progress.batch))
         manifest = Manifest(self._steps(), self.size, batch, self.terms)
-        together = PeerGroup(self.rank, self.size, self._total)
-        self.between_steps.complete_pending(together, manifest, met=self.context.membership.completed)
+        peers = PeerGroup(self.rank, self.size, self._total)
+        self.between_steps.complete_pending(peers, manifest, met=self.context.membership.completed)
 
     def _total(self, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = "registered") -> list[Any]:
         prescale, last, order = (
@@ -218,7 +240,7 @@ class Barrier:
         return self.context.attachment.all_reduce([*tensors, last], prescale=prescale, order=order, tag=tag)[:-1]
 
     def checkpoint(self, request: CheckpointRequest) -> None:
-        """Asks for a checkpoint at the barrier behind the next step; rank 0's call counts, the others remember it."""
+        """Asks for a checkpoint at the barrier after the next step; rank 0's call counts, the others remember it."""
         self.between_steps.checkpoints.ask(request)
         if self.between_steps.inside and self.rank == 0:
             self.context.graph_state.posts.asked.assign_add(1)
@@ -239,8 +261,8 @@ class Barrier:
         for place, mean in zip(places, self._total(read, scale=1.0 / self.size, tag=f"means {named:08x}"), strict=True):
             variables[place].assign(mean)
 
-    def _enter(self, passage: BarrierResult, terms: Terms) -> None:
-        view, rank = passage.after.view, passage.after.rank
+    def _enter(self, result: BarrierResult, terms: Terms) -> None:
+        view, rank = result.after.view, result.after.rank
         self.place = (rank, view.size)
         variables = self.context.graph_state.view
         variables.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
@@ -250,7 +272,7 @@ class Barrier:
             self.context.membership.completed()
 
     def _ask_for_departures(self) -> None:
-        """Who stays only until others hold the state leaves at the barrier behind the next step: there they do."""
+        """Who stays only until others hold the state leaves at the barrier after the next step: there they do."""
         if self.rank == 0 and self.terms.departing:
             self.context.graph_state.posts.asked.assign_add(1)
 

@@ -23,7 +23,7 @@ __all__ = ["BetweenSteps"]
 class BetweenSteps:
     """Registered values, hooks and checkpoints of one peer, which all wait for the program to be between two steps.
 
-    A barrier lies inside a step, where the programs of the peers are at different places; so it only leaves behind what
+    A barrier lies inside a step, where the programs of the peers are at different places; so it leaves what
     is ``pending``, and the call of the next step does it.
     """
 
@@ -65,13 +65,13 @@ class BetweenSteps:
 
     # ---- after a barrier -------------------------------------------------------------------------------------------
 
-    def entered(self, passage: BarrierResult, *, step: int) -> None:
+    def entered(self, result: BarrierResult, *, step: int) -> None:
         """A barrier is over: what it left to do is pending until the next step."""
         self.inside = True
-        before, survived = passage.before, passage.survived
+        before, survived = result.before, result.survived
         if before is not None and survived is not None and before.view.peers[0].id in survived.lost:
             self.checkpoints.take_over()
-        self.pending = _pending_sync(passage, step=step, founds=self._founds)
+        self.pending = _pending_sync(result, step=step, founds=self._founds)
 
     def complete_pending(self, peers: PeerGroup, manifest: Manifest, *, met: Callable[[], None] = lambda: None) -> None:
         """Before a step: does what the last barrier left, if there was one since the step before.
@@ -98,8 +98,8 @@ class BetweenSteps:
         self.checkpoints.carry_out(replace(manifest, data=self.data), rank=peers.rank)
 
 
-def _pending_sync(passage: BarrierResult, *, step: int, founds: bool) -> PendingSync:
-    before, after, survived, sources = passage.before, passage.after, passage.survived, passage.sources
+def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingSync:
+    before, after, survived, sources = result.before, result.after, result.survived, result.sources
     # This peer leaves, or the view stays: the peers only compare what they hold.
     if after.rank is None or (before is not None and before.view.version == after.view.version):
         return PendingSync()

@@ -92,7 +92,7 @@ class StepRunner:
         return self._finished or self.left
 
     def position(self) -> StepPosition:
-        """Where the run is; costs nothing behind a step that came to its end."""
+        """Where the run is; costs nothing after a step that came to its end."""
         if self._position is None or self._looped:
             return read_position(self.graph_state)
         return self._position
@@ -307,7 +307,7 @@ class StepRunner:
         return self.graph_state.progress.steps()
 
     def _log_step(self, report: StepReport) -> None:
-        """Tells of the step as it was: its view may have been ended by the barrier behind it."""
+        """Tells of the step as it was: its view may have been ended by the barrier after it."""
         leads, event_log = self.barrier.rank == 0, self.barrier.event_log
         step_record, row = self.graph_state.metrics.step_record, report.row
         if self._recorder is not None:

@@ -69,15 +69,24 @@ class Training:
         return self._runner.stopped
 
     def step(self, function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned | Skipped]:
-        """Makes a training step of a function of one batch: traced once, with rules and barrier behind it.
+        """Makes a training step of a function of one batch: traced once, with rules and barrier after it.
 
-        The function computes gradients, passes them through ``average`` exactly once and applies them. It may return
-        tensors, or nothing. The first call traces it and, under ``kungfu-run``, tries it out on a copy of the state
-        (no print, summary or call into Python comes of that), then waits for the other peers. A call whose batch was
-        cut for another view returns ``training.SKIPPED``; the next batch fits. So does a call in which peers were lost:
-        what it assigns behind ``average`` is not assigned then.
+        The first call traces the function and, under ``kungfu-run``, tries it out on a copy of the state (no print,
+        summary or call into Python comes of that), then waits for the other peers.
 
-        Raises ``UsageError`` for what cannot be traced, ``PeerFailure`` and ``DeadlineExceeded`` naming who failed.
+        Args:
+            function: Computes gradients, passes them through ``average`` exactly once and applies them. It may return
+                tensors, or nothing.
+
+        Returns:
+            The step, with the function's signature. A call whose batch was cut for another view gives
+            ``training.SKIPPED``, and the next batch fits. So does a call in which peers were lost: what the function
+            assigns after ``average`` is not assigned then.
+
+        Raises:
+            UsageError: The function cannot be traced, does not average once, or a run has a step already.
+            PeerFailure: Peers were lost, and too few are left to go on; it names them.
+            DeadlineExceeded: Peers did not come in time; it names them.
         """
         if self._marked is not None:
             raise UsageError(
@@ -95,12 +104,22 @@ class Training:
     def average(self, gradients: Nest, *, loss: Any) -> Nest:
         """The mean over all samples of a step of gradients that each peer took over its own: the one collective.
 
-        Gradients (any nest; ``None`` stays ``None``; sparse ones are made dense below 256 MiB) are weighted by the
-        peer's share of the step's samples, so uneven slices give the gradient of the whole batch. ``loss`` is this
-        peer's mean loss, a scalar. Call it inside a function marked ``@training.step``, once.
+        Call it inside a function marked ``@training.step``, once.
 
-        Gives the same structure, equal on all peers. Cost: one message, on which the policy's signals ride.
-        Raises ``UsageError`` if there is no gradient at all.
+        Args:
+            gradients: Any nest; ``None`` stays ``None``, and sparse ones are made dense below 256 MiB. They are
+                weighted by the peer's share of the step's samples, so uneven slices give the gradient of the whole
+                batch.
+            loss: This peer's mean loss, a scalar.
+
+        Returns:
+            The same structure, equal on all peers.
+
+        Raises:
+            UsageError: There is no gradient at all, or a sparse one is too large.
+
+        Cost:
+            One message, on which the policy's signals ride.
         """
         with self._runner.trace.average():
             means = average(self._averaging, gradients, loss=loss, accumulation=self._runner.accumulation)
@@ -121,23 +140,38 @@ class Training:
     ) -> Iterator[Any]:
         """Walks data in batches: this peer's share of each step, every sample exactly once an epoch.
 
-        ``data`` is a nest of arrays with one entry a sample; or a sequence of records (names of files, say; any object
-        with a length and items), each made into a nest of arrays by ``load``; or a function that is given an int64
-        array of indices and gives their samples, as tensors or as a ``tf.data.Dataset`` with one element each; then
-        ``samples`` says how many there are. The next batches are loaded in one background thread while the step runs.
+        The next batches are loaded in one background thread while the step runs. A joiner runs the program from its
+        top: use one such loop in a program.
 
-        ``batch_size`` is that of the whole job at its start, in samples; each epoch has its own order by ``seed``.
-        ``remainder="drop"`` ends an epoch where fewer samples than a step's remain; "keep" makes a smaller last step
-        of them. A peer whose share of a step is above ``max_local_batch_size`` is given it in micro-batches: each is
-        one call of the step, and only the last one reduces, updates through the attached optimizers, and counts as a
-        step; for the others ``average`` gives zeros. That costs a second copy of the gradients.
+        Args:
+            data: A nest of arrays with one entry a sample; or a sequence of records (names of files, say; any object
+                with a length and items), each made into a nest of arrays by ``load``; or a function that is given an
+                int64 array of indices and gives their samples, as tensors or as a ``tf.data.Dataset`` with one element
+                each.
+            batch_size: That of the whole job at its start, in samples.
+            epochs: How often the data is walked.
+            seed: Each epoch has its own order, which follows from the seed.
+            samples: How many there are, for a function of indices only.
+            load: Makes a nest of arrays of one record.
+            remainder: "drop" ends an epoch where fewer samples than a step's remain; "keep" makes a smaller last step
+                of them.
+            max_local_batch_size: A peer whose share of a step is larger, in samples, is given it in micro-batches: each
+                is one call of the step, and only the last one reduces, updates through the attached optimizers, and
+                counts as a step; for the others ``average`` gives zeros.
 
-        All peers follow one agreed position, so nothing is lost or repeated when peers join or leave. A joiner runs
-        the program from its top: use one such loop in a program.
+        Returns:
+            An iterator over what one call of the step after the other needs.
 
-        Raises ``UsageError`` for data or numbers that do not fit, for a batch that the step was not called with, and
-        for an optimizer that accumulates gradients itself beside ``max_local_batch_size``; what loading raises comes
-        out of the loop, with a note on the samples.
+        Raises:
+            UsageError: Data or numbers do not fit, the step was not called with a batch, or an optimizer accumulates
+                gradients itself beside ``max_local_batch_size``. What loading raises comes out of the loop, with a note
+                on the samples.
+
+        Cost:
+            With ``max_local_batch_size`` a second copy of the gradients.
+
+        On rescale:
+            All peers follow one agreed position, so nothing is lost or repeated when peers join or leave.
         """
         plan = make_batch_plan(
             data,
@@ -169,14 +203,14 @@ class Training:
         ``str`` keys); the last two in at most ``room_bytes`` bytes. A ``tf.Variable`` of numbers may stand in place of
         both. By ``kind`` it is
 
-        - "shared": equal on all peers and compared behind every barrier; a joiner takes it over, and after a loss all
+        - "shared": equal on all peers and compared after every barrier; a joiner takes it over, and after a loss all
           take that of the peer that is furthest on;
-        - "averaged": floating; each peer's own between barriers, behind which it becomes the mean over peers;
+        - "averaged": floating; each peer's own between barriers, after which it becomes the mean over peers;
         - "own": this peer's; a checkpoint holds rank 0's, which peer 0 takes up again.
 
         All go into checkpoints. Values meet before the step that follows a barrier: ``get`` is called there, and
         ``set`` where the agreed value is another. Call it between ``attach`` and the first step, in the same order on
-        all peers. Cost: nothing in a step; behind a barrier a message of 64 bytes a shared value, in a new view of all
+        all peers. Cost: nothing in a step; after a barrier a message of 64 bytes a shared value, in a new view of all
         of them.
         Raises ``UsageError`` for a name, a value or a moment that does not fit, and later for values that differ.
 
@@ -192,22 +226,38 @@ class Training:
     def on_rescale(self, function: Callable[[Rescaled], Any]) -> Callable[[Rescaled], Any]:
         """Has a function called on every peer after each change of membership: grown, shrunk, recovered.
 
-        It is given a ``Rescaled``, and called before the step that follows, once registered values are those of the
-        new view. A joiner's is called at its entry (``change`` is "joined", ``size_before`` 0), nobody's for the
-        first view, nor on a peer that leaves. Shared state that it changes must change alike on all peers. What it
-        raises is a ``UsageError`` that names it. Serves as a decorator.
+        It is called before the step that follows, once registered values are those of the new view. That of a joiner is
+        called at its entry (``change`` is "joined", ``size_before`` 0); none is for the first view, nor on a peer that
+        leaves.
+
+        Args:
+            function: Takes a ``Rescaled``. Shared state that it changes must change alike on all peers. An exception
+                of it becomes a ``UsageError`` that names it.
+
+        Returns:
+            The function, so this serves as a decorator.
         """
         self._runner.barrier.between_steps.hooks.add(function)
         return function
 
     def checkpoint(self, path: str | os.PathLike[str] | None = None, *, keep: int = 3) -> None:
-        """Asks for a checkpoint of all that training is, at the barrier behind the next step.
+        """Asks for a checkpoint of all that training is, at the barrier after the next step.
 
         Variables, optimizers' slots, agreed folds, averaged statistics, the learning rate's ramp, seeds, the position
         in the data and what was registered go to ``path/step-N``, in the format of ``tf.train.Checkpoint`` with
-        ``model`` and ``optimizer`` in it; ``path/latest`` names the newest, and of all the newest ``keep`` stay.
-        Without a path it goes where ``kungfu-run --checkpoints`` says, ``checkpoints`` for a program that runs alone.
-        Rank 0's call counts and it writes, while all train on; others may call it too. Cost: a barrier.
+        ``model`` and ``optimizer`` in it; ``path/latest`` names the newest. Rank 0's call counts and it writes, while
+        all train on; others may call it too.
+
+        Args:
+            path: The folder; without one it is what ``kungfu-run --checkpoints`` says, ``checkpoints`` for a program
+                that runs alone.
+            keep: How many of the newest checkpoints stay.
+
+        Raises:
+            UsageError: ``keep`` is not at least 1.
+
+        Cost:
+            A barrier.
         """
         if not isinstance(keep, int) or keep < 1:
             raise UsageError(f"training.checkpoint(keep={keep!r}): must be an integer of at least 1")
@@ -217,13 +267,19 @@ class Training:
     def resume(self, path: str | os.PathLike[str]) -> Path | None:
         """Goes on from the newest checkpoint in a folder, or from the one that ``path`` is; anew where there is none.
 
-        Call it before the first step, behind every ``register``. The number of peers may be another than it was: the
+        Call it before the first step, after every ``register``. The number of peers may be another than it was: the
         batch in force goes on, unless the program begins with another one; folds that a rescale resets start anew;
         each sample of the interrupted epoch comes exactly once. ``kungfu-run --resume`` goes before ``path``.
 
-        Gives the checkpoint's path, ``None`` where training starts anew, and on a peer that joins a running job. Raises
-        ``UsageError`` naming what does not fit, or is damaged, with the newest one that is whole: there is no silent
-        way back to an older one, and nothing was changed.
+        Args:
+            path: A folder of checkpoints, or one of them.
+
+        Returns:
+            The checkpoint's path; ``None`` where training starts anew, and on a peer that joins a running job.
+
+        Raises:
+            UsageError: The checkpoint does not fit, or is damaged; it names what, and the newest one that is whole.
+                There is no silent way back to an older one, and nothing was changed.
         """
         return self._runner.barrier.between_steps.checkpoints.resume(Path(path))
 

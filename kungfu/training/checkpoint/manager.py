@@ -82,7 +82,7 @@ class CheckpointManager:
 
     @property
     def resumed_step(self) -> int:
-        """The steps that the resumed checkpoint had behind it; 0 where training began anew."""
+        """The steps that were done when the resumed checkpoint was written; 0 where training began anew."""
         return 0 if self._resumed is None else self._resumed.step
 
     def begin(self, data: Mapping[str, int]) -> None:
@@ -146,7 +146,7 @@ class CheckpointManager:
         return bool(self._wanted)
 
     def ask(self, request: CheckpointRequest) -> None:
-        """There shall be a checkpoint behind the next barrier; whoever is rank 0 there writes it."""
+        """There shall be a checkpoint after the next barrier; whoever is rank 0 there writes it."""
         self._wanted[self._folder(request).path] = request
 
     def take_over(self) -> None:

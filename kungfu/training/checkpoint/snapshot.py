@@ -19,7 +19,12 @@ __all__ = ["STATE", "CheckpointedState", "StateSnapshot", "TrackedTree", "entrie
 
 @dataclass(frozen=True)
 class TrackedTree:
-    """Tracked objects, the root first: the variable of each (if it is one), and its children by name."""
+    """Tracked objects, the root first: the variable of each (if it is one), and its children by name.
+
+    ``tf.train.Checkpoint`` writes the values that variables have while it writes. A copy of the tree holds those of one
+    moment, so training goes on while it is written; and since it has the same names, what is written can be read into
+    the objects themselves, by kungfu or by any program that has ``tf.train.Checkpoint(model=model)``.
+    """
 
     variables: Sequence[tf.Variable | None]
     children: Sequence[Mapping[str, int]]
@@ -29,7 +34,7 @@ class TrackedTree:
         with tf.device("/CPU:0"):
             return [None if one is None else tf.identity(one.read_value()) for one in self.variables]
 
-    def twin(self, values: Sequence[Any]) -> Any:
+    def copy_with(self, values: Sequence[Any]) -> Any:
         """A ``tf.train.Checkpoint`` that is like the root, with these values."""
         with tf.device("/CPU:0"):
             nodes = [
@@ -83,7 +88,7 @@ class CheckpointedState:
 
     @classmethod
     def of(cls, model: Any, optimizers: Sequence[Any], classes: StateClasses) -> CheckpointedState:
-        """Model and optimizers as ``tf.train.Checkpoint`` tracks them, and what they do not reach in a bag beside."""
+        """Model and optimizers as ``tf.train.Checkpoint`` tracks them; variables that they do not reach by name."""
         trained = {"optimizer": optimizers[0]} if len(optimizers) == 1 else {"optimizers": [*optimizers]}
         reached = {id(one) for one in tracked_tree(tf.train.Checkpoint(model=model, **trained)).variables}
         known = {**classes.shared, **classes.averaged, **classes.own}
@@ -112,7 +117,7 @@ class StateSnapshot:
 
     def write(self, manifest: Manifest, path: Path) -> None:
         """Fills an empty folder; ``manifest`` needs neither variables nor files."""
-        self.checkpointed.tree.twin(self.values).write(str(path / STATE))
+        self.checkpointed.tree.copy_with(self.values).write(str(path / STATE))
         files = {file.name: file.stat().st_size for file in path.iterdir()}
         write_manifest(replace(manifest, variables=tuple(self._entries()), files=files), path)
 

@@ -30,9 +30,14 @@ def batches(
 ) -> Iterator[Any]:
     """Yields what one call of the step after the other needs, until the epochs are done or training is ``over``.
 
-    ``where`` says where the run is. ``calls`` counts the calls of the step: a batch that was not given to it would come
-    back for ever. Before this peer is in a view, its batch only serves to trace and warm up; it is as small as with
-    ``most_peers`` peers.
+    Args:
+        plan: The data and how it is walked.
+        position: Gives the position of the run.
+        stamps: Remembers what each batch was cut for.
+        over: Whether training has ended on this peer.
+        calls: Counts the calls of the step: a batch that was not given to it would come back for ever.
+        most_peers: Before this peer is in a view, its batch only serves to trace and warm up; it is as small as with so
+            many peers.
     """
     before, last = -1, None
     with closing(Prefetch(plan.load, following=plan.following)) as ahead:
@@ -66,6 +71,6 @@ def _step_slice(plan: BatchPlan, here: StepPosition, *, most_peers: int) -> Step
 
 
 def _next(plan: BatchPlan, here: StepPosition, step_slice: StepSlice, last: MicroBatch | None) -> MicroBatch:
-    """The next micro-batch of the turn; from its first one where the turn is new, or was cut anew."""
+    """The next micro-batch of the slice; the first one where the slice is new, or was cut anew."""
     same = last is not None and last.step_slice == step_slice
     return plan.micro_batch(step_slice, micro=here.micro if same else 0)

@@ -44,7 +44,7 @@ class Prefetch(Generic[Key]):
         return self._guesses.popleft()[1].result()
 
     def run_ahead(self, key: Key) -> None:
-        """The key is in use: what comes behind it may be loaded meanwhile."""
+        """The key is in use: what comes after it may be loaded meanwhile."""
         behind: Key | None = self._guesses[-1][0] if self._guesses else key
         while len(self._guesses) < _AHEAD:
             behind = self._following(behind) if behind is not None else None
@@ -53,7 +53,7 @@ class Prefetch(Generic[Key]):
             self._ask(behind)
 
     def close(self) -> None:
-        """Ends the thread, behind the read that it is at; idempotent."""
+        """Ends the thread, after the read that it is at; idempotent."""
         atexit.unregister(self.close)
         self._forget()
         self._wanted.put(None)

@@ -1,7 +1,7 @@
 """In which order peers take samples: one small interface, and the serial order.
 
 The step itself guards what happens exactly once: it compares the stamp of a batch with the position that all peers
-agree on. An order only says which samples belong to a turn, in the loading thread, ahead of the step. So an order may
+agree on. A sampler only says which samples belong to a slice, in the loading thread, ahead of the step. So it may
 ask others there, as one would that hands out partitions on demand, and it may be wrong about what comes next.
 """
 
@@ -32,7 +32,7 @@ class StepSlice:
 
 
 class Sampler(Protocol):
-    """Which samples a turn is about."""
+    """Which samples belong to a slice."""
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
         """This peer's samples of the step, maybe none."""
@@ -43,7 +43,7 @@ class Sampler(Protocol):
         ...
 
     def after(self, step_slice: StepSlice) -> StepSlice:
-        """The turn behind it, if view and batch stay: a guess, by which the loader runs ahead."""
+        """The slice after it, if view and batch stay: a guess, by which the loader runs ahead."""
         ...
 
 

@@ -16,7 +16,7 @@ _UNMARKED = (None, _UNSTAMPED)
 
 
 class Stamps:
-    """Those of one run. A batch's tensors carry its stamp; one that was mapped in between is known by its turn."""
+    """The stamps of one run. A batch's tensors carry its stamp; one that was mapped since has the last stamp."""
 
     def __init__(self) -> None:
         self._last: Stamp | None = None
@@ -40,7 +40,7 @@ class Stamps:
 def is_stale(stamp: Stamp, here: StepPosition) -> bool:
     """A batch that was cut for another epoch, position or view than the ones in force.
 
-    A micro-batch is the first of its step, or the one behind those that are done.
+    A micro-batch is the first of its step, or the one after those that are done.
     """
     in_force = (here.epoch, here.offset, here.version)
     elsewhere = stamp.epoch >= 0 and (stamp.epoch, stamp.offset, stamp.version) != in_force

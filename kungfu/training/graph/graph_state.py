@@ -191,7 +191,7 @@ class MicroBatchState:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The figures of the last step: those that the graph goes on with, and on the tape all that the host reads."""
+    """The numbers of the last step: those that the graph goes on with, and in the record all that the host reads."""
 
     step_record: StepRecord
     samples: tf.Variable  # of this peer

@@ -1,4 +1,4 @@
-"""The compiled step: the user's function and the barrier behind it, traced once."""
+"""The compiled step: the user's function and the barrier after it, traced once."""
 
 from __future__ import annotations
 

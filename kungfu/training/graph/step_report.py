@@ -20,7 +20,7 @@ __all__ = ["StepPosition", "StepReport", "code_of", "read_position", "read_repor
 
 
 class StepPosition(NamedTuple):
-    """Where a run is behind a step: the position, the micro-batches done of the next step, the view, and its batch."""
+    """Where a run is after a step: the position, the micro-batches done of the next step, the view, and its batch."""
 
     epoch: int
     offset: int
@@ -33,7 +33,7 @@ class StepPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one call of the step came to, where the run is behind it, and the row of the last whole step's record."""
+    """What one call of the step came to, where the run is after it, and the row of the last whole step's record."""
 
     code: int
     position: StepPosition

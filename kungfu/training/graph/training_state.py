@@ -136,9 +136,16 @@ def differing_variables(
 ) -> list[int]:
     """The places of those variables that are not bit for bit the same on all of ``size`` peers; agreed.
 
-    ``total`` gives the sums over the peers of tensors. Numbers ``x`` of ``n`` peers are all the same exactly where
-    ``n * sum(x**2) == sum(x)**2`` (Cauchy and Schwarz), which every peer computes alike from the two sums.
-    Cost: a pass over the variables' memory, and a message with 64 bytes for each of them.
+    Numbers ``x`` of ``n`` peers are all the same exactly where ``n * sum(x**2) == sum(x)**2`` (Cauchy and Schwarz),
+    which every peer computes alike from the two sums.
+
+    Args:
+        variables: The same ones, in the same order, on all peers.
+        size: The peers of the view.
+        total: Gives the sums of tensors over the peers.
+
+    Cost:
+        A pass over the variables' memory, and a message with 64 bytes for each of them.
 
     >>> variables = [tf.Variable([1.0]), tf.Variable([2.0])]
     >>> differing_variables(variables, size=2, total=lambda given: [2 * one for one in given])

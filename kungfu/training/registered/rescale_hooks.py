@@ -15,7 +15,7 @@ Change = Literal["joined", "grew", "shrank", "exchanged", "recovered"]
 
 @dataclass(frozen=True)
 class Rescaled:
-    """A change of membership behind ``step``, as one peer sees it.
+    """A change of membership after ``step``, as one peer sees it.
 
     ``change`` is "grew", "shrank", "exchanged" (as many came as went), "recovered" (peers were lost), or "joined": this
     peer has just come in, and ``size_before`` is 0. ``rank`` is its rank in the new view, ``size`` the peers in that.

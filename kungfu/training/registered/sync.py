@@ -1,7 +1,7 @@
 """Registered values between two steps: compared, given to those who are new, averaged.
 
-A barrier lies inside a step, and what a program does behind that step is not done yet: a counter that it counts up
-there is one behind, on all peers but on a joiner, whose step was none. So registered values meet where every program
+A barrier lies inside a step, and what a program does after that step is not done yet: a counter that it counts up
+there is one less, on all peers but on a joiner, whose step was none. So registered values meet where every program
 is at the same place: before the next step.
 """
 
@@ -49,16 +49,28 @@ class PeerGroup:
 def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
     """Reads the program's values, makes them what the peers agree on, and gives those that are others back.
 
-    Gives how far those shared values were from the agreed ones that differed by rounding only; see `gap_of`.
-    Cost: a message with 64 bytes a shared value, with all of them in a new view, and one with those that are averaged.
-    Raises ``UsageError`` for a shared value that differs by more between peers that were there before.
+    Args:
+        registry: The registered values of this peer.
+        pending: What the barrier left to do; see `PendingSync`.
+        peers: The peers of the view, which all do this now.
+
+    Returns:
+        By name, how far those shared values were from the agreed ones that differed by rounding only; see `gap_of`.
+
+    Raises:
+        UsageError: A shared value differs by more than rounding between peers that were there before.
+
+    Cost:
+        A message with 64 bytes a shared value, with all of them in a new view, and one with those that are averaged.
     """
     registry.collect()
     rounded: dict[str, VariableGap] = {}
     if peers.size > 1:
         shared, averaged = registry.of("shared"), registry.of("averaged")
+        # No new view: the peers compare checksums, and send only what differs.
         if shared and pending.source is None:
             rounded = _compare(shared, peers)
+        # A new view: all take the values of the peer that held the state.
         elif shared:
             rounded = _give(shared, pending, peers)
         if averaged:

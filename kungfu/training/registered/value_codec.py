@@ -79,7 +79,7 @@ class ValueCodec:
 
 
 def codec_of(name: str, value: Any, *, room_bytes: int) -> ValueCodec:
-    """The mould for values like this one; ``UsageError`` for a value that cannot be registered.
+    """The codec for values like this one; ``UsageError`` for a value that cannot be registered.
 
     >>> codec = codec_of("best", {"loss": 0.5, "step": 12}, room_bytes=64)
     >>> codec.shape, codec.value(codec.cast({"step": 13, "loss": 0.25}))

@@ -9,17 +9,17 @@ from kungfu.runtime.api import BarrierResult, Leave, RescaleRequest
 __all__ = ["describe_decision"]
 
 
-def describe_decision(passage: BarrierResult, request: RescaleRequest) -> str:
+def describe_decision(result: BarrierResult, request: RescaleRequest) -> str:
     """What a barrier made of one request, or of one part of a request that several rules share.
 
     What it did not do, for the limits of the job say, it says too.
     """
-    return _of_size(passage, request) if request.leave is None else _of_peers(passage, request.leave)
+    return _of_size(result, request) if request.leave is None else _of_peers(result, request.leave)
 
 
-def _of_size(passage: BarrierResult, request: RescaleRequest) -> str:
-    assert passage.before is not None
-    size, after, target = passage.before.view.size, passage.after.view.size, passage.after.terms.target_size
+def _of_size(result: BarrierResult, request: RescaleRequest) -> str:
+    assert result.before is not None
+    size, after, target = result.before.view.size, result.after.view.size, result.after.terms.target_size
     parts = []
     if after < size:
         parts.append(f"{_peers(size - after)} {_leave(size - after)} at once")
@@ -27,16 +27,16 @@ def _of_size(passage: BarrierResult, request: RescaleRequest) -> str:
         more = target - after
         parts.append(f"{more} more {'are' if more > 1 else 'is'} being prepared while training goes on")
     reached = target or after
-    if passage.after.terms.refused_size == request.size and reached != request.size:
+    if result.after.terms.refused_size == request.size and reached != request.size:
         parts.append(f"{request.size} is out of reach")
     return "; ".join(parts) or f"nothing: the size stays {size}"
 
 
-def _of_peers(passage: BarrierResult, leave: Leave) -> str:
-    assert passage.before is not None
-    ids, terms = passage.before.view.ids, passage.after.terms
+def _of_peers(result: BarrierResult, leave: Leave) -> str:
+    assert result.before is not None
+    ids, terms = result.before.view.ids, result.after.terms
     named = [peer for peer in ids if peer in leave.peers]
-    gone = [peer for peer in named if peer not in passage.after.view.ids]
+    gone = [peer for peer in named if peer not in result.after.view.ids]
     replaced = [peer for peer in named if peer not in gone and peer in terms.leaving]
     kept = [peer for peer in named if peer not in (*gone, *replaced)]
     parts = []

@@ -57,9 +57,9 @@ class EventLogWriter:
         """A rescale waits for the first step after it."""
         return self._rescale is not None
 
-    def joined(self, passage: BarrierResult) -> None:
+    def joined(self, result: BarrierResult) -> None:
         """This peer is in the job."""
-        self._leading = passage.after.rank == 0
+        self._leading = result.after.rank == 0
 
     def called(self, rule: str, *, step: int, saw: Mapping[str, float], asked: int | None, ignored: str = "") -> None:
         """A hook was called; ``ignored`` says why what it asked for is passed over, where it is."""
@@ -90,21 +90,21 @@ class EventLogWriter:
             )  # fmt: skip
             self._record("events", told)
 
-    def passed(self, passage: BarrierResult, *, step: int, stop_s: float) -> None:
+    def passed(self, result: BarrierResult, *, step: int, stop_s: float) -> None:
         """A barrier was held after ``step``; it stopped this peer for ``stop_s`` seconds."""
-        before, after = passage.before, passage.after
+        before, after = result.before, result.after
         assert before is not None
-        if passage.requests:
+        if result.requests:
             if self._leading:
-                self.superseded(self._no_longer(passage))
-                for request in passage.requests:
-                    self._decided(passage, request)
-            self._under_way = passage.requests
+                self.superseded(self._no_longer(result))
+                for request in result.requests:
+                    self._decided(result, request)
+            self._under_way = result.requests
         if after.view.version != before.view.version:
             self.ended()  # of the change before, if this one comes in its first step: who led then may leave now
         self._leading = after.rank == 0
         if after.view.version == before.view.version:
-            self._stayed(passage)
+            self._stayed(result)
             return
         ended = self._under_way
         self._rescale = RescaleEvent(
@@ -118,29 +118,29 @@ class EventLogWriter:
             left=tuple(peer for peer in before.view.ids if peer not in after.view.ids),
             global_batch_size=after.terms.global_batch_size,
             stop_s=round(stop_s, 6),
-            parts=self._parts_s(passage),
+            parts=self._parts_s(result),
         )
         self._entered, self._is_first_step = self._clock(), False
 
-    def spanned(self, what: str, passage: BarrierResult, *, step: int, total_s: float) -> None:
+    def spanned(self, what: str, result: BarrierResult, *, step: int, total_s: float) -> None:
         """Every peer's: how long a change of the membership took it, part by part."""
-        before, after = passage.before, passage.after
+        before, after = result.before, result.after
         if before is None:
             assert after.rank is not None
             peer = after.view.ids[after.rank]
         else:
             assert before.rank is not None
             peer = before.view.ids[before.rank]
-        parts = timing_tree(passage.parts)
+        parts = timing_tree(result.parts)
         span = SpanEvent(what=what, peer=peer, view=after.view.version, step=step, s=round(total_s, 6), parts=parts)
         self._record("events", span)
 
-    def recovered(self, passage: BarrierResult, *, step: int, redone: int, stop: Callable[[], Downtime]) -> None:
+    def recovered(self, result: BarrierResult, *, step: int, redone: int, stop: Callable[[], Downtime]) -> None:
         """Peers were lost, and those who live have gone on from ``step``; ``redone`` steps of this peer are undone.
 
         ``stop`` tells what it cost: so far, and once the next step has ended, with that step.
         """
-        before, after, survived = passage.before, passage.after, passage.survived
+        before, after, survived = result.before, result.after, result.survived
         assert before is not None
         assert survived is not None
         self._leading = after.rank == 0
@@ -161,7 +161,7 @@ class EventLogWriter:
             target=after.terms.target_size,
             global_batch_size=after.terms.global_batch_size,
             **_stopped(stop()),
-            parts=self._parts_s(passage),
+            parts=self._parts_s(result),
         )
         self._stop = stop
 
@@ -196,7 +196,7 @@ class EventLogWriter:
             self._record("events", event)
 
     def ended(self) -> None:
-        """A change of the membership is told; without its first step where none came, as behind the last one."""
+        """A change of the membership is told; without its first step where none came, as after the last one."""
         rescale, self._rescale = self._rescale, None
         if rescale is not None and self._leading:
             self._record("events", rescale)
@@ -215,40 +215,40 @@ class EventLogWriter:
             self._rescale = replace(event, parts=parts)
         self.ended()
 
-    def _parts_s(self, passage: BarrierResult) -> dict[str, float]:
-        prepared = dict(passage.prepared.parts) if passage.prepared else {}
-        parts = {**prepared, **{name: seconds for name, seconds in passage.parts.items() if "/" not in name}}
+    def _parts_s(self, result: BarrierResult) -> dict[str, float]:
+        prepared = dict(result.prepared.parts) if result.prepared else {}
+        parts = {**prepared, **{name: seconds for name, seconds in result.parts.items() if "/" not in name}}
         return {f"{name}_s": round(seconds, 6) for name, seconds in parts.items()}
 
-    def _no_longer(self, passage: BarrierResult) -> list[Superseded]:
+    def _no_longer(self, result: BarrierResult) -> list[Superseded]:
         """What was under way before, where the requests of this barrier put something else in its place."""
-        before, after, older = passage.before, passage.after.terms, self._under_way
+        before, after, older = result.before, result.after.terms, self._under_way
         assert before is not None
         if not older or not before.terms.target_size:
             return []
-        stays = {*before.terms.leaving} & {*passage.after.view.ids} <= {*after.leaving}
-        if stays and before.terms.target_size in (after.target_size, passage.after.view.size):
+        stays = {*before.terms.leaving} & {*result.after.view.ids} <= {*after.leaving}
+        if stays and before.terms.target_size in (after.target_size, result.after.view.size):
             return []
-        return [Superseded(one, passage.requests[0].rule) for one in older]
+        return [Superseded(one, result.requests[0].rule) for one in older]
 
-    def _decided(self, passage: BarrierResult, request: RescaleRequest) -> None:
-        assert passage.before is not None
+    def _decided(self, result: BarrierResult, request: RescaleRequest) -> None:
+        assert result.before is not None
         decision = DecisionEvent(
-            step=request.step, rule=request.rule, saw=request.saw, size=passage.before.view.size, asked=request.size,
-            done=describe_decision(passage, request), won=request.won, lost=request.lost, peers=_named(request),
+            step=request.step, rule=request.rule, saw=request.saw, size=result.before.view.size, asked=request.size,
+            done=describe_decision(result, request), won=request.won, lost=request.lost, peers=_named(request),
             when=_when(request),
         )  # fmt: skip
         self._record("events", decision)
 
-    def _stayed(self, passage: BarrierResult) -> None:
+    def _stayed(self, result: BarrierResult) -> None:
         """Peers that were awaited did not come, or not all: the run goes on without them, and says so."""
-        if self._leading and passage.prepared is not None and passage.prepared.missing:
-            assert passage.before is not None
+        if self._leading and result.prepared is not None and result.prepared.missing:
+            assert result.before is not None
             refused = RefusedEvent(
                 rule=_rules_of(self._under_way),
-                asked=passage.after.terms.refused_size or (self._under_way[0].size if self._under_way else 0),
-                size=passage.after.view.size,
-                reason=passage.prepared.reason,
+                asked=result.after.terms.refused_size or (self._under_way[0].size if self._under_way else 0),
+                size=result.after.view.size,
+                reason=result.prepared.reason,
             )
             self._record("events", refused)
 

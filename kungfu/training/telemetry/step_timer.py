@@ -83,7 +83,7 @@ class _Loss:
     noticed: float
     step_s: float
     went_on: float = math.nan
-    barrier_s: float = 0.0  # behind the next step, of a barrier that counts by itself
+    barrier_s: float = 0.0  # after the next step, of a barrier that counts by itself
 
     def stop(self, stepped: float | None) -> Downtime:
         """What it cost, up to the end of the next step if there was one."""
@@ -198,7 +198,7 @@ class StepTimer:
     def summary(self) -> dict[str, Any]:
         """Counts and percentiles of ``step_s``, ``barrier_s`` and ``stop_s``, in seconds, within 1 %."""
         self._count()
-        if self._loss is not None:  # behind the last step
+        if self._loss is not None:  # after the last step
             self._took["stop_s"].add(self._loss.stop(None).seconds)
             self._loss = None
         return {name: took.summary() for name, took in self._took.items()}

@@ -42,7 +42,7 @@ class TraceRecorder:
         self._rank: int | None = None
 
     def entered(self, *, version: int, rank: int | None, after: int) -> None:
-        """A view is in force for this peer, behind step ``after``: the folds are what its first step begins with.
+        """A view is in force for this peer, after step ``after``: the folds are what its first step begins with.
 
         In the view that it is in already, this is the end of a step like any other.
         """
@@ -52,7 +52,7 @@ class TraceRecorder:
         first, self._view, self._rank = self._view == 0, version, rank
         if rank is None:
             return
-        if first and rank == 0:  # who joins comes behind the others
+        if first and rank == 0:  # who joins comes after the others
             self._record("trace", partial(_header, self._program.plan, self._policy))
         self._snapshot({"after": after, "view": version, "rank": rank, "peer": self._peer})
 

@@ -1,6 +1,6 @@
 """What a step does outside of variables: so that running it before its time can leave that out.
 
-Prints and summaries of a step that is being traced stand behind a condition. A call into Python is answered by zeros
+Prints and summaries of a step that is being traced stand inside a condition. A call into Python is answered by zeros
 while the step is tried out. Whatever else has an effect is found in the graph: then the step cannot be tried out.
 """
 
@@ -50,7 +50,7 @@ class Effects:
 
 
 class EffectGate:
-    """Puts prints and summaries that are traced ``around`` behind a condition in the graph, ``is_open()``."""
+    """Puts prints and summaries that are traced ``around`` inside a condition in the graph, ``is_open()``."""
 
     def __init__(self, is_open: Callable[[], Any]) -> None:
         self._is_open = is_open

@@ -53,7 +53,7 @@ class BatchRollback:
         self._on_host(self.restore, samples)
 
     def _on_host(self, act: Callable[[], None], samples: Any) -> None:
-        """The handles are given to the call so that it runs behind what the step did to them before, and alone."""
+        """The handles are given to the call so that it runs after what the step did to them before, and alone."""
         if not self._handles:
             return
 

@@ -20,7 +20,7 @@ __all__ = ["StepTrace", "order_after_average", "refuse_xla"]
 class StepTrace:
     """The last trace of a function that was made by ``traced``.
 
-    Its prints and summaries stand behind a ``gate``, and it draws from ``streams`` of this peer's, where there are.
+    Its prints and summaries stand inside a ``gate``, and it draws from ``streams`` of this peer's, where there are.
     """
 
     def __init__(self, gate: EffectGate | None = None, random_streams: RandomStreams | None = None) -> None:
@@ -95,7 +95,11 @@ def refuse_xla(what: str) -> None:
 
 
 def order_after_average(function: Callable[..., Any], *, means: Callable[[], Sequence[Any]]) -> Callable[..., Any]:
-    """The function, made so that no op that it creates behind ``means()`` touches a variable before they are there.
+    """The function, made so that no op that it creates after ``means()`` touches a variable before they are there.
+
+    A step in which peers are lost must have moved nothing. TensorFlow runs an op as soon as its inputs are there: a
+    count of steps needs none of the means, and would be one ahead when the message of the step fails and the step is
+    done again, on some peers and not on others.
 
     ``means`` is asked when the function has been traced: the tensors that the average gave. In a graph of the program's
     own inside of the function they hold back what uses them, and no more.

@@ -1,4 +1,4 @@
-"""A twin of tracked objects: what is written is the moment when it was drawn up."""
+"""A snapshot of tracked objects: what is written is the moment when it was drawn up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kungfu.training.checkpoint.snapshot import tracked_by_name, tracked_tree
 from tests.training.linear import linear_model
 
 
-def test_a_twin_keeps_its_values_whatever_is_assigned_meanwhile(tmp_path):
+def test_a_copy_keeps_its_values_whatever_is_assigned_meanwhile(tmp_path):
     model, optimizer = linear_model(keras.layers.Dense(3)), keras.optimizers.Adam(0.1)
     optimizer.build(model.trainable_variables)
     counter = tf.Variable([1.0, 2.0])
@@ -20,7 +20,7 @@ def test_a_twin_keeps_its_values_whatever_is_assigned_meanwhile(tmp_path):
     values = tree.values()
     optimizer.apply_gradients([(tf.ones_like(one), one) for one in model.trainable_variables])
     counter.scatter_nd_update([[0]], [7.0])
-    tree.twin(values).write(str(tmp_path / "state"))
+    tree.copy_with(values).write(str(tmp_path / "state"))
     assert not np.array_equal(model.weights[0], before[0])
     status = root.read(str(tmp_path / "state"))
     status.assert_existing_objects_matched()
@@ -34,5 +34,5 @@ def test_a_variable_that_is_reached_twice_is_one_of_the_tree():
     shared = tf.Variable(1.0)
     tree = tracked_tree(tf.train.Checkpoint(a=shared, b=tracked_by_name({"again": shared})))
     assert sum(one is not None for one in tree.variables) == 1
-    twin = tree.twin(tree.values())
-    assert twin.a is twin.b.again
+    copy = tree.copy_with(tree.values())
+    assert copy.a is copy.b.again

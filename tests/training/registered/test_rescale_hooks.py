@@ -31,7 +31,7 @@ TWO = standing(view(1, 0, 1), 1)
 
 
 @pytest.mark.parametrize(
-    ("passage", "founders", "told"),
+    ("result", "founders", "told"),
     [
         (BarrierResult(TWO, standing(view(2, 0, 1, 2), 1), sources=(0, 1)), 2, [Rescaled("grew", 2, 3, 1, 40)]),
         (BarrierResult(TWO, standing(view(2, 1), 0), sources=(0,)), 2, [Rescaled("shrank", 2, 1, 0, 40)]),
@@ -47,13 +47,13 @@ TWO = standing(view(1, 0, 1), 1)
         (BarrierResult(TWO, standing(view(2, 0), None)), 2, []),
     ],
 )
-def test_a_hook_hears_of_each_change_as_its_peer_sees_it(passage, founders, told):
+def test_a_hook_hears_of_each_change_as_its_peer_sees_it(result, founders, told):
     state = TrainingState(StateClasses({}, {}, {}), on_rescaled=lambda: None)
     trained, settings = Trained(None, [], state, 0, 1), CheckpointSettings(founders=founders)
     between_steps = BetweenSteps(trained, settings, record=lambda *_: None)
     heard: list[Rescaled] = []
     between_steps.hooks.add(heard.append)
-    between_steps.entered(passage, step=40)
+    between_steps.entered(result, step=40)
     assert heard == [], "hooks are called before the next step, where all programs are at the same place"
     between_steps.complete_pending(PeerGroup(0, 1, list), Manifest(40, 1, 1, Terms()))
     assert heard == told

@@ -28,8 +28,8 @@ def told(*requests: RescaleRequest, least: int = 1, most: int = 6) -> list[str]:
     limits = Limits(least, most)
     before = PeerState(View(1, tuple(Peer(number, "") for number in range(4))), 0, Terms(32, 8.0))
     decision = decide(before.view, before.terms, limits, requests=BarrierRequests(requests))
-    passage = BarrierResult(before, PeerState(decision.view, 0, decision.terms), decision.requests)
-    return [describe_decision(passage, one) for one in passage.requests]
+    result = BarrierResult(before, PeerState(decision.view, 0, decision.terms), decision.requests)
+    return [describe_decision(result, one) for one in result.requests]
 
 
 @pytest.mark.parametrize(
