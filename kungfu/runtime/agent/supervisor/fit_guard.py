@@ -1,8 +1,9 @@
 """Starts a peer's Python script, and refuses a Keras ``fit`` that would train a model of its own on each peer.
 
-``kungfu-run`` has an interpreter run this file with the script as its first argument. The script is then what it is
-under ``python script.py``: ``__main__`` with its own file, ``sys.argv`` and ``sys.path``. Like the subreaper it
-is run as a file, and imports almost nothing. It does not load Keras: a finder waits until the script loads it.
+``kungfu-run`` has an interpreter run this file with the script, or with ``-m`` and a module, as its first arguments.
+The script is then what it is under ``python script.py`` or ``python -m module``: ``__main__`` with its own file,
+``sys.argv`` and ``sys.path``. Like the subreaper it is run as a file, and imports almost nothing. It does not load
+Keras: a finder waits until the script loads it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import runpy
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -26,10 +28,10 @@ _HOW = (
 
 
 def guarded(command: Sequence[str]) -> list[str]:
-    """The command with this file before its script, where it is Python with a script; else as it is.
+    """The command with this file before its script or module, where it is Python with one; else as it is.
 
-    >>> guarded(["bash", "run.sh"]), guarded(["python", "-m", "train"])
-    (['bash', 'run.sh'], ['python', '-m', 'train'])
+    >>> guarded(["bash", "run.sh"]), guarded(["python", "-c", "print(1)"])
+    (['bash', 'run.sh'], ['python', '-c', 'print(1)'])
     >>> [os.path.basename(word) for word in guarded(["/usr/bin/python3.11", "-u", "train.py", "--epochs", "3"])]
     ['python3.11', '-u', 'fit_guard.py', 'train.py', '--epochs', '3']
     """
@@ -37,9 +39,10 @@ def guarded(command: Sequence[str]) -> list[str]:
     if not words or not _PYTHON.match(os.path.basename(words[0])):
         return words
     place = next((i for i, word in enumerate(words[1:], start=1) if not re.match(r"-[bBdEIOPsSuv]+$", word)), None)
-    if place is None or not words[place].endswith(".py"):
+    if place is None:
         return words
-    return [*words[:place], __file__, *words[place:]]
+    has_script, has_module = words[place].endswith(".py"), words[place] == "-m" and len(words) > place + 1
+    return [*words[:place], __file__, *words[place:]] if has_script or has_module else words
 
 
 class _TrainerFinder:
@@ -118,20 +121,30 @@ def _refusal(text: str) -> Exception:
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-    """As Python does, without the lines of this file, at which no user can do anything."""
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    """As Python does, without the lines of what starts the script, at which no user can do anything."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
         trace = trace.tb_next
     sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
 
 def main() -> None:
-    """Runs the script in place of this file."""
+    """Runs the script, or the module after ``-m``, in place of this file."""
     del sys.argv[0]
+    sys.meta_path.insert(0, _TrainerFinder())
+    sys.excepthook = _show
+    run, process = _run_module if sys.argv[0] == "-m" else _run_script, os.getpid()
+    try:
+        run()
+    except Exception as error:
+        if os.getpid() == process:  # else it is a child that the script has forked
+            _report(error)
+        raise
+
+
+def _run_script() -> None:
     script = sys.argv[0]
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(script))
-    sys.meta_path.insert(0, _TrainerFinder())
-    sys.excepthook = _show
     file = os.path.abspath(script)
     program = types.ModuleType("__main__")
     program.__dict__.update(
@@ -140,13 +153,14 @@ def main() -> None:
     sys.modules["__main__"] = program
     with open(script, "rb") as source:
         code = compile(source.read(), file, "exec", dont_inherit=True)
-    process = os.getpid()
-    try:
-        exec(code, program.__dict__)
-    except Exception as error:
-        if os.getpid() == process:  # else it is a child that the script has forked
-            _report(error)
-        raise
+    exec(code, program.__dict__)
+
+
+def _run_module() -> None:
+    del sys.argv[0]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 def _report(error: Exception) -> None:

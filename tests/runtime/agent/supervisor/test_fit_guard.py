@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,11 @@ ENDS = {
 }
 
 
-def ran(folder: Path, *before: str) -> tuple[int, str, str]:
-    line = [sys.executable, *before, "scripts/train.py", "--epochs", "3"]
+SCRIPT, MODULE = ("scripts/train.py",), ("-m", "scripts.train")
+
+
+def ran(folder: Path, *before: str, program: Sequence[str] = SCRIPT) -> tuple[int, str, str]:
+    line = [sys.executable, *before, *program, "--epochs", "3"]
     done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout, done.stderr
 
@@ -66,13 +70,31 @@ def test_a_script_ends_as_under_python_with_the_same_words(how: str, tmp_path: P
     assert ran(tmp_path, fit_guard.__file__) == plain
 
 
+def test_a_module_sees_what_it_sees_under_python(tmp_path: Path) -> None:
+    script(tmp_path, LOOKS.replace("import beside", "from scripts import beside").replace("__spec__", "__spec__.name"))
+    plain = ran(tmp_path, program=MODULE)
+    assert plain[0] == 0, plain[2]
+    assert ran(tmp_path, fit_guard.__file__, program=MODULE) == plain
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_module_ends_as_under_python_with_the_same_last_words(how: str, tmp_path: Path) -> None:
+    script(tmp_path, ENDS[how])
+    code, printed, error = ran(tmp_path, program=MODULE)
+    assert code != 0
+    guarded_code, guarded_printed, guarded_error = ran(tmp_path, fit_guard.__file__, program=MODULE)
+    assert (guarded_code, guarded_printed) == (code, printed)
+    assert guarded_error.splitlines()[-1:] == error.splitlines()[-1:]
+    assert fit_guard.__file__ not in guarded_error
+
+
 @pytest.mark.parametrize(
     "command",
     [
         ["bash", "run.sh"],
         ["python", "-c", "print(1)"],
         ["python", "-W", "error", "train.py"],
-        ["python3", "-m", "pkg.train", "a.py"],
+        ["python", "-m"],
         ["python", "folder"],
         ["python"],
         ["./train.py"],
@@ -83,7 +105,14 @@ def test_what_is_no_python_with_a_script_is_started_as_it_is(command: list[str])
     assert guarded(command) == command
 
 
-@pytest.mark.parametrize("command", [["/opt/bin/python3.12", "-u", "-B", "train.py", "-x"], ["python", "train.py"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["/opt/bin/python3.12", "-u", "-B", "train.py", "-x"],
+        ["python", "train.py"],
+        ["python3", "-u", "-m", "pkg.train", "a.py"],
+    ],
+)
 def test_a_script_is_started_behind_the_guard_and_keeps_its_words(command: list[str]) -> None:
-    place = next(i for i, word in enumerate(command) if word == "train.py")
+    place = next(i for i, word in enumerate(command) if word in ("train.py", "-m"))
     assert guarded(command) == [*command[:place], fit_guard.__file__, *command[place:]]
