@@ -1,0 +1,27 @@
+"""What every event of a record has, and the version of the record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+__all__ = [
+    "RECORD_VERSION",
+    "LoggedEvent",
+    "Number",
+    "Saw",
+]
+
+RECORD_VERSION = 1
+
+# JSON knows no NaN and no infinity: in a file they are words.
+Number = float | Literal["NaN", "Infinity", "-Infinity"]
+Saw = Mapping[str, Number | None]
+
+
+class LoggedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+    """One line of ``events.jsonl``. ``time`` is stamped by the agent that writes it first."""
+
+    time: float | None = None

@@ -1,0 +1,183 @@
+"""Events of rules, and of what comes of them: rescales, recoveries, spans, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from kungfu.event_log.logged_event import LoggedEvent, Number, Saw
+
+__all__ = [
+    "CalledEvent",
+    "CheckpointEvent",
+    "DecisionEvent",
+    "HeldEvent",
+    "RecoveredEvent",
+    "RefusedEvent",
+    "RescaleEvent",
+    "RuleEvent",
+    "SetEvent",
+    "ShadowEvent",
+    "SpanEvent",
+    "SpanPart",
+    "SupersededEvent",
+]
+
+
+# ---- rules and what comes of them ------------------------------------------------------------------------------------
+
+
+class RuleEvent(LoggedEvent, frozen=True, kw_only=True):
+    """A rule fired after ``step`` steps; ``saw`` are the values that it saw, by name."""
+
+    step: int
+    rule: str
+    saw: Saw
+
+
+class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
+    """A rule asked for ``asked`` peers in place of ``size``; ``done`` says what the barrier made of it.
+
+    ``won`` and ``lost`` name the policies behind a combined rule by whether their target was taken, ``peers`` are
+    those that the rule named, ``when`` they leave: "now" or "replaced".
+    """
+
+    size: int
+    asked: int
+    done: str
+    won: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    peers: tuple[int, ...] = ()
+    when: str = ""
+
+
+class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
+    """Nothing came of what a rule asked for, since ``by`` came before it. Fields as in a decision."""
+
+    asked: int
+    by: str
+    won: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    peers: tuple[int, ...] = ()
+    when: str = ""
+
+
+class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
+    """A hook was called, and asked for a size or ``None``; ``ignored`` says why that is passed over, where it is."""
+
+    asked: int | None
+    ignored: str = ""
+
+
+class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
+    """A barrier changed a setting (``what``; "stop" ends training) to a value, over so many ``unit``s."""
+
+    what: str
+    to: Number | None
+    over: Number
+    unit: str
+
+
+class ShadowEvent(RuleEvent, frozen=True, kw_only=True, tag="shadow"):
+    """A rule in the shadow would have asked for this; ``action`` is the class of its action."""
+
+    action: str
+    asked: Number | None
+    ranks: tuple[int, ...]
+
+
+class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
+    """The job's budget of rescales holds back what a rule asked for; ``action`` is the class of its action."""
+
+    action: str
+    asked: Number | None
+    ranks: tuple[int, ...]
+
+
+class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
+    """The peers that a change was to have cannot be had; ``rule`` is empty where no rule asked for it."""
+
+    rule: str
+    asked: int
+    size: int
+    reason: str
+
+
+class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
+    """The membership changed after ``step`` steps, and training stood still for ``stop_s``.
+
+    ``parts`` has the seconds of each part; those of spawn and ready went on beside training, and the first step's came
+    after the stop.
+    """
+
+    step: int
+    rule: str
+    decided_at: int | None
+    before: int = field(name="from")
+    after: int = field(name="to")
+    view: int
+    joined: tuple[int, ...]
+    left: tuple[int, ...]
+    global_batch_size: int
+    stop_s: float
+    parts: Mapping[str, float]
+
+
+class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
+    """Peers were ``lost``, by id with how, and the others train again from ``step`` with the state of ``state_of``.
+
+    ``redone`` steps are done once more. ``stop_s`` goes from the end of the last step to the end of the next one, less
+    a step: ``noticed_s`` until the loss was known, ``regrouped_s`` until training could go on. ``step_s`` is the median
+    of the steps before.
+    """
+
+    step: int
+    before: int = field(name="from")
+    after: int = field(name="to")
+    view: int
+    lost: Mapping[str, str]
+    noticed_by: str
+    state_of: int
+    redone: int
+    target: int
+    global_batch_size: int
+    stop_s: float
+    noticed_s: float
+    regrouped_s: float
+    step_s: float
+    parts: Mapping[str, float]
+
+
+class SpanPart(Struct, frozen=True, omit_defaults=True):
+    """The seconds ``s`` of a part of a stop, and of the parts within it."""
+
+    name: str
+    s: float
+    parts: tuple[SpanPart, ...] = ()
+
+
+class SpanEvent(LoggedEvent, frozen=True, kw_only=True, tag="span"):
+    """The seconds ``s`` that a change of the membership (``what``) took one peer, part by part."""
+
+    what: str
+    peer: int
+    view: int
+    step: int
+    s: float
+    parts: tuple[SpanPart, ...] = ()
+
+
+class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
+    """A checkpoint of ``size_bytes`` is in ``path``, or could not be written there: then ``error`` says why.
+
+    Training stood still for ``stop_s``, the writing took ``seconds``.
+    """
+
+    step: int
+    rule: str
+    path: str
+    size_bytes: int | None = field(name="bytes", default=None)
+    error: str = ""
+    seconds: float
+    stop_s: float
