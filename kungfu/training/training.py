@@ -153,8 +153,7 @@ class Training:
             seed: Each epoch has its own order, which follows from the seed.
             samples: How many there are, for a function of indices only.
             load: Makes a nest of arrays of one record.
-            remainder: "drop" ends an epoch where fewer samples than a step's remain; "keep" makes a smaller last step
-                of them.
+            remainder: "keep" makes a smaller last step of what whole ones leave of an epoch; "drop" leaves it out.
             max_local_batch_size: A peer whose share of a step is larger, in samples, is given it in micro-batches: each
                 is one call of the step, and only the last one reduces, updates through the attached optimizers, and
                 counts as a step; for the others ``average`` gives zeros.
@@ -174,23 +173,16 @@ class Training:
             All peers follow one agreed position, so nothing is lost or repeated when peers join or leave.
         """
         plan = make_batch_plan(
-            data,
-            batch_size=batch_size,
-            epochs=epochs,
-            seed=seed,
-            samples=samples,
-            load=load,
-            remainder=remainder,
+            data, batch_size=batch_size, epochs=epochs, seed=seed, samples=samples, load=load, remainder=remainder,
             max_local_batch_size=max_local_batch_size,
-        )
+        )  # fmt: skip
         if self._plan is not None:
             raise UsageError(
                 "training.batches() was called twice: a peer that joins runs the program from its top and could not "
                 "know which loop the others are in; use one loop with all epochs"
             )
-        accumulation = None
-        if max_local_batch_size is not None:
-            accumulation = Accumulation(self._runner.graph_state.metrics, self._optimizers)
+        cut = max_local_batch_size is not None
+        accumulation = Accumulation(self._runner.graph_state.metrics, self._optimizers) if cut else None
         self._plan = plan
         self._runner.takes(plan, seed=int(seed), accumulation=accumulation)
         return self._walk(plan)

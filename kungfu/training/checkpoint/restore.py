@@ -18,9 +18,17 @@ _SHOWN = 4
 
 
 def load(path: Path, checkpointed: CheckpointedState) -> Manifest:
-    """Reads the checkpoint in the folder ``path`` into every variable of ``subject``; gives what it says of itself.
+    """Reads a checkpoint into the variables.
 
-    Raises ``UsageError`` that names what does not fit or cannot be read; then no variable was touched.
+    Args:
+        path: The folder of the checkpoint.
+        checkpointed: All variables that are to be read.
+
+    Returns:
+        What the checkpoint says of itself.
+
+    Raises:
+        UsageError: It names what does not fit or cannot be read; then no variable was touched.
     """
     manifest = read_manifest(path)
     wrong = list(mismatches(manifest.variables, list(entries(checkpointed.named))))

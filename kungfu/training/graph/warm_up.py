@@ -22,11 +22,20 @@ __all__ = ["warm_up"]
 
 
 def warm_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[Any], *, effects: Effects) -> None:
-    """Runs the step once, alone, and gives every variable back the memory that it had. ``effects`` are the user's.
+    """Runs the step once, alone, and gives every variable back the memory that it had.
 
     Nothing is copied but what the step writes: a variable's first write goes to new memory while the old one is held
     here. So a state that is not trained costs nothing, and a trained one is there twice until this returns.
     A step that does what can neither be left out nor undone (takes from an iterator, writes to a file) is not run.
+
+    Args:
+        compiled: The step.
+        attachment: Of this peer; it is opened for one peer meanwhile.
+        tensors: The batch of the first call.
+        effects: Those of the user's function.
+
+    Raises:
+        OpError: The step failed, and not for the zeros that a call into Python was answered by.
     """
     if effects.others:
         print(
