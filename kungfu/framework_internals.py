@@ -2,7 +2,7 @@
 
 Each function is one use, with the reason why the public interface does not do. A canary for each, in
 ``tests/test_framework_internals.py``, says what kungfu loses when a new TensorFlow or Keras drops the part. Importing
-this module loads neither of them: ``fit_guard`` runs its source in a process before TensorFlow is loaded.
+this module loads neither of them: ``script_runner`` runs its source in a process before TensorFlow is loaded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The layers of kungfu as a table: which room may import which. The tests hold the sources and the pages to it.
+"""The layers of kungfu as a table: which package may import which. The tests hold the sources and the pages to it.
 
 ``python -m tests.layers`` writes it into CONTRIBUTING.md and docs/architecture.md. A new package, or a new module
-beside packages, needs a row here; a row names only rows that stand below it, so that no two rooms import each other.
+beside packages, needs a row here; a row names only rows that stand below it, so that no two packages import each other.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PACKAGES: Rows = {
     "errors": (),
 }
 
-# The rooms inside a package: a package, or a module that stands beside packages.
+# The parts of a package: a package, or a module that stands beside packages.
 WITHIN: dict[str, Rows] = {
     "runtime": {
         "api": ("peer", "state", "attachment", "checkpoints", "core", "settings"),
@@ -68,11 +68,11 @@ WITHIN: dict[str, Rows] = {
         ),
         "training": ("step_runner", "checkpoint", "registered", "data", "graph"),
         "step_runner": ("barrier", "telemetry", "data", "graph", "tracing"),
-        "barrier": ("between_steps", "description", "checkpoint", "registered", "telemetry", "graph"),
-        "between_steps": ("checkpoint", "description", "registered", "tracing"),
+        "barrier": ("between_steps", "program_description", "checkpoint", "registered", "telemetry", "graph"),
+        "between_steps": ("checkpoint", "program_description", "registered", "tracing"),
         "telemetry": ("graph",),
         "checkpoint": ("registered", "graph"),
-        "description": ("registered",),
+        "program_description": ("registered",),
         "registered": ("graph",),
         "data": ("graph",),
         "graph": ("tracing",),
@@ -184,7 +184,7 @@ def twins() -> dict[str, list[str]]:
 
 def table() -> str:
     """The rows as the table of CONTRIBUTING.md."""
-    lines = ["| room | may import |", "| --- | --- |"]
+    lines = ["| package | may import |", "| --- | --- |"]
     for name, below in PACKAGES.items():
         lines.append(f"| `{name}` | {_listed(below)} |")
         lines += [f"| `{name}/{inner}` | {_listed(those)} |" for inner, those in WITHIN.get(name, {}).items()]
@@ -192,7 +192,7 @@ def table() -> str:
 
 
 def diagram() -> str:
-    """The rooms as the diagram of docs/architecture.md: an arrow per import that follows from no others."""
+    """The packages as the diagram of docs/architecture.md: an arrow per import that follows from no others."""
     lines = ["```mermaid", "flowchart TB"]
     for name in PACKAGES:
         if name in _NESTED:
@@ -205,7 +205,7 @@ def diagram() -> str:
     return "\n".join([*lines, "```"])
 
 
-_NESTED = ("runtime",)  # drawn with its rooms
+_NESTED = ("runtime",)  # drawn with its parts
 
 
 def _arrows(rows: Rows) -> list[tuple[str, str]]:

@@ -15,10 +15,10 @@ TABLES = {"kungfu": PACKAGES, **{f"kungfu.{package}": rows for package, rows in 
 
 
 @pytest.mark.parametrize("package", TABLES)
-def test_every_room_has_a_row_and_every_row_a_room(package: str) -> None:
+def test_every_package_has_a_row_and_every_row_a_package(package: str) -> None:
     rooms = layers.rooms_in(package)
     assert rooms - set(TABLES[package]) == set(), "give it a row in tests/layers.py, and run `python -m tests.layers`"
-    assert set(TABLES[package]) - rooms == set(), "there is no such room any more: take its row out of tests/layers.py"
+    assert set(TABLES[package]) - rooms == set(), "no such package is left: take its row out of tests/layers.py"
 
 
 @pytest.mark.parametrize("package", TABLES)
@@ -29,7 +29,7 @@ def test_a_row_names_only_rows_that_stand_below_it(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", TABLES)
-def test_a_room_imports_only_what_stands_below_it(package: str) -> None:
+def test_a_package_imports_only_what_stands_below_it(package: str) -> None:
     assert layers.trespasses(package, TABLES[package]) == []
 
 
@@ -52,7 +52,7 @@ def test_what_is_excepted_is_still_there() -> None:
 def test_a_name_stands_for_one_public_class() -> None:
     found = layers.twins()
     new = {name: those for name, those in found.items() if name not in TWINS}
-    assert not new, f"rename the class in your room so that it says what it is: {new}"
+    assert not new, f"rename the class so that it says what it is: {new}"
     assert TWINS.keys() - found.keys() == set(), "these are no twins any more"
 
 

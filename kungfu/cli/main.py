@@ -14,7 +14,7 @@ from typing import Literal
 
 from kungfu.cli.broken_pipe import discard_output
 from kungfu.errors import KungfuError
-from kungfu.runtime.core.identity import installed_version
+from kungfu.runtime.core.program_identity import installed_version
 
 __all__ = ["error_line", "explain_command", "main"]
 

@@ -19,8 +19,8 @@ from kungfu.runtime.checkpoints import (
 from kungfu.runtime.core.adaptive_deadline import KNOWN_STEPS, WINDOW_STEPS, plausible_wait_s
 from kungfu.runtime.core.barrier import Decision, with_settings
 from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, Superseded
-from kungfu.runtime.core.data import Position, Stamp, advanced, cut
-from kungfu.runtime.core.identity import Description, ProgramPart, installed_version
+from kungfu.runtime.core.program_identity import Description, ProgramPart, installed_version
+from kungfu.runtime.core.sample_slices import Position, Stamp, advanced, slice_indices
 from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
 from kungfu.runtime.core.terms import Ramp, RunPosition, SettingChange, Terms
 from kungfu.runtime.core.view import View, spread
@@ -71,7 +71,6 @@ __all__ = [
     "VariableGap",
     "View",
     "advanced",
-    "cut",
     "digests",
     "find",
     "gap_of",
@@ -84,6 +83,7 @@ __all__ = [
     "read_manifest",
     "read_settings",
     "sampled",
+    "slice_indices",
     "spread",
     "stable_names",
     "with_settings",

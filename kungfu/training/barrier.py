@@ -38,11 +38,11 @@ from kungfu.runtime.api import (
 )
 from kungfu.training.between_steps import BetweenSteps
 from kungfu.training.checkpoint.manager import CheckpointRequest
-from kungfu.training.description import machine_in_words
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.learning_rate import LearningRateControl
 from kungfu.training.graph.training_state import TrainingState, differing_variables
 from kungfu.training.graph.variable_io import read_variable, write_variable
+from kungfu.training.program_description import machine_in_words
 from kungfu.training.registered.sync import PeerGroup, PendingSync
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.step_timer import StepTimer

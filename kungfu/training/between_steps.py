@@ -11,7 +11,7 @@ from kungfu.compiler import Plan
 from kungfu.event_log.events import LoggedEvent, RoundedEvent, RoundedVariable
 from kungfu.runtime.api import BarrierResult, CheckpointSettings, Description, Manifest, VariableGap
 from kungfu.training.checkpoint.manager import CheckpointManager, Trained
-from kungfu.training.description import describe
+from kungfu.training.program_description import describe
 from kungfu.training.registered.registry import Registry
 from kungfu.training.registered.rescale_hooks import Rescaled, RescaleHooks, change_of
 from kungfu.training.registered.sync import PeerGroup, PendingSync, sync_registered
@@ -49,8 +49,11 @@ class BetweenSteps:
         return list(self.checkpoints.state().classes.shared.values())
 
     def random_streams(self) -> RandomStreams:
-        """The random numbers of this peer's steps. Of states that are registered as its own peer 0 goes on with those
-        of a checkpoint."""
+        """The random numbers of this peer's steps.
+
+        On resume, peer 0 restores the random states that are registered as its own from the checkpoint; the other
+        peers get new ones.
+        """
         trained, after = self._trained, self.checkpoints.resumed_step
         goes_on = after > 0 and trained.peer == 0
         planted = () if goes_on else tuple(self.registry.of("own").values())

@@ -1,7 +1,7 @@
 """Time and cost of an allocation plan: the stages' longest chains one after another, then the bill.
 
 Every stage ends in a synchronisation of all its trials, so the longest path of the whole graph is the sum of the
-longest paths of the stages. That makes a plan cheap to judge; `kungfu.tune.dag` builds the graph itself.
+longest paths of the stages. That makes a plan cheap to judge; `kungfu.tune.execution_graph` builds the graph itself.
 """
 
 from __future__ import annotations

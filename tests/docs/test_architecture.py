@@ -1,4 +1,4 @@
-"""The pages on the architecture: the files that they name exist, the walks are short, and the rooms are all there."""
+"""The pages on the architecture: the files that they name exist, walks are short, and packages all there."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def test_each_of_five_walks_has_at_most_a_dozen_stations_with_files_that_exist()
         assert not missing, f"{title}: these files have another name now"
 
 
-def test_every_room_is_explained() -> None:
+def test_every_package_is_explained() -> None:
     page = (DOCS / "architecture.md").read_text()
     explained = {name for line in page.splitlines() if line.startswith("| `") for name in _names(line)}
     rooms = {*PACKAGES, *(f"runtime/{room}" for room in WITHIN["runtime"] if (ROOT / "runtime" / room).is_dir())}
     assert rooms - explained - {"errors", "runtime", "runtime/checkpoints"} == set()
-    assert explained - rooms == set(), "there is no such room any more"
+    assert explained - rooms == set(), "there is no such package any more"
 
 
 def _names(line: str) -> list[str]:

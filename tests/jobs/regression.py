@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kungfu.runtime.core.data import Position
+from kungfu.runtime.core.sample_slices import Position
 from kungfu.training.data.sampler import SerialSampler, StepSlice
 from tests.jobs.harness import Ended
 from tests.jobs.programs.convex import FEATURES, MOMENTUM, SHIFT, data

@@ -13,7 +13,7 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.errors import PolicyError, UsageError
 from kungfu.policies import schedule
-from kungfu.runtime.agent.supervisor import fit_guard
+from kungfu.runtime.agent.supervisor import script_runner
 from tests.training.linear import linear_model
 
 
@@ -39,9 +39,9 @@ def test_fit_on_an_attached_model_is_refused_until_its_training_is_over(capsys):
     model = linear_model()
     training = kf.attach(model, keras.optimizers.SGD(0.1))
     with pytest.raises(UsageError, match=r"was called on the model that kf\.attach"):
-        fit_guard._check(model)
+        script_runner._check(model)
     training.finish()
-    fit_guard._check(model)  # what a peer does with it afterwards is its own affair
+    script_runner._check(model)  # what a peer does with it afterwards is its own affair
     assert capsys.readouterr().err == ""
 
 

@@ -10,7 +10,7 @@ import grpc
 from kungfu.event_log.codec import event_of
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.core import cluster as decided
-from kungfu.runtime.core.identity import Identity
+from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import to_exit, to_peer, to_report, to_view
 from kungfu.runtime.ipc.fields import to_fields

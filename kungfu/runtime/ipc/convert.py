@@ -18,7 +18,7 @@ from kungfu.runtime.core.barrier_requests import (
 )
 from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.exit import Exit, ExitKind
-from kungfu.runtime.core.identity import Description, ProgramPart
+from kungfu.runtime.core.program_identity import Description, ProgramPart
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Keep, Ramp, RampUnit, Terms
 from kungfu.runtime.core.view import Peer, View

@@ -13,7 +13,7 @@ from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.event_log.codec import fields_of
 from kungfu.event_log.numbers import as_json
 from kungfu.runtime.core.cluster import LossReport
-from kungfu.runtime.core.identity import Identity
+from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc

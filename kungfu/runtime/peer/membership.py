@@ -21,7 +21,7 @@ from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Adjust, Decision, as_decided, decide
 from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, ExternalRequest, RescaleRequest, merge
 from kungfu.runtime.core.cluster import LossReport
-from kungfu.runtime.core.identity import NOTHING_SAID, Description, Identity
+from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, Identity
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View

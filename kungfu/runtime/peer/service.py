@@ -12,7 +12,7 @@ import grpc
 from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import ExternalRequest
-from kungfu.runtime.core.identity import Description
+from kungfu.runtime.core.program_identity import Description
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_description, from_failure, to_external_request, to_prepared
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer

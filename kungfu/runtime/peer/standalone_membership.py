@@ -8,7 +8,7 @@ from typing import Any
 from kungfu.errors import PeerFailure
 from kungfu.runtime.core.barrier import Adjust, Decision, as_decided
 from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, ExternalRequest, merge
-from kungfu.runtime.core.identity import NOTHING_SAID, Description
+from kungfu.runtime.core.program_identity import NOTHING_SAID, Description
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kungfu.runtime.api import Position, advanced, cut, spread
+from kungfu.runtime.api import Position, advanced, slice_indices, spread
 
 __all__ = ["Remainder", "Sampler", "SerialSampler", "StepSlice"]
 
@@ -61,7 +61,7 @@ class SerialSampler:
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
         """The slice of this peer's rank."""
-        return cut(
+        return slice_indices(
             step_slice.position,
             samples=self.samples,
             seed=self.seed,

@@ -214,7 +214,7 @@ def _advance(graph_state: GraphState) -> None:
     taken = tf.cast(tf.round(graph_state.metrics.total_samples.read_value()), tf.int64)
     progress.trained.assign_add(taken)
     offset = progress.offset + taken
-    # As in kungfu.runtime.core.data.advanced.
+    # As in kungfu.runtime.core.sample_slices.advanced.
     least = tf.where(progress.drops > 0, tf.minimum(graph_state.view.global_batch_size, samples), tf.ones_like(samples))
     over = tf.logical_and(samples > 0, offset + least > samples)
     progress.epoch.assign_add(tf.cast(over, tf.int64))

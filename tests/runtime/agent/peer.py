@@ -21,7 +21,7 @@ import numpy as np
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.protocol import SilentRanks
 from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, RescaleRequest
-from kungfu.runtime.core.identity import Description, ProgramPart
+from kungfu.runtime.core.program_identity import Description, ProgramPart
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.peer.barrier_result import BarrierResult
 from kungfu.runtime.peer.exit_report import ExitReport

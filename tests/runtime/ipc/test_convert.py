@@ -18,7 +18,7 @@ from kungfu.runtime.core.barrier_requests import (
     RescaleRequest,
     When,
 )
-from kungfu.runtime.core.identity import Description, ProgramPart
+from kungfu.runtime.core.program_identity import Description, ProgramPart
 from kungfu.runtime.core.terms import Keep, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import convert, rpc

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.data import Position, Stamp, advanced
+from kungfu.runtime.core.sample_slices import Position, Stamp, advanced
 from kungfu.training.data.batch_plan import BatchPlan, MicroBatch, make_batch_plan
 from kungfu.training.data.sampler import StepSlice
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from kungfu.runtime.core.data import Stamp
+from kungfu.runtime.core.sample_slices import Stamp
 from tests.training.linear import linear_model, linear_run, points
 
 X = np.random.default_rng(0).normal(size=(23, 3))

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.runtime.core.data import Stamp
+from kungfu.runtime.core.sample_slices import Stamp
 from tests.training.linear import linear_model, points
 
 NAN = np.full([1, 4, 4, 1], np.nan, np.float32)

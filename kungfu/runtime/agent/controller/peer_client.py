@@ -17,7 +17,7 @@ from typing import Any
 
 from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.core.cluster import Announce, Cluster, Compare, Form, Lead, Offer, Tell
-from kungfu.runtime.core.identity import Description, difference
+from kungfu.runtime.core.program_identity import Description, difference
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb

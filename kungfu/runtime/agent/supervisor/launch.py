@@ -17,7 +17,7 @@ from typing import Protocol
 import psutil
 
 from kungfu.runtime.agent.supervisor import subreaper
-from kungfu.runtime.agent.supervisor.fit_guard import guarded
+from kungfu.runtime.agent.supervisor.script_runner import guarded
 from kungfu.runtime.agent.supervisor.slots import device_for_slot, devices_of
 
 __all__ = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.exit import Exit, ExitKind
-from kungfu.runtime.core.identity import Identity
+from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer, View
 
 __all__ = [

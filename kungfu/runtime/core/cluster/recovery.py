@@ -35,11 +35,11 @@ QUIT = "its script ended (exit code 0) while the others trained"
 # A peer that the survivors' errors name gets so long to report itself: its connection may have ended with the others'.
 SUSPECT_S = 2.0
 _NO_HOLDER = (
-    "no survivor holds the state of the job: who takes it from others holds it once their registered values have come "
-    "too, before its next step; go on from a checkpoint (kungfu-run --resume)"
+    "no survivor holds the state of the job: a joiner holds it only after it has received the registered values too, "
+    "before its next step; go on from a checkpoint (kungfu-run --resume)"
 )
-# Views in a row that members entered and that broke before they trained: something ends each of them. One that nobody
-# could be admitted to, since the first of it stands still or is gone, does not count.
+# The job fails after so many consecutive views that members entered and that broke before they trained: something ends
+# each of them. A view that admitted nobody, because its first peer hangs or has exited, is not counted.
 STUCK = 6
 
 

@@ -25,7 +25,7 @@ from kungfu.runtime.core.cluster import (
     step,
 )
 from kungfu.runtime.core.cluster.events import PeersLost
-from kungfu.runtime.core.identity import Identity
+from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import View
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer
 

@@ -33,7 +33,7 @@ def guarded(command: Sequence[str]) -> list[str]:
     >>> guarded(["bash", "run.sh"]), guarded(["python", "-c", "print(1)"])
     (['bash', 'run.sh'], ['python', '-c', 'print(1)'])
     >>> [os.path.basename(word) for word in guarded(["/usr/bin/python3.11", "-u", "train.py", "--epochs", "3"])]
-    ['python3.11', '-u', 'fit_guard.py', 'train.py', '--epochs', '3']
+    ['python3.11', '-u', 'script_runner.py', 'train.py', '--epochs', '3']
     """
     words = list(command)
     if not words or not _PYTHON.match(os.path.basename(words[0])):

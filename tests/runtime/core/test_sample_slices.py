@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.data import Position, cut, shuffled
+from kungfu.runtime.core.sample_slices import Position, shuffled, slice_indices
 
 
 def take(position: Position, *, samples: int, batch: int, size: int, seed: int = 7) -> list[list[int]]:
     """Every peer's slice of one step."""
     return [
-        cut(position, samples=samples, seed=seed, global_batch_size=batch, size=size, rank=rank).tolist()
+        slice_indices(position, samples=samples, seed=seed, global_batch_size=batch, size=size, rank=rank).tolist()
         for rank in range(size)
     ]
 

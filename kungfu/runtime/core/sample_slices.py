@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kungfu.runtime.core.view import spread
 
-__all__ = ["Position", "Stamp", "advanced", "cut", "shuffled"]
+__all__ = ["Position", "Stamp", "advanced", "shuffled", "slice_indices"]
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,13 @@ def shuffled(samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
     return order
 
 
-def cut(
+def slice_indices(
     position: Position, *, samples: int, seed: int, global_batch_size: int, size: int, rank: int
 ) -> NDArray[np.int64]:
     """The indices of this peer's slice of the next step; empty where there are fewer samples than peers.
 
-    >>> [len(cut(Position(0, 90), samples=100, seed=1, global_batch_size=64, size=4, rank=r)) for r in range(4)]
+    >>> batch = {"samples": 100, "seed": 1, "global_batch_size": 64}
+    >>> [len(slice_indices(Position(0, 90), **batch, size=4, rank=rank)) for rank in range(4)]
     [3, 3, 2, 2]
     """
     taken = min(global_batch_size, samples - position.offset)

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from kungfu.compiler import compile_policies
 from kungfu.policies import gns_batch
-from kungfu.runtime.core.identity import Description, difference
-from kungfu.training.description import describe, machine_in_words
+from kungfu.runtime.core.program_identity import Description, difference
+from kungfu.training.program_description import describe, machine_in_words
 from kungfu.training.registered.registry import Registry
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.tune import Simulator
-from kungfu.tune.dag import Node, build, longest_path_s
 from kungfu.tune.estimation import sample
+from kungfu.tune.execution_graph import Node, build, longest_path_s
 from tests.tune.instances import MANY, certain, planned, uncertain
 
 Case = tuple[Simulator, tuple[int, ...]]

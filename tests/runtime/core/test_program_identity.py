@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kungfu.runtime.core.identity import NOTHING_SAID, Description, ProgramPart, difference
+from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, ProgramPart, difference
 
 NAMES = ("peer 0", "peer 1")
 

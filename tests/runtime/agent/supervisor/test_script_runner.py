@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.runtime.agent.supervisor import fit_guard
-from kungfu.runtime.agent.supervisor.fit_guard import guarded
+from kungfu.runtime.agent.supervisor import script_runner
+from kungfu.runtime.agent.supervisor.script_runner import guarded
 
 LOOKS = """
 import multiprocessing, os, pickle, sys
@@ -59,7 +59,7 @@ def test_a_script_sees_what_it_sees_under_python(tmp_path: Path) -> None:
     script(tmp_path, LOOKS)
     plain = ran(tmp_path)
     assert plain[0] == 0, plain[2]
-    assert ran(tmp_path, fit_guard.__file__) == plain
+    assert ran(tmp_path, script_runner.__file__) == plain
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -67,14 +67,14 @@ def test_a_script_ends_as_under_python_with_the_same_words(how: str, tmp_path: P
     script(tmp_path, ENDS[how])
     plain = ran(tmp_path)
     assert plain[0] != 0
-    assert ran(tmp_path, fit_guard.__file__) == plain
+    assert ran(tmp_path, script_runner.__file__) == plain
 
 
 def test_a_module_sees_what_it_sees_under_python(tmp_path: Path) -> None:
     script(tmp_path, LOOKS.replace("import beside", "from scripts import beside").replace("__spec__", "__spec__.name"))
     plain = ran(tmp_path, program=MODULE)
     assert plain[0] == 0, plain[2]
-    assert ran(tmp_path, fit_guard.__file__, program=MODULE) == plain
+    assert ran(tmp_path, script_runner.__file__, program=MODULE) == plain
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -82,10 +82,10 @@ def test_a_module_ends_as_under_python_with_the_same_last_words(how: str, tmp_pa
     script(tmp_path, ENDS[how])
     code, printed, error = ran(tmp_path, program=MODULE)
     assert code != 0
-    guarded_code, guarded_printed, guarded_error = ran(tmp_path, fit_guard.__file__, program=MODULE)
+    guarded_code, guarded_printed, guarded_error = ran(tmp_path, script_runner.__file__, program=MODULE)
     assert (guarded_code, guarded_printed) == (code, printed)
     assert guarded_error.splitlines()[-1:] == error.splitlines()[-1:]
-    assert fit_guard.__file__ not in guarded_error
+    assert script_runner.__file__ not in guarded_error
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_what_is_no_python_with_a_script_is_started_as_it_is(command: list[str])
 )
 def test_a_script_is_started_behind_the_guard_and_keeps_its_words(command: list[str]) -> None:
     place = next(i for i, word in enumerate(command) if word in ("train.py", "-m"))
-    assert guarded(command) == [*command[:place], fit_guard.__file__, *command[place:]]
+    assert guarded(command) == [*command[:place], script_runner.__file__, *command[place:]]

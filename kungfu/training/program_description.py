@@ -1,4 +1,4 @@
-"""What this peer's program is, for the other peers to compare with theirs: see `kungfu.runtime.core.identity`."""
+"""What this peer's program is, to be compared with that of other peers by `kungfu.runtime.core.program_identity`."""
 
 from __future__ import annotations
 
