@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kungfu.compiler import compile_policies, evaluate_rescale_rules
 from kungfu.errors import PolicyError
 from kungfu.policies import hybrid_scaling, linear_scaling, schedule
-from kungfu.testing import ClusterModel, Decision, Start, run_policy
+from kungfu.testing import ClusterModel, FiredRule, Start, run_policy
 
 TABLE = {32: 2, 64: 4, 128: 8, 256: 10}
 
@@ -83,7 +83,7 @@ def test_it_is_algorithm_1_whatever_the_rescale_kept(
     np.testing.assert_allclose(found["rate"], 0.125 * found["batch"] / batch, rtol=1e-6)
 
 
-def rates(policies: Any, *, steps: int = 60) -> list[Decision]:
+def rates(policies: Any, *, steps: int = 60) -> list[FiredRule]:
     model = ClusterModel({1: 100, 8: 800}, steps=steps, start=Start(size=2, global_batch_size=32, learning_rate=0.125))
     return [one for one in run_policy(policies, model) if one.rule != "schedule"]
 

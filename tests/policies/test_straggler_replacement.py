@@ -6,10 +6,10 @@ import pytest
 
 from kungfu.control import Replace
 from kungfu.policies import straggler_replacement
-from kungfu.testing import ClusterModel, Decision, Start, run_policy
+from kungfu.testing import ClusterModel, FiredRule, Start, run_policy
 
 
-def decisions(speeds: dict[int, float], *, steps: int = 200, **settings: float) -> list[Decision]:
+def decisions(speeds: dict[int, float], *, steps: int = 200, **settings: float) -> list[FiredRule]:
     model = ClusterModel({1: 100, 8: 800}, steps=steps, start=Start(size=4), speed_by_peer=speeds)
     return list(run_policy(straggler_replacement(every=20, **settings), model))
 

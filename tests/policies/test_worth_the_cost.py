@@ -10,7 +10,7 @@ import pytest
 from kungfu.compiler import compile_policies
 from kungfu.errors import PolicyError
 from kungfu.policies import worth_the_cost
-from kungfu.testing import ClusterModel, Decision, Start, run_policy
+from kungfu.testing import ClusterModel, FiredRule, Start, run_policy
 
 BATCH = 2520  # for every number of peers up to 10 a multiple of it
 SAMPLES = 40_000 * BATCH
@@ -20,7 +20,7 @@ def diminishing(size: int) -> float:
     return BATCH * 10 * size / (1 + 0.15 * (size - 1))
 
 
-def decisions(worth: Mapping[float, float], *, price: float, steps: int = 300) -> list[Decision]:
+def decisions(worth: Mapping[float, float], *, price: float, steps: int = 300) -> list[FiredRule]:
     made = worth_the_cost(
         worth, samples=SAMPLES, price_per_hour=price, max_peers=10, min_peers=2, keep="global_batch_size"
     )

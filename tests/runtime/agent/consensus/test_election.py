@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kungfu.runtime.agent.consensus.election import Elected, NoQuorum, elect
+from kungfu.runtime.agent.consensus.job_snapshot import parse_snapshot, serialize_snapshot
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.consensus.service import HostService
 from kungfu.runtime.agent.consensus.state import ConsensusState
@@ -61,7 +62,9 @@ def test_two_halves_go_on_only_with_rank_0() -> None:
 
 def test_before_the_first_view_nobody_takes_over() -> None:
     with agents(2) as (hosts, (leader, other)):
-        follow(other, 0, text=state(1, hosts=2).replace(b'"view": {', b'"view": null, "was": {'))
+        snapshot = parse_snapshot(state(1, hosts=2))
+        before = replace(snapshot, cluster=replace(snapshot.cluster, view=None))
+        follow(other, 0, text=serialize_snapshot(before))
         leader.stop()
         assert isinstance(came := stand(other, hosts), NoQuorum)
         assert "before the first view" in came.why

@@ -34,7 +34,7 @@ class ListeningPeer(PeerService):
     """A peer that does as it is told with each message: "hears" it, hears it and its "answer is lost", or "is deaf"."""
 
     def __init__(self) -> None:
-        super().__init__(deadline_s=SOON_S, on_offer=lambda: None, rendezvous=lambda size: f"store for {size}")
+        super().__init__(deadline_s=SOON_S, on_offer=lambda: None, prepare_attachment=lambda size: f"store for {size}")
         self.moods: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.came: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.let_go = threading.Event()
