@@ -101,11 +101,7 @@ def attach(
     membership = _membership(settings, attachment, graph_state)
     atexit.register(membership.close)  # however the program ends, what it recorded reaches the agent first
     if settings is not None:
-        monitor = LatePeerMonitor(
-            attachment.late, partial(membership.record, "events"), steps=graph_state.progress.steps
-        )
-        monitor.start()
-        atexit.register(monitor.stop)
+        _monitor_late_peers(attachment, membership, graph_state)
     limits = settings.limits if settings else Limits(1, 1)
     context = BarrierContext(graph_state, plan, state, attachment, membership, rate, limits)
     step_timer = StepTimer(deadlines, wait_at_most=attachment.wait_at_most)
@@ -120,6 +116,13 @@ def attach(
     alive = weakref.ref(runner)  # it holds the model
     _ATTACHED[model] = lambda: (one := alive()) is not None and one.is_over
     return Training(averaging, runner, optimizers)
+
+
+def _monitor_late_peers(attachment: Attachment, membership: Any, graph_state: GraphState) -> None:
+    """From now until the process ends."""
+    monitor = LatePeerMonitor(attachment.late, partial(membership.record, "events"), steps=graph_state.progress.steps)
+    monitor.start()
+    atexit.register(monitor.stop)
 
 
 def _attachment(settings: Settings | None, deadlines: Deadlines) -> Attachment:
