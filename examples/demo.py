@@ -85,7 +85,7 @@ def main() -> None:
     )
     console.print(f"picture  {draw(folder, folder / 'run.png')}")
     console.print(f"summary  {folder / 'summary.json'}")
-    console.print(f"story    kungfu why {folder}")
+    console.print(f"report   kungfu why {folder}")
 
 
 if __name__ == "__main__":
