@@ -77,8 +77,7 @@ def test_a_host_that_does_not_lead_is_killed_and_its_peers_start_elsewhere(tmp_p
     assert hosts_of(ended) == {0: 0, 1: 0, 2: 1, 3: 2}
 
 
-@SOAK
-@pytest.mark.parametrize("host", [0, 1], ids=["leader", "follower"])
+@pytest.mark.parametrize("host", [pytest.param(0, id="leader"), pytest.param(1, id="follower", marks=SOAK)])
 def test_a_host_that_stands_still_is_given_up_and_stops_when_it_wakes_up(tmp_path: Path, host: int) -> None:
     with training(tmp_path, slots=(1, 1, 2), size=3) as run:
         run.faults(f"at step 10 stop host {host}; once settled continue host {host}")
@@ -91,7 +90,6 @@ def test_a_host_that_stands_still_is_given_up_and_stops_when_it_wakes_up(tmp_pat
     assert hosts_of(ended) == {0: 0, 1: 1, 2: 2, 3: 2}
 
 
-@SOAK
 def test_of_two_halves_the_one_with_rank_0_goes_on_and_a_host_that_comes_back_has_room_again(tmp_path: Path) -> None:
     with training(tmp_path, slots=(1, 1), size=2) as run:
         run.hosts[0].steps(10)
@@ -115,7 +113,6 @@ def test_of_two_halves_the_one_without_rank_0_stops(tmp_path: Path) -> None:
     assert "1 of the 2 peers" in ended.output
 
 
-@SOAK
 def test_a_checkpoint_of_several_hosts_is_one_and_a_job_on_one_host_goes_on_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,9 +141,15 @@ def test_a_checkpoint_of_several_hosts_is_one_and_a_job_on_one_host_goes_on_with
     same_as_undisturbed(again, found, epochs=40)
 
 
-@SOAK
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("host", [0, 1])
+@pytest.mark.parametrize(
+    ("number", "code", "host"),
+    [
+        (signal.SIGINT, 130, 1),
+        pytest.param(signal.SIGTERM, 143, 1, marks=SOAK),
+        pytest.param(signal.SIGINT, 130, 0, marks=SOAK),
+        pytest.param(signal.SIGTERM, 143, 0, marks=SOAK),
+    ],
+)
 def test_an_interrupt_or_a_second_notice_to_any_host_ends_the_job(
     tmp_path: Path, number: signal.Signals, code: int, host: int
 ) -> None:
