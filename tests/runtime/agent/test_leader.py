@@ -92,20 +92,26 @@ def test_as_long_as_nobody_else_holds_its_state_a_new_leader_needs_a_majority_of
     assert ending.code == NO_QUORUM_CODE
 
 
-def test_what_the_leader_before_said_last_is_no_matter_for_the_one_that_has_taken_over(tmp_path: Path) -> None:
+@contextmanager
+def orphaned() -> Iterator[tuple[dict[int, Host], Agent, Agent]]:
+    """Two agents that have lost the leader of a job on three hosts; of one peer on the first, of two on the other."""
     with agents(3) as (hosts, (old, one, two)):
         for agent in (one, two):
             follow(agent, 0, text=state(1, 2, 2, hosts=3))
         old.stop()
         two.consensus.lose_leader()
-        with taking_over(one, hosts, tmp_path) as (leader, _, _):
-            assert leader.begin() is None
-            assert (
-                leader.handle(ReplicateReceived(pb.ReplicateRequest(job="job", term=1, leader=0, number=7, kills=[1])))
-                is None
-            )
-            assert leader.handle(LeaderLost("seen twice")) is None
-            assert leader.cluster.view is not None
+        yield hosts, one, two
+
+
+def test_what_the_leader_before_said_last_is_no_matter_for_the_one_that_has_taken_over(tmp_path: Path) -> None:
+    with orphaned() as (hosts, one, _two), taking_over(one, hosts, tmp_path) as (leader, _, _):
+        assert leader.begin() is None
+        assert (
+            leader.handle(ReplicateReceived(pb.ReplicateRequest(job="job", term=1, leader=0, number=7, kills=[1])))
+            is None
+        )
+        assert leader.handle(LeaderLost("seen twice")) is None
+        assert leader.cluster.view is not None
 
 
 class Heard(Quiet):
@@ -159,23 +165,14 @@ def kills_sent_to(agent: Agent) -> list[int]:
 
 
 def test_a_peer_that_was_started_too_late_to_be_known_of_is_ended(tmp_path: Path) -> None:
-    with agents(3) as (hosts, (old, one, two)):
-        for agent in (one, two):
-            follow(agent, 0, text=state(1, 2, 2, hosts=3))
-        old.stop()
-        two.consensus.lose_leader()
-        with taking_over(one, hosts, tmp_path) as (leader, _, _):
-            assert leader.begin() is None
-            assert leader.handle(pb.HostEvent(host=2, kind="spawned", peer=9, pid=4711)) is None
-            assert kills_sent_to(two) == [9]
+    with orphaned() as (hosts, one, two), taking_over(one, hosts, tmp_path) as (leader, _, _):
+        assert leader.begin() is None
+        assert leader.handle(pb.HostEvent(host=2, kind="spawned", peer=9, pid=4711)) is None
+        assert kills_sent_to(two) == [9]
 
 
 def test_a_notice_that_is_told_again_is_no_second_signal_for_this_leader_nor_for_the_next_one(tmp_path: Path) -> None:
-    with agents(3) as (hosts, (old, one, two)):
-        for agent in (one, two):
-            follow(agent, 0, text=state(1, 2, 2, hosts=3))
-        old.stop()
-        two.consensus.lose_leader()
+    with orphaned() as (hosts, one, two):
         told = pb.HostEvent(host=2, kind="signalled", code=signal.SIGTERM, number=4)
         with taking_over(one, hosts, tmp_path) as (leader, _, _):
             assert leader.begin() is None
@@ -189,81 +186,61 @@ def test_a_notice_that_is_told_again_is_no_second_signal_for_this_leader_nor_for
 
 
 def test_a_host_that_was_told_to_ask_again_is_not_taken_in_behind_its_back(tmp_path: Path) -> None:
-    with agents(3) as (hosts, (old, one, two)):
-        for agent in (one, two):
-            follow(agent, 0, text=state(1, 2, 2, hosts=3))
-        old.stop()
-        two.consensus.lose_leader()
-        with taking_over(one, hosts, tmp_path) as (leader, context, _):
-            assert leader.begin() is None
-            line = command_line_of(context.job)
-            late = AdmissionRequested(pb.HostAdmissionRequest(host=pb.HostInfo(number=0, pid=1), command_line=line))
-            assert late.reply.cancel()
-            assert leader.handle(late) is None
-            assert 0 not in leader.cluster.hosts.slots
-            old_again = AdmissionRequested(late.request)
-            assert leader.handle(old_again) is None
-            assert old_again.reply.result().settings
-            assert leader.cluster.hosts.slots[0] == hosts[0].slots
+    with orphaned() as (hosts, one, _two), taking_over(one, hosts, tmp_path) as (leader, context, _):
+        assert leader.begin() is None
+        line = command_line_of(context.job)
+        late = AdmissionRequested(pb.HostAdmissionRequest(host=pb.HostInfo(number=0, pid=1), command_line=line))
+        assert late.reply.cancel()
+        assert leader.handle(late) is None
+        assert 0 not in leader.cluster.hosts.slots
+        old_again = AdmissionRequested(late.request)
+        assert leader.handle(old_again) is None
+        assert old_again.reply.result().settings
+        assert leader.cluster.hosts.slots[0] == hosts[0].slots
 
 
 def test_an_agent_that_did_not_hear_its_admission_reply_is_told_again_and_another_one_in_its_place_is_not(
     tmp_path: Path,
 ) -> None:
-    with agents(3) as (hosts, (old, one, two)):
-        for agent in (one, two):
-            follow(agent, 0, text=state(1, 2, 2, hosts=3))
-        old.stop()
-        two.consensus.lose_leader()
-        with taking_over(one, hosts, tmp_path) as (leader, context, elected):
-            assert leader.begin() is None
-            came = pb.HostAdmissionRequest(
-                host=pb.HostInfo(number=0, pid=1, incarnation="a"), command_line=command_line_of(context.job)
-            )
-            told = [AdmissionRequested(came), AdmissionRequested(came)]
-            assert [leader.handle(entering) for entering in told] == [None, None]
-            assert [entering.reply.result(0.0).term for entering in told] == [elected.term] * 2
-            assert all(entering.reply.result(0.0).settings for entering in told)
-            came.host.incarnation = "b"
-            other = AdmissionRequested(came)
-            assert leader.handle(other) is None
-            assert other.reply.result(0.0) == pb.HostAdmissionReply(retry=True), (
-                "that the one before it is gone is not known yet"
-            )
-            held = two.consensus.log.snapshot
-            assert held is not None
-            assert held.incarnations == {0: "a"}, "so that the next leader can tell it too"
+    with orphaned() as (hosts, one, two), taking_over(one, hosts, tmp_path) as (leader, context, elected):
+        assert leader.begin() is None
+        came = pb.HostAdmissionRequest(
+            host=pb.HostInfo(number=0, pid=1, incarnation="a"), command_line=command_line_of(context.job)
+        )
+        told = [AdmissionRequested(came), AdmissionRequested(came)]
+        assert [leader.handle(entering) for entering in told] == [None, None]
+        assert [entering.reply.result(0.0).term for entering in told] == [elected.term] * 2
+        assert all(entering.reply.result(0.0).settings for entering in told)
+        came.host.incarnation = "b"
+        other = AdmissionRequested(came)
+        assert leader.handle(other) is None
+        assert other.reply.result(0.0) == pb.HostAdmissionReply(retry=True), (
+            "that the one before it is gone is not known yet"
+        )
+        held = two.consensus.log.snapshot
+        assert held is not None
+        assert held.incarnations == {0: "a"}, "so that the next leader can tell it too"
 
 
 def test_a_leader_without_a_majority_takes_no_host_in(tmp_path: Path) -> None:
-    with agents(3) as (hosts, (old, one, two)):
-        for agent in (one, two):
-            follow(agent, 0, text=state(1, 2, 2, hosts=3))
-        old.stop()
-        two.consensus.lose_leader()
-        with taking_over(one, hosts, tmp_path) as (leader, context, _):
-            assert leader.begin() is None
-            two.stop()
-            entering = AdmissionRequested(
-                pb.HostAdmissionRequest(host=pb.HostInfo(number=0, pid=1), command_line=command_line_of(context.job))
-            )
-            ending = leader.handle(entering)
-            assert ending is not None
-            assert ending.code == NO_QUORUM_CODE
-            assert not entering.reply.done(), "whoever leads by now does it"
+    with orphaned() as (hosts, one, two), taking_over(one, hosts, tmp_path) as (leader, context, _):
+        assert leader.begin() is None
+        two.stop()
+        entering = AdmissionRequested(
+            pb.HostAdmissionRequest(host=pb.HostInfo(number=0, pid=1), command_line=command_line_of(context.job))
+        )
+        ending = leader.handle(entering)
+        assert ending is not None
+        assert ending.code == NO_QUORUM_CODE
+        assert not entering.reply.done(), "whoever leads by now does it"
 
 
 def test_of_a_peer_that_has_ended_the_agents_hold_no_address_and_no_process(tmp_path: Path) -> None:
-    with agents(3) as (hosts, (old, one, two)):
-        for agent in (one, two):
-            follow(agent, 0, text=state(1, 2, 2, hosts=3))
-        old.stop()
-        two.consensus.lose_leader()
-        with taking_over(one, hosts, tmp_path) as (leader, _, _):
-            assert leader.begin() is None
-            for peer in (1, 2):
-                leader.handle(pb.HostEvent(host=2, kind="spawned", peer=peer, pid=100 + peer))
-            assert leader.handle(pb.HostEvent(host=2, kind="ended", peer=1, code=1)) is None
-            held = two.consensus.log.snapshot
-            assert held is not None
-            assert held.pids == {2: 102}
+    with orphaned() as (hosts, one, two), taking_over(one, hosts, tmp_path) as (leader, _, _):
+        assert leader.begin() is None
+        for peer in (1, 2):
+            leader.handle(pb.HostEvent(host=2, kind="spawned", peer=peer, pid=100 + peer))
+        assert leader.handle(pb.HostEvent(host=2, kind="ended", peer=1, code=1)) is None
+        held = two.consensus.log.snapshot
+        assert held is not None
+        assert held.pids == {2: 102}
