@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from kungfu.runtime.core.cluster.events import Release
@@ -22,7 +22,7 @@ __all__ = [
     "peers_on",
     "place_for",
     "release_empty_hosts",
-    "with_departure",
+    "with_departures",
 ]
 
 NO_SLOT = "no host has a free slot"
@@ -53,14 +53,14 @@ def place_for(room: Mapping[int, int], avoided: Mapping[int, int]) -> int | None
 
 def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:
     """How many peers were let go on each host in the last ``AVOIDED_S`` seconds: a slow host may make stragglers."""
-    return {host: sum(now - at < AVOIDED_S for at in times) for host, times in hosts.let_go.items()}
+    return Counter(host for host, at in hosts.let_go.values() if now - at < AVOIDED_S)
 
 
-def with_departure(hosts: Hosts, peer: int, now: float) -> Hosts:
-    """The hosts once a peer was let go by a decision."""
-    host = hosts.of.get(peer, 0)
-    times = tuple(at for at in hosts.let_go.get(host, ()) if now - at < AVOIDED_S)
-    return replace(hosts, let_go={**hosts.let_go, host: (*times, now)})
+def with_departures(hosts: Hosts, peers: Iterable[int], now: float) -> Hosts:
+    """The hosts once peers were let go by a decision; one of whom this is known already counts once."""
+    recent = {peer: (host, at) for peer, (host, at) in hosts.let_go.items() if now - at < AVOIDED_S}
+    news = {peer: (hosts.of.get(peer, 0), now) for peer in peers if peer not in recent}
+    return replace(hosts, let_go={**recent, **news})
 
 
 def peers_on(cluster: Cluster, host: int) -> tuple[int, ...]:

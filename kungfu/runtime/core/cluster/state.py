@@ -99,7 +99,7 @@ class Hosts:
         leaving: The hosts that were given notice and still run peers.
         of: The host on which each peer was started, by id.
         goal: The size that the job would have if it had lost no peer.
-        let_go: When peers were let go on a host by a decision: its speed may have made them stragglers.
+        let_go: The host of each peer that was let go by a decision, and when: its speed may have made it a straggler.
         shares: The threads that a peer would have of the cores of each host that the job began with.
     """
 
@@ -107,7 +107,7 @@ class Hosts:
     leaving: frozenset[int] = frozenset()
     of: Mapping[int, int] = field(default_factory=dict)
     goal: int = 0
-    let_go: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    let_go: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     shares: Mapping[int, int] = field(default_factory=dict)
 
     @property

@@ -73,7 +73,7 @@ from kungfu.runtime.core.cluster.placement import (
     open_host,
     peers_on,
     release_empty_hosts,
-    with_departure,
+    with_departures,
 )
 from kungfu.runtime.core.cluster.program_check import compare_waiting
 from kungfu.runtime.core.cluster.program_exits import (
@@ -171,9 +171,11 @@ def _stepped(cluster: Cluster, event: Event, now: float) -> Transition:
 
 def _begun(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
     """A view trains. Members that were given notice while no leader could let them go are let go now."""
-    goal = _goal(cluster, event.view)
-    cluster, commands = on_view_started(cluster, event, now)
-    cluster = forget_exits(forget_places(replace(cluster, hosts=replace(cluster.hosts, goal=goal))))
+    goal, left = _goal(cluster, event.view), _let_go_by(cluster, event.view)
+    # They say so themselves too, but a request that follows the view at once must not find their slots first.
+    hosts = with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
+    cluster, commands = on_view_started(replace(cluster, hosts=hosts), event, now)
+    cluster = forget_exits(forget_places(cluster))
     missed = sorted(cluster.losses.noticed & set(cluster.members)) if cluster.regrouping is None else []
     return cluster, [*commands, *_let_go(cluster, missed)]
 
@@ -184,7 +186,7 @@ def _finishing(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Tra
     if leaving:
         # A view let it go. If its platform takes it away, its host is not to blame.
         noticed = peer in cluster.losses.noticed
-        hosts = cluster.hosts if noticed else with_departure(cluster.hosts, peer, now)
+        hosts = cluster.hosts if noticed else with_departures(cluster.hosts, [peer], now)
         return replace(cluster, hosts=hosts, processes=replace(people, parting=people.parting | {peer})), []
     # The job has trained to its end: nobody needs to join any more.
     cluster = replace(cluster, processes=replace(people, finished=people.finished | {peer}))
@@ -244,9 +246,13 @@ def _host_in(cluster: Cluster) -> Transition:
 
 def _goal(cluster: Cluster, view: View) -> int:
     """The size that the job would have if it had lost no peer: a view that lets others go is meant to be as small."""
+    return view.size if _let_go_by(cluster, view) else max(cluster.hosts.goal, view.size)
+
+
+def _let_go_by(cluster: Cluster, view: View) -> set[int]:
+    """The peers that a new view lets go by a decision: they were neither lost nor given notice."""
     gone = set(cluster.view.ids if cluster.view else ()) - set(view.ids)
-    lost = cluster.losses.noticed | set(cluster.regrouping.lost if cluster.regrouping else ())
-    return view.size if gone - lost else max(cluster.hosts.goal, view.size)
+    return gone - cluster.losses.noticed - set(cluster.regrouping.lost if cluster.regrouping else ())
 
 
 def _host_noticed(cluster: Cluster, host: int, now: float) -> Transition:

@@ -67,6 +67,24 @@ def test_the_slot_that_a_straggler_was_let_go_from_is_avoided_for_a_while_when_t
     assert after(cluster, SizeWanted(3), now=10.0 + AVOIDED_S)[1] == [Spawn(3, 0)], "a while is over"
 
 
+def test_a_slot_is_avoided_as_soon_as_the_view_has_begun_even_if_its_peer_is_slow_to_say_that_it_leaves() -> None:
+    left = ViewStarted(view_of(0, 2, version=2))
+    cluster, _ = after(training(3, 2, 2), left, now=10.0)
+    assert after(cluster, SizeWanted(3), now=20.0)[1] == [Spawn(3, 1)]
+    said, _ = after(cluster, TrainingFinished(1, leaving=True), ProcessEnded(1, 0), now=11.0)
+    assert said.hosts.let_go == {1: (0, 10.0)}, "one departure, told twice"
+
+
+def test_the_slot_of_a_peer_that_was_lost_is_not_avoided() -> None:
+    lost, reports = ProcessEnded(1, -9), [PeersLost(id, report()) for id in (0, 2)]
+    cluster, commands = after(training(3, 2, 2), lost, *reports, now=10.0)
+    (formed,) = [command.view for command in commands if isinstance(command, Lead)]
+    assert formed.ids == (0, 2)
+    cluster, commands = after(cluster, ViewStarted(formed), now=11.0)
+    assert cluster.hosts.let_go == {}
+    assert Spawn(3, 0) in commands
+
+
 def test_the_slot_of_a_peer_that_was_taken_away_is_not_avoided() -> None:
     away = [
         PeerNoticed(1),
