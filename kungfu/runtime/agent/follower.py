@@ -74,5 +74,5 @@ class Follower:
 
     def _start(self, start: pb.Start) -> None:
         settings = replace(self._context.settings, peer=start.peer)
-        pid = self._context.supervisor.start(settings, joins=start.joins, over=start.over, threads=start.threads)
+        pid = self._context.supervisor.start(settings, joins=start.joins, leaving=start.over, threads=start.threads)
         self._context.host_events.put(pb.HostEvent(host=self._number, kind="spawned", peer=start.peer, pid=pid))

@@ -68,8 +68,8 @@ class Leader:
     @property
     def is_idle(self) -> bool:
         """Whether no deadline is near."""
-        cluster, ledger = self._controller.cluster, self._controller.requests.ledger
-        awaited = cluster.starting or cluster.regrouping is not None or current(ledger) is not None
+        cluster, request_log = self._controller.cluster, self._controller.requests.request_log
+        awaited = cluster.starting or cluster.regrouping is not None or current(request_log) is not None
         return self._controller.has_begun and not awaited
 
     def begin(self) -> Ending | None:

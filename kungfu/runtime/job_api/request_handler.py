@@ -57,7 +57,7 @@ class RequestHandler:
         tell: Records events that a person sees.
         process_of: Gives the process id of a peer.
         hosts: Those of the job, in the order of their numbers; without any the peers run on the agent's host.
-        ledger: The requests so far, after an election.
+        request_log: The requests so far, after an election.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class RequestHandler:
         tell: Callable[[RequestEvent], Any],
         process_of: Callable[[int], int],
         hosts: Sequence[Host] = (),
-        ledger: RequestLog | None = None,
+        request_log: RequestLog | None = None,
     ) -> None:
         self._settings, self._scaling, self._tell, self._process_of = settings, scaling, tell, process_of
         self._hosts = [host.name for host in hosts] or [settings.agent.partition(":")[0]]
-        self._ledger, self._recent = ledger or RequestLog(), RecentMetrics()
+        self._request_log, self._recent = request_log or RequestLog(), RecentMetrics()
         self._states: dict[int, tuple[str, float]] = {}
         self._looked_at: Cluster | None = None
         self._measured: tuple[requests.TimedStep, ...] = ()
@@ -96,9 +96,9 @@ class RequestHandler:
         return externals
 
     @property
-    def ledger(self) -> RequestLog:
+    def request_log(self) -> RequestLog:
         """All requests and what came of them."""
-        return self._ledger
+        return self._request_log
 
     def on_record(self, event: LoggedEvent) -> None:
         """Takes an event that was recorded."""
@@ -115,7 +115,7 @@ class RequestHandler:
 
     def _news(self, event: Any) -> Iterator[requests.Event]:
         """What an event means for the request that is under way."""
-        entry = current(self._ledger)
+        entry = current(self._request_log)
         external = entry.external if entry else None
         match event:
             # A profile counts the steps; a checkpoint was written, or could not be.
@@ -144,27 +144,27 @@ class RequestHandler:
             entry, answer = self._answered(subject, now)
             query.reply.set_result(request_progress(entry, answer=answer, now=now))
         elif isinstance(subject, ProgressQuery):
-            query.reply.set_result(self._progress(self._ledger.entries.get(subject.id), now))
+            query.reply.set_result(self._progress(self._request_log.entries.get(subject.id), now))
         else:
             query.reply.set_result(self._status(cluster, now))
         return externals
 
     def _answered(self, request: JobRequest, now: float) -> tuple[LoggedRequest, Answer]:
         """The entry of a request that was just submitted, and its answer; a request with a used id is refused."""
-        if (why := refusal_of_id(self._ledger, request)) is not None:
+        if (why := refusal_of_id(self._request_log, request)) is not None:
             refused = Answer("refused", why)
             return LoggedRequest(request, refused, refused, now, now), refused
-        answer = first_answer(self._ledger, request)
+        answer = first_answer(self._request_log, request)
         assert answer is not None
-        return self._ledger.entries[request.id], answer
+        return self._request_log.entries[request.id], answer
 
     def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[ExternalRequest]:
-        before = self._ledger
+        before = self._request_log
         if current(before) is None and not isinstance(event, requests.RequestSubmitted):
             return []  # no request is under way, and to describe the situation takes a while
-        self._ledger, externals = requests.step(before, event, self._situation(cluster), now)
-        changed = self._ledger is not before
-        for name, entry in self._ledger.entries.items() if changed else ():
+        self._request_log, externals = requests.step(before, event, self._situation(cluster), now)
+        changed = self._request_log is not before
+        for name, entry in self._request_log.entries.items() if changed else ():
             known = before.entries.get(name)
             if known is None or known.newest.state != entry.newest.state:
                 self._tell(_told(entry, now))
@@ -191,7 +191,7 @@ class RequestHandler:
     # ---- queries -----------------------------------------------------------------------------------------------------
 
     def _status(self, cluster: Cluster, now: float) -> JobStatus:
-        under_way = current(self._ledger)
+        under_way = current(self._request_log)
         return JobStatus(
             self._settings.job,
             self._scaling,

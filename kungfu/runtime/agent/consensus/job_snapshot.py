@@ -23,7 +23,7 @@ class JobSnapshot:
 
     Args:
         cluster: The view, the processes and the hosts.
-        ledger: What people and schedulers asked for, and what came of it.
+        request_log: What people and schedulers asked for, and what came of it.
         addresses: Where each peer listens, by its id.
         pids: The process id of each peer, by its id.
         last_events: The number of the last event that each host has reported.
@@ -31,7 +31,7 @@ class JobSnapshot:
     """
 
     cluster: Cluster
-    ledger: RequestLog = field(default_factory=RequestLog)
+    request_log: RequestLog = field(default_factory=RequestLog)
     addresses: Mapping[int, Peer] = field(default_factory=dict)
     pids: Mapping[int, int] = field(default_factory=dict)
     last_events: Mapping[int, int] = field(default_factory=dict)

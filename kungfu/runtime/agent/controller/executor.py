@@ -63,21 +63,21 @@ class Executor:
             case decided.Kill(peer, reason):
                 self._record(DismissedEvent(peer=peer, reason=reason), told=True)
                 self.kill(peer, host=cluster.hosts.of.get(peer, self._own_host))
-            case decided.Form():
-                self._peers.form(command)
+            case decided.AdmitFirstView():
+                self._peers.admit_first_view(command)
             case decided.Compare():
                 self._peers.compare(command, differs=decided.ProgramDiffers)
             case decided.Remark(usual, others):
                 machines = {str(peer): machine for peer, machine in others.items()}
                 self._record(MachinesDifferEvent(usual=usual, others=machines), told=True)
-            case decided.Lead():
-                self._lead(command)
+            case decided.AdmitSurvivors():
+                self._admit_survivors(command)
             case decided.Announce():
                 self._announce(command, cluster)
-            case decided.Tell():
-                self._peers.to_rank_0(command)
-            case decided.Offer():
-                self._offer(command)
+            case decided.ForwardRequest():
+                self._peers.send_to_rank_0(command)
+            case decided.OfferJoiners():
+                self._offer_joiners(command)
 
     def record_spawn(self, peer: int, pid: int, *, host: int) -> None:
         """Notes and records that a peer was started."""
@@ -97,28 +97,28 @@ class Executor:
             self._replicator.send(host, pb.ReplicateRequest(kills=[peer]))
 
     def _spawn(self, command: decided.Spawn, *, joins: bool, threads: int) -> None:
-        peer, over = command.peer, command.over
+        peer, leaving = command.peer, command.leaving
         if command.host != self._own_host:
-            start = pb.Start(peer=peer, joins=joins, over=over, threads=threads)
+            start = pb.Start(peer=peer, joins=joins, over=leaving, threads=threads)
             self._replicator.send(command.host, pb.ReplicateRequest(starts=[start]))
             return
         settings = replace(self._context.settings, peer=peer)
-        pid = self._context.supervisor.start(settings, joins=joins, over=over, threads=threads)
+        pid = self._context.supervisor.start(settings, joins=joins, leaving=leaving, threads=threads)
         self.record_spawn(peer, pid, host=command.host)
 
-    def _offer(self, command: decided.Offer) -> None:
+    def _offer_joiners(self, command: decided.OfferJoiners) -> None:
         prepared = command.prepared
         if prepared.ready:
             self._record(OfferedEvent(peers=tuple(peer.id for peer in prepared.ready)))
         if prepared.missing:
             self._record(MissingEvent(peers=tuple(prepared.missing), reason=prepared.reason), told=True)
-        self._peers.to_rank_0(command)
+        self._peers.send_to_rank_0(command)
 
-    def _lead(self, command: decided.Lead) -> None:
+    def _admit_survivors(self, command: decided.AdmitSurvivors) -> None:
         survivors, lost = tuple(command.view.ids), {str(peer): how for peer, how in command.lost.items()}
         regrouping = RegroupingEvent(version=command.view.version, peers=survivors, lost=lost, target=command.target)
         self._record(regrouping, told=True)
-        self._peers.lead(command, unled=decided.LeaderUnreachable)
+        self._peers.admit_survivors(command, on_unreachable=decided.LeaderUnreachable)
 
     def _announce(self, command: decided.Announce, cluster: Cluster) -> None:
         # A view is broken, but no process is gone.

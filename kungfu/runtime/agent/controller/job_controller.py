@@ -56,7 +56,7 @@ class JobController:
         self._uncommitted: tuple[Cluster, ...] = elected.uncommitted if elected else (self.cluster,)
         self.requests = RequestHandler(
             context.settings, scaling=context.job.scaling, tell=self._tell, process_of=self._process_of,
-            hosts=context.job.hosts, ledger=snapshot.ledger,
+            hosts=context.job.hosts, request_log=snapshot.request_log,
         )  # fmt: skip
         self.replicator = Replicator(
             context.settings, context.job.hosts_by_number, leader=context.job.own_host, term=term, clock=self._clock,
@@ -83,14 +83,14 @@ class JobController:
 
     def handle_request(self, event: Any) -> Ending | None:
         """Answers what people and schedulers ask for, and notes what came of it."""
-        ledger = self.requests.ledger
+        request_log = self.requests.request_log
         externals = self.requests.handle(event, self.cluster, self._clock())
         # A request was taken in, or has come further: no answer before the followers know of it.
-        if self.requests.ledger is not ledger and (ending := self.replicate()) is not None:
+        if self.requests.request_log is not request_log and (ending := self.replicate()) is not None:
             return ending
         for external in externals:
             assert self.cluster.view is not None
-            self.executor.perform(decided.Tell(self.cluster.view, external), self.cluster)
+            self.executor.perform(decided.ForwardRequest(self.cluster.view, external), self.cluster)
         return None
 
     def _record_event(self, event: Any) -> None:
@@ -136,7 +136,7 @@ class JobController:
             return None
         self.executor.forget_all_but(self.cluster.alive)
         snapshot = JobSnapshot(
-            self.cluster, self.requests.ledger, self.executor.addresses, self.executor.pids, self.last_events,
+            self.cluster, self.requests.request_log, self.executor.addresses, self.executor.pids, self.last_events,
             self.incarnations,
         )  # fmt: skip
         self._uncommitted = (*self._uncommitted, self.cluster)

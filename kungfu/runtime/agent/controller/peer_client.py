@@ -16,7 +16,15 @@ from functools import partial
 from typing import Any
 
 from kungfu.errors import KungfuError, PeerFailure
-from kungfu.runtime.core.cluster import Announce, Cluster, Compare, Form, Lead, Offer, Tell
+from kungfu.runtime.core.cluster import (
+    AdmitFirstView,
+    AdmitSurvivors,
+    Announce,
+    Cluster,
+    Compare,
+    ForwardRequest,
+    OfferJoiners,
+)
 from kungfu.runtime.core.program_identity import Description, difference
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
@@ -34,9 +42,9 @@ _TERM_BITS = 32  # of a number are left to count the messages of one leader
 IsOver = Callable[[], bool]
 
 
-def _in_wire_form(command: Offer | Tell) -> tuple[str, Any, str]:
+def _in_wire_form(command: OfferJoiners | ForwardRequest) -> tuple[str, Any, str]:
     """The method that takes the command, the message, and its kind: of each kind only the newest message counts."""
-    if isinstance(command, Offer):
+    if isinstance(command, OfferJoiners):
         return "Offer", from_prepared(command.prepared), "offer"
     external = command.request
     # One request is under way at a time; one that the agent makes of itself has no id.
@@ -79,7 +87,7 @@ class PeerClient:
         self._numbers = itertools.count((term << _TERM_BITS) + 1)
         self._newest: dict[str, int] = {}  # the number of the newest message of each kind
 
-    def form(self, command: Form) -> None:
+    def admit_first_view(self, command: AdmitFirstView) -> None:
         """Admits all peers to the first view; the state is rank 0's."""
 
         def perform() -> None:
@@ -119,13 +127,13 @@ class PeerClient:
     def _described(self, peer: Peer) -> Description:
         return to_description(self._ask(peer, "Describe", pb.Inquiry(), self._settings.deadlines.wait_s))
 
-    def lead(self, command: Lead, *, unled: Callable[[View], Any]) -> None:
+    def admit_survivors(self, command: AdmitSurvivors, *, on_unreachable: Callable[[View], Any]) -> None:
         """Admits the survivors to their view.
 
         Args:
             command: The view, whose rank 0 forms it.
-            unled: Makes the event that says that rank 0 has ended, or has not answered for twice ``--heartbeat``.
-                If nobody else waits, it gets the deadline of every wait.
+            on_unreachable: Makes the event that says that rank 0 has ended, or has not answered for twice
+                ``--heartbeat``. If nobody else waits, it gets the deadline of every wait.
         """
         view, deadlines = command.view, self._settings.deadlines
         patience_s = deadlines.wait_s if view.size == 1 else min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
@@ -140,7 +148,7 @@ class PeerClient:
             admission = self._repeat(ask, view.peers[0], is_over)
             # Rank 0 cannot form the view: another one is to be tried.
             if admission is None:
-                self._put(unled(view))
+                self._put(on_unreachable(view))
                 return
             admission.survival.target = command.target
             admission.survival.lost.update(command.lost)
@@ -159,7 +167,7 @@ class PeerClient:
         for peer in peers:
             self._send(peer, "Announce", breach, is_over=partial(is_over, peer))
 
-    def to_rank_0(self, command: Offer | Tell) -> None:
+    def send_to_rank_0(self, command: OfferJoiners | ForwardRequest) -> None:
         """Asks rank 0, which leads the barriers, to hold one for this command.
 
         In a view with another rank 0 the agent makes a new offer, and repeats a request that was not met. Of two
@@ -187,7 +195,7 @@ class PeerClient:
         view = self._known().view
         return view.peers[0] if view else None
 
-    def _is_over(self, command: Lead, peer: Peer) -> bool:
+    def _is_over(self, command: AdmitSurvivors, peer: Peer) -> bool:
         """Whether nobody waits for this peer in the view of survivors: it is in force, or another one is to be."""
         regrouping = self._known().regrouping
         return regrouping is None or regrouping.formed != command.view or self._has_ended(peer)

@@ -67,20 +67,20 @@ class ProcessSupervisor:
         self._vacated: dict[int, float] = {}
         self._folder: str | None = None
 
-    def start(self, settings: Settings, *, joins: bool, over: Collection[int] = (), threads: int = 0) -> int:
+    def start(self, settings: Settings, *, joins: bool, leaving: Collection[int] = (), threads: int = 0) -> int:
         """Starts a peer and returns its process id.
 
         Args:
             settings: The peer's.
             joins: Whether it joins a view, and so takes the state of the others instead of a checkpoint.
-            over: Peers of this host whose slots it may share, because they will leave.
+            leaving: Peers of this host whose slots it may share, because they will leave.
             threads: Of each peer of the job within an op; see ``peer_environment``.
         """
         peer = settings.peer
         if joins:
             settings = replace(settings, checkpoints=replace(settings.checkpoints, founders=0, resume=""))
         taken = {one: slot for one, slot in list(self._slots_by_peer.items()) if one in self.running}
-        slot = choose_slot(taken, slots=self.slots, over=over, vacated=self._vacated, now=self._clock())
+        slot = choose_slot(taken, slots=self.slots, leaving=leaving, vacated=self._vacated, now=self._clock())
         share = peer_environment(self._environment, place=slot, peers=self.slots, gpus=count_gpus(), threads=threads)
         folder = self._temporary_folder()
         environment = {**share, **({"TMPDIR": folder} if folder else {}), **settings.to_environment()}

@@ -72,28 +72,28 @@ def device_for_slot(slot: int, devices: Sequence[str]) -> str:
 
 
 def choose_slot(
-    taken: Mapping[int, int], *, slots: int, over: Collection[int], vacated: Mapping[int, float], now: float
+    taken: Mapping[int, int], *, slots: int, leaving: Collection[int], vacated: Mapping[int, float], now: float
 ) -> int:
     """The slot of a peer that starts: the lowest free one, those left in the last ``AVOIDED_S`` seconds last.
 
     Args:
         taken: The slots of the processes that run, by peer.
         slots: How many slots the host has.
-        over: Peers that will leave: where all slots are taken, the new peer shares one of theirs, and keeps it.
+        leaving: Peers that will leave: where all slots are taken, the new peer shares one of theirs, and keeps it.
         vacated: When slots were left, on the clock of ``now``.
         now: Seconds.
 
-    >>> choose_slot({0: 0, 1: 1}, slots=4, over=(), vacated={2: 50.0}, now=60.0)
+    >>> choose_slot({0: 0, 1: 1}, slots=4, leaving=(), vacated={2: 50.0}, now=60.0)
     3
-    >>> choose_slot({0: 0, 1: 1}, slots=2, over=(1,), vacated={}, now=60.0)
+    >>> choose_slot({0: 0, 1: 1}, slots=2, leaving=(1,), vacated={}, now=60.0)
     1
     """
     shared = Counter(taken.values())
     free = [slot for slot in range(slots) if slot not in shared]
     if free:
         return min(free, key=lambda slot: (_avoided(vacated.get(slot), now), slot))
-    given_up = [slot for peer, slot in taken.items() if peer in over]
-    return min(given_up or range(slots), key=lambda slot: (shared[slot], slot))
+    of_leaving = [slot for peer, slot in taken.items() if peer in leaving]
+    return min(of_leaving or range(slots), key=lambda slot: (shared[slot], slot))
 
 
 def _avoided(left_at: float | None, now: float) -> float:

@@ -12,22 +12,23 @@ from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer, View
 
 __all__ = [
+    "AdmitFirstView",
+    "AdmitSurvivors",
     "Announce",
     "Command",
     "Compare",
     "Done",
     "Event",
     "Fail",
-    "Form",
+    "ForwardRequest",
     "HostJoined",
     "HostLost",
     "HostNoticed",
     "Kill",
-    "Lead",
     "LeaderTookOver",
     "LeaderUnreachable",
     "LossReport",
-    "Offer",
+    "OfferJoiners",
     "PeerNoticed",
     "PeerProgressed",
     "PeersLost",
@@ -38,7 +39,6 @@ __all__ = [
     "Remark",
     "SizeWanted",
     "Spawn",
-    "Tell",
     "Tick",
     "TrainingFinished",
     "ViewStarted",
@@ -205,11 +205,11 @@ Event = (
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start a peer on the host of this number; it may take the processors of the peers in ``over``, which leave."""
+    """Start a peer on the host of this number; it may take the processors of the peers in ``leaving``, which leave."""
 
     peer: int
     host: int = 0
-    over: tuple[int, ...] = ()
+    leaving: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Kill:
 
 
 @dataclass(frozen=True)
-class Form:
+class AdmitFirstView:
     """Admit these peers to the first view."""
 
     view: View
@@ -244,7 +244,7 @@ class Remark:
 
 
 @dataclass(frozen=True)
-class Lead:
+class AdmitSurvivors:
     """Admit the survivors to a view.
 
     Args:
@@ -270,7 +270,7 @@ class Announce:
 
 
 @dataclass(frozen=True)
-class Tell:
+class ForwardRequest:
     """Let the leader of ``view`` hold a barrier and carry this request out."""
 
     view: View
@@ -278,7 +278,7 @@ class Tell:
 
 
 @dataclass(frozen=True)
-class Offer:
+class OfferJoiners:
     """Tell the leader of ``view`` which joiners are ready and which are missing."""
 
     view: View
@@ -320,4 +320,17 @@ class Done:
     """Every process has ended well."""
 
 
-Command = Spawn | Kill | Form | Compare | Remark | Lead | Announce | Tell | Offer | Fail | Release | Done
+Command = (
+    Spawn
+    | Kill
+    | AdmitFirstView
+    | Compare
+    | Remark
+    | AdmitSurvivors
+    | Announce
+    | ForwardRequest
+    | OfferJoiners
+    | Fail
+    | Release
+    | Done
+)

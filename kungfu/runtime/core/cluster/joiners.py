@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.cluster.events import Command, Kill, Offer, PeerProgressed, Remark, Spawn
+from kungfu.runtime.core.cluster.events import Command, Kill, OfferJoiners, PeerProgressed, Remark, Spawn
 from kungfu.runtime.core.cluster.placement import NO_SLOT, avoided_slots, free_slots, peers_on, place_for
 from kungfu.runtime.core.cluster.program_check import (
     compare_waiting,
@@ -162,7 +162,7 @@ def offer_if_ready(cluster: Cluster) -> Transition:
         return cluster, []
     reason = "; ".join(f"peer {peer}: {why}" for peer, why in sorted(cluster.missing.items()))
     prepared = Prepared(peers, tuple(sorted(cluster.missing)), reason, _parts(cluster))
-    return replace(cluster, missing={}), [Offer(cluster.view, prepared)]
+    return replace(cluster, missing={}), [OfferJoiners(cluster.view, prepared)]
 
 
 def _parts(cluster: Cluster) -> dict[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster.events import Command, Compare, Fail, Form, Kill, Remark
+from kungfu.runtime.core.cluster.events import AdmitFirstView, Command, Compare, Fail, Kill, Remark
 from kungfu.runtime.core.cluster.state import Cluster, Starting, Transition, mark_doomed
 from kungfu.runtime.core.view import View
 
@@ -36,7 +36,7 @@ def form_first_view(cluster: Cluster) -> Transition:
         if entry.identity.machine != identity.machine
     }
     remarks: list[Command] = [Remark(identity.machine, others)] if others else []
-    return cluster, [*remarks, Form(View(1, peers))]
+    return cluster, [*remarks, AdmitFirstView(View(1, peers))]
 
 
 def runs_same_program(cluster: Cluster, entry: Starting) -> bool:

@@ -12,7 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster.events import Announce, Command, Fail, Kill, Lead, LossReport, PeersLost, ViewStarted
+from kungfu.runtime.core.cluster.events import (
+    AdmitSurvivors,
+    Announce,
+    Command,
+    Fail,
+    Kill,
+    LossReport,
+    PeersLost,
+    ViewStarted,
+)
 from kungfu.runtime.core.cluster.joiners import dismiss, give_up, offer_if_ready, spawn
 from kungfu.runtime.core.cluster.state import Cluster, Losses, Regrouping, Transition
 from kungfu.runtime.core.exit import described
@@ -54,7 +63,7 @@ def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transit
     if (failed := _nobody_left(cluster)) is not None:
         return cluster, [failed]
     # The others may have reported already, and wait for nothing but this peer's end.
-    cluster, commands = _formed(cluster, now)
+    cluster, commands = _form_view(cluster, now)
     return cluster, [Announce(peer, version, how), *commands]
 
 
@@ -102,7 +111,7 @@ def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
     reports = {**regrouping.reports, peer: report}
     regrouping = replace(regrouping, version=max(version, regrouping.version), reports=reports)
     cluster, kills = _stalled(replace(cluster, regrouping=regrouping), report, now)
-    cluster, commands = _formed(cluster, now)
+    cluster, commands = _form_view(cluster, now)
     return cluster, [*announced, *kills, *commands]
 
 
@@ -128,7 +137,7 @@ def _how_quit(cluster: Cluster, peer: int) -> str:
     return QUIT if departure is None else described(departure.exit)
 
 
-def _formed(cluster: Cluster, now: float) -> Transition:
+def _form_view(cluster: Cluster, now: float) -> Transition:
     """Forms the next view, once all living members have reported."""
     regrouping, members = cluster.regrouping, cluster.members
     assert regrouping is not None
@@ -143,14 +152,14 @@ def _formed(cluster: Cluster, now: float) -> Transition:
     view = View(regrouping.version + 2, peers)
     formed = replace(regrouping, formed=view, version=view.version, since=now)
     cluster = replace(cluster, regrouping=formed)
-    return cluster, [_lead(cluster, view)]
+    return cluster, [_admit_survivors(cluster, view)]
 
 
-def _lead(cluster: Cluster, view: View) -> Lead:
+def _admit_survivors(cluster: Cluster, view: View) -> AdmitSurvivors:
     regrouping, coming = cluster.regrouping, len(cluster.starting) + len(_replaced(cluster))
     assert regrouping is not None
     sources = tuple(view.ids.index(peer) for peer in _furthest(regrouping.reports, view.ids))
-    return Lead(view, sources, view.size + coming if coming else 0, regrouping.lost)
+    return AdmitSurvivors(view, sources, view.size + coming if coming else 0, regrouping.lost)
 
 
 def resume(cluster: Cluster, now: float) -> Transition:
@@ -165,8 +174,8 @@ def resume(cluster: Cluster, now: float) -> Transition:
         gone = [Announce(-1, regrouping.version, next(iter(regrouping.reports.values())).error)]
     if regrouping.formed is not None:
         # The view is formed: its leader may not know that it leads.
-        return cluster, [_lead(cluster, regrouping.formed)]
-    cluster, commands = _formed(cluster, now)
+        return cluster, [_admit_survivors(cluster, regrouping.formed)]
+    cluster, commands = _form_view(cluster, now)
     return cluster, [*gone, *commands]
 
 
@@ -189,7 +198,7 @@ def on_leader_unreachable(cluster: Cluster, view: View) -> Transition:
 
 def retry(cluster: Cluster, now: float) -> Transition:
     """Forms a view if all living members have reported, and none is formed yet."""
-    return (cluster, []) if cluster.regrouping is None else _formed(cluster, now)
+    return (cluster, []) if cluster.regrouping is None else _form_view(cluster, now)
 
 
 def _defect(cluster: Cluster) -> Fail | None:
@@ -246,18 +255,18 @@ def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transit
     regrouping, replaced = cluster.regrouping, () if cluster.regrouping is None else _replaced(cluster)
     led_anew = cluster.view is not None and cluster.view.peers[0] != event.view.peers[0]
     cluster = replace(cluster, view=event.view, starting=starting, losses=losses)
-    over = replace(cluster, regrouping=None)
+    recovered = replace(cluster, regrouping=None)
     if regrouping is None or _untouched(regrouping, event.view):
         if fresh:
             # The change that was under way is done; peers that still start are more than could be used.
-            return dismiss(over, starting, "the job has as many peers as it wanted")
+            return dismiss(recovered, starting, "the job has as many peers as it wanted")
         # The joiners that are ready were offered to a leader that may have left with the offer.
-        return offer_if_ready(over) if regrouping or led_anew else (over, [])
+        return offer_if_ready(recovered) if regrouping or led_anew else (recovered, [])
     if regrouping.formed is None or event.view.version < regrouping.formed.version:
         # The leader said so before it lost a peer: the members of that view have yet to report.
         return cluster, []
     # The survivors train.
-    cluster, spawns = spawn(over, replaced, now)
+    cluster, spawns = spawn(recovered, replaced, now)
     cluster, offers = offer_if_ready(cluster)
     return cluster, [*spawns, *offers]
 

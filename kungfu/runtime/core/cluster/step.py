@@ -38,6 +38,7 @@ from kungfu.runtime.core.cluster.events import (
     Done,
     Event,
     Fail,
+    ForwardRequest,
     HostJoined,
     HostLost,
     HostNoticed,
@@ -51,7 +52,6 @@ from kungfu.runtime.core.cluster.events import (
     ProgramDiffers,
     ProgramExiting,
     SizeWanted,
-    Tell,
     Tick,
     TrainingFinished,
     ViewStarted,
@@ -126,12 +126,12 @@ def step(cluster: Cluster, event: Event, now: float) -> Transition:
     Returns:
         The next cluster, and the commands to perform, in this order.
     """
-    cluster, commands = _stepped(cluster, event, now)
+    cluster, commands = _react(cluster, event, now)
     cluster, releases = release_empty_hosts(cluster)
     return cluster, [*commands, *releases]
 
 
-def _stepped(cluster: Cluster, event: Event, now: float) -> Transition:
+def _react(cluster: Cluster, event: Event, now: float) -> Transition:
     match event:
         case PeerProgressed():
             return on_peer_progressed(cluster, event, now)
@@ -140,47 +140,47 @@ def _stepped(cluster: Cluster, event: Event, now: float) -> Transition:
         case SizeWanted(size, host, leaving):
             return on_size_wanted(cluster, size, now, host=host, leaving=leaving)
         case ViewStarted():
-            return _begun(cluster, event, now)
+            return _on_view_started(cluster, event, now)
         case TrainingFinished(peer, leaving):
-            return _finishing(cluster, peer, now, leaving=leaving)
+            return _on_training_finished(cluster, peer, now, leaving=leaving)
         case PeersLost():
             return on_peers_lost(cluster, event, now)
         case LeaderUnreachable(view):
             return on_leader_unreachable(cluster, view)
         case PeerNoticed(peer):
-            return _noticed(cluster, peer)
+            return _on_peers_noticed(cluster, peer)
         # It was on a host that was given up, or it is told twice.
         case ProcessEnded(peer, _) if peer not in cluster.alive:
             return cluster, []
         case ProcessEnded(peer, code):
             people = replace(cluster.processes, alive=cluster.alive - {peer})
-            return _ended(with_exit_code(replace(cluster, processes=people), peer, code), peer, code, now)
+            return _on_process_ended(with_exit_code(replace(cluster, processes=people), peer, code), peer, code, now)
         case ProgramExiting():
             return on_program_exiting(cluster, event, now)
         case HostJoined(host, slots):
-            return _host_in(open_host(cluster, host, slots))
+            return _on_host_joined(open_host(cluster, host, slots))
         case HostNoticed(host):
-            return _host_noticed(cluster, host, now)
+            return _on_host_noticed(cluster, host, now)
         case HostLost(host, how):
-            return _host_lost(cluster, host, how, now)
+            return _on_host_lost(cluster, host, how, now)
         case LeaderTookOver():
-            return _taken_over(cluster, now)
+            return _on_leader_took_over(cluster, now)
         case Tick():
-            return _ticked(cluster, now)
+            return _on_tick(cluster, now)
 
 
-def _begun(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
+def _on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
     """A view trains. Members that were given notice while no leader could let them go are let go now."""
-    goal, left = _goal(cluster, event.view), _let_go_by(cluster, event.view)
+    goal, left = _goal_size(cluster, event.view), _let_go_by(cluster, event.view)
     # They say so themselves too, but a request that follows the view at once must not find their slots first.
     hosts = with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
     cluster, commands = on_view_started(replace(cluster, hosts=hosts), event, now)
     cluster = forget_exits(forget_places(cluster))
     missed = sorted(cluster.losses.noticed & set(cluster.members)) if cluster.regrouping is None else []
-    return cluster, [*commands, *_let_go(cluster, missed)]
+    return cluster, [*commands, *_request_leave(cluster, missed)]
 
 
-def _finishing(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Transition:
+def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Transition:
     """The training of a peer is over."""
     people = cluster.processes
     if leaving:
@@ -193,27 +193,27 @@ def _finishing(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Tra
     return dismiss(cluster, cluster.starting, "training is over")
 
 
-def _noticed(cluster: Cluster, *peers: int) -> Transition:
+def _on_peers_noticed(cluster: Cluster, *peers: int) -> Transition:
     """Members that are given notice leave at the next barrier; other peers cannot, and their ends are handled then."""
     losses = cluster.losses
     news = [peer for peer in peers if peer in cluster.members and peer not in losses.noticed]
     losses = replace(losses, noticed=losses.noticed | {*news}, preemptions=losses.preemptions + len(news))
     cluster = replace(cluster, losses=losses)
-    return cluster, [] if cluster.regrouping else _let_go(cluster, news)
+    return cluster, [] if cluster.regrouping else _request_leave(cluster, news)
 
 
-def _let_go(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
+def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
     """Asks the leader to let peers go; as many replacements come as the budget of preemptions allows."""
     if not peers:
         return []
     assert cluster.view is not None
     people = len(cluster.members) + len(cluster.starting)
-    over = max(0, cluster.losses.preemptions - cluster.rules.budgets.preemptions)
-    size = people - min(len(peers), over)
-    return [Tell(cluster.view, ExternalRequest("notice", "preemption notice", size, tuple(peers)))]
+    beyond_budget = max(0, cluster.losses.preemptions - cluster.rules.budgets.preemptions)
+    size = people - min(len(peers), beyond_budget)
+    return [ForwardRequest(cluster.view, ExternalRequest("notice", "preemption notice", size, tuple(peers)))]
 
 
-def _taken_over(cluster: Cluster, now: float) -> Transition:
+def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
     """Another agent decides from now on: repeats everything that others may be waiting for.
 
     Those that have heard it know it by its version or its id.
@@ -224,27 +224,27 @@ def _taken_over(cluster: Cluster, now: float) -> Transition:
     if cluster.regrouping is not None:
         # In the middle of a recovery.
         cluster, commands = resume(cluster, now)
-        return cluster, [*kills, *commands] if cluster.alive or commands else [_over(cluster)]
+        return cluster, [*kills, *commands] if cluster.alive or commands else [_job_end(cluster)]
     if not cluster.alive:
         # All processes ended, and the agent before could not say so any more.
-        return cluster, [_over(cluster)]
+        return cluster, [_job_end(cluster)]
     noticed = sorted(cluster.losses.noticed & set(cluster.members))
     cluster, offers = offer_if_ready(cluster)
-    return cluster, [*kills, *_let_go(cluster, noticed), *compare_waiting(cluster), *offers]
+    return cluster, [*kills, *_request_leave(cluster, noticed), *compare_waiting(cluster), *offers]
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------
 
 
-def _host_in(cluster: Cluster) -> Transition:
+def _on_host_joined(cluster: Cluster) -> Transition:
     """A host takes peers: losses that found no free slot are replaced, by asking the leader for the former size."""
     have, goal = len(cluster.members) + len(cluster.starting), cluster.hosts.goal
     if have >= goal or cluster.view is None or cluster.regrouping is not None:
         return cluster, []
-    return cluster, [Tell(cluster.view, ExternalRequest("resize", "a host with free slots has come", goal))]
+    return cluster, [ForwardRequest(cluster.view, ExternalRequest("resize", "a host with free slots has come", goal))]
 
 
-def _goal(cluster: Cluster, view: View) -> int:
+def _goal_size(cluster: Cluster, view: View) -> int:
     """The size that the job would have if it had lost no peer: a view that lets others go is meant to be as small."""
     return view.size if _let_go_by(cluster, view) else max(cluster.hosts.goal, view.size)
 
@@ -255,7 +255,7 @@ def _let_go_by(cluster: Cluster, view: View) -> set[int]:
     return gone - cluster.losses.noticed - set(cluster.regrouping.lost if cluster.regrouping else ())
 
 
-def _host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
+def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
     """A host will be taken away: its members are let go, and its joiners start elsewhere."""
     if host in cluster.hosts.leaving or host not in cluster.hosts.slots:
         return cluster, []
@@ -267,12 +267,12 @@ def _host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
     coming = {peer: cluster.starting[peer].replaces for peer in there if peer in cluster.starting}
     cluster, kills = dismiss(cluster, coming, "its host will be taken away")
     cluster, spawns = spawn(cluster, coming.values(), now)
-    cluster, tells = _noticed(cluster, *there)
+    cluster, tells = _on_peers_noticed(cluster, *there)
     cluster, offers = offer_if_ready(cluster)
     return cluster, [*kills, *spawns, *tells, *offers]
 
 
-def _host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transition:
+def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transition:
     """A host is lost: each of its processes has ended."""
     there = peers_on(cluster, host)
     cluster = close_host(cluster, host, leaving=False)
@@ -281,7 +281,7 @@ def _host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transition:
     cluster = replace(cluster, processes=replace(cluster.processes, alive=cluster.alive - {*there}))
     commands: list[Command] = []
     for peer in there:
-        cluster, more = _ended(cluster, peer, _KILLED, now, how=how)
+        cluster, more = _on_process_ended(cluster, peer, _KILLED, now, how=how)
         commands += more
     return cluster, commands
 
@@ -289,43 +289,43 @@ def _host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transition:
 # ---- ends ------------------------------------------------------------------------------------------------------------
 
 
-def _ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "") -> Transition:
+def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "") -> Transition:
     """A process has ended: what that means for the job depends on what its peer was doing, and on what it said."""
     people, how = cluster.processes, how or exit_in_words(code)
     if peer in cluster.starting:
-        return _ended_on_the_way(cluster, peer, code, now, how=how)
-    over = bool(people.finished) and not cluster.alive
+        return _on_joiner_ended(cluster, peer, code, now, how=how)
+    training_is_over = bool(people.finished) and not cluster.alive
     departure = early_departure(cluster, peer)
     if departure is not None and (failed := chosen_failure(cluster, peer, describe_departure(departure))) is not None:
         # Its program chose the end of the job, though the others may have finished training by now.
         return cluster, [failed]
-    if not over and departure is not None:
+    if not training_is_over and departure is not None:
         # It said that its program ends while others train on.
         exited = departure.exit.kind == "exit"
         if code == 0 and exited:
             cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
         if code not in PREEMPTED or not exited:
             # It was lost when it said so, or is lost when the others miss it.
-            return _concluded(cluster, [])
+            return _end_if_nobody_trains(cluster, [])
         if _is_lost(cluster, peer):
             # It ended by SIGTERM: only now is it known that its platform took it away.
-            return _concluded(count_as_preempted(cluster, peer), [])
+            return _end_if_nobody_trains(count_as_preempted(cluster, peer), [])
     if cluster.view is None or peer not in cluster.view.ids or peer in people.parting:
         # No view needs it.
-        return _concluded(cluster, [])
-    if peer in people.finished or (over and code > 0):
+        return _end_if_nobody_trains(cluster, [])
+    if peer in people.finished or (training_is_over and code > 0):
         # Training is over: its script may still have failed, and the job fails for that when the others have ended.
         if code != 0:
             broken = {**cluster.losses.broken_after, peer: how}
             cluster = replace(cluster, losses=replace(cluster.losses, broken_after=broken))
-        return _concluded(cluster, [])
+        return _end_if_nobody_trains(cluster, [])
     if code == 0 and cluster.regrouping is None:
         # Its script ended without a word. If others train on, they will miss it and report.
         cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
-        return _concluded(cluster, [Announce(peer, 0, QUIT)])
+        return _end_if_nobody_trains(cluster, [Announce(peer, 0, QUIT)])
     # A member was lost while it trained.
-    cluster, commands = on_member_lost(_taken(cluster, peer, code), peer, how, now)
-    return cluster, [*commands, *([_over(cluster)] if over else [])]
+    cluster, commands = on_member_lost(_count_loss(cluster, peer, code), peer, how, now)
+    return cluster, [*commands, *([_job_end(cluster)] if training_is_over else [])]
 
 
 def _is_lost(cluster: Cluster, peer: int) -> bool:
@@ -334,7 +334,7 @@ def _is_lost(cluster: Cluster, peer: int) -> bool:
     return gone or (cluster.regrouping is not None and peer in cluster.regrouping.lost)
 
 
-def _taken(cluster: Cluster, peer: int, code: int) -> Cluster:
+def _count_loss(cluster: Cluster, peer: int, code: int) -> Cluster:
     """Counts the loss: a peer that ends by SIGTERM was preempted, with or without time to leave."""
     losses = cluster.losses
     if peer in losses.noticed:
@@ -347,12 +347,12 @@ def _taken(cluster: Cluster, peer: int, code: int) -> Cluster:
     return replace(cluster, losses=losses)
 
 
-def _ended_on_the_way(cluster: Cluster, peer: int, code: int, now: float, *, how: str) -> Transition:
+def _on_joiner_ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str) -> Transition:
     """A joiner has ended."""
     entry, version = cluster.starting[peer], cluster.view.version if cluster.view else 0
     if cluster.view is None and code == 0:
         # The script does not train at all.
-        return cluster, [Fail(peer, _no_training(entry), code=2)]
+        return cluster, [Fail(peer, _no_training_reason(entry), code=2)]
     if cluster.view is None:
         # The first view cannot be formed without it.
         departure = cluster.losses.exiting.get(peer)
@@ -361,21 +361,21 @@ def _ended_on_the_way(cluster: Cluster, peer: int, code: int, now: float, *, how
     why = f"ended ({how}) {now - entry.since:.1f} s after its start"
     cluster, commands = on_joiner_lost(cluster, peer, why, now)
     # It may have been on its way into a view: peers that wait for it there hear of its end.
-    return _concluded(cluster, [*([Announce(peer, 0, how)] if version else []), *commands])
+    return _end_if_nobody_trains(cluster, [*([Announce(peer, 0, how)] if version else []), *commands])
 
 
-def _concluded(cluster: Cluster, commands: list[Command]) -> Transition:
+def _end_if_nobody_trains(cluster: Cluster, commands: list[Command]) -> Transition:
     """What an end means for the others: without a living member nothing else can happen."""
     if not cluster.alive:
         # The last process has ended.
-        return cluster, [_over(cluster)]
+        return cluster, [_job_end(cluster)]
     if cluster.view is None or cluster.alive & set(cluster.view.ids):
         return cluster, commands
     # Only joiners are left, and nobody could take them in.
     return dismiss(cluster, cluster.starting, "no peer that trains is left")
 
 
-def _over(cluster: Cluster) -> Command:
+def _job_end(cluster: Cluster) -> Command:
     """The end of a job whose processes have all ended."""
     broken, people = dict(cluster.losses.broken_after), cluster.processes
     if not broken and people.finished | people.well:
@@ -389,13 +389,13 @@ def _over(cluster: Cluster) -> Command:
     return chosen_failure(cluster, root, how, others=broken) or Fail(root, how, others=broken)
 
 
-def _no_training(entry: Starting) -> str:
+def _no_training_reason(entry: Starting) -> str:
     if entry.attached is None:
         return "the script ended without calling kf.attach(): nothing was trained under kungfu-run"
     return "the script called kf.attach() but never called a function marked @training.step"
 
 
-def _ticked(cluster: Cluster, now: float) -> Transition:
+def _on_tick(cluster: Cluster, now: float) -> Transition:
     """Time went by: members, programs and joiners may be late."""
     cluster, commands = retry(cluster, now)
     cluster, kills = kill_late_members(cluster, now)

@@ -37,7 +37,7 @@ class AdmissionContext:
         scaling: Whether peers may be changed from outside.
         hosts: The numbers of the hosts that have an agent, by name.
         patience_s: Seconds after which a request expires.
-        over: How the job ended or is ending; empty before.
+        end_reason: How the job ended or is ending; empty before.
         batch: The global batch size, in samples; ``None`` before steps were measured.
         free: The free slots of the hosts, by number.
     """
@@ -47,7 +47,7 @@ class AdmissionContext:
     scaling: Scaling
     hosts: Mapping[str, int]
     patience_s: float
-    over: str = ""
+    end_reason: str = ""
     batch: int | None = None
     free: Mapping[int, int] = field(default_factory=dict)
 
@@ -60,9 +60,9 @@ def refusal_of(request: JobRequest, context: AdmissionContext) -> str | None:
     >>> refusal_of(JobRequest("r", ScaleIn((1,))), AdmissionContext(two, Limits(1, 4), "elastic", {"a": 0}, 60.0))
     'peer 1 is not in view 3, whose peers are 0 and 4'
     """
-    if context.over:
+    if context.end_reason:
         # The job has ended, or is about to.
-        return context.over
+        return context.end_reason
     if context.view is None:
         return "the job does not train yet: its first peers are getting ready; ask again in a moment"
     version = context.view.version

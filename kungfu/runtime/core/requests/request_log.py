@@ -132,7 +132,7 @@ class StepsMeasured:
 
 @dataclass(frozen=True)
 class TrainingEnded:
-    """Training has ended; `AdmissionContext.over` says how."""
+    """Training has ended; `AdmissionContext.end_reason` says how."""
 
 
 @dataclass(frozen=True)

@@ -68,48 +68,48 @@ def step(log: RequestLog, event: Event, context: AdmissionContext, now: float) -
         now: Seconds of the agent's clock.
     """
     if isinstance(event, RequestSubmitted):
-        return _asked(log, event.request, context, now)
+        return _on_submitted(log, event.request, context, now)
     entry = current(log)
     if entry is None:
         # Nothing is under way that the event could concern.
         return log, []
     match event:
         case ViewChanged():
-            return _viewed(log, entry, context, now)
+            return _on_view_changed(log, entry, context, now)
         case LeaderReplied():
-            return _heard(log, entry, event, context)
+            return _on_leader_replied(log, entry, event, context)
         # Steps count for a profile while the view has the size that is measured.
         case StepsMeasured(steps) if entry.survey is not None and _is_met(entry.external, context.view):
-            return _surveyed(log, replace(entry, survey=with_measured(entry.survey, steps)), context, now)
+            return _advance_profile(log, replace(entry, survey=with_measured(entry.survey, steps)), context, now)
         # Training has ended: a stop asked for that, and nothing else can happen any more.
         case TrainingEnded() if isinstance(entry.request.action, StopTraining):
-            return _ended(log, entry, "carried out", "training has ended", context), []
+            return _with_end(log, entry, "carried out", "training has ended", context), []
         case TrainingEnded():
-            return _ended(log, entry, "refused", context.over, context), []
+            return _with_end(log, entry, "refused", context.end_reason, context), []
         # Too late: the asker need not wait any longer.
         case TimePassed() if now > entry.until:
             why = f"not carried out within {entry.until - entry.asked_at:.0f} s; the job may still come to it"
-            return _ended(log, entry, "expired", why, context), _homewards(entry)
+            return _with_end(log, entry, "expired", why, context), _back_to_home_size(entry)
         case _:
             return log, []
 
 
-def _asked(log: RequestLog, request: JobRequest, context: AdmissionContext, now: float) -> LogTransition:
+def _on_submitted(log: RequestLog, request: JobRequest, context: AdmissionContext, now: float) -> LogTransition:
     if request.id in log.entries or refusal_of_id(log, request) is not None:
         # The id was given before: the sender hears its first answer, or why it needs another id.
         return log, []
     version = context.view.version if context.view else 0
-    refusal = refusal_of(request, context) or _in_its_way(log, request, now)
+    refusal = refusal_of(request, context) or _blocking_request(log, request, now)
     if refusal:
         answer = Answer("refused", refusal, version)
         return with_entry(log, LoggedRequest(request, answer, answer, now, now)), []
     if (displaced := current(log)) is not None:
         # Only a stop comes this far beside another request.
-        log = _ended(log, displaced, "refused", "the job was told to stop", context)
-    return _accepted(log, request, context, now)
+        log = _with_end(log, displaced, "refused", "the job was told to stop", context)
+    return _accept(log, request, context, now)
 
 
-def _in_its_way(log: RequestLog, request: JobRequest, now: float) -> str | None:
+def _blocking_request(log: RequestLog, request: JobRequest, now: float) -> str | None:
     """Why the request that is under way keeps this one from being taken; ``None`` where it does not."""
     other = current(log)
     if other is None:
@@ -121,21 +121,21 @@ def _in_its_way(log: RequestLog, request: JobRequest, now: float) -> str | None:
     return f"{in_words(other.request.action)} is under way, asked for {since:.0f} s ago as {other.request.id!r}"
 
 
-def _accepted(log: RequestLog, request: JobRequest, context: AdmissionContext, now: float) -> LogTransition:
+def _accept(log: RequestLog, request: JobRequest, context: AdmissionContext, now: float) -> LogTransition:
     assert context.view is not None
     size, action = context.view.size, request.action
     survey = start_survey(action, home=size) if isinstance(action, Profile) else None
-    external = _external(request.id, action, size=size, hosts=context.hosts)
+    external = _external_request(request.id, action, size=size, hosts=context.hosts)
     answer = Answer("accepted", "", context.view.version)
     entry = LoggedRequest(request, answer, answer, now, now + context.patience_s, external, survey)
     log = replace(with_entry(log, entry), under_way=request.id)
     if survey is None and _is_met(external, context.view):
         # The view is as asked for by chance.
-        log = _ended(log, entry, "carried out", "it was so already", context)
+        log = _with_end(log, entry, "carried out", "it was so already", context)
     return log, [external]  # in any case: a policy may be about to change what is so already
 
 
-def _external(name: str, action: Action, *, size: int, hosts: Mapping[str, int]) -> ExternalRequest:
+def _external_request(name: str, action: Action, *, size: int, hosts: Mapping[str, int]) -> ExternalRequest:
     """What the leader is told first of an action."""
     why = f"kungfu {in_words(action)}"
     match action:
@@ -169,29 +169,31 @@ def _is_met(external: ExternalRequest | None, view: View | None) -> bool:
             return False
 
 
-def _viewed(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
+def _on_view_changed(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
     if not _is_met(entry.external, context.view):
         # Another change of the view: its leader may be another one that was not told yet.
         return log, [entry.external] if entry.external else []
     if entry.survey is not None:
         # A profile has reached its next size.
-        return _surveyed(log, entry, context, now)
-    return _ended(log, entry, "carried out", "", context), []
+        return _advance_profile(log, entry, context, now)
+    return _with_end(log, entry, "carried out", "", context), []
 
 
-def _heard(log: RequestLog, entry: LoggedRequest, event: LeaderReplied, context: AdmissionContext) -> LogTransition:
+def _on_leader_replied(
+    log: RequestLog, entry: LoggedRequest, event: LeaderReplied, context: AdmissionContext
+) -> LogTransition:
     if entry.external is None or entry.external.id != event.external:
         # The answer is to an older request.
         return log, []
     if event.refusal:
-        return _ended(log, entry, "refused", event.refusal, context), _homewards(entry)
+        return _with_end(log, entry, "refused", event.refusal, context), _back_to_home_size(entry)
     if entry.external.kind != "checkpoint":
         # The view, and the end of training, show whether the others are carried out.
         return log, []
-    return _ended(log, entry, "carried out", event.result, context), []
+    return _with_end(log, entry, "carried out", event.result, context), []
 
 
-def _ended(
+def _with_end(
     log: RequestLog, entry: LoggedRequest, state: RequestState, reason: str, context: AdmissionContext
 ) -> RequestLog:
     version = context.view.version if context.view else 0
@@ -202,7 +204,7 @@ def _ended(
 # ---- a profile -------------------------------------------------------------------------------------------------------
 
 
-def _surveyed(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
+def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
     """A profile goes on: a size of its survey was reached, or more steps of it were measured."""
     survey, external = entry.survey, entry.external
     assert survey is not None
@@ -217,11 +219,11 @@ def _surveyed(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, 
             return with_entry(log, entry), [external]
     if survey.is_measured and _is_met(external, context.view):
         # All sizes are measured, and the job has the size that it had before.
-        return _ended(log, entry, "carried out", "", context), []
+        return _with_end(log, entry, "carried out", "", context), []
     return with_entry(log, entry), []
 
 
-def _homewards(entry: LoggedRequest) -> list[ExternalRequest]:
+def _back_to_home_size(entry: LoggedRequest) -> list[ExternalRequest]:
     """What takes the job of a profile that does not come to its end back to the size that it had."""
     if entry.survey is None or entry.external is None:
         return []

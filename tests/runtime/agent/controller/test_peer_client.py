@@ -15,7 +15,15 @@ import pytest
 from kungfu.runtime.agent.controller.peer_client import NotifyFailed, PeerClient
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import ExternalRequest
-from kungfu.runtime.core.cluster import Announce, Cluster, Lead, LeaderUnreachable, Offer, Rules, Tell
+from kungfu.runtime.core.cluster import (
+    AdmitSurvivors,
+    Announce,
+    Cluster,
+    ForwardRequest,
+    LeaderUnreachable,
+    OfferJoiners,
+    Rules,
+)
 from kungfu.runtime.core.cluster.state import Processes, Regrouping
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -88,11 +96,11 @@ class Agent:
             thread.join(SOON_S)
             assert not thread.is_alive()
 
-    def regroups(self) -> Lead:
+    def regroups(self) -> AdmitSurvivors:
         """The first peer is to go on alone."""
         alone = View(3, self.view.peers[:1])
         self.cluster = replace(self.cluster, regrouping=Regrouping(0.0, 3, {1: "killed"}, formed=alone))
-        return Lead(alone, (0,), 0, {1: "killed"})
+        return AdmitSurvivors(alone, (0,), 0, {1: "killed"})
 
 
 @contextmanager
@@ -120,7 +128,7 @@ def job(*moods: str, wait_s: float = SOON_S, heartbeat_s: float = SHORT_S) -> It
 @pytest.mark.parametrize("mishap", ["is deaf", "answer is lost"])
 def test_a_demand_that_was_not_heard_is_told_again_until_it_is_and_carried_out_once(mishap: str) -> None:
     with job(mishap, mishap) as (agent, listener):
-        agent.peers.to_rank_0(Tell(agent.view, RESIZE))
+        agent.peers.send_to_rank_0(ForwardRequest(agent.view, RESIZE))
         listener.came.get(timeout=SOON_S)
         assert listener.take_external_request() == RESIZE
         assert listener.take_external_request() is None
@@ -132,9 +140,9 @@ def test_a_demand_that_was_not_heard_is_told_again_until_it_is_and_carried_out_o
 def test_the_newer_one_of_two_offers_counts_whichever_is_heard_first() -> None:
     with job("is deaf") as (agent, listener):
         older, newer = Prepared((Peer(2, "a:2"),)), Prepared((Peer(2, "a:2"), Peer(3, "a:3")))
-        agent.peers.to_rank_0(Offer(agent.view, older))
+        agent.peers.send_to_rank_0(OfferJoiners(agent.view, older))
         assert agent.heard.get(timeout=SOON_S).peer == 0
-        agent.peers.to_rank_0(Offer(agent.view, newer))
+        agent.peers.send_to_rank_0(OfferJoiners(agent.view, newer))
         listener.came.get(timeout=SOON_S)
         assert listener.take_offer() == newer
         agent.ended(0)
@@ -147,7 +155,7 @@ def test_nothing_is_told_to_a_leader_any_more_when_another_one_leads_or_it_has_e
 
     for over in (is_over, lambda agent: agent.ended(0)):
         with job(*["answer is lost"] * 2) as (agent, listener):
-            agent.peers.to_rank_0(Tell(agent.view, RESIZE))
+            agent.peers.send_to_rank_0(ForwardRequest(agent.view, RESIZE))
             agent.heard.get(timeout=SOON_S)
             over(agent)
             agent.silent()
@@ -166,7 +174,7 @@ def test_an_announcement_is_told_until_it_is_heard_or_a_later_view_trains() -> N
 
 def test_a_survivor_that_stood_still_is_admitted_when_it_goes_on() -> None:
     with job("is deaf", "hears", "is deaf") as (agent, listener):  # when asked to prepare, and when admitted
-        agent.peers.lead(agent.regroups(), unled=LeaderUnreachable)
+        agent.peers.admit_survivors(agent.regroups(), on_unreachable=LeaderUnreachable)
         admission = listener.admission(after=1, deadline_s=SOON_S, what="a view")
         assert (admission.view.version, list(admission.sources)) == (3, [0])
         assert admission.rendezvous == "store for 1"
@@ -176,7 +184,7 @@ def test_a_survivor_that_stood_still_is_admitted_when_it_goes_on() -> None:
 def test_a_view_is_unled_when_its_first_peer_has_ended_or_did_not_answer_in_its_time(how: str) -> None:
     with job(*["is deaf"] * 9, wait_s=SOON_S if how == "it has ended" else SHORT_S) as (agent, _):
         lead = agent.regroups()
-        agent.peers.lead(lead, unled=LeaderUnreachable)
+        agent.peers.admit_survivors(lead, on_unreachable=LeaderUnreachable)
         if how == "it has ended":
             agent.ended(0)
         events = [agent.heard.get(timeout=SOON_S)]
@@ -187,7 +195,7 @@ def test_a_view_is_unled_when_its_first_peer_has_ended_or_did_not_answer_in_its_
 
 def test_who_survived_and_is_to_be_admitted_to_a_view_that_is_over_by_now_is_not_disturbed() -> None:
     with job("hears", "answer is lost") as (agent, listener):
-        agent.peers.lead(agent.regroups(), unled=LeaderUnreachable)
+        agent.peers.admit_survivors(agent.regroups(), on_unreachable=LeaderUnreachable)
         assert isinstance(agent.heard.get(timeout=SOON_S), NotifyFailed)
         agent.cluster = replace(agent.cluster, regrouping=None)
         agent.silent()

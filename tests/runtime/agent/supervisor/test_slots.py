@@ -71,7 +71,7 @@ def test_where_there_are_fewer_devices_than_slots_they_go_round_and_no_peer_take
 
 def test_a_seat_that_was_left_not_long_ago_comes_last_and_is_taken_where_there_is_no_other() -> None:
     def slot(taken: dict[int, int], now: float) -> int:
-        return choose_slot(taken, slots=3, over=(), vacated={0: 100.0, 1: 50.0}, now=now)
+        return choose_slot(taken, slots=3, leaving=(), vacated={0: 100.0, 1: 50.0}, now=now)
 
     assert slot({}, now=110.0) == 2
     assert slot({7: 2}, now=110.0) == 1
@@ -126,11 +126,11 @@ def seated(tmp_path: Path, *, slots: int, clock: Callable[[], float]) -> Iterato
     devices = {"CUDA_VISIBLE_DEVICES": ",".join(f"GPU-{number}" for number in range(slots))}
     with supervisor(tmp_path, program, slots=slots, environment=devices, clock=clock) as (peers, heard):
 
-        def start(peer: int, *, over: Sequence[int] = (), ended: int | None = None) -> str:
+        def start(peer: int, *, leaving: Sequence[int] = (), ended: int | None = None) -> str:
             if ended is not None:
                 peers.kill(ended)
                 assert heard.ends.get(timeout=DEADLINE_S) == ended
-            peers.start(settings_of(peer), joins=True, over=over)
+            peers.start(settings_of(peer), joins=True, leaving=leaving)
             return heard.lines.get(timeout=DEADLINE_S)
 
         yield start
@@ -139,8 +139,8 @@ def seated(tmp_path: Path, *, slots: int, clock: Callable[[], float]) -> Iterato
 def test_the_newcomer_of_an_exchange_gets_the_device_of_the_peer_that_leaves_for_it(tmp_path: Path) -> None:
     with seated(tmp_path, slots=3, clock=lambda: 0.0) as start:
         assert [start(peer) for peer in range(3)] == ["GPU-0", "GPU-1", "GPU-2"]
-        assert start(3, over=(2,)) == "GPU-2"
-        assert start(4, over=(1,), ended=2) == "GPU-1"
+        assert start(3, leaving=(2,)) == "GPU-2"
+        assert start(4, leaving=(1,), ended=2) == "GPU-1"
 
 
 def test_temporary_files_of_the_peers_go_with_the_job(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from kungfu.runtime.core.barrier import Prepared, decide
 from kungfu.runtime.core.barrier_requests import BarrierRequests, RescaleRequest
 from kungfu.runtime.core.cluster import (
+    AdmitFirstView,
     Cluster,
     Command,
     Event,
     Fail,
-    Form,
     Kill,
-    Offer,
+    OfferJoiners,
     PeerProgressed,
     ProcessEnded,
     Rules,
@@ -56,8 +56,8 @@ class World:
             self.perform(command)
 
     def perform(self, command: Command) -> None:
-        assert not isinstance(command, Fail | Form)
-        if isinstance(command, Offer):
+        assert not isinstance(command, Fail | AdmitFirstView)
+        if isinstance(command, OfferJoiners):
             assert command.view == self.view
             self.offer = command.prepared
         elif isinstance(command, Kill):

@@ -10,20 +10,21 @@ from hypothesis import strategies as st
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import (
+    AdmitSurvivors,
     Announce,
     Cluster,
     Done,
     Event,
     Fail,
+    ForwardRequest,
     HostJoined,
     HostLost,
     HostNoticed,
     Hosts,
     Kill,
-    Lead,
     LeaderTookOver,
     LossReport,
-    Offer,
+    OfferJoiners,
     PeerNoticed,
     PeerProgressed,
     PeersLost,
@@ -31,7 +32,6 @@ from kungfu.runtime.core.cluster import (
     Release,
     SizeWanted,
     Spawn,
-    Tell,
     Tick,
     TrainingFinished,
     ViewStarted,
@@ -78,7 +78,7 @@ def test_a_slot_is_avoided_as_soon_as_the_view_has_begun_even_if_its_peer_is_slo
 def test_the_slot_of_a_peer_that_was_lost_is_not_avoided() -> None:
     lost, reports = ProcessEnded(1, -9), [PeersLost(id, report()) for id in (0, 2)]
     cluster, commands = after(training(3, 2, 2), lost, *reports, now=10.0)
-    (formed,) = [command.view for command in commands if isinstance(command, Lead)]
+    (formed,) = [command.view for command in commands if isinstance(command, AdmitSurvivors)]
     assert formed.ids == (0, 2)
     cluster, commands = after(cluster, ViewStarted(formed), now=11.0)
     assert cluster.hosts.let_go == {}
@@ -98,9 +98,9 @@ def test_the_slot_of_a_peer_that_was_taken_away_is_not_avoided() -> None:
 
 def test_who_starts_hears_whose_seat_it_may_take() -> None:
     _, commands = after(training(2, 3), SizeWanted(3, leaving=(1,)))
-    assert commands == [Spawn(2, 0, over=(1,))]
+    assert commands == [Spawn(2, 0, leaving=(1,))]
     leaving = after(training(2, 3), TrainingFinished(1, leaving=True), ViewStarted(view_of(0, version=2)))[0]
-    assert after(leaving, SizeWanted(2))[1] == [Spawn(2, 0, over=(1,))], "its process has yet to end"
+    assert after(leaving, SizeWanted(2))[1] == [Spawn(2, 0, leaving=(1,))], "its process has yet to end"
 
 
 def test_peers_fill_the_hosts_in_their_order() -> None:
@@ -110,14 +110,14 @@ def test_peers_fill_the_hosts_in_their_order() -> None:
 
 def test_who_finds_no_slot_is_missing_and_the_leader_hears_of_it_at_once() -> None:
     cluster, commands = after(training(3, 2, 1), SizeWanted(5))
-    offer = Offer(view_of(0, 1, 2), Prepared((), (3, 4), f"peer 3: {NO_SLOT}; peer 4: {NO_SLOT}"))
+    offer = OfferJoiners(view_of(0, 1, 2), Prepared((), (3, 4), f"peer 3: {NO_SLOT}; peer 4: {NO_SLOT}"))
     assert commands == [offer]
     assert not cluster.starting
 
 
 def test_a_size_can_be_reached_in_part() -> None:
     _, commands = after(training(2, 2, 1), SizeWanted(4), PeerProgressed(peer(2), ready=True))
-    assert commands == [Spawn(2, 1), Offer(view_of(0, 1), Prepared((peer(2),), (3,), f"peer 3: {NO_SLOT}"))]
+    assert commands == [Spawn(2, 1), OfferJoiners(view_of(0, 1), Prepared((peer(2),), (3,), f"peer 3: {NO_SLOT}"))]
 
 
 def test_a_slot_is_free_as_soon_as_its_peer_was_let_go() -> None:
@@ -132,13 +132,13 @@ def test_a_slot_is_free_as_soon_as_its_peer_was_let_go() -> None:
 def test_a_host_can_be_named_for_new_peers_and_another_one_is_no_substitute() -> None:
     assert after(training(2, 2, 1, 1), SizeWanted(3, host=2))[1] == [Spawn(2, 2)]
     (offer,) = after(training(2, 2, 0, 1), SizeWanted(3, host=1))[1]
-    assert isinstance(offer, Offer)
+    assert isinstance(offer, OfferJoiners)
     assert offer.prepared.missing == (2,)
 
 
 def test_a_noticed_host_takes_nobody_more_and_is_let_go_when_it_is_empty() -> None:
     cluster, commands = after(training(3, 2, 2), HostNoticed(0))
-    assert commands == [Tell(view_of(0, 1, 2), ExternalRequest("notice", "preemption notice", 3, (0, 1)))]
+    assert commands == [ForwardRequest(view_of(0, 1, 2), ExternalRequest("notice", "preemption notice", 3, (0, 1)))]
     assert free_slots(cluster) == {1: 1}
     left = view_of(2, version=2)
     cluster, commands = after(
@@ -165,11 +165,11 @@ def test_the_peers_of_a_lost_host_are_lost_together_and_replaced_where_there_is_
     assert commands == [Announce(0, 1, "host a is lost"), Announce(1, 1, "host a is lost")]
     cluster, (broken, lead) = after(cluster, PeersLost(2, report()))
     assert isinstance(broken, Announce)
-    assert isinstance(lead, Lead)
+    assert isinstance(lead, AdmitSurvivors)
     assert (lead.view.ids, lead.target, set(lead.lost)) == ((2,), 3, {0, 1})
     _, commands = after(cluster, ViewStarted(lead.view), PeerProgressed(peer(3), ready=True))
     assert commands[0] == Spawn(3, 1)
-    assert commands[1] == Offer(lead.view, Prepared((peer(3),), (4,), f"peer 4: {NO_SLOT}"))
+    assert commands[1] == OfferJoiners(lead.view, Prepared((peer(3),), (4,), f"peer 4: {NO_SLOT}"))
 
 
 def test_an_end_on_a_host_that_was_given_up_is_told_in_vain() -> None:
@@ -189,7 +189,7 @@ def test_a_host_that_comes_back_makes_losses_good() -> None:
     alone = cluster.regrouping.formed
     cluster, _ = after(cluster, ViewStarted(alone))
     cluster, commands = after(cluster, HostJoined(1, 1))
-    assert commands == [Tell(alone, ExternalRequest("resize", "a host with free slots has come", 2))]
+    assert commands == [ForwardRequest(alone, ExternalRequest("resize", "a host with free slots has come", 2))]
     assert after(cluster, SizeWanted(2))[1] == [Spawn(3, 1)]
 
 
@@ -207,7 +207,7 @@ def test_who_takes_over_says_again_what_may_not_have_been_heard() -> None:
     waiting, _ = after(training(3, 1, 1, 1), HostLost(2, "gone"), PeersLost(0, report()))
     assert after(waiting, LeaderTookOver())[1] == [Announce(2, 1, "gone")]
     offered, _ = after(training(2, 2, 1), SizeWanted(3), PeerProgressed(peer(2), ready=True))
-    assert after(offered, LeaderTookOver())[1] == [Offer(view_of(0, 1), Prepared((peer(2),)))]
+    assert after(offered, LeaderTookOver())[1] == [OfferJoiners(view_of(0, 1), Prepared((peer(2),)))]
     noticed, commands = after(training(2, 1, 1), HostNoticed(1))
     assert after(noticed, LeaderTookOver())[1] == commands
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster import (
+    AdmitFirstView,
     Announce,
     Cluster,
     Compare,
     Fail,
-    Form,
     Kill,
     LeaderTookOver,
     LossReport,
-    Offer,
+    OfferJoiners,
     PeerProgressed,
     ProcessEnded,
     ProgramDiffers,
@@ -51,7 +51,7 @@ def training(*ids: int) -> Cluster:
 
 def test_first_peers_of_one_program_form_their_view_at_once() -> None:
     _, commands = after(started(2), ready(0), ready(1))
-    assert commands == [Form(View(1, (peer(0), peer(1))))]
+    assert commands == [AdmitFirstView(View(1, (peer(0), peer(1))))]
 
 
 def test_first_peers_that_differ_are_compared_and_the_job_ends_with_2_and_the_reason() -> None:
@@ -67,7 +67,7 @@ def test_first_peers_that_differ_are_compared_and_the_job_ends_with_2_and_the_re
 
 def test_machines_that_differ_are_told_with_the_first_view() -> None:
     _, commands = after(started(3), ready(0), ready(1, machine="4 threads"), ready(2))
-    assert commands == [Remark(USUAL, {1: "4 threads"}), Form(View(1, (peer(0), peer(1), peer(2))))]
+    assert commands == [Remark(USUAL, {1: "4 threads"}), AdmitFirstView(View(1, (peer(0), peer(1), peer(2))))]
 
 
 # ---- joiners -------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def test_machines_that_differ_are_told_with_the_first_view() -> None:
 def test_a_joiner_of_the_same_program_is_offered() -> None:
     cluster, _ = after(training(0, 1), SizeWanted(3))
     _, commands = after(cluster, ready(2))
-    assert [type(one) for one in commands] == [Offer]
+    assert [type(one) for one in commands] == [OfferJoiners]
 
 
 def test_a_joiner_that_differs_is_compared_with_those_who_train_and_offered_to_nobody() -> None:
@@ -90,7 +90,7 @@ def test_it_is_dismissed_with_the_reason_and_the_leader_goes_on_without_it() -> 
     cluster, commands = after(cluster, ProgramDiffers(2, "model: peer 0 has x, peer 2 has y"))
     kill, offer = commands
     assert kill == Kill(2, f"{WHY}: model: peer 0 has x, peer 2 has y")
-    assert isinstance(offer, Offer)
+    assert isinstance(offer, OfferJoiners)
     assert offer.prepared == Prepared((peer(3),), (2,), f"peer 2: {WHY}", offer.prepared.parts)
     assert after(cluster, ProcessEnded(2, -9))[1] == [], "nobody waits for it, and nobody comes in its place"
 
@@ -108,14 +108,14 @@ def test_a_replacement_that_differs_is_not_replaced_again() -> None:
     cluster, commands = after(cluster, ViewStarted(View(3, (peer(0),))))
     assert commands == [Spawn(2)]
     cluster, commands = after(cluster, ready(2, "edited"), ProgramDiffers(2, "how"))
-    assert [type(one) for one in commands] == [Compare, Kill, Offer]
+    assert [type(one) for one in commands] == [Compare, Kill, OfferJoiners]
     assert after(cluster, ProcessEnded(2, -9), Tick())[1] == []
 
 
 def test_a_joiner_that_ends_while_it_is_compared_is_missing_as_any_other_is() -> None:
     cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"))
     cluster, commands = after(cluster, ProcessEnded(2, 1))
-    assert [type(one) for one in commands] == [Announce, Offer]
+    assert [type(one) for one in commands] == [Announce, OfferJoiners]
     assert after(cluster, ProgramDiffers(2, "how"))[1] == []
 
 
@@ -127,11 +127,11 @@ def test_who_takes_over_compares_again() -> None:
 def test_a_joiner_that_is_never_compared_is_late() -> None:
     cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"))
     commands = step(cluster, Tick(), 102.0)[1]
-    assert [type(one) for one in commands] == [Kill, Offer]
+    assert [type(one) for one in commands] == [Kill, OfferJoiners]
 
 
 def test_a_joiner_of_another_machine_is_told_and_joins() -> None:
     cluster, _ = after(training(0, 1), SizeWanted(3))
     remark, offer = after(cluster, ready(2, machine="8 threads"))[1]
     assert remark == Remark(USUAL, {2: "8 threads"})
-    assert isinstance(offer, Offer)
+    assert isinstance(offer, OfferJoiners)

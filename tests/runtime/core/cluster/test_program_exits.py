@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from kungfu.runtime.core.cluster import (
+    AdmitSurvivors,
     Announce,
     Cluster,
     Command,
     Done,
     Fail,
     Kill,
-    Lead,
     LeaderTookOver,
     LossReport,
-    Offer,
+    OfferJoiners,
     PeerNoticed,
     PeerProgressed,
     PeersLost,
@@ -53,7 +53,7 @@ def missing(id_: int, other: int, *, version: int = 1, step: int = 5) -> PeersLo
 
 
 def view_led(commands: list[Command]) -> View:
-    (lead,) = [command for command in commands if isinstance(command, Lead)]
+    (lead,) = [command for command in commands if isinstance(command, AdmitSurvivors)]
     return lead.view
 
 
@@ -228,7 +228,7 @@ def test_a_joiner_whose_program_is_over_is_offered_to_nobody_though_its_process_
     cluster, kills = after(cluster, ProgramExiting(1, exit))
     assert [command.peer for command in kills if isinstance(command, Kill)] == [1]
     cluster, commands = after(cluster, PeerProgressed(peer(2), ready=True))
-    (offer,) = [command.prepared for command in commands if isinstance(command, Offer)]
+    (offer,) = [command.prepared for command in commands if isinstance(command, OfferJoiners)]
     assert ([one.id for one in offer.ready], offer.missing) == ([2], (1,))
     assert offer.reason.startswith("peer 1: its program ")
     assert after(cluster, ProcessEnded(1, -9))[1] == []
@@ -237,7 +237,7 @@ def test_a_joiner_whose_program_is_over_is_offered_to_nobody_though_its_process_
 def test_a_program_that_ends_alone_is_lost_as_soon_as_the_others_miss_it() -> None:
     cluster, commands = after(training(2), ProgramExiting(1, ENDED), missing(0, 1))
     assert view_led(commands).ids == (0,)
-    (lead,) = [command for command in commands if isinstance(command, Lead)]
+    (lead,) = [command for command in commands if isinstance(command, AdmitSurvivors)]
     assert dict(lead.lost) == {1: "its program ended by itself after step 5, before the end of training"}
     assert lead.target == 2
     assert after(cluster, ProcessEnded(1, 0))[1] == []

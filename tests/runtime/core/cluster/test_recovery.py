@@ -8,17 +8,18 @@ from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import (
+    AdmitSurvivors,
     Announce,
     Budgets,
     Cluster,
     Command,
     Done,
     Fail,
+    ForwardRequest,
     Kill,
-    Lead,
     LeaderUnreachable,
     LossReport,
-    Offer,
+    OfferJoiners,
     PeerNoticed,
     PeerProgressed,
     PeersLost,
@@ -26,7 +27,6 @@ from kungfu.runtime.core.cluster import (
     Rules,
     SizeWanted,
     Spawn,
-    Tell,
     Tick,
     TrainingFinished,
     ViewStarted,
@@ -47,12 +47,12 @@ def lost(id_: int, *, at: int = 40, version: int = 1, suspects: tuple[int, ...] 
     return PeersLost(id_, LossReport(version, at, True, error, suspects))
 
 
-def regrouped(cluster: Cluster, dead: int, *survivors: int) -> tuple[Cluster, Lead]:
+def regrouped(cluster: Cluster, dead: int, *survivors: int) -> tuple[Cluster, AdmitSurvivors]:
     """The cluster when one of its peers has been killed and the others have reported it."""
     assert cluster.view is not None
     version = cluster.view.version
     cluster, commands = after(cluster, ProcessEnded(dead, -9), *(lost(id_, version=version) for id_ in survivors))
-    (lead,) = [command for command in commands if isinstance(command, Lead)]
+    (lead,) = [command for command in commands if isinstance(command, AdmitSurvivors)]
     return cluster, lead
 
 
@@ -60,9 +60,9 @@ def test_the_survivors_regroup_when_all_of_them_have_reported_in_their_old_order
     cluster, commands = after(training(0, 1, 2), ProcessEnded(1, -9))
     assert commands == [Announce(1, 1, "killed by SIGKILL")]
     cluster, commands = after(cluster, lost(2))
-    assert not any(isinstance(command, Lead) for command in commands)
+    assert not any(isinstance(command, AdmitSurvivors) for command in commands)
     _, commands = after(cluster, lost(0))
-    assert commands == [Lead(view_of(0, 2, version=3), (0, 1), 3, {1: "killed by SIGKILL"})]
+    assert commands == [AdmitSurvivors(view_of(0, 2, version=3), (0, 1), 3, {1: "killed by SIGKILL"})]
 
 
 def test_it_does_not_matter_who_is_heard_first() -> None:
@@ -71,13 +71,13 @@ def test_it_does_not_matter_who_is_heard_first() -> None:
     _, commands = after(cluster, ProcessEnded(1, -9))
     assert commands == [
         Announce(1, 1, "killed by SIGKILL"),
-        Lead(view_of(0, 2, version=3), (0, 1), 3, {1: "killed by SIGKILL"}),
+        AdmitSurvivors(view_of(0, 2, version=3), (0, 1), 3, {1: "killed by SIGKILL"}),
     ]
 
 
 def test_the_state_is_that_of_the_survivor_who_has_come_furthest() -> None:
     _, commands = after(training(0, 1, 2), ProcessEnded(0, -9), lost(1, at=40), lost(2, at=41))
-    assert commands[-1] == Lead(view_of(1, 2, version=3), (1,), 3, {0: "killed by SIGKILL"})
+    assert commands[-1] == AdmitSurvivors(view_of(1, 2, version=3), (1,), 3, {0: "killed by SIGKILL"})
 
 
 def test_replacements_are_started_when_the_survivors_train_again() -> None:
@@ -86,13 +86,13 @@ def test_replacements_are_started_when_the_survivors_train_again() -> None:
     assert commands == [Spawn(3)]
     assert cluster.regrouping is None
     _, commands = after(cluster, PeerProgressed(peer(3), ready=True))
-    assert [type(command) for command in commands] == [Offer]
+    assert [type(command) for command in commands] == [OfferJoiners]
 
 
 def test_two_that_die_in_the_same_step_are_both_replaced() -> None:
     cluster, commands = after(training(0, 1, 2), ProcessEnded(0, -9), ProcessEnded(2, -9), lost(1))
     lead = commands[-1]
-    assert lead == Lead(view_of(1, version=3), (0,), 3, {0: "killed by SIGKILL", 2: "killed by SIGKILL"})
+    assert lead == AdmitSurvivors(view_of(1, version=3), (0,), 3, {0: "killed by SIGKILL", 2: "killed by SIGKILL"})
     assert after(cluster, ViewStarted(lead.view))[1] == [Spawn(3), Spawn(4)]
 
 
@@ -102,7 +102,7 @@ def test_a_survivor_that_dies_while_they_regroup_makes_them_report_anew() -> Non
     cluster, commands = after(cluster, ProcessEnded(0, -9))
     assert commands == [Announce(0, version, "killed by SIGKILL")]
     cluster, commands = after(cluster, lost(2, version=version), lost(3, version=version))
-    assert commands[-1] == Lead(
+    assert commands[-1] == AdmitSurvivors(
         view_of(2, 3, version=version + 2), (0, 1), 4, {1: "killed by SIGKILL", 0: "killed by SIGKILL"}
     )
 
@@ -118,7 +118,7 @@ def test_when_the_one_who_is_to_lead_is_gone_another_one_leads() -> None:
     cluster, commands = after(cluster, LeaderUnreachable(lead.view))
     assert commands == []
     _, commands = after(cluster, Tick())
-    assert isinstance(commands[-1], Lead)
+    assert isinstance(commands[-1], AdmitSurvivors)
     assert commands[-1].view.ids == (2,)
 
 
@@ -129,7 +129,7 @@ def test_one_that_lives_and_does_not_answer_when_it_is_to_lead_is_ended_and_anot
     assert isinstance(kill, Kill)
     assert (kill.peer, kill.reason) == (0, "it did not answer when it was to lead view 3")
     _, commands = after(cluster, ProcessEnded(0, -9))
-    assert isinstance(commands[-1], Lead)
+    assert isinstance(commands[-1], AdmitSurvivors)
     assert commands[-1].view.ids == (2,)
 
 
@@ -152,7 +152,7 @@ def test_nobody_is_killed_for_being_late_while_nobody_has_lost_anybody() -> None
 
 def test_the_only_one_left_goes_on_alone() -> None:
     _, lead = regrouped(training(0, 1), 0, 1)
-    assert lead == Lead(view_of(1, version=3), (0,), 2, {0: "killed by SIGKILL"})
+    assert lead == AdmitSurvivors(view_of(1, version=3), (0,), 2, {0: "killed by SIGKILL"})
 
 
 def test_without_a_survivor_the_job_fails_for_the_first_and_tells_of_all() -> None:
@@ -195,7 +195,7 @@ def test_fewer_than_the_minimum_with_the_budget_spent_ends_the_job() -> None:
 def test_failures_and_preemptions_have_budgets_of_their_own() -> None:
     rules = Rules(RULES.deadlines, Budgets(failures=0, preemptions=1))
     cluster, commands = after(training(0, 1, 2, rules=rules), ProcessEnded(1, -15), lost(0), lost(2))
-    assert isinstance(commands[-1], Lead)
+    assert isinstance(commands[-1], AdmitSurvivors)
     assert after(cluster, ViewStarted(commands[-1].view))[1] == [Spawn(3)], "a peer that SIGTERM ended was preempted"
 
 
@@ -207,7 +207,7 @@ def test_a_replacement_that_never_trains_is_started_thrice_and_no_more() -> None
         cluster, commands = after(cluster, ProcessEnded(id_, 1))
         commands = [command for command in commands if not isinstance(command, Announce)]
     cluster, commands = after(cluster, ProcessEnded(4, 1))
-    (offer,) = [command for command in commands if isinstance(command, Offer)]
+    (offer,) = [command for command in commands if isinstance(command, OfferJoiners)]
     assert offer.prepared.missing == (4,)
     assert "3 replacements in a row never trained" in offer.prepared.reason
 
@@ -216,7 +216,7 @@ def test_views_that_break_before_they_train_are_not_formed_for_ever() -> None:
     cluster, lead = regrouped(training(0, 1, 2), 1, 0, 2)
     commands: list[Command] = [lead]
     for _ in range(10):
-        if not isinstance(commands[-1], Lead):
+        if not isinstance(commands[-1], AdmitSurvivors):
             break
         version = commands[-1].view.version
         cluster, commands = after(cluster, lost(0, version=version), lost(2, version=version))
@@ -228,7 +228,7 @@ def test_views_that_nobody_could_be_admitted_to_did_not_break() -> None:
     cluster, lead = regrouped(training(*range(10)), 9, *range(9))
     for dead in range(8):  # each of them dies when it is to lead
         cluster, commands = after(cluster, ProcessEnded(dead, -9), LeaderUnreachable(lead.view), Tick())
-        (lead,) = [command for command in commands if isinstance(command, Lead)]
+        (lead,) = [command for command in commands if isinstance(command, AdmitSurvivors)]
     assert lead.view.ids == (8,)
 
 
@@ -237,7 +237,7 @@ def test_views_that_nobody_could_be_admitted_to_did_not_break() -> None:
 
 def test_a_peer_that_is_given_notice_is_let_go_by_the_leader_and_replaced() -> None:
     cluster, commands = after(training(0, 1, 2), PeerNoticed(1), PeerNoticed(1))
-    assert commands == [Tell(view_of(0, 1, 2), ExternalRequest("notice", "preemption notice", 3, (1,)))]
+    assert commands == [ForwardRequest(view_of(0, 1, 2), ExternalRequest("notice", "preemption notice", 3, (1,)))]
     _, commands = after(cluster, SizeWanted(4))
     assert commands == [Spawn(3)], "the leader counts the one who leaves"
 
@@ -245,9 +245,9 @@ def test_a_peer_that_is_given_notice_is_let_go_by_the_leader_and_replaced() -> N
 def test_a_notice_is_told_again_to_those_who_have_lost_their_leader() -> None:
     cluster, _ = after(training(0, 1, 2), PeerNoticed(1), ProcessEnded(0, -9))
     cluster, commands = after(cluster, lost(1), lost(2))
-    assert isinstance(commands[-1], Lead)
+    assert isinstance(commands[-1], AdmitSurvivors)
     _, commands = after(cluster, ViewStarted(commands[-1].view))
-    assert [type(command) for command in commands] == [Spawn, Tell]
+    assert [type(command) for command in commands] == [Spawn, ForwardRequest]
 
 
 def test_a_peer_that_dies_after_its_notice_is_counted_once() -> None:
@@ -290,7 +290,7 @@ def test_who_did_not_hear_the_leaders_last_word_ends_alone_whatever_the_job_need
     rules = Rules(RULES.deadlines, Budgets(failures=0), minimum=2)
     cluster, _ = after(training(0, 1, 2, rules=rules), ProcessEnded(0, -9), lost(2))
     cluster, commands = after(cluster, TrainingFinished(1, leaving=False), Tick())
-    assert commands == [Lead(view_of(2, version=3), (0,), 0, {0: "killed by SIGKILL"})]
+    assert commands == [AdmitSurvivors(view_of(2, version=3), (0,), 0, {0: "killed by SIGKILL"})]
 
 
 def test_nobody_is_replaced_when_others_are_through() -> None:
@@ -298,7 +298,7 @@ def test_nobody_is_replaced_when_others_are_through() -> None:
         training(0, 1, 2), ProcessEnded(0, -9), lost(2), TrainingFinished(1, leaving=False), Tick()
     )
     lead = commands[-1]
-    assert isinstance(lead, Lead)
+    assert isinstance(lead, AdmitSurvivors)
     assert lead.target == 0
     assert after(cluster, ViewStarted(lead.view))[1] == []
 
@@ -310,11 +310,11 @@ def test_nobody_is_replaced_when_others_are_through() -> None:
 def test_whatever_is_killed_whenever_somebody_leads_or_the_job_ends(data: st.DataObject, size: int) -> None:
     cluster, alive = training(*range(size)), set(range(size))
     waiting: dict[int, int] = dict.fromkeys(alive, 1)  # the version that a peer trains in or tries to enter
-    view, leads = view_of(*alive), list[Lead]()
+    view, leads = view_of(*alive), list[AdmitSurvivors]()
     for id_ in data.draw(st.lists(st.sampled_from(sorted(alive)), min_size=1, unique=True)):
         cluster, commands = after(cluster, ProcessEnded(id_, -9))
         alive.discard(id_)
-        leads += [command for command in commands if isinstance(command, Lead)]
+        leads += [command for command in commands if isinstance(command, AdmitSurvivors)]
         if not alive:
             assert isinstance(commands[-1], Fail)
             return
@@ -323,7 +323,7 @@ def test_whatever_is_killed_whenever_somebody_leads_or_the_job_ends(data: st.Dat
         for survivor in data.draw(st.permutations(sorted(alive))):
             version = leads[-1].view.version if leads and survivor in leads[-1].view.ids else waiting[survivor]
             cluster, commands = after(cluster, lost(survivor, version=version))
-            leads += [command for command in commands if isinstance(command, Lead)]
+            leads += [command for command in commands if isinstance(command, AdmitSurvivors)]
         assert set(leads[-1].view.ids) == alive
         assert leads[-1].view.version > view.version
         assert [lead.view.version for lead in leads] == sorted({lead.view.version for lead in leads})
@@ -345,11 +345,11 @@ def test_a_joiner_that_holds_a_view_up_until_its_deadline_is_ended_and_offered_n
     assert Kill(2, late.error) in commands
     cluster, commands = after(cluster, PeersLost(1, late))
     (lead,) = commands
-    assert isinstance(lead, Lead)
+    assert isinstance(lead, AdmitSurvivors)
     assert (lead.view.ids, lead.target) == ((0, 1), 0)
     cluster, commands = after(cluster, ViewStarted(lead.view), ProcessEnded(2, -9))
     (offer,) = commands
-    assert isinstance(offer, Offer)
+    assert isinstance(offer, OfferJoiners)
     assert offer.prepared.ready == ()
     assert offer.prepared.missing == (2,), "the leader hears that nobody comes"
 
@@ -359,7 +359,7 @@ def test_a_replacement_that_stalls_is_replaced_itself() -> None:
     cluster, _ = after(cluster, ViewStarted(lead.view), PeerProgressed(peer(2), ready=True))
     late = LossReport(lead.view.version + 1, 40, True, "waited 10 s for rank 1", (2,), late=True)
     cluster, commands = after(cluster, PeersLost(0, late))
-    assert [one for one in commands if isinstance(one, Kill | Spawn)] == [Kill(2, late.error), Spawn(3, over=(2,))]
+    assert [one for one in commands if isinstance(one, Kill | Spawn)] == [Kill(2, late.error), Spawn(3, leaving=(2,))]
 
 
 def test_a_peer_that_dies_when_it_was_just_let_go_breaks_no_view() -> None:
@@ -367,7 +367,7 @@ def test_a_peer_that_dies_when_it_was_just_let_go_breaks_no_view() -> None:
     cluster, _ = after(cluster, ViewStarted(view_of(0, 1, version=2)))
     assert cluster.regrouping is None, "nobody of the view without it will ever report"
     _, commands = after(cluster, SizeWanted(3), PeerProgressed(peer(3), ready=True))
-    assert [type(command) for command in commands] == [Spawn, Offer]
+    assert [type(command) for command in commands] == [Spawn, OfferJoiners]
 
 
 def test_who_is_late_to_regroup_is_ended_once() -> None:

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster import (
+    AdmitFirstView,
     Announce,
     Cluster,
     Command,
     Done,
     Event,
     Fail,
-    Form,
     Kill,
-    Offer,
+    OfferJoiners,
     PeerProgressed,
     ProcessEnded,
     SizeWanted,
@@ -68,7 +68,7 @@ def test_a_job_starts_as_many_peers_as_it_was_told() -> None:
 def test_the_first_view_forms_when_the_last_one_is_ready_in_the_order_of_ids() -> None:
     cluster, commands = after(started(3), attached(2), ready(2), ready(0))
     assert commands == []
-    assert after(cluster, ready(1))[1] == [Form(view_of(0, 1, 2))]
+    assert after(cluster, ready(1))[1] == [AdmitFirstView(view_of(0, 1, 2))]
 
 
 def test_a_peer_that_says_it_is_ready_twice_forms_no_second_view() -> None:
@@ -119,7 +119,7 @@ def test_joiners_are_spawned_under_new_ids_and_offered_together() -> None:
     cluster, more = after(cluster, ready(3), now=13.0)
     assert commands == more == []
     cluster, commands = after(cluster, ready(2), now=15.0)
-    assert commands == [Offer(view_of(0, 1), Prepared((peer(2), peer(3)), parts={"spawn": 2.0, "ready": 3.0}))]
+    assert commands == [OfferJoiners(view_of(0, 1), Prepared((peer(2), peer(3)), parts={"spawn": 2.0, "ready": 3.0}))]
     cluster, commands = after(cluster, ViewStarted(view_of(0, 1, 2, 3, version=2)))
     assert (commands, dict(cluster.starting)) == ([], {})
 
@@ -139,28 +139,28 @@ def test_a_joiner_that_dies_is_missing_in_the_offer_of_the_others() -> None:
     assert commands == []
     _, commands = after(cluster, ProcessEnded(2, 1), now=14.0)
     reason = "peer 2: ended (exit code 1) 4.0 s after its start"
-    offer = Offer(view_of(0, 1), Prepared((peer(3),), (2,), reason))
+    offer = OfferJoiners(view_of(0, 1), Prepared((peer(3),), (2,), reason))
     assert commands == [Announce(2, 0, "exit code 1"), offer], "who waits for it in a view to be hears of it"
 
 
 def test_a_joiner_that_ends_well_before_it_trained_is_missing_too() -> None:
     _, commands = after(growing(2, 3), ProcessEnded(2, 0), now=11.0)
     reason = "peer 2: ended (exit code 0) 1.0 s after its start"
-    assert commands == [Announce(2, 0, "exit code 0"), Offer(view_of(0, 1), Prepared((), (2,), reason))]
+    assert commands == [Announce(2, 0, "exit code 0"), OfferJoiners(view_of(0, 1), Prepared((), (2,), reason))]
 
 
 def test_a_joiner_that_is_late_is_killed_and_its_end_means_nothing_more() -> None:
     cluster, _ = after(growing(2, 4), ready(2), now=12.0)
     cluster, commands = step(cluster, Tick(), 110.1)
     why = "waited 100 s for peer 3 to get ready; it has started and not yet finished its first step"
-    assert commands == [Kill(3, why), Offer(view_of(0, 1), Prepared((peer(2),), (3,), f"peer 3: {why}"))]
+    assert commands == [Kill(3, why), OfferJoiners(view_of(0, 1), Prepared((peer(2),), (3,), f"peer 3: {why}"))]
     assert after(cluster, ProcessEnded(3, -9))[1] == []
 
 
 def test_what_was_missing_once_is_not_told_twice() -> None:
     cluster, _ = after(growing(2, 3), ProcessEnded(2, 1))
     cluster, commands = after(cluster, SizeWanted(3), ready(3))
-    assert commands == [Spawn(3), Offer(view_of(0, 1), Prepared((peer(3),)))]
+    assert commands == [Spawn(3), OfferJoiners(view_of(0, 1), Prepared((peer(3),)))]
 
 
 def test_fewer_wanted_lets_those_go_who_came_least_far() -> None:
@@ -172,18 +172,18 @@ def test_fewer_wanted_lets_those_go_who_came_least_far() -> None:
 def test_when_only_ready_ones_are_left_of_those_wanted_they_are_offered() -> None:
     cluster, _ = after(growing(2, 4), ready(2))
     _, commands = after(cluster, SizeWanted(3))
-    assert commands == [Kill(3, "the job wants 3 peers now"), Offer(view_of(0, 1), Prepared((peer(2),)))]
+    assert commands == [Kill(3, "the job wants 3 peers now"), OfferJoiners(view_of(0, 1), Prepared((peer(2),)))]
 
 
 def test_surplus_ready_ones_are_dismissed_and_the_others_offered_anew() -> None:
     cluster, _ = after(growing(2, 4), ready(2), ready(3))
     _, commands = after(cluster, SizeWanted(3))
-    assert commands == [Kill(3, "the job wants 3 peers now"), Offer(view_of(0, 1), Prepared((peer(2),)))]
+    assert commands == [Kill(3, "the job wants 3 peers now"), OfferJoiners(view_of(0, 1), Prepared((peer(2),)))]
 
 
 def test_a_leader_that_asks_again_for_those_who_are_ready_is_offered_them_again() -> None:
     cluster, _ = after(growing(2, 4), ready(2), ready(3))
-    assert after(cluster, SizeWanted(4))[1] == [Offer(view_of(0, 1), Prepared((peer(2), peer(3))))]
+    assert after(cluster, SizeWanted(4))[1] == [OfferJoiners(view_of(0, 1), Prepared((peer(2), peer(3))))]
 
 
 def test_nobody_left_to_come_is_no_offer() -> None:
@@ -274,7 +274,7 @@ def test_who_waits_is_offered_to_the_one_who_leads_after_a_leader_that_left_by_d
     cluster, _ = after(growing(2, 3), ready(2))
     _, commands = after(cluster, ViewStarted(view_of(1, version=2)))
     (offer,) = commands
-    assert isinstance(offer, Offer)
+    assert isinstance(offer, OfferJoiners)
     assert (offer.view.ids, [one.id for one in offer.prepared.ready]) == ((1,), [2])
     assert after(cluster, ViewStarted(view_of(0, version=2)))[1] == [], "the leader has heard of them"
 
@@ -292,7 +292,7 @@ events = st.one_of(
 )
 
 
-def possible(cluster: Cluster, event: object, formed: Iterable[Form]) -> Event | None:
+def possible(cluster: Cluster, event: object, formed: Iterable[AdmitFirstView]) -> Event | None:
     """The event as the world could send it to this cluster: only processes that run end, only formed views train."""
     if event == "in force":
         views = [form.view for form in formed]
@@ -308,7 +308,7 @@ def possible(cluster: Cluster, event: object, formed: Iterable[Form]) -> Event |
 @given(st.integers(1, 4), st.lists(st.tuples(events, st.sampled_from([0.0, 1.0, 60.0])), max_size=60))
 def test_any_order_of_events_keeps_account_of_every_process(size: int, history: list[tuple[object, float]]) -> None:
     cluster, commands = start_job(size, rules=RULES, now=0.0)
-    spawned, killed, formed, now = {command.peer for command in commands}, set[int](), list[Form](), 0.0
+    spawned, killed, formed, now = {command.peer for command in commands}, set[int](), list[AdmitFirstView](), 0.0
     for drawn, seconds in history:
         now += seconds
         event = possible(cluster, drawn, formed)
@@ -318,7 +318,7 @@ def test_any_order_of_events_keeps_account_of_every_process(size: int, history: 
         cluster, commands = step(cluster, event, now)
         fresh = [command.peer for command in commands if isinstance(command, Spawn)]
         dying = [command.peer for command in commands if isinstance(command, Kill)]
-        formed += [command for command in commands if isinstance(command, Form)]
+        formed += [command for command in commands if isinstance(command, AdmitFirstView)]
         assert not spawned & set(fresh)
         assert set(dying) <= set(before.starting)
         assert not killed & set(dying)

@@ -95,7 +95,10 @@ def test_a_batch_that_stays_has_a_sample_for_every_peer() -> None:
 
 def test_before_the_first_view_and_after_training_nothing_is_taken() -> None:
     assert "does not train yet" in (refusal_of(JobRequest("r", StopTraining()), replace(ELASTIC, view=None)) or "")
-    assert refusal_of(JobRequest("r", StopTraining()), replace(ELASTIC, over="training is over")) == "training is over"
+    assert (
+        refusal_of(JobRequest("r", StopTraining()), replace(ELASTIC, end_reason="training is over"))
+        == "training is over"
+    )
 
 
 def test_the_only_peer_does_not_leave() -> None:

@@ -55,10 +55,12 @@ class Job:
     log: RequestLog = field(default_factory=RequestLog)
     told: list[ExternalRequest] = field(default_factory=list)
     now: float = 0.0
-    over: str = ""
+    end_reason: str = ""
 
     def hears(self, event: Event) -> list[ExternalRequest]:
-        context = AdmissionContext(self.view, self.limits, "elastic", {"a": 0}, PATIENCE_S, self.over, free={0: 9})
+        context = AdmissionContext(
+            self.view, self.limits, "elastic", {"a": 0}, PATIENCE_S, self.end_reason, free={0: 9}
+        )
         self.log, externals = step(self.log, event, context, self.now)
         self.told += externals
         return externals
@@ -170,7 +172,7 @@ def test_stop_takes_the_place_of_what_is_under_way_and_is_done_when_training_is_
     assert job.asked("s", StopTraining()).state == "accepted"
     assert (job.state("r"), job.reason("r")) == ("refused", "the job was told to stop")
     assert "stop is under way" in job.asked("t", StopTraining()).reason
-    job.over = "training is over"
+    job.end_reason = "training is over"
     job.hears(TrainingEnded())
     assert (job.state("s"), job.reason("s")) == ("carried out", "training has ended")
 
@@ -178,7 +180,7 @@ def test_stop_takes_the_place_of_what_is_under_way_and_is_done_when_training_is_
 def test_a_job_that_ends_by_itself_refuses_what_is_under_way() -> None:
     job = Job()
     job.asked("r", Resize(3))
-    job.over = "training is over"
+    job.end_reason = "training is over"
     job.hears(TrainingEnded())
     assert (job.state("r"), job.reason("r")) == ("refused", "training is over")
 
@@ -207,7 +209,7 @@ def test_an_id_that_was_given_to_another_request_is_refused_and_changes_nothing(
     assert job.log == log
 
 
-def test_the_ledger_forgets_the_oldest_requests_but_never_the_one_under_way() -> None:
+def test_the_request_log_forgets_the_oldest_requests_but_never_the_one_under_way() -> None:
     job = Job()
     job.asked("under way", Resize(3))
     for name in range(REMEMBERED + 5):
@@ -329,7 +331,7 @@ def happens(job: Job, event: Event | list[int]) -> None:
     if isinstance(event, list):
         job.moved(*event)
     else:
-        job.over = job.over or ("training is over" if isinstance(event, TrainingEnded) else "")
+        job.end_reason = job.end_reason or ("training is over" if isinstance(event, TrainingEnded) else "")
         job.hears(event)
 
 
