@@ -193,6 +193,16 @@ def waits_for_a_rest_that_is_none(training: Any) -> Any:
 
 
 @wrong(r"can never fire: its trigger holds in no step")
+def waits_for_odd_steps_among_even_ones(training: Any) -> Any:
+    return control.every(2).when(training.step % 4 == 1).rescale(2)  # here
+
+
+@wrong(r"can never fire: its trigger holds in no step")
+def waits_for_a_tenth_step_before_it(training: Any) -> Any:
+    return control.every(10).when(training.step < 10).checkpoint()  # here
+
+
+@wrong(r"can never fire: its trigger holds in no step")
 def compares_with_nan(training: Any) -> Any:
     return control.always().when(training.mean_loss > math.nan).stop()  # here
 

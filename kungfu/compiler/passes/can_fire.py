@@ -7,13 +7,15 @@ a measurement; so a rule that passes may still never fire, and one that is refus
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kungfu.compiler.passes.remainders import can_meet
 from kungfu.control import Checkpoint, Rule
 from kungfu.control.action import setting_of
 from kungfu.errors import PolicyError
 from kungfu.signal import Constant, Fold, Map, Signal, Source, topological
+from kungfu.signal.operation import SignalType
 
 __all__ = ["check_can_fire"]
 
@@ -64,7 +66,14 @@ def _trigger(rule: Rule) -> Signal:
 
 
 def _can_hold(condition: Signal) -> bool:
-    return True in _truths(condition) and not any(one.is_empty for one in _constraints(condition).values())
+    if True not in _truths(condition):
+        return False
+    parts = tuple(_conjuncts(condition))
+    between = _constraints(parts)
+    # Comparisons with constants leave an interval of each source, and remainders leave some of the numbers in it.
+    return not any(one.is_empty for one in between.values()) and all(
+        can_meet(parts, source=source, low=one.low, high=one.high) for source, one in between.items()
+    )
 
 
 def _truths(condition: Signal) -> frozenset[bool]:
@@ -164,14 +173,15 @@ def _product(one: _Range, other: _Range) -> _Range:
 # ---- what several conditions on one source leave of it -------------------------------------------------------------
 
 
-def _constraints(condition: Signal) -> dict[str, _Range]:
-    """By source, between which constants it has to lie for all parts of a conjunction to hold."""
-    found: dict[str, _Range] = {}
-    for part in _conjuncts(condition):
+def _constraints(parts: Sequence[Signal]) -> dict[str, _Range]:
+    """By whole source, between which constants it has to lie for all parts of a conjunction to hold."""
+    leaves = (node for node in topological(parts) if isinstance(node, Source) and node.type == SignalType("int64"))
+    found = {node.source: _range(node, {}) for node in leaves}
+    for part in parts:
         bound = _bound(part)
         if bound is not None:
             source, between = bound
-            before = found.get(source, _ANY)
+            before = found[source]
             found[source] = _Range(max(before.low, between.low), min(before.high, between.high))
     return found
 

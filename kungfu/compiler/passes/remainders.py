@@ -1,0 +1,144 @@
+"""Remainders: whether any whole number meets every condition on the remainders of one source.
+
+``step % 4 == 1`` and ``step % 2 == 0`` both hold now and then, and never together: intervals cannot tell. A condition
+in which a source stands under ``%`` alone repeats with a period, so the set of numbers that meet it is a set of
+residues of that period, which is found by evaluating the condition over one period. Two sets of residues meet as in the
+Chinese remainder theorem. The analysis is sound and incomplete: where a period or a set is too large to list, the
+condition counts as one that can hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kungfu.signal import SCALAR, Constant, Map, Signal, Source, topological
+from kungfu.signal.operation import SignalType
+
+__all__ = ["can_meet"]
+
+_WHOLE = SignalType("int64")
+_POLYNOMIAL = frozenset({"add", "subtract", "multiply", "negative"})
+# The longest list of residues, in numbers; a list that would be longer is not made.
+_MOST = 2**20
+_LARGEST_MODULUS = 2**62
+
+
+@dataclass(frozen=True)
+class _Residues:
+    """The whole numbers that leave one of these remainders when divided by `modulus`."""
+
+    modulus: int = 1
+    remainders: Any = (0,)
+
+
+@dataclass(frozen=True)
+class _Period:
+    """How a node depends on the source: with a `length` after which it repeats, or else as a polynomial of it.
+
+    A polynomial does not repeat itself, but its remainders do; `length` is then the period of its coefficients.
+    """
+
+    length: int
+    repeats: bool
+
+
+def can_meet(parts: Iterable[Signal], *, source: str, low: float, high: float) -> bool:
+    """Whether any number meets all conditions on the remainders of a source, as far as they can be followed.
+
+    Args:
+        parts: The conditions of a conjunction; those that depend on more than the source are passed over.
+        source: The name of an int64 source.
+        low: The least value that it can have.
+        high: The largest value that it can have.
+
+    Returns:
+        False only where no whole number from `low` to `high` meets all of them.
+    """
+    found = _Residues()
+    for residues in sorted(_sets_of_residues(parts, source=source), key=lambda one: len(one.remainders)):
+        found = _met(found, residues)
+    if not len(found.remainders):
+        return False
+    if not math.isfinite(low):
+        return True  # every residue has members as far down as one likes
+    least = math.ceil(low)
+    return any(least + (int(one) - least) % found.modulus <= high for one in found.remainders)
+
+
+def _sets_of_residues(parts: Iterable[Signal], *, source: str) -> list[_Residues]:
+    """For each condition that repeats with the source, the residues that meet it; others are left out."""
+    found = []
+    for part in parts:
+        period = _period(part, source=source)
+        if period is not None and period.repeats and period.length <= _MOST:
+            holds = _evaluated(part, np.arange(period.length, dtype=np.int64))
+            found.append(_Residues(period.length, np.flatnonzero(holds)))
+    return found
+
+
+def _met(some: _Residues, others: _Residues) -> _Residues:
+    """The numbers in both sets; `some` where the result would be too long a list, which is a larger set."""
+    modulus = math.lcm(some.modulus, others.modulus)
+    copies = modulus // some.modulus
+    if modulus > _LARGEST_MODULUS or copies * len(some.remainders) > _MOST:
+        return some
+    allowed = np.zeros(others.modulus, bool)
+    allowed[others.remainders] = True
+    # Each residue of the one modulus is several of the common one, of which the other condition keeps some.
+    starts = some.modulus * np.arange(copies, dtype=np.int64)
+    candidates = (np.asarray(some.remainders, np.int64)[:, None] + starts).ravel()
+    return _Residues(modulus, candidates[allowed[candidates % others.modulus]])
+
+
+def _period(part: Signal, *, source: str) -> _Period | None:
+    """How a condition depends on the source, None where it depends on anything else or in another way."""
+    known: dict[Signal, _Period | None] = {}
+    for node in topological((part,)):
+        known[node] = _period_of_node(node, known, source=source)
+    return known[part]
+
+
+def _period_of_node(node: Signal, known: Mapping[Signal, _Period | None], *, source: str) -> _Period | None:
+    if isinstance(node, Constant):
+        return _Period(1, repeats=True)
+    if isinstance(node, Source):
+        return _Period(1, repeats=False) if node.source == source and node.type == _WHOLE else None
+    if not isinstance(node, Map) or node.type.shape != SCALAR:
+        return None  # a fold, a message or a vector may have any value
+    below = [known[one] for one in node.operands]
+    periods = [one for one in below if one is not None]
+    if len(periods) < len(below):
+        return None
+    length = math.lcm(*(one.length for one in periods))
+    # A function of what repeats, repeats.
+    if all(one.repeats for one in periods):
+        return _Period(length, repeats=True)
+    # A sum or a product with the source is a polynomial of it.
+    if node.operation.name in _POLYNOMIAL and node.type == _WHOLE:
+        return _Period(length, repeats=False)
+    # The remainder of a polynomial repeats with the divisor.
+    divisor = node.operands[-1]
+    if node.operation.name == "modulo" and isinstance(divisor, Constant) and node.type == _WHOLE and divisor.value:
+        return _Period(math.lcm(length, int(divisor.value)), repeats=True)
+    return None
+
+
+def _evaluated(part: Signal, numbers: Any) -> Any:
+    """The condition at each of these values of its source, by the NumPy kernels."""
+    values: dict[Signal, Any] = {}
+    for node in topological((part,)):
+        if isinstance(node, Map):
+            typing = node.operation.typing(tuple(one.type for one in node.operands))
+            with np.errstate(all="ignore"):
+                operands = [
+                    np.asarray(values[one], dtype) for one, dtype in zip(node.operands, typing.operands, strict=True)
+                ]
+                values[node] = np.asarray(node.operation.numpy(*operands), typing.result.dtype)
+        else:
+            values[node] = np.asarray(node.value, node.type.dtype) if isinstance(node, Constant) else numbers
+    return np.broadcast_to(values[part], numbers.shape)
