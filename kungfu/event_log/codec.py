@@ -14,7 +14,7 @@ from kungfu.errors import UsageError
 from kungfu.event_log.events import RECORD_VERSION, AnyEvent, LoggedEvent, RecordEvent
 from kungfu.event_log.numbers import as_json
 
-__all__ = ["check_version", "event_of", "event_to_line", "fields_of", "json_schema", "line_to_event"]
+__all__ = ["check_version", "event_of", "event_to_json", "event_to_line", "fields_of", "json_schema", "line_to_event"]
 
 _ANY: Any = AnyEvent  # a union is a value of no type that a type checker has a name for
 
@@ -26,7 +26,12 @@ def event_to_line(event: LoggedEvent) -> str:
     >>> event_to_line(NotFiniteEvent(time=1.5, what="loss", step=41, value=float("nan")))
     '{"event": "not finite", "time": 1.5, "what": "loss", "step": 41, "value": "NaN"}'
     """
-    return json.dumps(as_json(fields_of(event)), allow_nan=False)
+    return json.dumps(event_to_json(event), allow_nan=False)
+
+
+def event_to_json(event: LoggedEvent) -> dict[str, Any]:
+    """An event as the object of its line: numbers that are not finite stand by name, as in ``NOT_FINITE``."""
+    return cast(dict[str, Any], as_json(fields_of(event)))
 
 
 def line_to_event(line: str | bytes) -> AnyEvent:

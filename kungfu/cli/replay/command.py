@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from kungfu.cli.report import read_events
 from kungfu.cli.report.values import count
 from kungfu.compiler import FiredRule, Plan, compile_policies
 from kungfu.errors import UsageError
-from kungfu.event_log.codec import fields_of
+from kungfu.event_log.codec import event_to_json
 from kungfu.event_log.events import LoggedEvent, RescaleEvent
 from kungfu.event_log.numbers import as_json
 from kungfu.policy_definition.policy_path import load_policy
@@ -106,8 +105,8 @@ def _as_json(told: _Replay) -> dict[str, Any]:
         "steps": [steps[0], steps[-1]],
         "policy": told.whose,
         "decisions": [_decision(one) for one in told.replayed.decisions],
-        "run": [as_json(fields_of(one)) for one in told.events if isinstance(one, OF_RULES)],
-        "rescales": [as_json(fields_of(one)) for one in told.events if isinstance(one, RescaleEvent)],
+        "run": [event_to_json(one) for one in told.events if isinstance(one, OF_RULES)],
+        "rescales": [event_to_json(one) for one in told.events if isinstance(one, RescaleEvent)],
         "differences": list(told.replayed.differences),
         "remarks": list(told.remarks),
     }
@@ -119,14 +118,10 @@ def _decision(one: FiredRule) -> dict[str, Any]:
         "rule": one.rule,
         "standing": one.mode,
         "action": action_of(one.action),
-        "value": _known(one.value),
+        "value": as_json(one.value, nan=None),  # NaN: an action without a number, as a stop is
         "ranks": list(one.ranks),
-        "saw": {name: _known(value) for name, value in one.saw.items()},
+        "saw": as_json(one.saw),
     }
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 # ---- as text -------------------------------------------------------------------------------------------------------

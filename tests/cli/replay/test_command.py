@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import kungfu as kf
 from kungfu.cli.main import main
 from kungfu.compiler import compile_policies
 from kungfu.policies import gns_batch
@@ -94,6 +95,25 @@ def test_json_holds_decisions_differences_and_what_the_run_did(
     assert all(one["step"] >= 9 and one["action"] == "rescale" for one in told["decisions"])
     assert [one["step"] for one in told["run"]] == [4, 5]
     assert told["differences"] == []
+
+
+@kf.policy
+def stops_on_nan(training: kf.TrainingSignals) -> kf.Rule:
+    return kf.control.every(4).when(~kf.ops.is_finite(training.mean_loss)).stop()
+
+
+def test_json_names_a_number_that_is_not_finite_as_the_events_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = recorded(compile_policies([stops_on_nan()]))
+    eighth = next(one for one in lines if one.get("step") == 8 and one["rank"] == 0)
+    eighth["agreed"]["mean_loss"], eighth["fired"] = None, {"stops_on_nan": None}
+    folder = written(with_events(tmp_path, [made(event="called", step=8, rule="x", saw={"loss": "NaN"})]), lines)
+    told = json.loads(said(capsys, monkeypatch, folder, "--json"))
+    [decision] = told["decisions"]
+    assert decision["saw"]["mean_loss"] == "NaN", "a value that is there, and is no number"
+    assert decision["value"] is None, "a stop asks for no number"
+    assert [one["saw"] for one in told["run"]] == [{"loss": "NaN"}]
 
 
 @pytest.mark.slow
