@@ -51,12 +51,12 @@ def submit_and_wait(
     """
     deadline = clock() + timeout_s
     with connected(folder) as job, Console(stderr=True).status("") as live:
-        first = progress = job.ask(request)
+        first = progress = job.submit(request)
         try:
             while first.state == "accepted" and progress.state == "accepted" and clock() < deadline:
                 live.update(_meanwhile(progress, job))
                 pause(_LOOK_EVERY_S)
-                progress = job.look(request.id)
+                progress = job.progress(request.id)
         except JobOver as over:
             if not isinstance(request.action, StopTraining):
                 raise

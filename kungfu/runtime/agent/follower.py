@@ -72,7 +72,7 @@ class Follower:
             return LeaderLost("the host that led the job has left it")
         return None
 
-    def _start(self, start: pb.Start) -> None:
+    def _start(self, start: pb.PeerStart) -> None:
         settings = replace(self._context.settings, peer=start.peer)
         pid = self._context.supervisor.start(settings, joins=start.joins, leaving=start.over, threads=start.threads)
         self._context.host_events.put(pb.HostEvent(host=self._number, kind="spawned", peer=start.peer, pid=pid))

@@ -32,34 +32,34 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
     def __init__(self, put: Callable[[Any], None], recorder: HostRecorder, *, flushed: Callable[[], bool]) -> None:
         self._put, self._recorder, self._flushed = put, recorder, flushed
 
-    def Attached(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def ReportAttached(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         return self._confirm(decided.PeerProgressed(to_peer(request.peer), ready=False), context)
 
-    def Ready(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def ReportReady(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         identity = Identity(request.program, request.machine)
         return self._confirm(decided.PeerProgressed(to_peer(request.peer), ready=True, identity=identity), context)
 
-    def Prepare(self, request: pb.Resize, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def PreparePeers(self, request: pb.PrepareRequest, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         host = request.host if request.HasField("host") else None
         return self._confirm(decided.SizeWanted(request.size, host, tuple(request.leaving)), context)
 
-    def InForce(self, request: pb.ViewInfo, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def ReportViewStarted(self, request: pb.ViewInfo, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         return self._confirm(decided.ViewStarted(to_view(request)), context)
 
-    def Report(self, request: pb.Records, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def ReportRecords(self, request: pb.Records, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         self._put(self._recorder.take(request))
         return pb.Ack()
 
-    def Lost(self, request: pb.Loss, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def ReportLoss(self, request: pb.LossReport, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         return self._confirm(decided.PeersLost(request.peer, to_report(request)), context)
 
-    def Notify(self, request: pb.Notice, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def ReportPreemption(self, request: pb.PreemptionNotice, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         return self._confirm(decided.PeerNoticed(request.peer), context)
 
-    def Exiting(self, request: pb.ProgramExit, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def ReportExit(self, request: pb.ProgramExit, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         return self._confirm(decided.ProgramExiting(request.peer, to_exit(request)), context)
 
-    def Finish(self, request: pb.Finished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def ReportFinished(self, request: pb.TrainingFinished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         summary = to_fields(request.summary)
         finished = event_of({"event": "finished", "peer": request.peer, "leaving": request.leaving, **summary})
         self._recorder.event(finished, told=True)

@@ -139,8 +139,8 @@ def _to_leave(message: pb.Leave) -> Leave:
     return Leave(tuple(message.peers), cast(When, message.when), host)
 
 
-def from_prepared(prepared: Prepared) -> pb.Prepared:
-    return pb.Prepared(
+def from_prepared(prepared: Prepared) -> pb.PreparedPeers:
+    return pb.PreparedPeers(
         ready=[from_peer(peer) for peer in prepared.ready],
         missing=prepared.missing,
         reason=prepared.reason,
@@ -148,7 +148,7 @@ def from_prepared(prepared: Prepared) -> pb.Prepared:
     )
 
 
-def to_prepared(message: pb.Prepared) -> Prepared:
+def to_prepared(message: pb.PreparedPeers) -> Prepared:
     return Prepared(
         tuple(to_peer(peer) for peer in message.ready), tuple(message.missing), message.reason, dict(message.parts)
     )
@@ -182,8 +182,8 @@ def to_exit(message: pb.ProgramExit) -> Exit:
     return Exit(cast("ExitKind", message.kind), message.step, message.name, message.error, message.where)
 
 
-def from_report(report: LossReport, peer: int) -> pb.Loss:
-    return pb.Loss(
+def from_report(report: LossReport, peer: int) -> pb.LossReport:
+    return pb.LossReport(
         peer=peer,
         version=report.version,
         step=report.step,
@@ -194,7 +194,7 @@ def from_report(report: LossReport, peer: int) -> pb.Loss:
     )
 
 
-def to_report(message: pb.Loss) -> LossReport:
+def to_report(message: pb.LossReport) -> LossReport:
     return LossReport(
         message.version, message.step, message.holds, message.error, tuple(message.suspects), message.late
     )
@@ -237,10 +237,10 @@ def to_failure(message: pb.Failure) -> KungfuError:
     return PeerFailure(message.text, ranks=message.ranks, peers=message.peers, view=view)
 
 
-def from_description(description: Description) -> pb.Described:
-    parts = [pb.DescribedPart(section=one.section, shown=one.shown, content=one.content) for one in description.parts]
-    return pb.Described(parts=parts)
+def from_description(description: Description) -> pb.ProgramDescription:
+    parts = [pb.ProgramPart(section=one.section, shown=one.shown, content=one.content) for one in description.parts]
+    return pb.ProgramDescription(parts=parts)
 
 
-def to_description(message: pb.Described) -> Description:
+def to_description(message: pb.ProgramDescription) -> Description:
     return Description(tuple(ProgramPart(one.section, one.shown, one.content) for one in message.parts))

@@ -127,7 +127,7 @@ class Ramp(_message.Message):
     unit: str
     def __init__(self, start: _Optional[float] = ..., target: _Optional[float] = ..., since: _Optional[int] = ..., over: _Optional[float] = ..., unit: _Optional[str] = ...) -> None: ...
 
-class Arrival(_message.Message):
+class BarrierArrival(_message.Message):
     __slots__ = ("version", "number", "rank", "requested", "digests", "round", "gaps", "shadows")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -143,9 +143,9 @@ class Arrival(_message.Message):
     requested: str
     digests: _containers.RepeatedScalarFieldContainer[int]
     round: int
-    gaps: _containers.RepeatedCompositeFieldContainer[Gap]
+    gaps: _containers.RepeatedCompositeFieldContainer[VariableGap]
     shadows: _containers.RepeatedCompositeFieldContainer[Shadow]
-    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., requested: _Optional[str] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., requested: _Optional[str] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[VariableGap, _Mapping]]] = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ...) -> None: ...
 
 class Shadow(_message.Message):
     __slots__ = ("rule", "step", "value")
@@ -157,33 +157,33 @@ class Shadow(_message.Message):
     value: float
     def __init__(self, rule: _Optional[str] = ..., step: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
 
-class Gap(_message.Message):
-    __slots__ = ("place", "difference", "largest", "is_rounding")
-    PLACE_FIELD_NUMBER: _ClassVar[int]
+class VariableGap(_message.Message):
+    __slots__ = ("index", "difference", "largest", "is_rounding")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
     LARGEST_FIELD_NUMBER: _ClassVar[int]
     IS_ROUNDING_FIELD_NUMBER: _ClassVar[int]
-    place: int
+    index: int
     difference: float
     largest: float
     is_rounding: bool
-    def __init__(self, place: _Optional[int] = ..., difference: _Optional[float] = ..., largest: _Optional[float] = ..., is_rounding: bool = ...) -> None: ...
+    def __init__(self, index: _Optional[int] = ..., difference: _Optional[float] = ..., largest: _Optional[float] = ..., is_rounding: bool = ...) -> None: ...
 
-class Verdict(_message.Message):
-    __slots__ = ("view", "terms", "rendezvous", "requests", "unlike", "failure")
+class BarrierReply(_message.Message):
+    __slots__ = ("view", "terms", "attachment_address", "requests", "differing", "failure")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
-    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
-    UNLIKE_FIELD_NUMBER: _ClassVar[int]
+    DIFFERING_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     view: ViewInfo
     terms: Terms
-    rendezvous: str
+    attachment_address: str
     requests: _containers.RepeatedCompositeFieldContainer[RescaleRequest]
-    unlike: _containers.RepeatedScalarFieldContainer[int]
+    differing: _containers.RepeatedScalarFieldContainer[int]
     failure: Failure
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., requests: _Optional[_Iterable[_Union[RescaleRequest, _Mapping]]] = ..., unlike: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., attachment_address: _Optional[str] = ..., requests: _Optional[_Iterable[_Union[RescaleRequest, _Mapping]]] = ..., differing: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class RescaleRequest(_message.Message):
     __slots__ = ("size", "keep", "rule", "step", "saw", "won", "lost", "leave")
@@ -223,22 +223,22 @@ class Leave(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[int]] = ..., when: _Optional[str] = ..., host: _Optional[int] = ...) -> None: ...
 
 class Admission(_message.Message):
-    __slots__ = ("view", "terms", "rendezvous", "sources", "survival", "term")
+    __slots__ = ("view", "terms", "attachment_address", "sources", "recovery", "term")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
-    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
-    SURVIVAL_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     view: ViewInfo
     terms: Terms
-    rendezvous: str
+    attachment_address: str
     sources: _containers.RepeatedScalarFieldContainer[int]
-    survival: Survival
+    recovery: Recovery
     term: int
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., rendezvous: _Optional[str] = ..., sources: _Optional[_Iterable[int]] = ..., survival: _Optional[_Union[Survival, _Mapping]] = ..., term: _Optional[int] = ...) -> None: ...
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., attachment_address: _Optional[str] = ..., sources: _Optional[_Iterable[int]] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., term: _Optional[int] = ...) -> None: ...
 
-class Survival(_message.Message):
+class Recovery(_message.Message):
     __slots__ = ("target", "lost")
     class LostEntry(_message.Message):
         __slots__ = ("key", "value")
@@ -253,27 +253,27 @@ class Survival(_message.Message):
     lost: _containers.ScalarMap[int, str]
     def __init__(self, target: _Optional[int] = ..., lost: _Optional[_Mapping[int, str]] = ...) -> None: ...
 
-class Slice(_message.Message):
-    __slots__ = ("version", "start", "stop", "rank", "what")
+class FetchRequest(_message.Message):
+    __slots__ = ("version", "start", "stop", "rank", "purpose")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
-    WHAT_FIELD_NUMBER: _ClassVar[int]
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
     version: int
     start: int
     stop: int
     rank: int
-    what: str
-    def __init__(self, version: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., rank: _Optional[int] = ..., what: _Optional[str] = ...) -> None: ...
+    purpose: str
+    def __init__(self, version: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., rank: _Optional[int] = ..., purpose: _Optional[str] = ...) -> None: ...
 
-class Chunk(_message.Message):
+class StateChunk(_message.Message):
     __slots__ = ("data",)
     DATA_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
-class Installed(_message.Message):
+class InstallationReport(_message.Message):
     __slots__ = ("version", "rank", "digests", "round", "gaps")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -284,20 +284,20 @@ class Installed(_message.Message):
     rank: int
     digests: _containers.RepeatedScalarFieldContainer[int]
     round: int
-    gaps: _containers.RepeatedCompositeFieldContainer[Gap]
-    def __init__(self, version: _Optional[int] = ..., rank: _Optional[int] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ...) -> None: ...
+    gaps: _containers.RepeatedCompositeFieldContainer[VariableGap]
+    def __init__(self, version: _Optional[int] = ..., rank: _Optional[int] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[VariableGap, _Mapping]]] = ...) -> None: ...
 
-class Confirmation(_message.Message):
-    __slots__ = ("terms", "unlike", "failure")
+class InstallationReply(_message.Message):
+    __slots__ = ("terms", "differing", "failure")
     TERMS_FIELD_NUMBER: _ClassVar[int]
-    UNLIKE_FIELD_NUMBER: _ClassVar[int]
+    DIFFERING_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     terms: Terms
-    unlike: _containers.RepeatedScalarFieldContainer[int]
+    differing: _containers.RepeatedScalarFieldContainer[int]
     failure: Failure
-    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., unlike: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., differing: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
-class Breach(_message.Message):
+class FailureAnnouncement(_message.Message):
     __slots__ = ("peer", "version", "how")
     PEER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -327,7 +327,7 @@ class ExternalRequest(_message.Message):
     number: int
     def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., why: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., keep: _Optional[str] = ..., host: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
-class Prepared(_message.Message):
+class PreparedPeers(_message.Message):
     __slots__ = ("ready", "missing", "reason", "parts", "number")
     class PartsEntry(_message.Message):
         __slots__ = ("key", "value")
@@ -348,7 +348,7 @@ class Prepared(_message.Message):
     number: int
     def __init__(self, ready: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., parts: _Optional[_Mapping[str, float]] = ..., number: _Optional[int] = ...) -> None: ...
 
-class Rendezvous(_message.Message):
+class AttachmentAddress(_message.Message):
     __slots__ = ("address",)
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     address: str
@@ -364,13 +364,13 @@ class Hello(_message.Message):
     machine: str
     def __init__(self, peer: _Optional[_Union[PeerInfo, _Mapping]] = ..., program: _Optional[str] = ..., machine: _Optional[str] = ...) -> None: ...
 
-class Described(_message.Message):
+class ProgramDescription(_message.Message):
     __slots__ = ("parts",)
     PARTS_FIELD_NUMBER: _ClassVar[int]
-    parts: _containers.RepeatedCompositeFieldContainer[DescribedPart]
-    def __init__(self, parts: _Optional[_Iterable[_Union[DescribedPart, _Mapping]]] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[ProgramPart]
+    def __init__(self, parts: _Optional[_Iterable[_Union[ProgramPart, _Mapping]]] = ...) -> None: ...
 
-class DescribedPart(_message.Message):
+class ProgramPart(_message.Message):
     __slots__ = ("section", "shown", "content")
     SECTION_FIELD_NUMBER: _ClassVar[int]
     SHOWN_FIELD_NUMBER: _ClassVar[int]
@@ -380,7 +380,7 @@ class DescribedPart(_message.Message):
     content: str
     def __init__(self, section: _Optional[str] = ..., shown: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
 
-class Resize(_message.Message):
+class PrepareRequest(_message.Message):
     __slots__ = ("size", "host", "leaving")
     SIZE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -410,7 +410,7 @@ class Records(_message.Message):
     number: int
     def __init__(self, peer: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., number: _Optional[int] = ...) -> None: ...
 
-class Finished(_message.Message):
+class TrainingFinished(_message.Message):
     __slots__ = ("peer", "leaving", "summary")
     PEER_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
@@ -420,7 +420,7 @@ class Finished(_message.Message):
     summary: Fields
     def __init__(self, peer: _Optional[int] = ..., leaving: bool = ..., summary: _Optional[_Union[Fields, _Mapping]] = ...) -> None: ...
 
-class Loss(_message.Message):
+class LossReport(_message.Message):
     __slots__ = ("peer", "version", "step", "holds", "error", "suspects", "late")
     PEER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -438,7 +438,7 @@ class Loss(_message.Message):
     late: bool
     def __init__(self, peer: _Optional[int] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., holds: bool = ..., error: _Optional[str] = ..., suspects: _Optional[_Iterable[int]] = ..., late: bool = ...) -> None: ...
 
-class Notice(_message.Message):
+class PreemptionNotice(_message.Message):
     __slots__ = ("peer", "why")
     PEER_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
@@ -524,14 +524,14 @@ class ReplicateRequest(_message.Message):
     state: bytes
     version: int
     committed: int
-    starts: _containers.RepeatedCompositeFieldContainer[Start]
+    starts: _containers.RepeatedCompositeFieldContainer[PeerStart]
     kills: _containers.RepeatedScalarFieldContainer[int]
     reports: _containers.RepeatedCompositeFieldContainer[Records]
     end: JobEnd
     leaves: bool
-    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., committed: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[Start, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ..., leaves: bool = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., committed: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[PeerStart, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ..., leaves: bool = ...) -> None: ...
 
-class Start(_message.Message):
+class PeerStart(_message.Message):
     __slots__ = ("peer", "joins", "over", "threads")
     PEER_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
@@ -613,7 +613,7 @@ class HostEvent(_message.Message):
     number: int
     def __init__(self, host: _Optional[int] = ..., kind: _Optional[str] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ...) -> None: ...
 
-class Request(_message.Message):
+class JobRequest(_message.Message):
     __slots__ = ("id", "kind", "size", "peers", "host", "span", "if_view", "keep")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -628,12 +628,12 @@ class Request(_message.Message):
     size: int
     peers: _containers.RepeatedScalarFieldContainer[int]
     host: str
-    span: Span
+    span: ProfileSpan
     if_view: int
     keep: str
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., if_view: _Optional[int] = ..., keep: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., span: _Optional[_Union[ProfileSpan, _Mapping]] = ..., if_view: _Optional[int] = ..., keep: _Optional[str] = ...) -> None: ...
 
-class Span(_message.Message):
+class ProfileSpan(_message.Message):
     __slots__ = ("minimum", "maximum", "steps")
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     MAXIMUM_FIELD_NUMBER: _ClassVar[int]
@@ -643,7 +643,7 @@ class Span(_message.Message):
     steps: int
     def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
-class Answer(_message.Message):
+class RequestProgress(_message.Message):
     __slots__ = ("id", "words", "state", "reason", "view", "seconds", "points")
     ID_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
@@ -679,7 +679,7 @@ class RequestId(_message.Message):
     id: str
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
-class Inquiry(_message.Message):
+class Empty(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
@@ -697,9 +697,9 @@ class JobStatus(_message.Message):
     membership: MembershipStatus
     peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
     figures: JobMetrics
-    request: Answer
+    request: RequestProgress
     troubles: _containers.RepeatedCompositeFieldContainer[Trouble]
-    def __init__(self, job: _Optional[str] = ..., scaling: _Optional[str] = ..., membership: _Optional[_Union[MembershipStatus, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., figures: _Optional[_Union[JobMetrics, _Mapping]] = ..., request: _Optional[_Union[Answer, _Mapping]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., scaling: _Optional[str] = ..., membership: _Optional[_Union[MembershipStatus, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., figures: _Optional[_Union[JobMetrics, _Mapping]] = ..., request: _Optional[_Union[RequestProgress, _Mapping]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ...) -> None: ...
 
 class MembershipStatus(_message.Message):
     __slots__ = ("version", "size", "target", "minimum", "maximum")

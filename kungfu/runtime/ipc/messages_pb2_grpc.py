@@ -36,48 +36,48 @@ class PeerServiceStub(object):
         """
         self.Arrive = channel.unary_unary(
                 '/kungfu.v1.PeerService/Arrive',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Arrival.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Verdict.FromString,
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.BarrierArrival.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.BarrierReply.FromString,
                 _registered_method=True)
         self.Install = channel.unary_unary(
                 '/kungfu.v1.PeerService/Install',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Installed.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Confirmation.FromString,
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.InstallationReport.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.InstallationReply.FromString,
                 _registered_method=True)
         self.Fetch = channel.unary_stream(
                 '/kungfu.v1.PeerService/Fetch',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Slice.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Chunk.FromString,
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.FetchRequest.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.StateChunk.FromString,
                 _registered_method=True)
         self.Admit = channel.unary_unary(
                 '/kungfu.v1.PeerService/Admit',
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Admission.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
-        self.Offer = channel.unary_unary(
-                '/kungfu.v1.PeerService/Offer',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Prepared.SerializeToString,
+        self.OfferJoiners = channel.unary_unary(
+                '/kungfu.v1.PeerService/OfferJoiners',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PreparedPeers.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
-        self.Announce = channel.unary_unary(
-                '/kungfu.v1.PeerService/Announce',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Breach.SerializeToString,
+        self.AnnounceFailure = channel.unary_unary(
+                '/kungfu.v1.PeerService/AnnounceFailure',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.FailureAnnouncement.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
-        self.Carry = channel.unary_unary(
-                '/kungfu.v1.PeerService/Carry',
+        self.ForwardRequest = channel.unary_unary(
+                '/kungfu.v1.PeerService/ForwardRequest',
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ExternalRequest.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
         self.PrepareAttachment = channel.unary_unary(
                 '/kungfu.v1.PeerService/PrepareAttachment',
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ViewInfo.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Rendezvous.FromString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.AttachmentAddress.FromString,
                 _registered_method=True)
-        self.Describe = channel.unary_unary(
-                '/kungfu.v1.PeerService/Describe',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Inquiry.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Described.FromString,
+        self.DescribeProgram = channel.unary_unary(
+                '/kungfu.v1.PeerService/DescribeProgram',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramDescription.FromString,
                 _registered_method=True)
 
 
@@ -108,19 +108,19 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Offer(self, request, context):
+    def OfferJoiners(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Announce(self, request, context):
+    def AnnounceFailure(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Carry(self, request, context):
+    def ForwardRequest(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,7 +132,7 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Describe(self, request, context):
+    def DescribeProgram(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,48 +143,48 @@ def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Arrive': grpc.unary_unary_rpc_method_handler(
                     servicer.Arrive,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Arrival.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Verdict.SerializeToString,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.BarrierArrival.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.BarrierReply.SerializeToString,
             ),
             'Install': grpc.unary_unary_rpc_method_handler(
                     servicer.Install,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Installed.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Confirmation.SerializeToString,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.InstallationReport.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.InstallationReply.SerializeToString,
             ),
             'Fetch': grpc.unary_stream_rpc_method_handler(
                     servicer.Fetch,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Slice.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Chunk.SerializeToString,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.FetchRequest.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.StateChunk.SerializeToString,
             ),
             'Admit': grpc.unary_unary_rpc_method_handler(
                     servicer.Admit,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Admission.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
-            'Offer': grpc.unary_unary_rpc_method_handler(
-                    servicer.Offer,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Prepared.FromString,
+            'OfferJoiners': grpc.unary_unary_rpc_method_handler(
+                    servicer.OfferJoiners,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PreparedPeers.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
-            'Announce': grpc.unary_unary_rpc_method_handler(
-                    servicer.Announce,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Breach.FromString,
+            'AnnounceFailure': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnnounceFailure,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.FailureAnnouncement.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
-            'Carry': grpc.unary_unary_rpc_method_handler(
-                    servicer.Carry,
+            'ForwardRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForwardRequest,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ExternalRequest.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
             'PrepareAttachment': grpc.unary_unary_rpc_method_handler(
                     servicer.PrepareAttachment,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ViewInfo.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Rendezvous.SerializeToString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.AttachmentAddress.SerializeToString,
             ),
-            'Describe': grpc.unary_unary_rpc_method_handler(
-                    servicer.Describe,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Inquiry.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Described.SerializeToString,
+            'DescribeProgram': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeProgram,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramDescription.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -212,8 +212,8 @@ class PeerService(object):
             request,
             target,
             '/kungfu.v1.PeerService/Arrive',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Arrival.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Verdict.FromString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.BarrierArrival.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.BarrierReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -239,8 +239,8 @@ class PeerService(object):
             request,
             target,
             '/kungfu.v1.PeerService/Install',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Installed.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Confirmation.FromString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.InstallationReport.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.InstallationReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -266,8 +266,8 @@ class PeerService(object):
             request,
             target,
             '/kungfu.v1.PeerService/Fetch',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Slice.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Chunk.FromString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.FetchRequest.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.StateChunk.FromString,
             options,
             channel_credentials,
             insecure,
@@ -306,7 +306,7 @@ class PeerService(object):
             _registered_method=True)
 
     @staticmethod
-    def Offer(request,
+    def OfferJoiners(request,
             target,
             options=(),
             channel_credentials=None,
@@ -319,8 +319,8 @@ class PeerService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.PeerService/Offer',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Prepared.SerializeToString,
+            '/kungfu.v1.PeerService/OfferJoiners',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PreparedPeers.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,
@@ -333,7 +333,7 @@ class PeerService(object):
             _registered_method=True)
 
     @staticmethod
-    def Announce(request,
+    def AnnounceFailure(request,
             target,
             options=(),
             channel_credentials=None,
@@ -346,8 +346,8 @@ class PeerService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.PeerService/Announce',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Breach.SerializeToString,
+            '/kungfu.v1.PeerService/AnnounceFailure',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.FailureAnnouncement.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,
@@ -360,7 +360,7 @@ class PeerService(object):
             _registered_method=True)
 
     @staticmethod
-    def Carry(request,
+    def ForwardRequest(request,
             target,
             options=(),
             channel_credentials=None,
@@ -373,7 +373,7 @@ class PeerService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.PeerService/Carry',
+            '/kungfu.v1.PeerService/ForwardRequest',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ExternalRequest.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
@@ -402,7 +402,7 @@ class PeerService(object):
             target,
             '/kungfu.v1.PeerService/PrepareAttachment',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ViewInfo.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Rendezvous.FromString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.AttachmentAddress.FromString,
             options,
             channel_credentials,
             insecure,
@@ -414,7 +414,7 @@ class PeerService(object):
             _registered_method=True)
 
     @staticmethod
-    def Describe(request,
+    def DescribeProgram(request,
             target,
             options=(),
             channel_credentials=None,
@@ -427,9 +427,9 @@ class PeerService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.PeerService/Describe',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Inquiry.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Described.FromString,
+            '/kungfu.v1.PeerService/DescribeProgram',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramDescription.FromString,
             options,
             channel_credentials,
             insecure,
@@ -450,48 +450,48 @@ class AgentServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.Attached = channel.unary_unary(
-                '/kungfu.v1.AgentService/Attached',
+        self.ReportAttached = channel.unary_unary(
+                '/kungfu.v1.AgentService/ReportAttached',
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Hello.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
-        self.Ready = channel.unary_unary(
-                '/kungfu.v1.AgentService/Ready',
+        self.ReportReady = channel.unary_unary(
+                '/kungfu.v1.AgentService/ReportReady',
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Hello.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
-        self.Prepare = channel.unary_unary(
-                '/kungfu.v1.AgentService/Prepare',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Resize.SerializeToString,
+        self.PreparePeers = channel.unary_unary(
+                '/kungfu.v1.AgentService/PreparePeers',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PrepareRequest.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
-        self.InForce = channel.unary_unary(
-                '/kungfu.v1.AgentService/InForce',
+        self.ReportViewStarted = channel.unary_unary(
+                '/kungfu.v1.AgentService/ReportViewStarted',
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ViewInfo.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
-        self.Report = channel.unary_unary(
-                '/kungfu.v1.AgentService/Report',
+        self.ReportRecords = channel.unary_unary(
+                '/kungfu.v1.AgentService/ReportRecords',
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Records.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
-        self.Finish = channel.unary_unary(
-                '/kungfu.v1.AgentService/Finish',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Finished.SerializeToString,
+        self.ReportFinished = channel.unary_unary(
+                '/kungfu.v1.AgentService/ReportFinished',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TrainingFinished.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
-        self.Lost = channel.unary_unary(
-                '/kungfu.v1.AgentService/Lost',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Loss.SerializeToString,
+        self.ReportLoss = channel.unary_unary(
+                '/kungfu.v1.AgentService/ReportLoss',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.LossReport.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
-        self.Notify = channel.unary_unary(
-                '/kungfu.v1.AgentService/Notify',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Notice.SerializeToString,
+        self.ReportPreemption = channel.unary_unary(
+                '/kungfu.v1.AgentService/ReportPreemption',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PreemptionNotice.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
-        self.Exiting = channel.unary_unary(
-                '/kungfu.v1.AgentService/Exiting',
+        self.ReportExit = channel.unary_unary(
+                '/kungfu.v1.AgentService/ReportExit',
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramExit.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
@@ -500,55 +500,55 @@ class AgentServiceStub(object):
 class AgentServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
-    def Attached(self, request, context):
+    def ReportAttached(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Ready(self, request, context):
+    def ReportReady(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Prepare(self, request, context):
+    def PreparePeers(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def InForce(self, request, context):
+    def ReportViewStarted(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Report(self, request, context):
+    def ReportRecords(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Finish(self, request, context):
+    def ReportFinished(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Lost(self, request, context):
+    def ReportLoss(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Notify(self, request, context):
+    def ReportPreemption(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Exiting(self, request, context):
+    def ReportExit(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -557,48 +557,48 @@ class AgentServiceServicer(object):
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Attached': grpc.unary_unary_rpc_method_handler(
-                    servicer.Attached,
+            'ReportAttached': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportAttached,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Hello.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
-            'Ready': grpc.unary_unary_rpc_method_handler(
-                    servicer.Ready,
+            'ReportReady': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportReady,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Hello.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
-            'Prepare': grpc.unary_unary_rpc_method_handler(
-                    servicer.Prepare,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Resize.FromString,
+            'PreparePeers': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreparePeers,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PrepareRequest.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
-            'InForce': grpc.unary_unary_rpc_method_handler(
-                    servicer.InForce,
+            'ReportViewStarted': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportViewStarted,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ViewInfo.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
-            'Report': grpc.unary_unary_rpc_method_handler(
-                    servicer.Report,
+            'ReportRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportRecords,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Records.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
-            'Finish': grpc.unary_unary_rpc_method_handler(
-                    servicer.Finish,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Finished.FromString,
+            'ReportFinished': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportFinished,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TrainingFinished.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
-            'Lost': grpc.unary_unary_rpc_method_handler(
-                    servicer.Lost,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Loss.FromString,
+            'ReportLoss': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportLoss,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.LossReport.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
-            'Notify': grpc.unary_unary_rpc_method_handler(
-                    servicer.Notify,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Notice.FromString,
+            'ReportPreemption': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportPreemption,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PreemptionNotice.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
-            'Exiting': grpc.unary_unary_rpc_method_handler(
-                    servicer.Exiting,
+            'ReportExit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportExit,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramExit.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
@@ -614,7 +614,7 @@ class AgentService(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
-    def Attached(request,
+    def ReportAttached(request,
             target,
             options=(),
             channel_credentials=None,
@@ -627,7 +627,7 @@ class AgentService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.AgentService/Attached',
+            '/kungfu.v1.AgentService/ReportAttached',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Hello.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
@@ -641,7 +641,7 @@ class AgentService(object):
             _registered_method=True)
 
     @staticmethod
-    def Ready(request,
+    def ReportReady(request,
             target,
             options=(),
             channel_credentials=None,
@@ -654,7 +654,7 @@ class AgentService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.AgentService/Ready',
+            '/kungfu.v1.AgentService/ReportReady',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Hello.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
@@ -668,7 +668,7 @@ class AgentService(object):
             _registered_method=True)
 
     @staticmethod
-    def Prepare(request,
+    def PreparePeers(request,
             target,
             options=(),
             channel_credentials=None,
@@ -681,8 +681,8 @@ class AgentService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.AgentService/Prepare',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Resize.SerializeToString,
+            '/kungfu.v1.AgentService/PreparePeers',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PrepareRequest.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,
@@ -695,7 +695,7 @@ class AgentService(object):
             _registered_method=True)
 
     @staticmethod
-    def InForce(request,
+    def ReportViewStarted(request,
             target,
             options=(),
             channel_credentials=None,
@@ -708,7 +708,7 @@ class AgentService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.AgentService/InForce',
+            '/kungfu.v1.AgentService/ReportViewStarted',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ViewInfo.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
@@ -722,7 +722,7 @@ class AgentService(object):
             _registered_method=True)
 
     @staticmethod
-    def Report(request,
+    def ReportRecords(request,
             target,
             options=(),
             channel_credentials=None,
@@ -735,7 +735,7 @@ class AgentService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.AgentService/Report',
+            '/kungfu.v1.AgentService/ReportRecords',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Records.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
@@ -749,7 +749,7 @@ class AgentService(object):
             _registered_method=True)
 
     @staticmethod
-    def Finish(request,
+    def ReportFinished(request,
             target,
             options=(),
             channel_credentials=None,
@@ -762,8 +762,8 @@ class AgentService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.AgentService/Finish',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Finished.SerializeToString,
+            '/kungfu.v1.AgentService/ReportFinished',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TrainingFinished.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,
@@ -776,7 +776,7 @@ class AgentService(object):
             _registered_method=True)
 
     @staticmethod
-    def Lost(request,
+    def ReportLoss(request,
             target,
             options=(),
             channel_credentials=None,
@@ -789,8 +789,8 @@ class AgentService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.AgentService/Lost',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Loss.SerializeToString,
+            '/kungfu.v1.AgentService/ReportLoss',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.LossReport.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,
@@ -803,7 +803,7 @@ class AgentService(object):
             _registered_method=True)
 
     @staticmethod
-    def Notify(request,
+    def ReportPreemption(request,
             target,
             options=(),
             channel_credentials=None,
@@ -816,8 +816,8 @@ class AgentService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.AgentService/Notify',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Notice.SerializeToString,
+            '/kungfu.v1.AgentService/ReportPreemption',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PreemptionNotice.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,
@@ -830,7 +830,7 @@ class AgentService(object):
             _registered_method=True)
 
     @staticmethod
-    def Exiting(request,
+    def ReportExit(request,
             target,
             options=(),
             channel_credentials=None,
@@ -843,7 +843,7 @@ class AgentService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.AgentService/Exiting',
+            '/kungfu.v1.AgentService/ReportExit',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramExit.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
@@ -1068,20 +1068,20 @@ class JobServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.Status = channel.unary_unary(
-                '/kungfu.v1.JobService/Status',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Inquiry.SerializeToString,
+        self.GetStatus = channel.unary_unary(
+                '/kungfu.v1.JobService/GetStatus',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobStatus.FromString,
                 _registered_method=True)
-        self.Ask = channel.unary_unary(
-                '/kungfu.v1.JobService/Ask',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Request.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Answer.FromString,
+        self.SubmitRequest = channel.unary_unary(
+                '/kungfu.v1.JobService/SubmitRequest',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobRequest.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestProgress.FromString,
                 _registered_method=True)
-        self.Look = channel.unary_unary(
-                '/kungfu.v1.JobService/Look',
+        self.GetProgress = channel.unary_unary(
+                '/kungfu.v1.JobService/GetProgress',
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestId.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Answer.FromString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestProgress.FromString,
                 _registered_method=True)
 
 
@@ -1089,19 +1089,19 @@ class JobServiceServicer(object):
     """Every method answers at once: a request that takes time is looked at again.
     """
 
-    def Status(self, request, context):
+    def GetStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Ask(self, request, context):
+    def SubmitRequest(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Look(self, request, context):
+    def GetProgress(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1110,20 +1110,20 @@ class JobServiceServicer(object):
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Status': grpc.unary_unary_rpc_method_handler(
-                    servicer.Status,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Inquiry.FromString,
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobStatus.SerializeToString,
             ),
-            'Ask': grpc.unary_unary_rpc_method_handler(
-                    servicer.Ask,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Request.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Answer.SerializeToString,
+            'SubmitRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitRequest,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobRequest.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestProgress.SerializeToString,
             ),
-            'Look': grpc.unary_unary_rpc_method_handler(
-                    servicer.Look,
+            'GetProgress': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetProgress,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestId.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Answer.SerializeToString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestProgress.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1138,7 +1138,7 @@ class JobService(object):
     """
 
     @staticmethod
-    def Status(request,
+    def GetStatus(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1151,8 +1151,8 @@ class JobService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.JobService/Status',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Inquiry.SerializeToString,
+            '/kungfu.v1.JobService/GetStatus',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobStatus.FromString,
             options,
             channel_credentials,
@@ -1165,7 +1165,7 @@ class JobService(object):
             _registered_method=True)
 
     @staticmethod
-    def Ask(request,
+    def SubmitRequest(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1178,9 +1178,9 @@ class JobService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.JobService/Ask',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Request.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Answer.FromString,
+            '/kungfu.v1.JobService/SubmitRequest',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobRequest.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestProgress.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1192,7 +1192,7 @@ class JobService(object):
             _registered_method=True)
 
     @staticmethod
-    def Look(request,
+    def GetProgress(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1205,9 +1205,9 @@ class JobService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.JobService/Look',
+            '/kungfu.v1.JobService/GetProgress',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestId.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Answer.FromString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestProgress.FromString,
             options,
             channel_credentials,
             insecure,

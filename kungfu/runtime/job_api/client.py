@@ -44,15 +44,15 @@ class JobClient:
 
     def status(self) -> JobStatus:
         """The status of the job."""
-        return to_status(self._call(self._stub.Status, pb.Inquiry()))
+        return to_status(self._call(self._stub.GetStatus, pb.Empty()))
 
-    def ask(self, request: JobRequest) -> RequestProgress:
+    def submit(self, request: JobRequest) -> RequestProgress:
         """Submits a request; returns the first answer to a request of this id."""
-        return to_progress(self._call(self._stub.Ask, from_request(request)))
+        return to_progress(self._call(self._stub.SubmitRequest, from_request(request)))
 
-    def look(self, name: str) -> RequestProgress:
+    def progress(self, name: str) -> RequestProgress:
         """The progress of the request of this id."""
-        return to_progress(self._call(self._stub.Look, pb.RequestId(id=name)))
+        return to_progress(self._call(self._stub.GetProgress, pb.RequestId(id=name)))
 
     def _call(self, method: Any, message: Any) -> Any:
         try:

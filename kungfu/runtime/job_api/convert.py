@@ -35,7 +35,7 @@ __all__ = ["from_progress", "from_request", "from_status", "to_progress", "to_re
 _KINDS = ("resize", "scale-out", "scale-in", "migrate", "checkpoint", "profile", "stop")
 
 
-def from_request(request: JobRequest) -> pb.Request:
+def from_request(request: JobRequest) -> pb.JobRequest:
     message = _from_action(request.action)
     message.id = request.id
     message.keep = getattr(request.action, "keep", "")
@@ -44,32 +44,32 @@ def from_request(request: JobRequest) -> pb.Request:
     return message
 
 
-def _from_action(action: Action) -> pb.Request:
+def _from_action(action: Action) -> pb.JobRequest:
     match action:
         case Resize(size, _):
-            return pb.Request(kind="resize", size=size)
+            return pb.JobRequest(kind="resize", size=size)
         case ScaleOut(count, _):
-            return pb.Request(kind="scale-out", size=count)
+            return pb.JobRequest(kind="scale-out", size=count)
         case ScaleIn(peers, _):
-            return pb.Request(kind="scale-in", peers=peers)
+            return pb.JobRequest(kind="scale-in", peers=peers)
         case Migrate(peer, host):
-            return pb.Request(kind="migrate", peers=[peer], host=host)
+            return pb.JobRequest(kind="migrate", peers=[peer], host=host)
         case Profile(minimum, maximum, steps, _):
-            return pb.Request(kind="profile", span=pb.Span(minimum=minimum, maximum=maximum, steps=steps))
+            return pb.JobRequest(kind="profile", span=pb.ProfileSpan(minimum=minimum, maximum=maximum, steps=steps))
         case SaveCheckpoint():
-            return pb.Request(kind="checkpoint")
+            return pb.JobRequest(kind="checkpoint")
         case StopTraining():
-            return pb.Request(kind="stop")
+            return pb.JobRequest(kind="stop")
 
 
-def to_request(message: pb.Request) -> JobRequest:
+def to_request(message: pb.JobRequest) -> JobRequest:
     """Raises ``UsageError`` for a request without an id, of a kind that is none, or that lacks what it needs."""
     if not message.id:
         raise UsageError("the request has no id; give one that no other request has")
     return JobRequest(message.id, _to_action(message), message.if_view if message.HasField("if_view") else None)
 
 
-def _to_action(message: pb.Request) -> Action:
+def _to_action(message: pb.JobRequest) -> Action:
     keep = _keep(message.keep)
     match message.kind:
         case "resize":
@@ -97,8 +97,8 @@ def _keep(name: str) -> Keep:
     return cast(Keep, name or "global_batch_size")
 
 
-def from_progress(progress: RequestProgress) -> pb.Answer:
-    return pb.Answer(
+def from_progress(progress: RequestProgress) -> pb.RequestProgress:
+    return pb.RequestProgress(
         id=progress.id,
         words=progress.words,
         state=progress.state,
@@ -112,7 +112,7 @@ def from_progress(progress: RequestProgress) -> pb.Answer:
     )
 
 
-def to_progress(message: pb.Answer) -> RequestProgress:
+def to_progress(message: pb.RequestProgress) -> RequestProgress:
     return RequestProgress(
         message.id,
         message.words,

@@ -47,17 +47,17 @@ class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without
     def __init__(self, put: Callable[[Query], None]) -> None:
         self._put = put
 
-    def Status(self, request: pb.Inquiry, context: Any) -> pb.JobStatus:  # noqa: N802 - gRPC's name
+    def GetStatus(self, request: pb.Empty, context: Any) -> pb.JobStatus:  # noqa: N802 - gRPC's name
         return from_status(self._answered(StatusQuery(), context))
 
-    def Ask(self, request: pb.Request, context: Any) -> pb.Answer:  # noqa: N802 - gRPC's name
+    def SubmitRequest(self, request: pb.JobRequest, context: Any) -> pb.RequestProgress:  # noqa: N802 - gRPC's name
         try:
             wanted = to_request(request)
         except UsageError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return from_progress(self._answered(wanted, context))
 
-    def Look(self, request: pb.RequestId, context: Any) -> pb.Answer:  # noqa: N802 - gRPC's name
+    def GetProgress(self, request: pb.RequestId, context: Any) -> pb.RequestProgress:  # noqa: N802 - gRPC's name
         found = self._answered(ProgressQuery(request.id), context)
         if found is None:
             context.abort(grpc.StatusCode.NOT_FOUND, f"this job has taken no request {request.id!r}")

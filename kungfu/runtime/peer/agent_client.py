@@ -48,30 +48,30 @@ class AgentClient:
         self._unheard: pb.Records | None = None  # sent, and not answered
         self._closing, self._news, self._flushing = threading.Event(), threading.Event(), threading.Lock()
         self._reporter = threading.Thread(target=self._report, name="kungfu-report", daemon=True)
-        self._call(self._stub.Attached, pb.Hello(peer=from_peer(peer)))
+        self._call(self._stub.ReportAttached, pb.Hello(peer=from_peer(peer)))
         self._reporter.start()
 
     def ready(self, identity: Identity) -> None:
         """This peer is warmed up and waits to be admitted."""
         hello = pb.Hello(peer=from_peer(self._peer), program=identity.program, machine=identity.machine)
-        self._call(self._stub.Ready, hello)
+        self._call(self._stub.ReportReady, hello)
 
     def prepare(self, size: int, *, host: int | None = None, leaving: Sequence[int] = ()) -> None:
         """The job shall have ``size`` peers: start the missing ones, on the ``host`` of this number if one is given,
         and dismiss those that are too many. When they have come, ``leaving`` will leave."""
-        self._call(self._stub.Prepare, pb.Resize(size=size, host=host, leaving=leaving))
+        self._call(self._stub.PreparePeers, pb.PrepareRequest(size=size, host=host, leaving=leaving))
 
     def in_force(self, view: View) -> None:
         """All peers of ``view`` hold the same state and train."""
-        self._call(self._stub.InForce, from_view(view))
+        self._call(self._stub.ReportViewStarted, from_view(view))
 
     def lost(self, report: LossReport) -> None:
         """This peer lost others, is unplugged and waits for a new view."""
-        self._call(self._stub.Lost, from_report(report, self._peer.id))
+        self._call(self._stub.ReportLoss, from_report(report, self._peer.id))
 
     def notify(self, why: str) -> None:
         """This peer will be taken away: the job shall let it go."""
-        self._call(self._stub.Notify, pb.Notice(peer=self._peer.id, why=why))
+        self._call(self._stub.ReportPreemption, pb.PreemptionNotice(peer=self._peer.id, why=why))
 
     def record(self, stream: str, told: Told) -> None:
         """Queues a line for a stream of the agent's journal, which has it within ``report_s``, an event sooner.
@@ -86,8 +86,8 @@ class AgentClient:
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
         """This peer's training is over; everything it recorded is with the agent when this returns."""
         self._flush()
-        message = pb.Finished(peer=self._peer.id, summary=from_fields(summary), leaving=leaving)
-        self._call(self._stub.Finish, message)
+        message = pb.TrainingFinished(peer=self._peer.id, summary=from_fields(summary), leaving=leaving)
+        self._call(self._stub.ReportFinished, message)
 
     def close(self) -> None:
         """Sends what is left and hangs up."""
@@ -113,7 +113,7 @@ class AgentClient:
         with self._flushing:  # nobody may overtake records that are on their way
             while self._unheard is not None or not self._records.empty():
                 self._unheard = self._unheard or self._gathered()
-                self._call(self._stub.Report, self._unheard)  # of two with one number the agent takes the first
+                self._call(self._stub.ReportRecords, self._unheard)  # of two with one number the agent takes the first
                 self._unheard = None
 
     def _gathered(self) -> pb.Records:

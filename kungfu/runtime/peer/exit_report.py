@@ -98,7 +98,7 @@ class ExitReport:
     def _say(self, exit: Exit) -> None:
         with suppress(KungfuError), rpc.connect(self._settings.agent, secret=self._settings.secret) as channel:
             message = from_exit(exit, self._settings.peer)
-            rpc.call(AgentServiceStub(channel).Exiting, message, deadline_s=_TELL_S, what="the agent")
+            rpc.call(AgentServiceStub(channel).ReportExit, message, deadline_s=_TELL_S, what="the agent")
 
 
 def report_unattached_exit() -> None:

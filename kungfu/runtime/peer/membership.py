@@ -119,7 +119,7 @@ class Membership:
             entry = self._entry(admission)
             if entry.peer_state.rank != 0:
                 return entry
-            return replace(entry, leads=self._leads(before, entry.view, admission.survival.target, adjust))
+            return replace(entry, leads=self._leads(before, entry.view, admission.recovery.target, adjust))
 
         return self._admitted(state, entry, before, loss)
 
@@ -173,7 +173,7 @@ class Membership:
         view = to_view(verdict.view)
         after = PeerState(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
         stayers = tuple(rank for rank, peer in enumerate(view.peers) if before.view.rank_of(peer.id) is not None)
-        self._move(before, ViewEntry(after, verdict.rendezvous, stayers), state, parts)
+        self._move(before, ViewEntry(after, verdict.attachment_address, stayers), state, parts)
         return BarrierResult(before, after, taken, superseded, prepared, parts, sources=stayers)
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
@@ -225,13 +225,13 @@ class Membership:
         state: ReplicatedState,
         requests: Sequence[RescaleRequest],
         shadows: Sequence[ShadowAsk],
-    ) -> tuple[pb.Arrival, tuple[str, ...]]:
+    ) -> tuple[pb.BarrierArrival, tuple[str, ...]]:
         """What this peer brings to its next barrier, and the names of what it holds."""
         number, self._barriers = self._barriers, self._barriers + 1
         text = " and ".join(map(_asks, merge(requests).taken))
         version, rank = before.view.version, before.rank or 0
         digest = state.sampled_digest(turn_of(version, number))
-        arrival = pb.Arrival(version=version, number=number, rank=rank, requested=text, digests=digest.values())
+        arrival = pb.BarrierArrival(version=version, number=number, rank=rank, requested=text, digests=digest.values())
         arrival.shadows.extend(map(from_shadow, shadows))
         return arrival, tuple(digest)
 
@@ -290,7 +290,7 @@ class Membership:
                 continue
             if before is None or loss is None:
                 return BarrierResult(None, after, parts=parts, sources=entry.sources)
-            survived = Survived(dict(admission.survival.lost), str(loss.error), entry.sources[0])
+            survived = Survived(dict(admission.recovery.lost), str(loss.error), entry.sources[0])
             return BarrierResult(before, after, parts=parts, survived=survived, sources=entry.sources)
 
     def _readmitted(self, loss: NoticedLoss) -> pb.Admission:
@@ -330,7 +330,7 @@ class Membership:
         if rank is None:
             raise InternalError(f"peer {self._settings.peer} was admitted to view {view.version}, which lacks it")
         return ViewEntry(
-            PeerState(view, rank, to_terms(admission.terms)), admission.rendezvous, tuple(admission.sources)
+            PeerState(view, rank, to_terms(admission.terms)), admission.attachment_address, tuple(admission.sources)
         )
 
     def _leads(self, before: PeerState, view: View, target: int, adjust: Adjust) -> Callable[[], Terms]:
@@ -350,10 +350,9 @@ class Membership:
             return
         what = f"rank 0 (peer {leader.id}), about to lead view {entry.view.version}"
         abandon_reason = partial(self._installer.abandon_reason, entry.view)
-        carry, stop = PeerServiceStub(self._channels.to(leader.address)).Carry, ExternalRequest("stop", _BEFORE_A_LOSS)
-        rpc.call_unless(
-            abandon_reason, carry, from_external_request(stop), deadline_s=self._deadline_s, what=what, peer=leader.id
-        )
+        forward_request = PeerServiceStub(self._channels.to(leader.address)).ForwardRequest
+        stop = from_external_request(ExternalRequest("stop", _BEFORE_A_LOSS))
+        rpc.call_unless(abandon_reason, forward_request, stop, deadline_s=self._deadline_s, what=what, peer=leader.id)
 
 
 def _asks(request: RescaleRequest) -> str:

@@ -25,12 +25,12 @@ __all__ = ["PeerService", "barrier_key", "installation_key"]
 _LOOK_S = 0.2
 
 
-def barrier_key(arrival: pb.Arrival) -> tuple[int, ...]:
+def barrier_key(arrival: pb.BarrierArrival) -> tuple[int, ...]:
     """Which rendezvous an arrival is for: peers whose variables differed come to the same barrier again."""
     return (arrival.version, arrival.number, arrival.round)[: 3 if arrival.round else 2]
 
 
-def installation_key(installed: pb.Installed) -> object:
+def installation_key(installed: pb.InstallationReport) -> object:
     """Which rendezvous a peer comes to that has entered a view."""
     return (installed.version, installed.round) if installed.round else installed.version
 
@@ -49,8 +49,8 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def __init__(
         self, *, deadline_s: float, on_offer: Callable[[], None], prepare_attachment: Callable[[int], str]
     ) -> None:
-        self.barriers: RendezvousTable[pb.Arrival, pb.Verdict] = RendezvousTable()
-        self.installations: RendezvousTable[pb.Installed, pb.Confirmation] = RendezvousTable()
+        self.barriers: RendezvousTable[pb.BarrierArrival, pb.BarrierReply] = RendezvousTable()
+        self.installations: RendezvousTable[pb.InstallationReport, pb.InstallationReply] = RendezvousTable()
         self.state_server = StateServer()
         self._deadline_s, self._on_offer, self._prepare_attachment = deadline_s, on_offer, prepare_attachment
         self._changed = threading.Condition()
@@ -68,19 +68,19 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
 
     # A follower waits longer than its leader, so that the error that comes back is the leader's, which knows the names.
 
-    def Arrive(self, request: pb.Arrival, context: Any) -> pb.Verdict:  # noqa: N802 - gRPC's name
+    def Arrive(self, request: pb.BarrierArrival, context: Any) -> pb.BarrierReply:  # noqa: N802 - gRPC's name
         rendezvous = self.barriers.at(barrier_key(request))
         rendezvous.arrive(request.rank, request)
-        return rendezvous.result(deadline_s=2 * self._deadline_s) or pb.Verdict(failure=_silent_leader("decided"))
+        return rendezvous.result(deadline_s=2 * self._deadline_s) or pb.BarrierReply(failure=_silent_leader("decided"))
 
-    def Install(self, request: pb.Installed, context: Any) -> pb.Confirmation:  # noqa: N802 - gRPC's name
+    def Install(self, request: pb.InstallationReport, context: Any) -> pb.InstallationReply:  # noqa: N802 - gRPC's name
         rendezvous = self.installations.at(installation_key(request))
         rendezvous.arrive(request.rank, request)
-        return rendezvous.result(deadline_s=2 * self._deadline_s) or pb.Confirmation(
+        return rendezvous.result(deadline_s=2 * self._deadline_s) or pb.InstallationReply(
             failure=_silent_leader("confirmed")
         )
 
-    def Fetch(self, request: pb.Slice, context: Any) -> Iterator[pb.Chunk]:  # noqa: N802 - gRPC's name
+    def Fetch(self, request: pb.FetchRequest, context: Any) -> Iterator[pb.StateChunk]:  # noqa: N802 - gRPC's name
         try:
             yield from self.state_server.stream(request, deadline_s=self._deadline_s)
         except DeadlineExceeded as error:
@@ -106,7 +106,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             )
         return pb.Ack()
 
-    def Offer(self, request: pb.Prepared, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def OfferJoiners(self, request: pb.PreparedPeers, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
             if request.number and request.number <= self._offered:
                 return pb.Ack()  # told again, for its answer was lost, or an older one
@@ -115,7 +115,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._on_offer()
         return pb.Ack()
 
-    def Carry(self, request: pb.ExternalRequest, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def ForwardRequest(self, request: pb.ExternalRequest, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         external = to_external_request(request)
         with self._changed:
             if request.number and request.number in self._told:
@@ -130,19 +130,19 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._on_offer()
         return pb.Ack()
 
-    def Announce(self, request: pb.Breach, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def AnnounceFailure(self, request: pb.FailureAnnouncement, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         self.failed_peers.announce(peer=request.peer, version=request.version, how=request.how)
         self.barriers.wake()
         self.installations.wake()
         return pb.Ack()
 
-    def PrepareAttachment(self, request: pb.ViewInfo, context: Any) -> pb.Rendezvous:  # noqa: N802 - gRPC's name
+    def PrepareAttachment(self, request: pb.ViewInfo, context: Any) -> pb.AttachmentAddress:  # noqa: N802 - gRPC's name
         with self._preparing:  # asked again if the answer was lost, or by another agent: the others have this one
             if self._prepared is None or self._prepared[0] != request.version:
                 self._prepared = request.version, self._prepare_attachment(len(request.peers))
-            return pb.Rendezvous(address=self._prepared[1])
+            return pb.AttachmentAddress(address=self._prepared[1])
 
-    def Describe(self, request: pb.Inquiry, context: Any) -> pb.Described:  # noqa: N802 - gRPC's name
+    def DescribeProgram(self, request: pb.Empty, context: Any) -> pb.ProgramDescription:  # noqa: N802 - gRPC's name
         return from_description(self.description)
 
     def admission(

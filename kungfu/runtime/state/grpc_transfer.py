@@ -31,8 +31,8 @@ def receive_over_network(
 
     See ``shared_memory_transfer.receive_over_memory`` for the other arguments and for the errors.
     """
-    request = pb.Slice(
-        version=context.view.version, start=part.start, stop=part.stop, rank=context.rank, what=context.purpose
+    request = pb.FetchRequest(
+        version=context.view.version, start=part.start, stop=part.stop, rank=context.rank, purpose=context.purpose
     )
     came, wanted, began = 0, part.stop - part.start, time.monotonic()
     with rpc.connect(context.view.peers[part.source].address, secret=context.secret) as channel:
@@ -53,7 +53,7 @@ def receive_over_network(
         raise InternalError(f"{in_words(part)}: {came} of {wanted} bytes came")
 
 
-def _chunks(channel: rpc.Channel, request: pb.Slice) -> Iterator[pb.Chunk]:
+def _chunks(channel: rpc.Channel, request: pb.FetchRequest) -> Iterator[pb.StateChunk]:
     """The stream from the source. A connection that fails is tried again until the first chunk has come, not later: a
     source serves each rank once."""
     came = False

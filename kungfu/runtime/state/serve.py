@@ -47,7 +47,7 @@ class StateServer:
         finally:
             self._set(None)
 
-    def stream(self, request: pb.Slice, *, deadline_s: float) -> Iterator[pb.Chunk]:
+    def stream(self, request: pb.FetchRequest, *, deadline_s: float) -> Iterator[pb.StateChunk]:
         """A range of the state in messages of one megabyte, once it is the requesting rank's turn.
 
         Raises:
@@ -57,7 +57,7 @@ class StateServer:
         buffers = self._await_turn(request, deadline_s)
         try:
             for offset in range(request.start, request.stop, _CHUNK_BYTES):
-                yield pb.Chunk(data=buffers.read(offset, min(request.stop, offset + _CHUNK_BYTES)))
+                yield pb.StateChunk(data=buffers.read(offset, min(request.stop, offset + _CHUNK_BYTES)))
         finally:
             self._finish(request)
 
@@ -66,7 +66,7 @@ class StateServer:
             self._served = served
             self._changed.notify_all()
 
-    def _await_turn(self, request: pb.Slice, deadline_s: float) -> Buffers:
+    def _await_turn(self, request: pb.FetchRequest, deadline_s: float) -> Buffers:
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_answerable(request), timeout=deadline_s):
                 raise DeadlineExceeded(f"waited {deadline_s:.1f} s for {self._awaited(request)}")
@@ -80,27 +80,27 @@ class StateServer:
                 )
             return served.buffers
 
-    def _is_answerable(self, request: pb.Slice) -> bool:
+    def _is_answerable(self, request: pb.FetchRequest) -> bool:
         """Whether the request can be served or refused now; else it waits."""
         served = self._served
         # The requesting peer is already in a view that this one has not entered yet.
         if served is None or served.version < request.version:
             return False
         # Another transfer of the same view: the one before, or the one after.
-        if served.version == request.version and served.purpose != request.what:
+        if served.version == request.version and served.purpose != request.purpose:
             return False
         # A request of an older view is refused; one of this view is served in its turn, or refused when all are.
         return served.version > request.version or served.waiting[:1] in ([request.rank], [])
 
-    def _awaited(self, request: pb.Slice) -> str:
+    def _awaited(self, request: pb.FetchRequest) -> str:
         """What a request has waited for in vain."""
         if self._served is None or self._served.version < request.version:
             return f"this peer to be in view {request.version}"
-        if self._served.purpose != request.what or not self._served.waiting:
-            return f"this peer to give its {request.what or 'state'} in view {request.version}"
+        if self._served.purpose != request.purpose or not self._served.waiting:
+            return f"this peer to give its {request.purpose or 'state'} in view {request.version}"
         return f"rank {self._served.waiting[0]} to take its part of the state first"
 
-    def _finish(self, request: pb.Slice) -> None:
+    def _finish(self, request: pb.FetchRequest) -> None:
         """Lets the next rank have its turn, whether this one has taken all or has hung up."""
         with self._changed:
             served = self._served

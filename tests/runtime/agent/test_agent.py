@@ -212,7 +212,7 @@ def test_a_job_tells_how_it_is_while_it_runs_and_an_inelastic_one_refuses_to_be_
 
     def ask() -> None:
         with connected(tmp_path) as steered:
-            answers.extend([steered.status(), steered.ask(JobRequest("r", Resize(1)))])
+            answers.extend([steered.status(), steered.submit(JobRequest("r", Resize(1)))])
         os.kill(os.getpid(), signal.SIGTERM)
 
     both = threading.Barrier(2, action=ask)

@@ -87,7 +87,7 @@ def test_what_the_leader_says_to_an_agent_that_has_not_heard_its_admission_reply
             replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
             asked = [leader.heard.get(timeout=10.0)]
             replicator.add_follower(1)
-            replicator.send(1, pb.ReplicateRequest(starts=[pb.Start(peer=5)]))
+            replicator.send(1, pb.ReplicateRequest(starts=[pb.PeerStart(peer=5)]))
             assert replicator.commit(state(0, 1, hosts=2))
             asked[0].reply.set_exception(RuntimeError("the answer is lost"))
             asked.append(leader.heard.get(timeout=10.0))

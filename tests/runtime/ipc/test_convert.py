@@ -58,7 +58,7 @@ def test_terms_to_the_last_bit(terms: Terms) -> None:
     )
 )
 def test_an_offer(prepared: Prepared) -> None:
-    message = pb.Prepared.FromString(convert.from_prepared(prepared).SerializeToString())
+    message = pb.PreparedPeers.FromString(convert.from_prepared(prepared).SerializeToString())
     assert convert.to_prepared(message) == prepared
 
 
@@ -134,7 +134,7 @@ def test_an_error_of_a_narrower_class_is_what_it_stands_for_to_the_others() -> N
 
 def test_a_description_comes_over_the_wire_as_it_was() -> None:
     given = Description((ProgramPart.of("model", "dense/kernel", "(2, 2)"), ProgramPart.of("plan", "c = a + b, an ä")))
-    sent = pb.Described.FromString(from_description(given).SerializeToString())
+    sent = pb.ProgramDescription.FromString(from_description(given).SerializeToString())
     assert to_description(sent) == given
 
 

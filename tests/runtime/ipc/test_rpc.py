@@ -40,10 +40,10 @@ class Service(PeerServiceServicer):
 
     def Arrive(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.may_end.wait(10.0)
-        return pb.Verdict()
+        return pb.BarrierReply()
 
     def Fetch(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
-        yield pb.Chunk(data=b"secret state")
+        yield pb.StateChunk(data=b"secret state")
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def _is_ended(connection: socket.socket) -> bool:
 
 def test_a_stream_is_refused_too() -> None:
     with served() as (_, address), rpc.connect(address, secret="guess") as channel:
-        stream = PeerServiceStub(channel).Fetch(pb.Slice(), timeout=10.0)
+        stream = PeerServiceStub(channel).Fetch(pb.FetchRequest(), timeout=10.0)
         with pytest.raises(rpc.RpcError, match="secret is missing or wrong"):
             next(stream)
 
@@ -157,7 +157,9 @@ def test_a_stream_is_refused_too() -> None:
 def test_a_deadline_names_whom_we_waited_for_and_how_long() -> None:
     waited = pytest.raises(DeadlineExceeded, match=r"^waited 0\.2 s for rank 0 at barrier 3 and had no answer$")
     with served() as (_, address), rpc.connect(address, secret=SECRET) as channel, waited as late:
-        rpc.call(PeerServiceStub(channel).Arrive, pb.Arrival(), deadline_s=0.2, what="rank 0 at barrier 3", peer=4)
+        rpc.call(
+            PeerServiceStub(channel).Arrive, pb.BarrierArrival(), deadline_s=0.2, what="rank 0 at barrier 3", peer=4
+        )
     assert (late.value.peers, late.value.waited_s) == ((4,), 0.2)
 
 
@@ -174,7 +176,7 @@ def test_a_server_that_goes_while_it_is_asked_is_named() -> None:
     def ask(address: str) -> None:
         with rpc.connect(address, secret=SECRET) as channel:
             try:
-                rpc.call(PeerServiceStub(channel).Arrive, pb.Arrival(), deadline_s=10.0, what="rank 0")
+                rpc.call(PeerServiceStub(channel).Arrive, pb.BarrierArrival(), deadline_s=10.0, what="rank 0")
             except PeerFailure as error:
                 lost.append(error)
 
@@ -247,14 +249,14 @@ def test_a_call_whose_connection_breaks_is_made_again() -> None:
             held.inside.clear()
             held.may_end.clear()
             arrive = PeerServiceStub(channel).Arrive
-            thread, came = asking(partial(call, arrive, pb.Arrival(), deadline_s=20.0, what="rank 0"))
+            thread, came = asking(partial(call, arrive, pb.BarrierArrival(), deadline_s=20.0, what="rank 0"))
             assert held.inside.wait(10.0)
             held.inside.clear()
             net.cut()
             assert held.inside.wait(10.0), "the barrier hears of it once more"
             held.may_end.set()
             thread.join(10.0)
-            assert came == [pb.Verdict()]
+            assert came == [pb.BarrierReply()]
 
 
 def test_nobody_waits_for_a_port_that_refuses() -> None:
@@ -266,7 +268,7 @@ def test_nobody_waits_for_a_port_that_refuses() -> None:
     with rpc.connect(address, secret=SECRET) as channel:
         arrive = PeerServiceStub(channel).Arrive
         with pytest.raises(PeerFailure, match=r"^lost rank 0: "):
-            rpc.call_unless(lambda: None, arrive, pb.Arrival(), deadline_s=60.0, what="rank 0")
+            rpc.call_unless(lambda: None, arrive, pb.BarrierArrival(), deadline_s=60.0, what="rank 0")
     assert time.monotonic() - began < 5.0, "of the 70 s that they had"
 
 
@@ -276,7 +278,7 @@ def test_nobody_waits_for_a_connection_to_one_that_is_known_to_be_gone() -> None
         arrive = PeerServiceStub(channel).Arrive
         gone = PeerFailure("its process has ended", peers=[5])
         with pytest.raises(PeerFailure, match=r"^lost rank 0: its process has ended$") as lost:
-            rpc.call_unless(lambda: gone, arrive, pb.Arrival(), deadline_s=60.0, what="rank 0", peer=7)
+            rpc.call_unless(lambda: gone, arrive, pb.BarrierArrival(), deadline_s=60.0, what="rank 0", peer=7)
     assert lost.value.peers == (5,), "and not the one that was called"
 
 

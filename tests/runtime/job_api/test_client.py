@@ -41,13 +41,13 @@ def test_the_status_tells_of_view_peers_and_the_newest_steps(tmp_path: Path) -> 
 
 def test_a_request_is_taken_shown_as_under_way_and_done_when_its_view_is_in_force(tmp_path: Path) -> None:
     with serve_job(tmp_path) as place, connected(tmp_path) as job:
-        assert job.ask(JobRequest("r", Resize(3))).state == "accepted"
+        assert job.submit(JobRequest("r", Resize(3))).state == "accepted"
         status = job.status()
         assert status.request is not None
         assert (status.request.words, status.membership.target) == ("resize 3", 3)
         place.moves(view(4, 0, 1, 2))
-        assert (job.look("r").state, job.look("r").view) == ("carried out", 4)
-        assert job.ask(JobRequest("r", Resize(3))).state == "accepted", "the first answer again"
+        assert (job.progress("r").state, job.progress("r").view) == ("carried out", 4)
+        assert job.submit(JobRequest("r", Resize(3))).state == "accepted", "the first answer again"
         assert job.status().request is None
         assert [(external.kind, external.size) for external in place.told] == [("resize", 3)]
         assert [(event.id, event.state) for event in place.journal] == [
@@ -58,25 +58,25 @@ def test_a_request_is_taken_shown_as_under_way_and_done_when_its_view_is_in_forc
 
 def test_a_refusal_says_why(tmp_path: Path) -> None:
     with serve_job(tmp_path) as place, connected(tmp_path) as job:
-        assert "not in view 2" in job.ask(JobRequest("a", Resize(1), if_view=2)).reason
-        assert "peer 5 is not in view 3" in job.ask(JobRequest("b", ScaleIn((5,)))).reason
+        assert "not in view 2" in job.submit(JobRequest("a", Resize(1), if_view=2)).reason
+        assert "peer 5 is not in view 3" in job.submit(JobRequest("b", ScaleIn((5,)))).reason
         assert place.told == []
     with serve_job(tmp_path, scaling="inelastic"), connected(tmp_path) as job:
-        assert "inelastic" in job.ask(JobRequest("a", Resize(1))).reason
+        assert "inelastic" in job.submit(JobRequest("a", Resize(1))).reason
 
 
 def test_a_request_that_nobody_made_and_one_without_an_id_are_usage_errors(tmp_path: Path) -> None:
     with serve_job(tmp_path), connected(tmp_path) as job:
         with pytest.raises(UsageError, match="has taken no request 'x'"):
-            job.look("x")
+            job.progress("x")
         with pytest.raises(UsageError, match="has no id"):
-            job.ask(JobRequest("", Resize(1)))
+            job.submit(JobRequest("", Resize(1)))
 
 
 @pytest.mark.parametrize("secret", ["", "5ec2e8", SECRET[:-1]])
 def test_without_the_secret_nothing_is_answered(tmp_path: Path, secret: str) -> None:
     with serve_job(tmp_path, secret=secret) as place, connected(tmp_path) as job:
-        for ask in (job.status, lambda: job.look("r"), lambda: job.ask(JobRequest("r", Resize(3)))):
+        for ask in (job.status, lambda: job.progress("r"), lambda: job.submit(JobRequest("r", Resize(3)))):
             with pytest.raises(UsageError, match="does not take the secret"):
                 ask()
         assert (place.told, place.journal) == ([], [])
@@ -85,14 +85,14 @@ def test_without_the_secret_nothing_is_answered(tmp_path: Path, secret: str) -> 
 def test_a_request_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
         with pytest.raises(rpc.RpcError) as caught:
-            JobServiceStub(channel).Ask(pb.Request(id="r", kind="explode"), timeout=5.0)
+            JobServiceStub(channel).SubmitRequest(pb.JobRequest(id="r", kind="explode"), timeout=5.0)
         assert "knows no request 'explode'; it knows resize, scale-out" in caught.value.details()
 
 
 def test_only_a_batch_size_can_be_kept(tmp_path: Path) -> None:
     with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
         with pytest.raises(rpc.RpcError) as caught:
-            JobServiceStub(channel).Ask(pb.Request(id="r", kind="resize", keep="loss"), timeout=5.0)
+            JobServiceStub(channel).SubmitRequest(pb.JobRequest(id="r", kind="resize", keep="loss"), timeout=5.0)
         assert "'loss' cannot be kept; it is local_batch_size or global_batch_size" in caught.value.details()
 
 

@@ -57,12 +57,12 @@ STATUSES = st.builds(
 
 @given(st.builds(JobRequest, st.text(min_size=1), ACTIONS, st.none() | WHOLE))
 def test_requests(request: JobRequest) -> None:
-    assert to_request(pb.Request.FromString(from_request(request).SerializeToString())) == request
+    assert to_request(pb.JobRequest.FromString(from_request(request).SerializeToString())) == request
 
 
 @given(PROGRESS)
 def test_progress(progress: RequestProgress) -> None:
-    assert to_progress(pb.Answer.FromString(from_progress(progress).SerializeToString())) == progress
+    assert to_progress(pb.RequestProgress.FromString(from_progress(progress).SerializeToString())) == progress
 
 
 @given(STATUSES)

@@ -73,32 +73,32 @@ class Agent(AgentServiceServicer):
     wanted: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
     in_force: list[View] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
-    losses: queue.SimpleQueue[pb.Loss] = field(default_factory=queue.SimpleQueue)
+    losses: queue.SimpleQueue[pb.LossReport] = field(default_factory=queue.SimpleQueue)
 
-    def Attached(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def ReportAttached(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         return pb.Ack()
 
-    def Ready(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def ReportReady(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.ready.put(to_peer(request.peer))
         return pb.Ack()
 
-    def Prepare(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def PreparePeers(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.wanted.put(request.size)
         return pb.Ack()
 
-    def InForce(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def ReportViewStarted(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.in_force.append(to_view(request))
         return pb.Ack()
 
-    def Report(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def ReportRecords(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.reports += [json.dumps(to_fields(record.event)) for record in request.records if record.HasField("event")]
         return pb.Ack()
 
-    def Lost(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def ReportLoss(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.losses.put(request)
         return pb.Ack()
 
-    def Finish(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def ReportFinished(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         return pb.Ack()
 
 
@@ -178,7 +178,9 @@ def job(*contents: bytes | Numbers, wait_s: float = 10.0) -> Iterator[Job]:
             begun = [running.begin(running.add(content)) for content in contents]
             view = View(1, tuple(peer for _, peer in begun))
             for peer in view.peers:
-                message = pb.Admission(view=from_view(view), terms=from_terms(TERMS), rendezvous="r", sources=[0])
+                message = pb.Admission(
+                    view=from_view(view), terms=from_terms(TERMS), attachment_address="r", sources=[0]
+                )
                 tell(peer, "Admit", message)
             for joining, _ in begun:
                 joining.result(10.0)

@@ -39,19 +39,19 @@ class Agent(AgentServiceServicer):
     gate: threading.Event = field(default_factory=threading.Event)
     numbers: list[int] = field(default_factory=list)
 
-    def Attached(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def ReportAttached(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         return self._hear("attached", request.peer.id)
 
-    def Ready(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def ReportReady(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         return self._hear("ready", (request.peer.address, request.program, request.machine))
 
-    def Prepare(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def PreparePeers(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         return self._hear("prepare", request.size)
 
-    def InForce(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def ReportViewStarted(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         return self._hear("in force", to_view(request))
 
-    def Report(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def ReportRecords(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.numbers.append(request.number)
         if not self.reporting.is_set():
             self.reporting.set()
@@ -62,7 +62,7 @@ class Agent(AgentServiceServicer):
             self._hear(kind, content if kind == "trace" else to_fields(content))
         return pb.Ack()
 
-    def Finish(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def ReportFinished(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         return self._hear("leaving" if request.leaving else "finished", to_fields(request.summary))
 
     def _hear(self, what: str, value: Any) -> pb.Ack:

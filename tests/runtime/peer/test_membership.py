@@ -81,7 +81,7 @@ def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() 
 
         joining, peer = running.begin(running.add(b"blank"))
         leader = running.agent.in_force[0].peers[0]
-        tell(leader, "Offer", from_prepared(Prepared((peer,), parts={"spawn": 0.5})))
+        tell(leader, "OfferJoiners", from_prepared(Prepared((peer,), parts={"spawn": 0.5})))
         assert running.members[0].posts == ["offer"]
         passages = running.all_do(barrier(terms=waiting), running.members[:2])
 
@@ -234,7 +234,7 @@ def test_a_wait_at_a_barrier_for_a_peer_that_stands_still_ends_before_its_deadli
 def test_a_wait_at_a_barrier_ends_when_the_agent_says_that_a_peer_is_gone() -> None:
     with job(b"state", b"state") as running:
         leader = running.agent.in_force[0].peers[0]
-        tell(leader, "Announce", pb.Breach(peer=1, version=0, how="killed by SIGKILL"))
+        tell(leader, "AnnounceFailure", pb.FailureAnnouncement(peer=1, version=0, how="killed by SIGKILL"))
         with pytest.raises(PeerFailure, match=r"rank 1 \(peer 1\) is gone: killed by SIGKILL"):
             barrier()(running.members[0])
 
@@ -254,7 +254,7 @@ def surviving(running: Job, *knows: Terms) -> list[BarrierResult]:
     assert {tuple(report.suspects) for report in reports} == {(0,)}
     view = View(3, running.agent.in_force[0].peers[1:])
     admission = pb.Admission(view=from_view(view), sources=[0, 1])
-    admission.survival.target = 3
+    admission.recovery.target = 3
     for peer in view.peers:
         tell(peer, "Admit", admission)
     return [wait.result(timeout=10.0) for wait in waits]
@@ -288,7 +288,7 @@ def test_whom_the_error_of_another_program_speaks_of_is_no_suspect() -> None:
     with job(b"state", b"state", b"state") as running:
         one, view = running.members[1], running.agent.in_force[0]
         how = "its program raised ValueError: rank 2 has no data, ask peer 7 (train.py:3) after step 7"
-        tell(view.peers[1], "Announce", pb.Breach(peer=0, version=1, how=how))
+        tell(view.peers[1], "AnnounceFailure", pb.FailureAnnouncement(peer=0, version=1, how=how))
         with pytest.raises(PeerFailure, match="rank 2 has no data") as lost:
             barrier()(one)
         wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
@@ -302,7 +302,7 @@ def test_whom_the_error_of_another_program_speaks_of_is_no_suspect() -> None:
 def test_a_leader_at_whose_barrier_somebody_else_was_missed_is_no_suspect() -> None:
     with job(b"state", b"state", b"state") as running:
         one, view = running.members[1], running.agent.in_force[0]
-        tell(view.peers[1], "Announce", pb.Breach(peer=2, version=1, how="killed by SIGKILL"))
+        tell(view.peers[1], "AnnounceFailure", pb.FailureAnnouncement(peer=2, version=1, how="killed by SIGKILL"))
         with pytest.raises(PeerFailure, match=r"leading barrier 0 of view 1: rank 2 \(peer 2\) is gone") as lost:
             barrier()(one)
         wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
@@ -348,7 +348,7 @@ def test_a_joiner_that_is_gone_when_it_is_admitted_reaches_every_peer_as_an_erro
         waiting = running.all_do(barrier(3))[0].after.terms
         gone = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret=SECRET, threads=1)
         gone.stop()
-        tell(running.agent.in_force[0].peers[0], "Offer", from_prepared(Prepared((Peer(2, gone.address),))))
+        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((Peer(2, gone.address),))))
         outcomes = running.all_do(barrier(terms=waiting))
         assert [type(outcome) for outcome in outcomes] == [PeerFailure, PeerFailure]
         assert all("lost peer 2, about to join" in str(outcome) for outcome in outcomes)
@@ -359,7 +359,7 @@ def test_a_joiner_that_never_installs_the_view_is_named_on_all_who_did() -> None
     with job(b"state", b"state", wait_s=SHORT_S) as running:
         waiting = running.all_do(barrier(3))[0].after.terms
         peer = Peer(2, running.serve_silence())
-        tell(running.agent.in_force[0].peers[0], "Offer", from_prepared(Prepared((peer,))))
+        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
         outcomes = running.all_do(barrier(terms=waiting), running.members[:2])
         text = "waited 0.6 s at the start of view 2 for rank 2"
         assert errors_of(outcomes) == [f"DeadlineExceeded: {text}", f"DeadlineExceeded: {text}"]
@@ -371,7 +371,7 @@ def test_a_state_that_arrives_wrong_starts_no_view() -> None:
         broken = running.add(b"blank")
         broken.state = _Deaf(b"blank")
         joining, peer = running.begin(broken)
-        tell(running.agent.in_force[0].peers[0], "Offer", from_prepared(Prepared((peer,))))
+        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
         outcomes = running.all_do(barrier(terms=waiting), running.members[:2])
         text = "the peers of view 2 do not hold the same state: w of rank 2 is not that of rank 0"
         assert errors_of([*outcomes, joining.exception(10.0)]) == [
@@ -397,7 +397,7 @@ def grown(running: Job) -> Terms:
     """The job has one peer more, whose membership the test has not said to be complete; the terms in force."""
     waiting = running.all_do(barrier(len(running.members) + 1))[0].after.terms
     joining, peer = running.begin(running.add(b"blank"))
-    tell(running.agent.in_force[0].peers[0], "Offer", from_prepared(Prepared((peer,))))
+    tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
     passages = running.all_do(barrier(terms=waiting), running.members[:-1])
     after = joining.result(10.0)
     assert after.sources == passages[0].sources == tuple(range(len(passages))), "those who were there before"

@@ -99,7 +99,7 @@ def test_peers_of_a_new_view_even_out_what_differed_in_slices_that_no_barrier_ha
         running.members[1].state.variables[2][-1] += np.float32(0.01)
         joining, peer = running.begin(running.add(numbers(5.0, count=1)))
         leader = running.agent.in_force[0].peers[0]
-        tell(leader, "Offer", from_prepared(Prepared((peer,))))
+        tell(leader, "OfferJoiners", from_prepared(Prepared((peer,))))
         running.all_do(barrier(terms=waiting), running.members[:2])
         assert joining.result(10.0).after.view.size == 3
         assert same(running)

@@ -28,22 +28,22 @@ def service(*, deadline_s: float = 10.0, offered: threading.Event | None = None)
 def test_an_arrival_waits_for_the_leaders_verdict() -> None:
     leader = service()
     with ThreadPoolExecutor(1) as threads:
-        follower = threads.submit(leader.Arrive, pb.Arrival(version=2, number=5, rank=1, requested="more"), None)
+        follower = threads.submit(leader.Arrive, pb.BarrierArrival(version=2, number=5, rank=1, requested="more"), None)
         meeting = leader.barriers.at((2, 5))
-        meeting.arrive(0, pb.Arrival(rank=0))
+        meeting.arrive(0, pb.BarrierArrival(rank=0))
         arrivals = meeting.everyone(2, deadline_s=10.0, what="barrier 5")
-        meeting.conclude(pb.Verdict(rendezvous="there"))
+        meeting.conclude(pb.BarrierReply(attachment_address="there"))
         assert arrivals[1].requested == "more"
-        assert follower.result(10.0).rendezvous == "there"
+        assert follower.result(10.0).attachment_address == "there"
 
 
 def test_an_arrival_at_another_barrier_or_view_is_not_counted_here() -> None:
     leader = service(deadline_s=0.05)
     meeting = leader.barriers.at((2, 5))
     for version, number in ((1, 5), (2, 4)):
-        verdict = leader.Arrive(pb.Arrival(version=version, number=number, rank=1), None)
+        verdict = leader.Arrive(pb.BarrierArrival(version=version, number=number, rank=1), None)
         assert verdict.failure.text == "the leader never decided"
-    meeting.arrive(0, pb.Arrival(rank=0))
+    meeting.arrive(0, pb.BarrierArrival(rank=0))
     with pytest.raises(DeadlineExceeded, match="rank 1"):
         meeting.everyone(2, deadline_s=0.0, what="barrier 5")
 
@@ -52,12 +52,12 @@ def test_whoever_installs_a_view_waits_for_its_confirmation() -> None:
     leader = service()
     meeting = leader.installations.at(3)
     said = pb.Failure(text="w of rank 1 is not that of rank 0")
-    meeting.conclude(pb.Confirmation(failure=said))
-    assert leader.Install(pb.Installed(version=3, rank=1), None).failure == said
+    meeting.conclude(pb.InstallationReply(failure=said))
+    assert leader.Install(pb.InstallationReport(version=3, rank=1), None).failure == said
 
 
 def test_a_leader_that_never_confirms_is_an_error_not_a_hang() -> None:
-    confirmation = service(deadline_s=0.05).Install(pb.Installed(version=3, rank=1), None)
+    confirmation = service(deadline_s=0.05).Install(pb.InstallationReport(version=3, rank=1), None)
     assert confirmation.failure.text == "the leader never confirmed"
 
 
@@ -87,19 +87,19 @@ class Call:
 def test_an_admission_of_an_old_head_that_comes_late_does_not_replace_the_new_ones() -> None:
     peer = service()
 
-    def admit(version: int, term: int, rendezvous: str) -> None:
-        peer.Admit(pb.Admission(view=pb.ViewInfo(version=version), term=term, rendezvous=rendezvous), Call())
+    def admit(version: int, term: int, address: str) -> None:
+        peer.Admit(pb.Admission(view=pb.ViewInfo(version=version), term=term, attachment_address=address), Call())
 
     admit(6, 2, "new")
     for version, term in ((6, 1), (4, 0), (4, 2)):
         with pytest.raises(RefusedError, match=r"FAILED_PRECONDITION: this peer is admitted to view 6 \(of term 2\)"):
             admit(version, term, "old")
     admit(6, 2, "new")
-    assert peer.admission(after=3, deadline_s=0.0, what="the job").rendezvous == "new"
+    assert peer.admission(after=3, deadline_s=0.0, what="the job").attachment_address == "new"
     with pytest.raises(RefusedError):
         admit(6, 1, "later still")
     admit(7, 0, "of its rank 0")
-    assert peer.admission(after=6, deadline_s=0.0, what="the job").rendezvous == "of its rank 0"
+    assert peer.admission(after=6, deadline_s=0.0, what="the job").attachment_address == "of its rank 0"
 
 
 def test_all_who_ask_for_the_rendezvous_of_a_view_are_told_the_same() -> None:
@@ -122,32 +122,32 @@ def test_an_offer_is_posted_kept_until_it_is_taken_and_replaced_by_a_newer_one()
     leader = service(offered=offered)
     assert leader.take_offer() is None
     older, newer = Prepared((Peer(2, "a:2"),)), Prepared((Peer(3, "a:3"),), (2,), "it ended", {"spawn": 0.5})
-    leader.Offer(from_prepared(older), None)
+    leader.OfferJoiners(from_prepared(older), None)
     assert offered.is_set()
-    leader.Offer(from_prepared(newer), None)
+    leader.OfferJoiners(from_prepared(newer), None)
     assert leader.take_offer() == newer
     assert leader.take_offer() is None
 
 
 def test_an_offer_of_a_peer_that_is_gone_by_now_is_not_used() -> None:
     leader = service()
-    leader.Offer(from_prepared(Prepared((Peer(2, "a:2"), Peer(3, "a:3")))), None)
-    leader.Announce(pb.Breach(peer=3, version=0, how="killed by SIGKILL"), None)
+    leader.OfferJoiners(from_prepared(Prepared((Peer(2, "a:2"), Peer(3, "a:3")))), None)
+    leader.AnnounceFailure(pb.FailureAnnouncement(peer=3, version=0, how="killed by SIGKILL"), None)
     assert leader.take_offer() is None
     whole = Prepared((Peer(2, "a:2"), Peer(4, "a:4")))
-    leader.Offer(from_prepared(whole), None)
+    leader.OfferJoiners(from_prepared(whole), None)
     assert leader.take_offer() == whole
 
 
 def test_a_checkpoint_that_is_demanded_again_with_another_view_is_written_once() -> None:
     leader, external = service(), ExternalRequest("checkpoint", "kungfu checkpoint", id="r")
     for _ in range(2):
-        leader.Carry(from_external_request(external), None)
+        leader.ForwardRequest(from_external_request(external), None)
     assert leader.take_external_request() == external
-    leader.Carry(from_external_request(external), None)
+    leader.ForwardRequest(from_external_request(external), None)
     assert leader.take_external_request() is None
     other = ExternalRequest("checkpoint", "kungfu checkpoint", id="s")
-    leader.Carry(from_external_request(other), None)
+    leader.ForwardRequest(from_external_request(other), None)
     assert leader.take_external_request() == other
 
 
@@ -162,17 +162,17 @@ def test_what_is_told_again_is_done_once_and_an_older_offer_never_comes_behind_a
     resize = from_external_request(ExternalRequest("resize", "kungfu resize 3", size=3, id="r"))
     for number in (7, 7, 9):  # the same one told again, and with another view
         resize.number = number
-        leader.Carry(resize, None)
+        leader.ForwardRequest(resize, None)
     assert posts == ["barrier"] * 2
     assert [leader.take_external_request() is None for _ in range(3)] == [False, False, True]
     older, newer = (from_prepared(Prepared((Peer(one, f"a:{one}"),))) for one in (2, 3))
     older.number, newer.number = 10, 11
     posts.clear()
     for offer in (newer, older, newer):
-        leader.Offer(offer, None)
+        leader.OfferJoiners(offer, None)
     assert posts == ["barrier"]
     taken = leader.take_offer()
     assert taken is not None
     assert [peer.id for peer in taken.ready] == [3]
-    leader.Offer(newer, None)
+    leader.OfferJoiners(newer, None)
     assert leader.take_offer() is None, "it was taken"

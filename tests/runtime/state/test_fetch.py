@@ -222,9 +222,9 @@ class Stream(PeerServiceServicer):
     def __init__(self, *messages: bytes, and_then: Callable[[], None] = lambda: None) -> None:
         self._messages, self._and_then = messages, and_then
 
-    def Fetch(self, request: pb.Slice, context: Any) -> Any:  # noqa: N802 - gRPC's name
+    def Fetch(self, request: pb.FetchRequest, context: Any) -> Any:  # noqa: N802 - gRPC's name
         for message in self._messages:
-            yield pb.Chunk(data=message)
+            yield pb.StateChunk(data=message)
         self._and_then()
 
 
@@ -306,17 +306,17 @@ def test_takers_on_other_hosts_go_one_after_the_other_in_the_order_of_the_plan()
         server = cluster.services[0].state_server
         buffers = Buffers.of([np.frombuffer(bytearray(CONTENT), np.uint8)])
         with server.offering(2, buffers, [2, 1]):
-            late = server.stream(pb.Slice(version=2, start=0, stop=9, rank=1), deadline_s=SHORT_S)
+            late = server.stream(pb.FetchRequest(version=2, start=0, stop=9, rank=1), deadline_s=SHORT_S)
             with pytest.raises(DeadlineExceeded, match=r"waited 0\.3 s for rank 2 to take its part of the state first"):
                 next(late)
-            first = server.stream(pb.Slice(version=2, start=0, stop=9, rank=2), deadline_s=SHORT_S)
+            first = server.stream(pb.FetchRequest(version=2, start=0, stop=9, rank=2), deadline_s=SHORT_S)
             assert [chunk.data for chunk in first] == [CONTENT[:9]]
-            then = server.stream(pb.Slice(version=2, start=3, stop=9, rank=1), deadline_s=SHORT_S)
+            then = server.stream(pb.FetchRequest(version=2, start=3, stop=9, rank=1), deadline_s=SHORT_S)
             assert [chunk.data for chunk in then] == [CONTENT[3:9]]
             with pytest.raises(PeerFailure, match="rank 1 asked for bytes"):
-                next(server.stream(pb.Slice(version=2, start=3, stop=9, rank=1), deadline_s=SHORT_S))
+                next(server.stream(pb.FetchRequest(version=2, start=3, stop=9, rank=1), deadline_s=SHORT_S))
         with pytest.raises(DeadlineExceeded, match="for this peer to be in view 3"):
-            next(server.stream(pb.Slice(version=3, start=0, stop=1, rank=1), deadline_s=SHORT_S))
+            next(server.stream(pb.FetchRequest(version=3, start=0, stop=1, rank=1), deadline_s=SHORT_S))
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------

@@ -45,10 +45,11 @@ IsOver = Callable[[], bool]
 def _in_wire_form(command: OfferJoiners | ForwardRequest) -> tuple[str, Any, str]:
     """The method that takes the command, the message, and its kind: of each kind only the newest message counts."""
     if isinstance(command, OfferJoiners):
-        return "Offer", from_prepared(command.prepared), "offer"
+        return "OfferJoiners", from_prepared(command.prepared), "offer"
     external = command.request
     # One request is under way at a time; one that the agent makes of itself has no id.
-    return "Carry", from_external_request(external), "request" if external.id else f"{external.kind} {external.peers}"
+    kind = "request" if external.id else f"{external.kind} {external.peers}"
+    return "ForwardRequest", from_external_request(external), kind
 
 
 def _never() -> bool:
@@ -125,7 +126,7 @@ class PeerClient:
         return peers[-1], self._described(peers[-1])
 
     def _described(self, peer: Peer) -> Description:
-        return to_description(self._ask(peer, "Describe", pb.Inquiry(), self._settings.deadlines.wait_s))
+        return to_description(self._ask(peer, "DescribeProgram", pb.Empty(), self._settings.deadlines.wait_s))
 
     def admit_survivors(self, command: AdmitSurvivors, *, on_unreachable: Callable[[View], Any]) -> None:
         """Admits the survivors to their view.
@@ -150,8 +151,8 @@ class PeerClient:
             if admission is None:
                 self._put(on_unreachable(view))
                 return
-            admission.survival.target = command.target
-            admission.survival.lost.update(command.lost)
+            admission.recovery.target = command.target
+            admission.recovery.lost.update(command.lost)
             for peer in view.peers:
                 self._send(peer, "Admit", admission, is_over=partial(self._is_over, command, peer))
 
@@ -159,13 +160,16 @@ class PeerClient:
 
     def announce(self, command: Announce, peers: Iterable[Peer]) -> None:
         """Announces to all peers at once that a peer is gone, or that views are broken."""
-        breach, then = pb.Breach(peer=command.peer, version=command.version, how=command.how), self._version()
+        failure, then = (
+            pb.FailureAnnouncement(peer=command.peer, version=command.version, how=command.how),
+            self._version(),
+        )
 
         def is_over(peer: Peer) -> bool:
             return self._version() > then or self._has_ended(peer)
 
         for peer in peers:
-            self._send(peer, "Announce", breach, is_over=partial(is_over, peer))
+            self._send(peer, "AnnounceFailure", failure, is_over=partial(is_over, peer))
 
     def send_to_rank_0(self, command: OfferJoiners | ForwardRequest) -> None:
         """Asks rank 0, which leads the barriers, to hold one for this command.
@@ -209,9 +213,9 @@ class PeerClient:
 
     def _admission(self, view: View, sources: Sequence[int], within_s: float, is_over: IsOver = _never) -> pb.Admission:
         message = from_view(view)
-        rendezvous = self._ask(view.peers[0], "PrepareAttachment", message, within_s, is_over).address
+        address = self._ask(view.peers[0], "PrepareAttachment", message, within_s, is_over).address
         return pb.Admission(
-            view=message, terms=from_terms(Terms()), rendezvous=rendezvous, sources=sources, term=self._term
+            view=message, terms=from_terms(Terms()), attachment_address=address, sources=sources, term=self._term
         )
 
     def _send(self, peer: Peer, method: str, message: Any, *, is_over: IsOver) -> None:

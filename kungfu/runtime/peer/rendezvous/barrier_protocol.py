@@ -42,12 +42,12 @@ class BarrierProtocol:
     def hold(
         self,
         view: View,
-        arrival: pb.Arrival,
+        arrival: pb.BarrierArrival,
         decision: Callable[[], Decision],
         *,
         names: Sequence[str],
         state: ReplicatedState,
-    ) -> pb.Verdict:
+    ) -> pb.BarrierReply:
         """Meets the peers of ``view``; rank 0 leads, and calls ``decision`` when all are there and hold the same state.
 
         ``names`` are those of the variables of which the arrival has the checksums. Where some of them differ by
@@ -56,13 +56,13 @@ class BarrierProtocol:
         when the states differ; what the leader raises is raised by all.
         """
         verdict = self._held(view, arrival, decision, names)
-        if not verdict.unlike:
+        if not verdict.differing:
             return verdict
         context = transfer_context(self.settings, view, arrival.rank, f"values of barrier {arrival.number}")
         abandoned = partial(self.abandon_reason, view)
         server = self.service.state_server
-        with reconcile_variables(state, context, verdict.unlike, server=server, abandoned=abandoned) as gaps:
-            again = pb.Arrival(
+        with reconcile_variables(state, context, verdict.differing, server=server, abandoned=abandoned) as gaps:
+            again = pb.BarrierArrival(
                 version=arrival.version, number=arrival.number, rank=arrival.rank, requested=arrival.requested, round=1,
                 digests=state.sampled_digest(turn_of(arrival.version, arrival.number)).values(), gaps=from_gaps(gaps),
                 shadows=arrival.shadows,
@@ -70,11 +70,11 @@ class BarrierProtocol:
             return self._held(view, again, decision, names)
 
     def _held(
-        self, view: View, arrival: pb.Arrival, decision: Callable[[], Decision], names: Sequence[str]
-    ) -> pb.Verdict:
+        self, view: View, arrival: pb.BarrierArrival, decision: Callable[[], Decision], names: Sequence[str]
+    ) -> pb.BarrierReply:
         return self._lead(view, arrival, decision, names) if arrival.rank == 0 else self._follow(view, arrival)
 
-    def _follow(self, view: View, arrival: pb.Arrival) -> pb.Verdict:
+    def _follow(self, view: View, arrival: pb.BarrierArrival) -> pb.BarrierReply:
         leader = view.peers[0]
         what = f"rank 0 (peer {leader.id}), leading barrier {arrival.number} of view {arrival.version}"
         arrive, abandon_reason = (
@@ -82,7 +82,7 @@ class BarrierProtocol:
             partial(self.abandon_reason, view),
         )
         deadline_s = 2.5 * self.settings.deadlines.wait_s
-        verdict: pb.Verdict = rpc.call_unless(
+        verdict: pb.BarrierReply = rpc.call_unless(
             abandon_reason, arrive, arrival, deadline_s=deadline_s, what=what, peer=leader.id
         )
         if verdict.HasField("failure"):
@@ -90,8 +90,8 @@ class BarrierProtocol:
         return verdict
 
     def _lead(
-        self, view: View, arrival: pb.Arrival, decision: Callable[[], Decision], names: Sequence[str]
-    ) -> pb.Verdict:
+        self, view: View, arrival: pb.BarrierArrival, decision: Callable[[], Decision], names: Sequence[str]
+    ) -> pb.BarrierReply:
         rendezvous = self.service.barriers.at(barrier_key(arrival))
         rendezvous.arrive(0, arrival)
         try:
@@ -102,19 +102,19 @@ class BarrierProtocol:
                 abandoned=partial(self.abandon_reason, view),
             )
             if looked_at := unlike(names, arrivals, view):
-                verdict = pb.Verdict(unlike=looked_at)
+                verdict = pb.BarrierReply(differing=looked_at)
             else:
                 self._log_rounding(names, arrivals, view)
                 self._log_dissent({rank: message.requested for rank, message in arrivals.items()}, view)
                 self._log_other_shadows(arrivals, view)
                 verdict = self._announce(view, decision())
         except KungfuError as error:
-            rendezvous.conclude(pb.Verdict(failure=from_failure(error)))
+            rendezvous.conclude(pb.BarrierReply(failure=from_failure(error)))
             raise
         rendezvous.conclude(verdict)
         return verdict
 
-    def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.Arrival], view: View) -> None:
+    def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
         """Who rounds in another way does so at every barrier: people are told once of each variable."""
         if (event := rounded(names, arrivals, view)) is not None:
             news = {one.name for one in event.widest}
@@ -127,37 +127,39 @@ class BarrierProtocol:
             by_rank = {str(rank): words for rank, words in requested.items()}
             self.agent_client.record("events", DissentEvent(view=view.version, wishes=by_rank))
 
-    def _log_other_shadows(self, arrivals: Mapping[int, pb.Arrival], view: View) -> None:
+    def _log_other_shadows(self, arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
         """What only some peers would have asked for: nobody acts on it yet, and rank 0 tells of its own only."""
         asked = {rank: [*map(to_shadow, message.shadows)] for rank, message in sorted(arrivals.items())}
         if found := differing(asked):
             shadows = {str(rank): what for rank, what in found.items()}
             self.agent_client.record("events", ShadowDissentEvent(view=view.version, shadows=shadows))
 
-    def _announce(self, view: View, decision: Decision) -> pb.Verdict:
+    def _announce(self, view: View, decision: Decision) -> pb.BarrierReply:
         """Tells the agent and the joiners; the peers of the view hear it as the answer to their arrival."""
         if decision.prepare is not None:
             self.agent_client.prepare(decision.prepare, host=decision.host, leaving=decision.terms.leaving)
         requests = map(from_rescale_request, decision.requests)
-        verdict = pb.Verdict(view=from_view(decision.view), terms=from_terms(decision.terms), requests=requests)
+        verdict = pb.BarrierReply(view=from_view(decision.view), terms=from_terms(decision.terms), requests=requests)
         if decision.view.version != view.version:
-            verdict.rendezvous = self._rendezvous(decision.view)
+            verdict.attachment_address = self._attachment_address(decision.view)
             stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]
             admission = pb.Admission(
-                view=verdict.view, terms=verdict.terms, rendezvous=verdict.rendezvous, sources=stayers
+                view=verdict.view, terms=verdict.terms, attachment_address=verdict.attachment_address, sources=stayers
             )
             for peer in decision.view.peers[len(stayers) :]:
                 self._admit(peer, admission)
         return verdict
 
-    def _rendezvous(self, view: View) -> str:
+    def _attachment_address(self, view: View) -> str:
         first = view.peers[0]
         if first.id == self.settings.peer:
             return self.attachment.prepare(view.size)
         with rpc.connect(first.address, secret=self.settings.secret) as channel:
             prepare, deadline_s = PeerServiceStub(channel).PrepareAttachment, self.settings.deadlines.wait_s
             what = f"peer {first.id}, first of view {view.version}"
-            answer: pb.Rendezvous = rpc.call(prepare, from_view(view), deadline_s=deadline_s, what=what, peer=first.id)
+            answer: pb.AttachmentAddress = rpc.call(
+                prepare, from_view(view), deadline_s=deadline_s, what=what, peer=first.id
+            )
         return answer.address
 
     def _admit(self, peer: Peer, admission: pb.Admission) -> None:

@@ -22,7 +22,7 @@ _MOST_NAMED = 3
 
 
 # What a message to a rendezvous says of the sender's state: its digests, the round, and the gaps.
-Brought = pb.Arrival | pb.Installed
+Brought = pb.BarrierArrival | pb.InstallationReport
 
 
 def unlike(names: Sequence[str], brought: Mapping[int, Brought], view: View) -> list[int]:
@@ -38,34 +38,34 @@ def unlike(names: Sequence[str], brought: Mapping[int, Brought], view: View) -> 
     if countable and not any(one.round for one in brought.values()):
         return list(found)
     said = first_difference(names, digests)
-    place, rank = min(found), found[min(found)][0]
-    gap = next((one for one in brought[rank].gaps if one.place == place), None)
+    index, rank = min(found), found[min(found)][0]
+    gap = next((one for one in brought[rank].gaps if one.index == index), None)
     detail = _apart(gap) if gap is not None and gap.difference else ""
     raise InternalError(f"the peers of view {view.version} do not hold the same state: {said}{detail}")
 
 
 def rounded(names: Sequence[str], brought: Mapping[int, Brought], view: View) -> RoundedEvent | None:
     """The event that tells of variables that differed by rounding, and are rank 0's now; ``None`` without any."""
-    widest: dict[int, pb.Gap] = {}
+    widest: dict[int, pb.VariableGap] = {}
     for one in brought.values():
         for gap in one.gaps:
-            if gap.place not in widest or _width(gap) > _width(widest[gap.place]):
-                widest[gap.place] = gap
+            if gap.index not in widest or _width(gap) > _width(widest[gap.index]):
+                widest[gap.index] = gap
     if not widest:
         return None
     order = sorted(widest.values(), key=_width, reverse=True)
     shown = tuple(
-        RoundedVariable(name=names[gap.place], difference=gap.difference, largest=gap.largest)
+        RoundedVariable(name=names[gap.index], difference=gap.difference, largest=gap.largest)
         for gap in order[:_MOST_NAMED]
     )
     ranks = tuple(sorted(rank for rank, one in brought.items() if one.gaps))
     return RoundedEvent(view=view.version, ranks=ranks, variables=len(widest), widest=shown)
 
 
-def from_gaps(gaps: Sequence[VariableGap]) -> list[pb.Gap]:
+def from_gaps(gaps: Sequence[VariableGap]) -> list[pb.VariableGap]:
     """Of what was looked at only what differed, as a message has it."""
     return [
-        pb.Gap(place=gap.index, difference=gap.difference, largest=gap.largest, is_rounding=gap.is_rounding)
+        pb.VariableGap(index=gap.index, difference=gap.difference, largest=gap.largest, is_rounding=gap.is_rounding)
         for gap in gaps
         if gap.difference or not gap.is_rounding
     ]
@@ -81,12 +81,12 @@ def transfer_context(settings: Settings, view: View, rank: int, what: str) -> Tr
     return TransferContext(view, rank, (0,), settings.job, settings.secret, settings.deadlines.wait_s, what)
 
 
-def _width(gap: pb.Gap) -> float:
+def _width(gap: pb.VariableGap) -> float:
     """Relative to the largest value."""
     return float(gap.difference / gap.largest) if gap.largest else float(gap.difference > 0)
 
 
-def _apart(gap: pb.Gap) -> str:
+def _apart(gap: pb.VariableGap) -> str:
     return (
         f", by up to {gap.difference:.3g}, where the largest value is {gap.largest:.3g}: rounding is up to "
         f"{ROUNDING:g} of that"

@@ -79,7 +79,7 @@ class ViewInstaller:
         abandoned = partial(self.abandon_reason, entry.view)
         with sync_state(state, context, server=self.service.state_server, attach=attach, abandoned=abandoned) as digest:
             parts["state/take and compare"] = self.clock() - started
-            message = pb.Installed(version=entry.view.version, rank=rank, digests=digest.values())
+            message = pb.InstallationReport(version=entry.view.version, rank=rank, digests=digest.values())
             terms = self._compared(entry, message, tuple(digest))
         if isinstance(terms, DifferingVariables):
             terms = self._compared_again(entry, message, terms, state)
@@ -88,18 +88,20 @@ class ViewInstaller:
         parts["state"] = self.clock() - started - parts["attach"]
         return replace(entry.peer_state, terms=terms)
 
-    def _compared(self, entry: ViewEntry, message: pb.Installed, names: Sequence[str]) -> Terms | DifferingVariables:
+    def _compared(
+        self, entry: ViewEntry, message: pb.InstallationReport, names: Sequence[str]
+    ) -> Terms | DifferingVariables:
         return self._confirm(entry, message, names) if message.rank == 0 else self._installed(entry, message)
 
     def _compared_again(
-        self, entry: ViewEntry, message: pb.Installed, places: DifferingVariables, state: ReplicatedState
+        self, entry: ViewEntry, message: pb.InstallationReport, places: DifferingVariables, state: ReplicatedState
     ) -> Terms:
         """Some variables differed: they become rank 0's where that is rounding, and all compare once more."""
         context = transfer_context(self.settings, entry.view, message.rank, "values")
         abandoned = partial(self.abandon_reason, entry.view)
         with reconcile_variables(state, context, places, server=self.service.state_server, abandoned=abandoned) as gaps:
             digest = state.digest()
-            again = pb.Installed(version=message.version, rank=message.rank, round=1, gaps=from_gaps(gaps))
+            again = pb.InstallationReport(version=message.version, rank=message.rank, round=1, gaps=from_gaps(gaps))
             again.digests.extend(digest.values())
             terms = self._compared(entry, again, tuple(digest))
         assert not isinstance(terms, DifferingVariables)
@@ -134,7 +136,9 @@ class ViewInstaller:
             abandoned=partial(self.abandon_reason, entry.view),
         )
 
-    def _confirm(self, entry: ViewEntry, message: pb.Installed, names: Sequence[str]) -> Terms | DifferingVariables:
+    def _confirm(
+        self, entry: ViewEntry, message: pb.InstallationReport, names: Sequence[str]
+    ) -> Terms | DifferingVariables:
         view = entry.view
         rendezvous = self.service.installations.at(installation_key(message))
         rendezvous.arrive(0, message)
@@ -146,7 +150,7 @@ class ViewInstaller:
                 abandoned=partial(self.abandon_reason, view),
             )
             if looked_at := unlike(names, arrivals, view):
-                rendezvous.conclude(pb.Confirmation(unlike=looked_at))
+                rendezvous.conclude(pb.InstallationReply(differing=looked_at))
                 return DifferingVariables(looked_at)
             if (event := rounded(names, arrivals, view)) is not None:
                 self.agent_client.record("events", event)
@@ -154,17 +158,17 @@ class ViewInstaller:
             # First the agent: whoever hears that the view is in force must not know more than it does.
             self.agent_client.in_force(view)
         except KungfuError as error:
-            rendezvous.conclude(pb.Confirmation(failure=from_failure(error)))
+            rendezvous.conclude(pb.InstallationReply(failure=from_failure(error)))
             raise
-        rendezvous.conclude(pb.Confirmation(terms=None if entry.leads is None else from_terms(terms)))
+        rendezvous.conclude(pb.InstallationReply(terms=None if entry.leads is None else from_terms(terms)))
         return terms
 
-    def _installed(self, entry: ViewEntry, message: pb.Installed) -> Terms | DifferingVariables:
+    def _installed(self, entry: ViewEntry, message: pb.InstallationReport) -> Terms | DifferingVariables:
         leader: Peer = entry.view.peers[0]
         what = f"rank 0 (peer {leader.id}), confirming view {message.version}"
         stub = PeerServiceStub(self.channels.to(leader.address))
         deadline_s = 2.5 * self.settings.deadlines.wait_s
-        confirmation: pb.Confirmation = rpc.call_unless(
+        confirmation: pb.InstallationReply = rpc.call_unless(
             partial(self.abandon_reason, entry.view),
             stub.Install,
             message,
@@ -174,6 +178,6 @@ class ViewInstaller:
         )
         if confirmation.HasField("failure"):
             raise to_failure(confirmation.failure)  # as all raise it: what ends the leader is no loss of it
-        if confirmation.unlike:
-            return DifferingVariables(confirmation.unlike)
+        if confirmation.differing:
+            return DifferingVariables(confirmation.differing)
         return to_terms(confirmation.terms) if confirmation.HasField("terms") else entry.peer_state.terms

@@ -29,7 +29,7 @@ def test_a_call_waits_for_a_leader_no_longer_than_the_agent_runs() -> None:
 
     def call() -> None:
         with pytest.raises(RuntimeError) as raised:
-            front.Ready(pb.Hello(), Context())
+            front.ReportReady(pb.Hello(), Context())
         answers.append(raised.value)
 
     waits: Any = threading.Thread(target=call)

@@ -115,11 +115,11 @@ def test_those_who_hold_the_state_hear_at_once_that_all_do(monkeypatch: pytest.M
 def test_what_an_agent_has_heard_before_it_was_taken_in_once_more_is_counted_on() -> None:
     with agents(2) as (hosts, (_, other)), replicator_of(hosts) as (replicator, _):
         replicator.add_follower(1)
-        replicator.send(1, pb.ReplicateRequest(starts=[pb.Start(peer=3)]))
+        replicator.send(1, pb.ReplicateRequest(starts=[pb.PeerStart(peer=3)]))
         assert replicator.commit(state(0, 1, hosts=2))
         replicator.remove_follower(1)
         replicator.add_follower(1, anew=False)
-        replicator.send(1, pb.ReplicateRequest(starts=[pb.Start(peer=4)]))
+        replicator.send(1, pb.ReplicateRequest(starts=[pb.PeerStart(peer=4)]))
         assert replicator.commit(state(0, 1, hosts=2, version=2))
         heard: list[int] = []
         while 4 not in heard:
@@ -132,7 +132,7 @@ def test_messages_arrive_in_their_order_and_once() -> None:
     with agents(2) as (hosts, (_, other)), replicator_of(hosts) as (replicator, _):
         replicator.add_follower(1)
         for peer in range(50):
-            replicator.send(1, pb.ReplicateRequest(starts=[pb.Start(peer=peer)]))
+            replicator.send(1, pb.ReplicateRequest(starts=[pb.PeerStart(peer=peer)]))
         replicator.commit(state(0, 1, hosts=2))
         starts: list[int] = []
         while len(starts) < 50:
@@ -162,7 +162,7 @@ def test_a_link_that_is_down_for_less_than_the_heartbeat_costs_no_host() -> None
             up.join()
             assert other.consensus.silence_s() < lost_after_s(settings.deadlines)
             assert other.consensus.log.version == 2
-            starts = [pb.Start(peer=peer) for peer in range(3)]
+            starts = [pb.PeerStart(peer=peer) for peer in range(3)]
             replicator.send(1, pb.ReplicateRequest(starts=starts))
             assert replicator.commit(state(0, 1, hosts=2, version=3))
         told = [event.request for event in iter(partial(_next, other.heard), None)]

@@ -64,10 +64,12 @@ def test_what_this_agent_did_not_see_to_before_it_ended_is_not_answered_but_told
     journal = Journal(tmp_path)
     peers = AgentService(put.append, HostRecorder(journal, Quiet()), flushed=lambda: False)
     for call in (
-        lambda: peers.Lost(pb.Loss(peer=5, version=1, step=40, holds=True, error="lost rank 0"), Call()),
-        lambda: peers.Finish(pb.Finished(peer=5, summary=from_fields({"steps": 0, "traces": 0})), Call()),
-        lambda: peers.Notify(pb.Notice(peer=5), Call()),
-        lambda: peers.Ready(pb.Hello(peer=pb.PeerInfo(id=5, address="127.0.0.1:1")), Call()),
+        lambda: peers.ReportLoss(pb.LossReport(peer=5, version=1, step=40, holds=True, error="lost rank 0"), Call()),
+        lambda: peers.ReportFinished(
+            pb.TrainingFinished(peer=5, summary=from_fields({"steps": 0, "traces": 0})), Call()
+        ),
+        lambda: peers.ReportPreemption(pb.PreemptionNotice(peer=5), Call()),
+        lambda: peers.ReportReady(pb.Hello(peer=pb.PeerInfo(id=5, address="127.0.0.1:1")), Call()),
     ):
         with pytest.raises(RefusedError, match="UNAVAILABLE"):
             call()

@@ -58,14 +58,14 @@ class ListeningPeer(PeerService):
         self.came.put(request)
         return answer
 
-    def Offer(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._heard(super().Offer, request, context)
+    def OfferJoiners(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._heard(super().OfferJoiners, request, context)
 
-    def Carry(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._heard(super().Carry, request, context)
+    def ForwardRequest(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._heard(super().ForwardRequest, request, context)
 
-    def Announce(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._heard(super().Announce, request, context)
+    def AnnounceFailure(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._heard(super().AnnounceFailure, request, context)
 
     def Admit(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         return self._heard(super().Admit, request, context)
@@ -177,7 +177,7 @@ def test_a_survivor_that_stood_still_is_admitted_when_it_goes_on() -> None:
         agent.peers.admit_survivors(agent.regroups(), on_unreachable=LeaderUnreachable)
         admission = listener.admission(after=1, deadline_s=SOON_S, what="a view")
         assert (admission.view.version, list(admission.sources)) == (3, [0])
-        assert admission.rendezvous == "store for 1"
+        assert admission.attachment_address == "store for 1"
 
 
 @pytest.mark.parametrize("how", ["it has ended", "it does not answer"])
