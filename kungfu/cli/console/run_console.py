@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kungfu.cli.broken_pipe import discard_output
+from kungfu.cli.console.event_lines import EventLines
 from kungfu.cli.console.exit_summary import exit_summary
 from kungfu.cli.console.log_filter import is_startup_noise, sanitize
 from kungfu.cli.console.screen_state import KUNGFU, OutputLine, ScreenState, ScreenUpdate
@@ -53,6 +54,7 @@ class RunConsole:
         self._folder, self._screen, self._stream = folder, screen, stream
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._state = ScreenState()
+        self._events = EventLines(self._tell)
         self._gaps: dict[str, str] = {}  # by file; told once more at the end, where nobody overlooks it
         self._closing = threading.Event()
         self._painter = threading.Thread(target=self._paint_on, name="kungfu-painter", daemon=True)
@@ -75,15 +77,16 @@ class RunConsole:
     def event(self, event: LoggedEvent) -> None:
         """Something was decided or done."""
         self._state.event(event)
-        told = one_line(event)
         if isinstance(event, GapEvent):
-            self._gaps[event.file] = f"the record has a gap: {told}"
-        if told:
-            self._state.add_line(OutputLine(KUNGFU, sanitize(told, encoding=self._encoding)))
+            self._gaps[event.file] = f"the record has a gap: {one_line(event)}"
+        self._events.event(event)
 
     def status(self, fields: Mapping[str, Any]) -> None:
         """The newest figures of the run."""
         self._state.step(fields)
+
+    def _tell(self, line: str) -> None:
+        self._state.add_line(OutputLine(KUNGFU, sanitize(line, encoding=self._encoding)))
 
     def ended(self, ending: Ending) -> None:
         """Prints how the job ended, below everything else: the root cause first if it failed."""
@@ -104,6 +107,7 @@ class RunConsole:
     def _paint_on(self) -> None:
         while not self._closing.wait(_PAINT_EVERY_S):
             self._state.wait(_PAINT_WITHIN_S)
+            self._events.tell_due()
             if not self._paint():
                 return
 
@@ -126,6 +130,7 @@ class RunConsole:
         if self._closing.is_set():
             return
         self._closing.set()
+        self._events.tell_rest()
         self._state.wake()
         self._painter.join(timeout=_LAST_PAINT_S)
         if self._painter.is_alive():

@@ -24,6 +24,7 @@ from kungfu.runtime.agent.agent import Ending
 from kungfu.runtime.core.failure import Failure
 from tests.cli.console.test_log_filter import NOISE
 from tests.cli.recorded import GROWN, measured
+from tests.event_log.made import made
 
 PROGRAM = textwrap.dedent(
     """
@@ -89,6 +90,20 @@ def test_a_job_is_shown_from_its_start_to_its_end(tmp_path: Path, capsys: pytest
     assert "step 50: gns_batch wants 3 peers instead of 2" in out
     assert out.splitlines()[-2].startswith("kungfu-run: training is over")
     assert out.splitlines()[-1].startswith("  the record has a gap: metrics.jsonl lacks 5 lines of 2.0 s, which")
+
+
+def test_settings_of_a_rule_in_every_step_are_two_lines_of_the_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with make_console(tmp_path) as console:
+        for step in range(1, 51):
+            console.event(
+                made(event="set", step=step, rule="decay", saw={}, what="learning rate", to=0.5, over=0.0, unit="steps")
+            )
+    assert capsys.readouterr().out.splitlines() == [
+        "kungfu: step 1: decay sets the learning rate to 0.500",
+        "kungfu: steps 2 to 50: decay sets the learning rate 49 times, from 0.500 to 0.500",
+    ]
 
 
 def test_a_failure_goes_to_the_error_stream_after_all_other_output(capsys: pytest.CaptureFixture[str]) -> None:
