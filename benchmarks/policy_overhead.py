@@ -142,12 +142,12 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     from kungfu.training.training import Training
 
     plan, attachment = compile_policies(given), make_attachment("local")
-    saw = sum(len(names) for names in plan.rule_inputs)
+    inputs = sum(len(names) for names in plan.rule_inputs)
     whole = sum(is_whole(one) for rule in plan.rules for one in rule.inputs.values())
     with tf.device("/CPU:0"):
         program = lower(plan) if name == "unfused" else fused(lower(plan))
         graph_state = GraphState.create(
-            rules=len(plan.rules), masks=0, saw=saw, whole=whole, step_record=make_step_record(plan)
+            rules=len(plan.rules), masks=0, inputs=inputs, whole=whole, step_record=make_step_record(plan)
         )
     membership = Beside(first, attachment, name)
     context = replace(

@@ -25,7 +25,7 @@ class FiredRule:
         rule: Its name.
         action: What it asks for.
         value: The number that it asks for; NaN where it asks for none.
-        saw: The values that it saw, by name.
+        inputs: The values that it read, by name.
         ranks: The ranks that its mask names.
         won: The candidates whose target it took, where it was merged from several rules.
         lost: The candidates whose target it did not take.
@@ -38,7 +38,7 @@ class FiredRule:
     rule: str
     action: Action
     value: float
-    saw: Mapping[str, float]
+    inputs: Mapping[str, float]
     ranks: tuple[int, ...] = ()
     won: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
@@ -56,20 +56,20 @@ def fired_rules(plan: Plan, outcome: Outcome, *, step: int) -> list[FiredRule]:
         step: The step that it belongs to.
     """
     found, masks = list[FiredRule](), iter(outcome.masks)
-    inputs = inputs_of_rules(plan, outcome.inputs, outcome.inputs_whole)
-    for index, (rule, saw) in enumerate(zip(plan.rules, inputs, strict=True)):
+    inputs_by_rule = inputs_of_rules(plan, outcome.inputs, outcome.inputs_whole)
+    for index, (rule, inputs) in enumerate(zip(plan.rules, inputs_by_rule, strict=True)):
         # Only a rule about some peers has a row of masks, whether it fired or not.
         marked = None if mask_of(rule.action) is None else next(masks)
         if outcome.fired[index]:
             ranks = () if marked is None else tuple(int(rank) for rank in np.flatnonzero(marked))
-            found.append(_fired(rule, step, float(outcome.targets[index]), saw, ranks))
+            found.append(_fired(rule, step, float(outcome.targets[index]), inputs, ranks))
     return found
 
 
-def _fired(rule: Rule, step: int, value: float, saw: Mapping[str, float], ranks: tuple[int, ...]) -> FiredRule:
-    won, lost = verdict(rule, saw) if rule.candidates else ((), ())
-    over = bool(rule.budget) and saw[rule.budget] < 1
-    return FiredRule(step, rule.name, rule.action, value, saw, ranks, won, lost, rule.mode, over)
+def _fired(rule: Rule, step: int, value: float, inputs: Mapping[str, float], ranks: tuple[int, ...]) -> FiredRule:
+    won, lost = verdict(rule, inputs) if rule.candidates else ((), ())
+    over_budget = bool(rule.budget) and inputs[rule.budget] < 1
+    return FiredRule(step, rule.name, rule.action, value, inputs, ranks, won, lost, rule.mode, over_budget)
 
 
 def fired_on_rescale(

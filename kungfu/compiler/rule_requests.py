@@ -43,7 +43,7 @@ def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
     Reference: listing 1 of the KungFu paper. Every peer calls it with the same agreed values.
     """
     control = Control(size=size, step=fired.step)
-    action.fn(control, *list(fired.saw.values())[: len(action.signals)])
+    action.fn(control, *list(fired.inputs.values())[: len(action.signals)])
     over = fired.over_budget and control.wanted is not None
     reasons = (control.passed_over, _BUDGET_USED_UP if over else "")
     return HookAnswer(control.wanted, "; ".join(filter(None, reasons)), over)
@@ -81,10 +81,10 @@ def setting_of(fired: FiredRule) -> SettingChange:
     """The setting that a rule that fired asks for."""
     name, step, action = fired.rule, fired.step, fired.action
     if isinstance(action, SetLearningRate):
-        return SettingChange("learning_rate", fired.value, name, step, fired.saw, action.over, action.unit)
+        return SettingChange("learning_rate", fired.value, name, step, fired.inputs, action.over, action.unit)
     if isinstance(action, SetGlobalBatchSize):
-        return SettingChange("global_batch_size", fired.value, name, step, fired.saw)
-    return SettingChange("stop", fired.value, name, step, fired.saw)
+        return SettingChange("global_batch_size", fired.value, name, step, fired.inputs)
+    return SettingChange("stop", fired.value, name, step, fired.inputs)
 
 
 def _leave_request(fired: FiredRule, view: View) -> RescaleRequest | None:
@@ -100,4 +100,4 @@ def _leave_request(fired: FiredRule, view: View) -> RescaleRequest | None:
 def _request(
     fired: FiredRule, size: int, *, keep: Keep = "local_batch_size", leave: Leave | None = None
 ) -> RescaleRequest:
-    return RescaleRequest(size, keep, fired.rule, fired.step, fired.saw, fired.won, fired.lost, leave)
+    return RescaleRequest(size, keep, fired.rule, fired.step, fired.inputs, fired.won, fired.lost, leave)

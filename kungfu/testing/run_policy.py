@@ -41,7 +41,7 @@ def run_policy(
 
     >>> from kungfu.policies import schedule
     >>> model = ClusterModel(throughput_by_size={1: 100, 4: 300}, steps=20)
-    >>> [(one.step, one.value, one.saw["size"]) for one in run_policy(schedule({5: 4, 12: 1}), model)]
+    >>> [(one.step, one.value, one.inputs["size"]) for one in run_policy(schedule({5: 4, 12: 1}), model)]
     [(5, 4.0, 2), (12, 1.0, 4)]
     """
     plan = compile_policies([policy] if isinstance(policy, Policy) else list(policy), budget=budget)

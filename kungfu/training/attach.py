@@ -150,7 +150,7 @@ def _graph_state(plan: Plan) -> GraphState:
     return GraphState.create(
         rules=len(plan.rules),
         masks=sum(mask_of(rule.action) is not None for rule in plan.rules),
-        saw=sum(len(names) for names in plan.rule_inputs),
+        inputs=sum(len(names) for names in plan.rule_inputs),
         whole=sum(is_whole(one) for rule in plan.rules for one in rule.inputs.values()),
         step_record=make_step_record(plan),
     )

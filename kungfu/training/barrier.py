@@ -311,7 +311,7 @@ class Barrier:
     def _call(self, fired: FiredRule, action: Call) -> int | None:
         answer = call_hook(fired, action, size=self.size)
         asked, ignored = answer.asked, answer.ignored
-        self.event_log.called(fired.rule, step=fired.step, saw=fired.saw, asked=asked, ignored=ignored)
+        self.event_log.called(fired.rule, step=fired.step, inputs=fired.inputs, asked=asked, ignored=ignored)
         return answer.size
 
     def _adjusted(self, before: View, decision: Decision, settings: Sequence[SettingChange] = ()) -> Terms:

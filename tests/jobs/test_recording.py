@@ -77,7 +77,7 @@ def test_the_noise_scale_in_the_replay_is_that_of_the_run(tmp_path):
     again = replay(trace.plan, trace, whose="the run's", start=150)
     assert again.differences == ()
     assert [one.step for one in again.decisions] == list(range(150, 231, 3))
-    assert [one.saw["noise_scale"] for one in again.decisions] == pytest.approx([2 / 3] * 27)
+    assert [one.inputs["noise_scale"] for one in again.decisions] == pytest.approx([2 / 3] * 27)
 
 
 def test_without_room_for_a_trace_there_is_none_and_a_replay_says_why(tmp_path):

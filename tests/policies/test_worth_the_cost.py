@@ -58,7 +58,7 @@ def test_where_the_worth_is_flat_it_adds_nobody_for_good() -> None:
 
 def test_it_tells_the_time_and_the_speeds_by_which_it_decides() -> None:
     (first, *_) = decisions({0: 2000.0, 4000: 0.0}, price=36.0, steps=60)
-    assert {"job_seconds", "throughput", "samples_done", "size", "target"} == set(first.saw)
+    assert {"job_seconds", "throughput", "samples_done", "size", "target"} == set(first.inputs)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_replay_may_start_in_the_middle(plan: Plan, start: int) -> None:
     late = [one for one in whole.decisions if one.step >= start]
     assert [(one.step, one.rule) for one in part.decisions] == [(one.step, one.rule) for one in late]
     for one, other in zip(part.decisions, late, strict=True):
-        assert one.saw == pytest.approx(dict(other.saw), rel=1e-5)
+        assert one.inputs == pytest.approx(dict(other.inputs), rel=1e-5)
 
 
 def test_a_start_that_no_snapshot_leads_to_is_refused() -> None:

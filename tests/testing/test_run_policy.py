@@ -35,7 +35,7 @@ def steps_and_values(*args: Any, **settings: Any) -> list[tuple[int, float]]:
 
 def test_arrays_are_played_by_step_with_what_is_usual_filled_in() -> None:
     decisions = run_policy(by_loss(), {"mean_loss": [1.0, 3.0, math.nan, 2.0], "max_size": [4] * 4})
-    assert [(one.step, one.rule, one.value, one.saw["mean_loss"]) for one in decisions] == [
+    assert [(one.step, one.rule, one.value, one.inputs["mean_loss"]) for one in decisions] == [
         (2, "by_loss", 3.0, 3.0),
         (4, "by_loss", 2.0, 2.0),
     ]
@@ -45,8 +45,8 @@ def test_arrays_are_played_by_step_with_what_is_usual_filled_in() -> None:
 def test_whole_numbers_are_seen_with_all_their_digits() -> None:
     made = Policy("far", lambda t: control.always().when(t.samples_done > 1).call(ignore, t.samples_done, t.mean_loss))
     (one,) = run_policy(made, {"samples_done": [2_560_000_001], "mean_loss": [0.5]})
-    assert one.saw == {"samples_done": 2_560_000_001, "mean_loss": 0.5}
-    assert [type(value) for value in one.saw.values()] == [int, float]
+    assert one.inputs == {"samples_done": 2_560_000_001, "mean_loss": 0.5}
+    assert [type(value) for value in one.inputs.values()] == [int, float]
 
 
 def test_local_arrays_hold_a_row_a_step_whose_length_is_the_size() -> None:
@@ -70,7 +70,7 @@ def test_what_a_plan_makes_of_gradients_is_given_by_its_name() -> None:
     }
     (*_, last) = run_policy(gns_batch(max_peers=8, every=2), arrays)
     assert (last.step, last.value) == (4, 5)  # 2/3 sample over 1/8 sample a peer
-    np.testing.assert_allclose(last.saw["noise_scale"], 2 / 3, rtol=1e-6)
+    np.testing.assert_allclose(last.inputs["noise_scale"], 2 / 3, rtol=1e-6)
 
 
 def test_gradients_themselves_can_be_given() -> None:
@@ -133,7 +133,7 @@ def test_what_was_decided_is_what_the_policy_sees_next() -> None:
     grown = Policy("grown", lambda t: control.always().rescale(t.size + 1))
     decisions = run_policy(grown, SMALL)
     # A post rides on the next step, and a joiner is prepared for two more; the limit of the job ends it.
-    assert [(one.step, one.saw["size"], one.value) for one in decisions] == [(1, 2, 3), (5, 3, 4)]
+    assert [(one.step, one.inputs["size"], one.value) for one in decisions] == [(1, 2, 3), (5, 3, 4)]
 
 
 def test_shrinking_takes_a_step_and_growing_as_long_as_joining_takes() -> None:
@@ -152,7 +152,7 @@ def test_throughput_is_that_of_the_model() -> None:
         return control.every(10).checkpoint(), control.every(10).call(ignore, monitor.throughput(training, decay=1.0))
 
     decisions = run_policy([Policy("watching", watching), schedule({15: 4})], SMALL)
-    speeds = {one.step: one.saw["throughput"] for one in decisions if "throughput" in one.saw}
+    speeds = {one.step: one.inputs["throughput"] for one in decisions if "throughput" in one.inputs}
     # Step 20 is the second one of the larger view, which knows of no whole step yet.
     np.testing.assert_allclose(list(speeds.values()), [200, math.nan, 400, 400], rtol=1e-5)
     assert list(speeds) == [10, 20, 30, 40]
@@ -170,7 +170,7 @@ def test_a_slow_peer_slows_all() -> None:
 
     made = Policy("seconds", seconds)
     full, half = (
-        run_policy(made, ClusterModel({1: 100}, steps=5, speed_by_peer=speeds))[0].saw["mean_seconds"]
+        run_policy(made, ClusterModel({1: 100}, steps=5, speed_by_peer=speeds))[0].inputs["mean_seconds"]
         for speeds in ({}, {1: 0.5})
     )
     np.testing.assert_allclose([full, half], [0.64, 1.28], rtol=1e-6)
@@ -181,7 +181,7 @@ def test_a_hook_is_called_and_what_it_asks_for_is_done() -> None:
         control.rescale(size + 5)
 
     made = Policy("hooked", lambda t: control.every(10).call(hook, t.size))
-    assert [one.saw["size"] for one in run_policy(made, SMALL)] == [2, 4, 4, 4]
+    assert [one.inputs["size"] for one in run_policy(made, SMALL)] == [2, 4, 4, 4]
 
 
 def test_a_stop_ends_the_run() -> None:
@@ -199,9 +199,9 @@ def test_settings_are_carried_out_a_step_later_and_ramps_take_their_time() -> No
 
     start = Start(learning_rate=0.1)
     seen = [
-        (one.step, round(one.saw["learning_rate"], 6), one.saw["global_batch_size"])
+        (one.step, round(one.inputs["learning_rate"], 6), one.inputs["global_batch_size"])
         for one in run_policy(Policy("setting", setting), ClusterModel({1: 100}, steps=11, start=start))
-        if "target" not in one.saw
+        if "target" not in one.inputs
     ]
     # The call holds still in every second step, in which its own post is under way.
     assert seen == [(1, 0.1, 64), (3, 0.1, 64), (5, 0.1, 128), (7, 0.3, 128), (9, 0.5, 128), (11, 0.5, 128)]
@@ -215,7 +215,7 @@ def test_rules_on_a_rescale_are_among_the_decisions() -> None:
 
 def test_a_shadow_decides_and_changes_nothing() -> None:
     decisions = run_policy([shadow(schedule({3: 4})), schedule({9: 3})], SMALL)
-    assert [(one.step, one.rule, one.saw["size"]) for one in decisions] == [
+    assert [(one.step, one.rule, one.inputs["size"]) for one in decisions] == [
         (3, "shadow(schedule)", 2),
         (9, "schedule", 2),
     ]
@@ -255,7 +255,7 @@ def seen_sizes(rules: Any, model: ClusterModel = LAME, **settings: Any) -> dict[
     """The size in every tenth step, as a hook sees it that asks for nothing."""
     watching = Policy("watching", lambda t: control.every(10).call(ignore, t.size))
     decided = run_policy([Policy("rules", rules), watching], model, **settings)
-    return {one.step: one.saw["size"] for one in decided if one.rule == "ignore"}
+    return {one.step: one.inputs["size"] for one in decided if one.rule == "ignore"}
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -300,7 +300,7 @@ def test_a_hook_has_no_more_than_the_budget_either() -> None:
 
     hooked = Policy("hooked", lambda t: control.every(5).call(flap, t.size))
     decided = run_policy(hooked, ClusterModel({1: 100}, steps=30), budget=Budget(2, 1000))
-    assert [one.saw["size"] for one in decided] == [2, 3, 2, 2, 2, 2]
+    assert [one.inputs["size"] for one in decided] == [2, 3, 2, 2, 2, 2]
     assert [one.unmet for one in decided] == ["", "", *["the job's budget of rescales is used up"] * 3, ""]
 
 

@@ -120,7 +120,7 @@ def _decision(one: FiredRule) -> dict[str, Any]:
         "action": action_of(one.action),
         "value": as_json(one.value, nan=None),  # NaN: an action without a number, as a stop is
         "ranks": list(one.ranks),
-        "saw": as_json(one.saw),
+        "saw": as_json(one.inputs),
     }
 
 

@@ -63,7 +63,7 @@ def told(decision: FiredRule) -> str:
     """What a rule asks for in the replay, and what it saw."""
     what = _asked(decision)
     shadow = {"shadow": "in the shadow, it ", "held": "held back by the budget, it "}.get(decision.mode, "")
-    saw = reasons(decision.saw)
+    saw = reasons(decision.inputs)
     return f"{shadow}{what}" + (f" ({saw})" if saw else "")
 
 

@@ -70,7 +70,7 @@ class RescaleRequest:
         keep: Which batch size stays when the number of peers changes.
         rule: The name of the rule, or the command from outside.
         step: The step after which it was asked.
-        saw: The values that the rule saw, by name.
+        inputs: The values that the rule read, by name.
         won: The candidates whose target the rule took, where it was merged from several rules.
         lost: The candidates whose target it did not take.
         leave: The peers to let go; without them the request asks for a size only.
@@ -80,7 +80,7 @@ class RescaleRequest:
     keep: Keep
     rule: str
     step: int
-    saw: Mapping[str, float] = field(default_factory=dict)
+    inputs: Mapping[str, float] = field(default_factory=dict)
     won: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     leave: Leave | None = None

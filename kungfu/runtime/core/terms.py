@@ -80,7 +80,7 @@ class SettingChange:
         value: Samples for a batch size; NaN for ``"stop"``.
         rule: The name of the rule, or the command from outside.
         step: The step after which it was asked.
-        saw: The values that the rule saw, by name.
+        inputs: The values that the rule read, by name.
         over: The length of a learning rate's ramp, in ``unit``.
         unit: The unit of ``over``.
     """
@@ -89,7 +89,7 @@ class SettingChange:
     value: float
     rule: str
     step: int
-    saw: Mapping[str, float] = field(default_factory=dict)
+    inputs: Mapping[str, float] = field(default_factory=dict)
     over: float = 0.0
     unit: RampUnit = "steps"
 

@@ -110,7 +110,7 @@ def from_rescale_request(request: RescaleRequest) -> pb.RescaleRequest:
         keep=request.keep,
         rule=request.rule,
         step=request.step,
-        saw=request.saw,
+        saw=request.inputs,
         won=request.won,
         lost=request.lost,
         leave=None if request.leave is None else _from_leave(request.leave),

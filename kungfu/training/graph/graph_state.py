@@ -139,25 +139,27 @@ class Outcomes:
     fired: tf.Variable
     targets: tf.Variable
     masks: tf.Variable
-    saw: tf.Variable
-    saw_whole: tf.Variable
+    inputs: tf.Variable
+    inputs_whole: tf.Variable
 
     @classmethod
-    def create(cls, name: str, *, rules: int, masks: int, saw: int, whole: int) -> Outcomes:
+    def create(cls, name: str, *, rules: int, masks: int, inputs: int, whole: int) -> Outcomes:
         """Variables for so many rules, masks and logged values, of which so many are whole numbers."""
         return cls(
             _flags(f"{name}/fired", rules),
             _numbers(f"{name}/targets", rules),
             _flags(f"{name}/masks", masks, None),
-            _numbers(f"{name}/saw", saw),
+            _numbers(f"{name}/saw", inputs),
             tf.Variable(tf.zeros([whole], tf.int64), trainable=False, name=f"{name}/saw_whole"),
         )
 
     def fetched(self) -> Outcome:
         """Host: as arrays; what watchers were shown is not kept."""
         nothing = np.zeros(0, np.float32)
-        fired, targets, masks, saw = (read_variable(one) for one in (self.fired, self.targets, self.masks, self.saw))
-        return Outcome(fired, targets, masks, saw, nothing, read_variable(self.saw_whole), nothing)
+        fired, targets, masks, inputs = (
+            read_variable(one) for one in (self.fired, self.targets, self.masks, self.inputs)
+        )
+        return Outcome(fired, targets, masks, inputs, nothing, read_variable(self.inputs_whole), nothing)
 
     def assign(self, outcome: Any, *, standing: Any) -> None:
         """Graph: keeps the outcome of the rules for which ``standing`` (bool, one a rule) holds."""
@@ -165,9 +167,9 @@ class Outcomes:
         self.targets.assign(outcome.targets)
         if self.masks.shape[0]:
             self.masks.assign(outcome.masks)
-        self.saw.assign(outcome.inputs)
-        if self.saw_whole.shape[0]:
-            self.saw_whole.assign(outcome.inputs_whole)
+        self.inputs.assign(outcome.inputs)
+        if self.inputs_whole.shape[0]:
+            self.inputs_whole.assign(outcome.inputs_whole)
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ class GraphState:
     metrics: StepMetrics
 
     @classmethod
-    def create(cls, *, rules: int, masks: int, saw: int, step_record: StepRecord, whole: int = 0) -> GraphState:
+    def create(cls, *, rules: int, masks: int, inputs: int, step_record: StepRecord, whole: int = 0) -> GraphState:
         """Fresh variables for so many rules, masks and logged values, of which ``whole`` are whole numbers."""
         return cls(
             order=_integer("kungfu/order"),
@@ -235,8 +237,8 @@ class GraphState:
                 _numbers("kungfu/rescale_seconds"),
             ),
             rules=RuleOutcomes(
-                Outcomes.create("kungfu/posted", rules=rules, masks=masks, saw=saw, whole=whole),
-                Outcomes.create("kungfu/shadows", rules=rules, masks=masks, saw=saw, whole=whole),
+                Outcomes.create("kungfu/posted", rules=rules, masks=masks, inputs=inputs, whole=whole),
+                Outcomes.create("kungfu/shadows", rules=rules, masks=masks, inputs=inputs, whole=whole),
             ),
             metrics=StepMetrics(
                 step_record,

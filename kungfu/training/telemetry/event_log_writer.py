@@ -61,16 +61,18 @@ class EventLogWriter:
         """This peer is in the job."""
         self._leading = result.after.rank == 0
 
-    def called(self, rule: str, *, step: int, saw: Mapping[str, float], asked: int | None, ignored: str = "") -> None:
+    def called(
+        self, rule: str, *, step: int, inputs: Mapping[str, float], asked: int | None, ignored: str = ""
+    ) -> None:
         """A hook was called; ``ignored`` says why what it asked for is passed over, where it is."""
         if self._leading:
-            self._record("events", CalledEvent(step=step, rule=rule, saw=saw, asked=asked, ignored=ignored))
+            self._record("events", CalledEvent(step=step, rule=rule, saw=inputs, asked=asked, ignored=ignored))
 
     def set(self, settings: Sequence[SettingChange]) -> None:
         """The leader's barrier changes other settings than the size."""
         for setting in settings:
             event = SetEvent(
-                step=setting.step, rule=setting.rule, saw=setting.saw, what=setting.kind.replace("_", " "),
+                step=setting.step, rule=setting.rule, saw=setting.inputs, what=setting.kind.replace("_", " "),
                 to=None if setting.kind == "stop" else setting.value, over=setting.over, unit=setting.unit,
             )  # fmt: skip
             self._record("events", event)
@@ -85,8 +87,8 @@ class EventLogWriter:
         for one in superseded if self._leading else ():
             request = one.request
             told = SupersededEvent(
-                step=request.step, rule=request.rule, saw=request.saw, asked=request.size, by=one.by, won=request.won,
-                lost=request.lost, peers=_named(request), when=_when(request),
+                step=request.step, rule=request.rule, saw=request.inputs, asked=request.size, by=one.by,
+                won=request.won, lost=request.lost, peers=_named(request), when=_when(request),
             )  # fmt: skip
             self._record("events", told)
 
@@ -234,7 +236,7 @@ class EventLogWriter:
     def _decided(self, result: BarrierResult, request: RescaleRequest) -> None:
         assert result.before is not None
         decision = DecisionEvent(
-            step=request.step, rule=request.rule, saw=request.saw, size=result.before.view.size, asked=request.size,
+            step=request.step, rule=request.rule, saw=request.inputs, size=result.before.view.size, asked=request.size,
             done=describe_decision(result, request), won=request.won, lost=request.lost, peers=_named(request),
             when=_when(request),
         )  # fmt: skip
@@ -283,7 +285,7 @@ def _fired(fired: FiredRule) -> ShadowEvent | HeldEvent:
     asked = None if math.isnan(fired.value) else fired.value
     event = HeldEvent if fired.mode == "held" else ShadowEvent
     return event(
-        step=fired.step, rule=fired.rule, saw=fired.saw, action=type(fired.action).__name__, asked=asked,
+        step=fired.step, rule=fired.rule, saw=fired.inputs, action=type(fired.action).__name__, asked=asked,
         ranks=fired.ranks,
     )  # fmt: skip
 

@@ -134,7 +134,7 @@ def test_the_limit_for_sparse_gradients_is_what_the_error_says():
 def averaging_of(rank, attachment, *, size, samples, batch):
     """What a peer that was given so many samples of a step's batch averages with."""
     plan = compile_policies([])
-    graph_state = GraphState.create(rules=0, masks=0, saw=0, step_record=make_step_record(plan))
+    graph_state = GraphState.create(rules=0, masks=0, inputs=0, step_record=make_step_record(plan))
     graph_state.view.assign(version=1, size=size, rank=rank)
     graph_state.view.global_batch_size.assign(batch)
     graph_state.metrics.samples.assign(samples)

@@ -106,7 +106,7 @@ def test_peers_that_did_not_come_are_told_with_the_reason():
 def test_only_rank_0_tells_and_a_peer_that_becomes_rank_0_goes_on_from_there():
     told, recorded, _ = event_log(rank=1)
     told.passed(BarrierResult(replace(TWO, rank=1), replace(TWO, rank=1), (GROW,)), step=51, stop_s=0.1)
-    told.called("hook", step=51, saw={}, asked=None)
+    told.called("hook", step=51, inputs={}, asked=None)
     told.stepped(FIGURES.copy)
     assert recorded == []
     first = replace(FOUR, rank=0)
