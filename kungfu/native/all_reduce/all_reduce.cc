@@ -59,6 +59,7 @@ kungfu::ElementType element_type(tf::DataType type) {
   }
 }
 
+// The code shows a reader of TensorFlow's error what kind it is; the runtime asks for the failure itself instead.
 absl::Status to_status(const kungfu::Failure& failure) {
   const std::string text = kungfu::for_people("kungfu: " + failure.text);
   switch (failure.kind) {
@@ -66,8 +67,10 @@ absl::Status to_status(const kungfu::Failure& failure) {
       return absl::UnavailableError(text);
     case kungfu::FailureKind::kLate:
       return absl::DeadlineExceededError(text);
+    // This peer itself has left: nobody is at fault.
     case kungfu::FailureKind::kClosed:
       return absl::CancelledError(text);
+    // Peers differ: a bug of the program or of ours.
     default:
       return absl::InternalError(text);
   }

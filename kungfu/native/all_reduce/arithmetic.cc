@@ -53,7 +53,7 @@ template <typename T>
 void sum_tile(const char* const* blocks, int size, char* to, int64_t begin, int64_t count) {
   const auto at = [&](int rank) { return reinterpret_cast<const T*>(blocks[rank] + begin); };
   T* target = reinterpret_cast<T*>(to + begin);
-  if (size == 2) return add_pair(at(0), at(1), target, count);
+  if (size == 2) return add_pair(at(0), at(1), target, count);  // one addition: nothing to keep beside it
   // `to` may be a block that is still to be added, so the partial sums are kept beside it.
   alignas(64) T tile[kTileBytes / sizeof(T)];
   add_pair(at(0), at(1), tile, count);
@@ -74,10 +74,13 @@ void sum_each(const char* const* blocks, int size, char* to, int64_t bytes) {
 void copy_scaled(ElementType type, const char* from, char* to, int64_t bytes, double scale) {
   const bool integer = type == ElementType::kInt32 || type == ElementType::kInt64;
   if (integer || scale == 1.0) {
+    // Nothing to multiply: the bits stay, those of a NaN too.
     if (from != to) std::memcpy(to, from, bytes);
   } else if (scale == 0.0) {
+    // A peer without samples: its values may be NaN or infinite, and 0 * NaN would be NaN.
     std::memset(to, 0, bytes);
   } else if (type == ElementType::kHalf) {
+    // The narrow types multiply in float and round once.
     scale_each<Half>(from, to, bytes, static_cast<float>(scale));
   } else if (type == ElementType::kBfloat16) {
     scale_each<Bfloat16>(from, to, bytes, static_cast<float>(scale));
@@ -98,6 +101,7 @@ void sum_blocks(ElementType type, const char* const* blocks, int size, char* to,
       return sum_each<float>(blocks, size, to, bytes);
     case ElementType::kDouble:
       return sum_each<double>(blocks, size, to, bytes);
+    // As unsigned numbers: there overflow wraps around, and is no undefined behaviour.
     case ElementType::kInt32:
       return sum_each<uint32_t>(blocks, size, to, bytes);
     case ElementType::kInt64:

@@ -27,6 +27,7 @@ Layout lay_out(std::vector<TensorPart>* parts) {
 
 Span portion(const Span& chunk, int rank, int size) {
   const int64_t lines = round_up(chunk.bytes()) / kLineBytes;
+  // The last cache line of a message may not be full.
   const auto cut = [&](int64_t index) { return std::min(chunk.begin + lines * index / size * kLineBytes, chunk.end); };
   return {cut(rank), cut(rank + 1)};
 }

@@ -45,6 +45,7 @@ Layout lay_out(std::vector<TensorPart>* parts);
 // The part of `chunk` that falls to `rank` of `size`: whole cache lines, as equal as they can be.
 Span portion(const Span& chunk, int rank, int size);
 
+// What both have; empty where they do not meet.
 Span overlap(const Span& a, const Span& b);
 
 // Walks the parts from the front of the message to its end; each call continues where the last one stopped.

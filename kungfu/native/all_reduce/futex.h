@@ -19,6 +19,7 @@ inline void sleep_on(std::atomic<uint32_t>* word, uint32_t seen, long most_ns) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT, seen, &timeout, nullptr, 0);
 }
 
+// Wakes everybody who sleeps on the word, in any process that has mapped it.
 inline void wake_all_on(std::atomic<uint32_t>* word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }

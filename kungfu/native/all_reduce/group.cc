@@ -36,6 +36,7 @@ std::string Group::setup_error() const {
 MaybeFailure Group::all_reduce(const std::string& tag, std::vector<TensorPart>* parts) {
   const std::lock_guard<std::mutex> held(one_message_);
   const ExactArithmetic exact;
+  // A broken group stays broken: every later message fails for the same reason, on all ranks.
   if (MaybeFailure failure = barrier_.published_failure()) return failure;
   const Layout layout = lay_out(parts);
   write_signature(tag, *parts, layout, &memory_.header().signatures[me_.rank]);
@@ -44,7 +45,7 @@ MaybeFailure Group::all_reduce(const std::string& tag, std::vector<TensorPart>* 
   // An empty message makes one round too: the ranks meet in it and compare it.
   do {
     chunk = {chunk.end, std::min(chunk.end + kBlockBytes, layout.bytes)};
-    const int buffer = barrier_.phase() / 2 % 2;
+    const int buffer = barrier_.phase() / 2 % 2;  // two phases per chunk, and the two buffers in turn
     inputs.read(chunk, memory_.block(buffer, me_.rank));
     if (MaybeFailure failure = barrier_.arrive_and_wait(tag)) return failure;
     // After the first barrier every rank has written its signature: compare them before anything is summed.

@@ -37,14 +37,17 @@ class Group {
   std::vector<int> silent() const { return barrier_.silent(); }
 
  private:
+  // Whether all ranks run the same message. Every rank compares; the first to find a difference publishes it.
   MaybeFailure compare_signatures();
+  // Step 2 of a chunk: this rank's portion of every block, summed into its own.
   void sum_portion(const Span& chunk, const Layout& layout, int buffer);
+  // Step 3 of a chunk: each rank's portion, out of that rank's block.
   void copy_out(const Span& chunk, int buffer, MessageCursor* outputs);
 
   const Member me_;
   SharedMemory memory_;
   GroupBarrier barrier_;
-  std::mutex one_message_;
+  std::mutex one_message_;  // ops of one group may be started by several threads
 };
 
 // The groups of this process, each under the number by which the graph's ops find it.

@@ -12,6 +12,7 @@
 namespace kungfu {
 namespace {
 
+// How long a wait sleeps before it looks at the group again: a death is noticed this much later at most.
 constexpr long kSleepNs = 20'000'000;
 
 // A turn takes some tens of cycles. Where every rank has a core, the others are about to arrive; where ranks outnumber
@@ -19,6 +20,7 @@ constexpr long kSleepNs = 20'000'000;
 constexpr int kSpinsWithCores = 2000;
 constexpr int kSpinsWithoutCores = 20;
 
+// The states of `SharedFailure`, in the order in which they follow each other; none is ever left for an earlier one.
 constexpr uint32_t kWhole = 0, kWriting = 1, kBroken = 2;
 
 // A wait is noted after a part of its deadline, but neither at once nor when no user looks any more.
@@ -55,6 +57,8 @@ GroupBarrier::GroupBarrier(const SharedMemory& memory, const int* sockets, const
 
 MaybeFailure GroupBarrier::arrive_and_wait(const std::string& tag) {
   Progress& own = memory_.header().progress[me_.rank];
+  // It publishes what this rank wrote into its block, for which a release would do. Sequentially consistent, because it
+  // must not be ordered after the load of `sleepers` below, which a release allows.
   own.phase.store(++phase_, std::memory_order_seq_cst);
   // A rank that went to sleep on the old phase has counted itself first: one of us sees the other.
   if (own.sleepers.load(std::memory_order_seq_cst) > 0) wake_all_on(&own.phase);
@@ -68,6 +72,7 @@ MaybeFailure GroupBarrier::arrive_and_wait(const std::string& tag) {
 }
 
 bool GroupBarrier::reached(int rank) const {
+  // Acquire: whoever sees the phase also sees the block that its rank wrote before it.
   const uint32_t theirs = memory_.header().progress[rank].phase.load(std::memory_order_acquire);
   return static_cast<int32_t>(theirs - phase_) >= 0;  // the counter may wrap
 }
@@ -75,13 +80,14 @@ bool GroupBarrier::reached(int rank) const {
 bool GroupBarrier::spin(int rank) const {
   for (int turn = 0; turn < spins_; ++turn) {
     if (reached(rank)) return true;
-    pause();
+    pause();  // some cycles in which the other thread of this core has its units to itself
   }
   return reached(rank);
 }
 
 void GroupBarrier::sleep(int rank) const {
   Progress& theirs = memory_.header().progress[rank];
+  // Counted before the phase is read, as the other rank stores its phase before it reads the count.
   theirs.sleepers.fetch_add(1, std::memory_order_seq_cst);
   const uint32_t seen = theirs.phase.load(std::memory_order_seq_cst);
   // The rank may have arrived after the spin and before we counted ourselves as a sleeper: it would not wake us.
@@ -93,6 +99,7 @@ MaybeFailure GroupBarrier::wait_for(int rank, const std::string& tag, Clock::tim
   if (spin(rank)) return {};  // the usual case: all ranks arrive within microseconds
   while (true) {
     sleep(rank);
+    // It came. A failure that somebody publishes meanwhile ends the next wait, or the next message.
     if (reached(rank)) return {};
     if (MaybeFailure failure = check_group(tag, started)) return failure;
   }
@@ -115,9 +122,10 @@ MaybeFailure GroupBarrier::check_group(const std::string& tag, Clock::time_point
   // All awaited processes run: they are late, and may still come.
   const double waited_s = std::chrono::duration<double>(Clock::now() - started).count();
   const double deadline_s = deadline_s_.load();
-  if (waited_s >= deadline_s) {
+  if (waited_s >= deadline_s) {  // too late: this rank gives up for all
     return publish_failure({FailureKind::kLate, late_text(tag, deadline_s), missing(), waited_s});
   }
+  // Late enough to be told, and not told yet in this wait, which has one start for all its ranks.
   const double noted_after_s = std::clamp(kNotedAfter * deadline_s, kNotedAfterLeastS, kNotedAfterMostS);
   if (waited_s >= noted_after_s && started != noted_) note_late(tag, started, waited_s);
   return {};
@@ -126,7 +134,7 @@ MaybeFailure GroupBarrier::check_group(const std::string& tag, Clock::time_point
 MaybeFailure GroupBarrier::check_heartbeats(const std::string& tag) {
   for (const int rank : missing()) {
     const double silent_s = heartbeat_->silent_s(rank);
-    if (silent_s < me_.heartbeat_s) continue;
+    if (silent_s < me_.heartbeat_s) continue;  // its process runs: it is late at most
     const std::string who = "peer rank=" + std::to_string(rank);
     const std::string text = who + " shows no life for " + in_seconds(silent_s) + " in " + tag;
     return publish_failure({FailureKind::kPeerGone, text, {rank}});
@@ -177,6 +185,7 @@ std::string GroupBarrier::late_text(const std::string& tag, double deadline_s) c
 
 MaybeFailure GroupBarrier::published_failure() const {
   const SharedFailure& shared = memory_.header().failure;
+  // Acquire: with kBroken come the kind, the ranks and the text that were written before it.
   if (shared.state.load(std::memory_order_acquire) != kBroken) return {};
   Failure failure{static_cast<FailureKind>(shared.kind), std::string(shared.text, strnlen(shared.text, kFailureBytes))};
   for (int rank = 0; rank < me_.size; ++rank) {
@@ -195,6 +204,7 @@ Failure GroupBarrier::publish_failure(const Failure& failure) {
     shared.waited_s = failure.waited_s;
     for (const int rank : failure.ranks) shared.at_fault[rank] = 1;
     std::snprintf(shared.text, kFailureBytes, "%s", failure.text.c_str());
+    // Release: nobody sees kBroken before the fields above.
     shared.state.store(kBroken, std::memory_order_release);
     wake_all();
   }
@@ -213,7 +223,8 @@ void GroupBarrier::wake_all() const {
 }
 
 void GroupBarrier::leave() {
-  leaving_.store(true);
+  leaving_.store(true);  // ends a wait of this rank's own, at its next look
+  // The mark before the socket: whoever finds the socket closed can tell leaving from dying.
   memory_.header().progress[me_.rank].left.store(1);
   sockets_.shut_down();
 }

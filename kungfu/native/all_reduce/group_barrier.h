@@ -46,13 +46,14 @@ class GroupBarrier {
   bool complete() const { return sockets_.complete(); }
   // The phases completed so far; the same number on all ranks between two messages.
   uint32_t phase() const { return phase_; }
-  // Tells the others that this rank has ended its phase, and waits until all of them have.
+  // Tells the others that this rank has ended its phase, and waits until all of them have. What any rank wrote before
+  // its call can be read by all of them after theirs.
   MaybeFailure arrive_and_wait(const std::string& tag);
-  // The failure that some rank has published, if one has.
+  // The failure that some rank has published, if one has: the same on all ranks from then on.
   MaybeFailure published_failure() const;
   // Ends the group for all its ranks; gives the failure that they will all report: the first one published.
   Failure publish_failure(const Failure& failure);
-  // Tells the others that this rank takes no further part; ends a wait of this rank.
+  // Tells the others that this rank takes no further part; ends a wait of this rank, within some 20 ms.
   void leave();
   // Sets the deadline, of a wait under way too.
   void wait_at_most(double deadline_s) { deadline_s_.store(deadline_s); }
@@ -64,13 +65,18 @@ class GroupBarrier {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // Whether `rank` has ended the phase that this rank has ended last.
   bool reached(int rank) const;
+  // Looks for some microseconds; whether the rank came.
   bool spin(int rank) const;
+  // Until the rank comes, somebody publishes a failure, or 20 ms have passed.
   void sleep(int rank) const;
   MaybeFailure wait_for(int rank, const std::string& tag, Clock::time_point started);
+  // After a sleep without an arrival: whether anything shows that there will be none; see the order at the top.
   MaybeFailure check_group(const std::string& tag, Clock::time_point started);
   MaybeFailure check_heartbeats(const std::string& tag);
   void note_late(const std::string& tag, Clock::time_point started, double waited_s);
+  // The ranks that have not reached this phase.
   std::vector<int> missing() const;
   std::string late_text(const std::string& tag, double deadline_s) const;
   void wake_all() const;
@@ -80,7 +86,7 @@ class GroupBarrier {
   const Member me_;
   const int spins_;
   std::unique_ptr<Heartbeat> heartbeat_;
-  uint32_t phase_ = 0;
+  uint32_t phase_ = 0;  // as this rank has stored it; only the thread of a message touches it
   std::atomic<bool> leaving_{false};
   std::atomic<double> deadline_s_;
   Clock::time_point noted_;  // the start of the last wait that was noted

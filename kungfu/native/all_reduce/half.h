@@ -34,9 +34,11 @@ inline float float_of(uint32_t bits) {
 inline float widen(Half half) {
   const uint32_t sign = static_cast<uint32_t>(half.bits & 0x8000u) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(half.bits & 0x7fffu) << 13;
+  // Float's exponent has a bias of 127, half's one of 15.
   const uint32_t normal = magnitude + (112u << 23);
+  // No leading one is implied: the float that has one, less that one.
   const uint32_t subnormal = bits_of(float_of(magnitude + (113u << 23)) - 0x1p-14f);
-  const uint32_t special = magnitude | 0x7f800000u;
+  const uint32_t special = magnitude | 0x7f800000u;  // infinity or NaN: all ones in the exponent
   uint32_t bits = magnitude < (1u << 23) ? subnormal : normal;
   bits = magnitude >= (31u << 23) ? special : bits;
   return float_of(sign | bits);
@@ -47,13 +49,15 @@ inline float widen(Bfloat16 value) { return float_of(static_cast<uint32_t>(value
 inline void narrow(float value, Half* half) {
   const uint32_t sign = (bits_of(value) >> 16) & 0x8000u;
   const uint32_t magnitude = bits_of(value) & 0x7fffffffu;
+  // Just under half of the last digit that stays, and one more where that digit is odd: ties go to the even one.
   const uint32_t odd = (magnitude >> 13) & 1u;
   const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + odd) >> 13;
   // Beside 0.5 a float's last digit is the smallest half, so the addition itself rounds.
   const uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
+  // Quiet, with as much of the payload as there is room for.
   const uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
-  uint32_t bits = magnitude < (113u << 23) ? subnormal : normal;
-  bits = magnitude >= (143u << 23) ? 0x7c00u : bits;
+  uint32_t bits = magnitude < (113u << 23) ? subnormal : normal;  // below 2^-14
+  bits = magnitude >= (143u << 23) ? 0x7c00u : bits;              // 2^16 and above: infinity
   bits = magnitude > 0x7f800000u ? nan : bits;
   half->bits = static_cast<uint16_t>(sign | bits);
 }

@@ -9,6 +9,7 @@
 namespace kungfu {
 namespace {
 
+// The time between two beats; the thread costs a few microseconds of it.
 constexpr long kBeatNs = 200'000'000;
 constexpr double kBeatS = 0.2;
 
@@ -43,6 +44,7 @@ double Heartbeat::silent_s(int rank) const { return missed_[rank].load(std::memo
 
 void Heartbeat::run() {
   while (stopping_.load() == 0) {
+    // Relaxed: only the count itself is read, and no other memory depends on it.
     memory_.header().progress[rank_].beat.fetch_add(1, std::memory_order_relaxed);
     sleep_on(&stopping_, 0, kBeatNs);  // returns at once when the destructor stops the thread
     for (int rank = 0; rank < size_; ++rank) {

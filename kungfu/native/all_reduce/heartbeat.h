@@ -30,15 +30,17 @@ class Heartbeat {
   double silent_s(int rank) const;
 
  private:
+  // The thread: beats, sleeps, reads the beats of the others.
   void run();
+  // Counts a missed beat of `rank`, or forgets those that it had missed.
   void check(int rank);
 
   const SharedMemory& memory_;
   const int rank_, size_;
-  const pid_t process_;
-  std::array<std::atomic<uint32_t>, kMaxPeers> missed_{};
-  std::array<uint32_t, kMaxPeers> seen_{};
-  std::atomic<uint32_t> stopping_{0};
+  const pid_t process_;  // a forked child has a copy of this object, but not the thread
+  std::array<std::atomic<uint32_t>, kMaxPeers> missed_{};  // beats in a row, by rank; read by other threads
+  std::array<uint32_t, kMaxPeers> seen_{};                 // each rank's count when it was last read
+  std::atomic<uint32_t> stopping_{0};  // the futex that the thread sleeps on
   std::thread thread_;
 };
 

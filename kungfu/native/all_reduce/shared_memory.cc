@@ -6,11 +6,13 @@ namespace kungfu {
 namespace {
 
 constexpr int64_t kPageBytes = 64 * 1024;  // the largest page of the machines we know
+// Whole pages, so that the blocks begin at one.
 constexpr int64_t kHeaderBytes = (static_cast<int64_t>(sizeof(Header)) + kPageBytes - 1) / kPageBytes * kPageBytes;
 
 }  // namespace
 
 int64_t memory_bytes(int size) {
+  // One peer needs no memory, and the header has room for so many.
   if (size < 2 || size > kMaxPeers) return -1;
   return kHeaderBytes + 2 * kBlockBytes * size;
 }

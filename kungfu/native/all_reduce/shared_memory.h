@@ -21,22 +21,22 @@ constexpr size_t kFailureBytes = 1024;
 
 // One rank's progress, on cache lines of its own because every other rank polls it.
 struct alignas(128) Progress {
-  std::atomic<uint32_t> phase;  // the futex that the others sleep on
-  std::atomic<uint32_t> sleepers;
-  std::atomic<uint32_t> left;
-  std::atomic<uint32_t> beat;  // counted up by a thread of the rank's own while its process runs
+  std::atomic<uint32_t> phase;     // the futex that the others sleep on
+  std::atomic<uint32_t> sleepers;  // how many ranks sleep on `phase`: where none does, arriving is no system call
+  std::atomic<uint32_t> left;      // 1 once the rank has said that it goes
+  std::atomic<uint32_t> beat;      // counted up by a thread of the rank's own while its process runs
 };
 
 // Why the group no longer works: written once, by the first peer that finds out.
 struct alignas(128) SharedFailure {
-  std::atomic<uint32_t> state;
-  int32_t kind;
+  std::atomic<uint32_t> state;  // whole, being written, broken; the fields below are valid once it is broken
+  int32_t kind;                 // a FailureKind
   double waited_s;
   uint8_t at_fault[kMaxPeers];  // by rank: 1 for each peer that the failure names
   char text[kFailureBytes];
 };
 
-// What a rank is about to reduce.
+// The message that a rank is about to reduce, in a line: text, ended by a zero.
 struct alignas(128) Signature {
   char text[kSignatureBytes];
 };
@@ -64,6 +64,7 @@ class SharedMemory {
 
   bool mapped() const { return base_ != nullptr; }
   Header& header() const { return *reinterpret_cast<Header*>(base_); }
+  // The `kBlockBytes` of a rank in one of the two buffers.
   char* block(int buffer, int rank) const;
 
  private:

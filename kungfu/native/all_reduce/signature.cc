@@ -38,6 +38,7 @@ std::string quote(const Signature& signature) {
 
 void write_signature(const std::string& tag, const std::vector<TensorPart>& parts, const Layout& layout,
                      Signature* to) {
+  // Appends after `used` bytes, cut at the end of the signature; gives the bytes used afterwards.
   const auto print = [&](size_t used, const char* format, auto... values) {
     const size_t room = kSignatureBytes - used;
     const int length = std::snprintf(to->text + used, room, format, values...);
@@ -48,12 +49,13 @@ void write_signature(const std::string& tag, const std::vector<TensorPart>& part
     const long long elements = layout.sections[type].bytes() / kElementBytes[type];
     if (elements > 0) used = print(used, "%s*%lld ", kElementNames[type], elements);
   }
+  // Two messages may have equal counts of elements and differ in their tensors: the hash tells them apart.
   print(used, "#%016llx)", hash_of(tag, parts));
 }
 
 std::string difference(const Signature* signatures, int size) {
   for (int rank = 1; rank < size; ++rank) {
-    if (quote(signatures[rank]) == quote(signatures[0])) continue;
+    if (quote(signatures[rank]) == quote(signatures[0])) continue;  // runs what rank 0 runs
     const std::string theirs = ", rank=" + std::to_string(rank) + " runs " + quote(signatures[rank]);
     return "rank=0 runs " + quote(signatures[0]) + theirs;
   }

@@ -27,6 +27,7 @@ bool Bytecode::parse_line(const std::string& line) {
   std::istringstream words(line);
   std::string head;
   words >> head;
+  // A constant is written into its register here, once for all runs.
   if (head == "constant") {
     std::string type, text;
     int number = -1;
@@ -34,6 +35,7 @@ bool Bytecode::parse_line(const std::string& line) {
     return number >= 0 && parse_constant(type, text, number);
   }
   std::vector<int> numbers = numbers_in(words);
+  // A skip has no operation; its last number is how far it goes, one before that is the condition.
   if (head == "skip" || head == "skip_unless") {
     if (numbers.empty()) return false;
     const size_t skipped = numbers.back();
@@ -42,10 +44,12 @@ bool Bytecode::parse_line(const std::string& line) {
     return true;
   }
   hold(numbers);
+  // A list of registers.
   if (head == "states") return states_ = std::move(numbers), true;
   if (head == "inputs") return inputs_ = std::move(numbers), true;
   if (head == "results") return results_ = std::move(numbers), true;
   if (head == "kept") return kept_ = std::move(numbers), true;
+  // An operation: the register of its result, then those of its operands.
   const Operation operation = operation_called(head);
   if (operation == nullptr || numbers.empty()) return false;
   instructions_.push_back({operation, numbers[0], {numbers.begin() + 1, numbers.end()}, 0});
@@ -77,6 +81,7 @@ void Bytecode::run() {
   for (size_t at = 0; at < instructions_.size(); ++at) {
     const Instruction& next = instructions_[at];
     if (next.operation == nullptr) {
+      // A skip without a condition always goes on further down; one with it where that is false.
       if (next.operands.empty() || !registers_[next.operands[0]].words[0].flag) at += next.skipped;
       continue;
     }

@@ -1,17 +1,17 @@
-// Bytecode: what a step computes for its policies, one instruction a line, as kungfu/compiler/fused/assembler.py writes.
+// Bytecode: what a step computes for its policies, one instruction per line, as kungfu.compiler.fused.assembler writes.
 //
 //   states R...           the registers that begin with the folds' states
 //   inputs R...           the registers that begin with what the step offers
 //   constant TYPE R TEXT  a register that holds a constant throughout
 //   results R...          what is handed out at the end
 //   kept R...             what the states become, in their order; none where they stay
-//   skip N                goes on behind the next N instructions
+//   skip N                goes on after the next N instructions
 //   skip_unless R N       does so where R is false
 //   NAME.TYPE R R...      an operation by its name and its first operand's type: the result, then the operands
 //
 // Every register is written before it is read, whichever way the skips lead.
-#ifndef KUNGFU_FUSED_LISTING_H_
-#define KUNGFU_FUSED_LISTING_H_
+#ifndef KUNGFU_NATIVE_POLICY_BYTECODE_H_
+#define KUNGFU_NATIVE_POLICY_BYTECODE_H_
 
 #include <string>
 #include <vector>
@@ -56,4 +56,4 @@ class Bytecode {
 
 }  // namespace kungfu
 
-#endif  // KUNGFU_FUSED_LISTING_H_
+#endif  // KUNGFU_NATIVE_POLICY_BYTECODE_H_

@@ -1,6 +1,6 @@
 // Operations entry by entry: of a scalar a scalar, of a vector a vector, of both a vector.
-#ifndef KUNGFU_FUSED_ELEMENTWISE_H_
-#define KUNGFU_FUSED_ELEMENTWISE_H_
+#ifndef KUNGFU_NATIVE_POLICY_ELEMENTWISE_H_
+#define KUNGFU_NATIVE_POLICY_ELEMENTWISE_H_
 
 #include <cmath>
 #include <cstdint>
@@ -90,7 +90,7 @@ inline bool is_finite(float a) { return std::isfinite(a); }
 inline int64_t floor_divide(int64_t a, int64_t b) {
   if (b == 0) return 0;
   if (b == -1) return negative(a);  // the smallest number has no opposite: the processor would trap
-  return a / b - (a % b != 0 && (a < 0) != (b < 0));
+  return a / b - (a % b != 0 && (a < 0) != (b < 0));  // C++ rounds towards zero: one less where that was upwards
 }
 
 inline int64_t modulo(int64_t a, int64_t b) { return b == 0 ? 0 : subtract(a, multiply(floor_divide(a, b), b)); }
@@ -157,4 +157,4 @@ int64_t to_int64(T a) {
 
 }  // namespace kungfu
 
-#endif  // KUNGFU_FUSED_ELEMENTWISE_H_
+#endif  // KUNGFU_NATIVE_POLICY_ELEMENTWISE_H_

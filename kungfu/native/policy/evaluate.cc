@@ -68,6 +68,7 @@ class Evaluate final : public tf::OpKernel {
   explicit Evaluate(tf::OpKernelConstruction* construction) : tf::OpKernel(construction) {
     std::string text;
     OP_REQUIRES_OK(construction, construction->GetAttr("bytecode", &text));
+    // Refused when the graph is built, and not at its first step.
     const std::string wrong = bytecode_.parse(text);
     OP_REQUIRES(construction, wrong.empty(), absl::InvalidArgumentError(wrong));
     const size_t inputs = bytecode_.states().size() + bytecode_.inputs().size();
@@ -89,6 +90,7 @@ class Evaluate final : public tf::OpKernel {
       read(context->input(variables.size() + i), &bytecode_.value(bytecode_.inputs()[i]));
     }
     bytecode_.run();
+    // The results first: where memory is short the states stay as they were.
     OP_REQUIRES_OK(context, give(context));
     OP_REQUIRES_OK(context, keep(context, variables));
   }
@@ -117,7 +119,7 @@ class Evaluate final : public tf::OpKernel {
     return absl::OkStatus();
   }
 
-  std::mutex one_run_;
+  std::mutex one_run_;  // the registers are this kernel's, and two steps may run at once
   kungfu::Bytecode bytecode_;
 };
 

@@ -91,6 +91,7 @@ const std::map<std::string, Operation>& operations() {
 }  // namespace
 
 Operation operation_called(const std::string& name) {
+  // By name and type; what only moves entries stands there by its name alone.
   auto found = operations().find(name);
   if (found == operations().end()) found = operations().find(name.substr(0, name.find('.')));
   return found == operations().end() ? nullptr : found->second;

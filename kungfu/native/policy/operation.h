@@ -1,6 +1,6 @@
 // The operations of the bytecode by their names: the third kernel of each of kungfu/ops/vocabulary.py, and a few more.
-#ifndef KUNGFU_FUSED_OPERATION_H_
-#define KUNGFU_FUSED_OPERATION_H_
+#ifndef KUNGFU_NATIVE_POLICY_OPERATION_H_
+#define KUNGFU_NATIVE_POLICY_OPERATION_H_
 
 #include <string>
 #include <vector>
@@ -17,4 +17,4 @@ Operation operation_called(const std::string& name);
 
 }  // namespace kungfu
 
-#endif  // KUNGFU_FUSED_OPERATION_H_
+#endif  // KUNGFU_NATIVE_POLICY_OPERATION_H_

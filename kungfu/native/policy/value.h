@@ -1,6 +1,6 @@
 // What a register holds: one number, whole number or truth value, or a vector of them.
-#ifndef KUNGFU_FUSED_VALUE_H_
-#define KUNGFU_FUSED_VALUE_H_
+#ifndef KUNGFU_NATIVE_POLICY_VALUE_H_
+#define KUNGFU_NATIVE_POLICY_VALUE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -57,4 +57,4 @@ struct Value {
 
 }  // namespace kungfu
 
-#endif  // KUNGFU_FUSED_VALUE_H_
+#endif  // KUNGFU_NATIVE_POLICY_VALUE_H_

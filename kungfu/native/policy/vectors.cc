@@ -28,6 +28,7 @@ void take(const Operands& operands, const Word& nothing, Value* result) {
   places.scalar ? result->become_scalar() : result->become_vector(places.size());
   for (size_t i = 0; i < result->size(); ++i) {
     const int64_t at = place_in(vector, places.at<int64_t>(i));
+    // A place outside of the vector gives nothing, and no error: a policy decides what that means.
     const bool inside = at >= 0 && at < static_cast<int64_t>(vector.size());
     result->words[i] = inside ? vector.words[at] : nothing;
   }
@@ -55,6 +56,7 @@ int64_t flags_set(const Value& vector) {
 // ---- whatever the entries are --------------------------------------------------------------------------------------
 
 void choose(const Operands& operands, Value* result) {
+  // A scalar if all three are; else a vector, and each scalar stands in every place.
   result->become_scalar();
   for (const Value* one : operands) {
     if (!one->scalar) result->become_vector(one->size());
@@ -87,6 +89,7 @@ void part(const Operands& operands, Value* result) {
 void scatter(const Operands& operands, Value* result) {
   copy(operands, result);
   const int64_t at = place_in(*result, operands[1]->at<int64_t>(0));
+  // Nothing is written outside.
   if (at >= 0 && at < static_cast<int64_t>(result->size())) result->words[at] = operands[2]->words[0];
 }
 
@@ -157,6 +160,7 @@ bool has_nan(const Numbers& numbers) {
   return std::any_of(numbers.begin(), numbers.end(), [](float entry) { return std::isnan(entry); });
 }
 
+// Added up in double and rounded once, at the end.
 float sum(Numbers& numbers) { return static_cast<float>(std::accumulate(numbers.begin(), numbers.end(), 0.0)); }
 
 float mean(Numbers& numbers) { return sum(numbers) / static_cast<float>(numbers.size()); }
@@ -174,6 +178,7 @@ float largest(Numbers& numbers) {
 float median(Numbers& numbers) {
   if (numbers.empty() || has_nan(numbers)) return kNaN;
   std::sort(numbers.begin(), numbers.end());
+  // The middle one, or the mean of the two in the middle where their number is even.
   const size_t last = numbers.size() - 1;
   return (numbers[last / 2] + numbers[(last + 1) / 2]) / 2;
 }

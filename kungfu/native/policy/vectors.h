@@ -1,6 +1,6 @@
 // Operations on vectors as a whole; those that only move entries do not ask what they are.
-#ifndef KUNGFU_FUSED_VECTORS_H_
-#define KUNGFU_FUSED_VECTORS_H_
+#ifndef KUNGFU_NATIVE_POLICY_VECTORS_H_
+#define KUNGFU_NATIVE_POLICY_VECTORS_H_
 
 #include "operation.h"
 
@@ -10,7 +10,7 @@ namespace kungfu {
 
 void choose(const Operands& operands, Value* result);  // condition, then, otherwise
 void copy(const Operands& operands, Value* result);
-void join(const Operands& operands, Value* result);    // scalars and vectors, one behind the other
+void join(const Operands& operands, Value* result);    // scalars and vectors, one after the other
 void part(const Operands& operands, Value* result);    // vector, first place, number of entries; NaN beyond its end
 void scatter(const Operands& operands, Value* result); // vector, place, entry
 void push(const Operands& operands, Value* result);    // vector, newest entry
@@ -52,4 +52,4 @@ void reduce(const Operands& operands, Value* result) {
 
 }  // namespace kungfu
 
-#endif  // KUNGFU_FUSED_VECTORS_H_
+#endif  // KUNGFU_NATIVE_POLICY_VECTORS_H_

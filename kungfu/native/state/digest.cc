@@ -11,6 +11,7 @@
 namespace kungfu {
 namespace {
 
+// A multiplication takes some cycles, and the processor can begin one in each: so many chains run side by side.
 constexpr int kLanes = 4;
 constexpr int64_t kTurnBytes = kLanes * 16;
 // A page: the processor does not fetch ahead over the end of one by itself, which takes a core twice as long.
@@ -30,6 +31,7 @@ inline uint64_t word(const char* memory) {
   return value;
 }
 
+// The two halves of the product, one over the other: every bit of either factor reaches many of the result.
 inline uint64_t folded(uint64_t a, uint64_t b) {
   const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
@@ -93,6 +95,7 @@ void digest(const Extent* variables, int64_t count, uint64_t* digests) {
   const std::vector<Block> blocks = blocks_of(variables, count);
   std::vector<uint64_t> folds(blocks.size());
   std::atomic<size_t> next{0};
+  // Each thread takes the next block that is left; which thread takes which one does not show in the result.
   const auto work = [&] {
     for (size_t i; (i = next.fetch_add(1)) < blocks.size();) folds[i] = block_digest(blocks[i].memory, blocks[i].bytes);
   };
@@ -100,8 +103,9 @@ void digest(const Extent* variables, int64_t count, uint64_t* digests) {
   for (const Block& block : blocks) bytes += block.bytes;
   std::vector<std::thread> others;
   for (int i = 1; i < threads_for(bytes); ++i) others.emplace_back(work);
-  work();
+  work();  // this thread is one of them
   for (std::thread& other : others) other.join();
+  // In the order of the blocks, so that two that change places change the sum.
   std::fill(digests, digests + count, 0);
   for (size_t i = 0; i < blocks.size(); ++i) {
     uint64_t& sum = digests[blocks[i].variable];

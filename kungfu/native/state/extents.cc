@@ -12,7 +12,9 @@ Extents::Extents(const int64_t* table, int64_t count)
 
 template <typename Copy>
 void Extents::walk(int64_t start, int64_t bytes, Copy copy) const {
+  // A range may go beyond the end of the state: what is there is copied.
   const int64_t stop = std::min(start + bytes, starts_.back());
+  // The last variable that begins at `start` or before it; of several empty ones at one place the last.
   size_t next = std::upper_bound(starts_.begin(), starts_.end(), start) - starts_.begin() - 1;
   for (int64_t at = start; at < stop; ++next) {
     // What of the range lies in this variable; nothing of it in an empty one.

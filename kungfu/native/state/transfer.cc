@@ -36,12 +36,13 @@ class BlockSignal {
  public:
   explicit BlockSignal(const TransferChannel& channel) : channel_(channel) {}
 
+  // False where the other side is gone.
   bool send_one() const {
     const char byte = 1;
     ssize_t sent;
     do {
       sent = send(channel_.socket, &byte, 1, MSG_NOSIGNAL);
-    } while (sent < 0 && errno == EINTR);
+    } while (sent < 0 && errno == EINTR);  // a signal came: nothing was sent
     return sent == 1;
   }
 
@@ -51,7 +52,7 @@ class BlockSignal {
       pollfd awaited = {channel_.socket, POLLIN, 0};
       const int ready = poll(&awaited, 1, static_cast<int>(channel_.wait_s * 1000));
       if (ready == 0) return TransferOutcome::kLate;  // the other side is connected, and silent
-      if (ready < 0 && errno == EINTR) continue;
+      if (ready < 0 && errno == EINTR) continue;  // a signal came: the wait begins again
       char bytes[kTransferBlocks];
       const ssize_t received = recv(channel_.socket, bytes, sizeof(bytes), MSG_DONTWAIT);
       // A spurious wake-up: there is nothing to read yet.
@@ -66,9 +67,10 @@ class BlockSignal {
 
  private:
   const TransferChannel& channel_;
-  int64_t count_ = 0;
+  int64_t count_ = 0;  // of the bytes that came
 };
 
+// A part of the range that fits a block of the ring: where it begins in the state, and how long it is.
 struct Block {
   int64_t start;
   int64_t bytes;
@@ -102,6 +104,7 @@ TransferOutcome send_range(const Extents& state, const ByteRange& range, const T
     if (outcome != TransferOutcome::kWhole) break;
     const Block block = block_of(range, number);
     state.read(block.start, ring.block(number), block.bytes);
+    // The write into the ring is done before the byte is sent: the system calls of both sides order them.
     if (!signal.send_one()) outcome = TransferOutcome::kHungUp;
   }
   // The last blocks are on their way: the receiver has them once it has acknowledged all.
@@ -121,6 +124,7 @@ TransferOutcome receive_range(const Extents& state, const ByteRange& range, cons
     if (outcome != TransferOutcome::kWhole) return outcome;
     const Block block = block_of(range, number);
     state.write(block.start, ring.block(number), block.bytes);
+    // Counted before it is acknowledged: a sender that hangs up has sent it nevertheless.
     *done += block.bytes;
     if (!signal.send_one()) return TransferOutcome::kHungUp;
   }

@@ -40,7 +40,7 @@ double* put(const tf::Tensor& tensor, double* to) {
   return to;
 }
 
-// Where the next one goes; null for a type that a variable must not have here.
+// Writes the tensor's numbers to `to`. Gives where the next one goes, or null for a type that is no number.
 double* put_any(const tf::Tensor& tensor, double* to) {
   switch (tensor.dtype()) {
     case tf::DT_DOUBLE: return put<double>(tensor, to);
@@ -66,6 +66,7 @@ class Numbers final : public tf::OpKernel {
   }
 
   void Compute(tf::OpKernelContext* context) override {
+    // Twice over the inputs: the row is allocated once its length is known.
     std::vector<tf::Tensor> inputs(order_.size());
     int64_t numbers = 0;
     for (size_t i = 0; i < order_.size(); ++i) {
@@ -82,9 +83,9 @@ class Numbers final : public tf::OpKernel {
   }
 
  private:
-  // Shares the memory: an assignment meanwhile goes to other memory, or is ordered behind this node.
+  // Shares the memory: an assignment meanwhile goes to other memory, or is ordered after this node.
   absl::Status read(tf::OpKernelContext* context, int input, tf::Tensor* tensor) const {
-    if (input >= variables_) {
+    if (input >= variables_) {  // a value of the graph, not a variable
       *tensor = context->input(input);
       return absl::OkStatus();
     }
