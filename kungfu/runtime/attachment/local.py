@@ -41,10 +41,13 @@ class _FailureKind(IntEnum):
 class LocalAttachment:
     """All-reduce over shared memory among the peers of one machine.
 
-    ``group`` (any integer) is the number under which the graph's ops find what they are plugged into; attachments of
-    one process that are in use at the same time need different ones. A closed attachment, and one opened with size 1,
-    is the identity. While it is open a thread that no Python can hold up beats five times a second; a peer whose
-    process has not beaten for ``heartbeat_s`` seconds (of the looker's own beats) counts as gone.
+    A closed attachment, and one opened with size 1, is the identity. While it is open a thread that no Python can hold
+    up beats five times a second.
+
+    Args:
+        group: The number under which the graph's ops find what they are plugged into, any integer; attachments of one
+            process that are in use at the same time need different ones.
+        heartbeat_s: Seconds, of the observer's own beats, after which a process without a beat counts as gone.
 
     >>> alone, order = LocalAttachment(), tf.Variable(0)
     >>> sums = alone.all_reduce([[1.0, 2.0], [3.0]], prescale=0.5, order=order, tag="gradients")
@@ -138,14 +141,14 @@ class LocalAttachment:
         if not 0 <= rank < size or not secret:
             raise UsageError(f"a peer needs a rank in 0..size-1 and a secret; rank {rank}, size {size} was given")
         self._view, self._size = view, size
-        if size == 1:
+        if size == 1:  # no group is registered: the op is the identity
             return
         deadline = time.monotonic() + deadline_s
         me = Credentials(job=job, view=view, rank=rank, size=size, secret=secret)
         mesh = connect_mesh(me, deadline_s=deadline_s, abandoned=abandoned)
         try:
             self._connect(me, mesh, deadline_s=deadline_s, deadline=deadline)
-        finally:
+        finally:  # the group keeps duplicates of its own
             for connection in mesh.values():
                 connection.close()
 
@@ -175,6 +178,12 @@ class LocalAttachment:
         """Why the last message failed, as the compiled op noted it: ``error`` has only a code and a text for people.
 
         A group that is broken lets no message pass, so an error that comes while it is broken needs no other cause.
+
+        Args:
+            error: TensorFlow's error; not looked into.
+
+        Returns:
+            The failure with the ranks at fault; ``None`` where no message has failed since the attachment was opened.
         """
         if self._size == 1:
             return None
@@ -185,11 +194,11 @@ class LocalAttachment:
         kind = ask(self._group, ranks, _MOST_PEERS, *known, text, _TEXT_BYTES)
         said, at_fault = text.value.decode(errors="replace"), ranks[: count.value]
         match kind:
-            case _FailureKind.NONE:
+            case _FailureKind.NONE:  # an op of the user's own failed
                 return None
-            case _FailureKind.LATE:
+            case _FailureKind.LATE:  # alive, and not there within the deadline
                 return DeadlineExceeded(said, waiting_for=at_fault, waited_s=waited_s.value, view=self._view)
-            case _FailureKind.PEERS_DIFFER:
+            case _FailureKind.PEERS_DIFFER:  # not all run the same program
                 return InternalError(said)
             case _:  # a peer is gone, or this one has left
                 return PeerFailure(said, ranks=at_fault, view=self._view)
@@ -223,6 +232,7 @@ class LocalAttachment:
 
 
 def _shared(me: Credentials, mesh: Mesh, memory_bytes: int, deadline: float) -> int:
+    # Rank 0 makes the memory and sends its descriptor; every other rank waits for that.
     if me.rank != 0:
         left_s = max(deadline - time.monotonic(), 0.001)
         return memfd.receive(mesh[0], bytes_=memory_bytes, deadline_s=left_s, rank=0)

@@ -45,7 +45,24 @@ class Averaging:
 def average(averaging: Averaging, gradients: Any, *, loss: Any, accumulation: Accumulation | None = None) -> Any:
     """The weighted mean over peers of a nest of gradients, with the policy's part built around it.
 
-    With an ``accumulation``, that happens for the last micro-batch of a step only; the others are kept for it.
+    With samples `b_r` and gradients `g_r` of rank `r`, the mean is `sum(b_r g_r) / sum(b_r)`.
+
+    Args:
+        averaging: The variables of the run, its policies and its attachment.
+        gradients: A nest of tensors and ``None``; sparse gradients become dense.
+        loss: This peer's mean loss, a scalar.
+        accumulation: Where a share is cut into micro-batches: all but the last are kept, and only the last is averaged,
+            together with them.
+
+    Returns:
+        A nest like ``gradients`` of means, agreed; zeros for a micro-batch that is kept.
+
+    Raises:
+        UsageError: All gradients are ``None``, one is sparse and too large, the loss is no scalar, or the step is
+            compiled by XLA.
+
+    Cost:
+        One message of the attachment for gradients, policies and requests together.
     """
     refuse_xla("training.average()")
     leaves = tf.nest.flatten(gradients)
@@ -74,6 +91,7 @@ def _scalar(loss: Any) -> Any:
 def _dense(gradient: Any) -> Any:
     if not isinstance(gradient, tf.IndexedSlices):
         return tf.convert_to_tensor(gradient)
+    # Sparse: the rows of an embedding that were used. Peers use different rows, so all rows travel.
     shape = gradient.dense_shape if gradient.dense_shape is None else tf.get_static_value(gradient.dense_shape)
     elements = 1 if shape is None else int(tf.TensorShape(shape).num_elements() or 1)
     if shape is None or elements * gradient.dtype.size > DENSE_LIMIT_BYTES:
@@ -86,14 +104,19 @@ def _dense(gradient: Any) -> Any:
 
 
 def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list[Any]:
+    """Graph: the one message of a step, from this peer's gradients to their means; the policies conclude in it."""
     graph_state, program = averaging.graph_state, averaging.program
     samples = graph_state.metrics.samples.read_value()
     size = graph_state.view.size.read_value()
     expected = tf.cast(graph_state.view.global_batch_size.read_value(), tf.float32)
+    # No batch is agreed while the step is warmed up: then all peers are taken to have as many samples as this one.
     expected = tf.where(expected > 0, expected, samples * tf.cast(size, tf.float32))
+    # Requests are counted, not flagged: those that come during the message wait for the next one.
     asked = graph_state.posts.asked.read_value()
+    # Before the message: what this peer knows by itself, and the local reductions that ride on it.
     sources = _known_before(averaging, gradients, loss, samples, size, expected)
     sources |= _of_samples(program, program.gradient_reductions(sources), samples)
+    # In the header a peer without samples has no part in the mean loss, whatever it computed.
     header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), _float(asked - graph_state.posts.served)])
     *sums, extras = averaging.attachment.all_reduce(
         [*_counted(gradients, samples), tf.concat([header, program.piggybacked(sources)], axis=0)],
@@ -101,6 +124,7 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
         order=graph_state.order,
         tag="gradients",
     )
+    # After the message: the means, the agreed signals, and the policies that follow from them.
     means = _corrected(sums, expected, extras[0])
     with tf.control_dependencies(
         [graph_state.posts.carried.assign(asked), *_stamp_synchronisation(graph_state, extras)]
@@ -108,6 +132,7 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
         after = _known_after(averaging, means, extras)
     sources |= after
     fired = _conclude(averaging, sources | program.gradient_reductions(sources), extras)
+    # No policy sends a message of its own: the update need not wait for them.
     if not program.plan.exchanges:
         return means
     with tf.control_dependencies([fired]):  # a peer lost in those messages must not leave an update half done
@@ -143,7 +168,9 @@ def _exact(count: Any) -> Any:
 def _known_before(
     averaging: Averaging, gradients: Sequence[Any], loss: Any, samples: Any, size: Any, expected: Any
 ) -> dict[str, Any]:
+    """The sources of signals that are known before the message, by name: local, or agreed since the last barrier."""
     graph_state, limits = averaging.graph_state, averaging.limits
+    # The busy time ends when the last gradient is computed.
     with tf.control_dependencies(list(gradients)):
         now = tf.timestamp()
     busy, began = now - graph_state.times.synchronised.read_value(), graph_state.times.began.read_value()
@@ -184,6 +211,7 @@ def _corrected(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:
     Where none came at all, the mean is zero, and no variable becomes NaN.
     """
     factor = tf.math.divide_no_nan(_exact(expected), _exact(total))
+    # Nearly always as many came as were expected, and no gradient is touched again.
     return list(
         tf.cond(
             tf.equal(expected, total),
@@ -194,19 +222,23 @@ def _corrected(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:
 
 
 def _stamp_synchronisation(graph_state: GraphState, extras: Any) -> list[Any]:
+    """Graph: the moment at which the message was over, and the seconds since that of the step before."""
     with tf.control_dependencies([extras]):
         now = tf.timestamp()
     previous = graph_state.times.synchronised.read_value()
     seconds = graph_state.times.step_seconds.assign(_float(now - previous))
     began = graph_state.times.began.read_value()
+    # Assigned after it was read; the time of the first message of the run is kept for good.
     with tf.control_dependencies([seconds]):
         synchronised = graph_state.times.synchronised.assign(now)
     return [seconds, synchronised, graph_state.times.began.assign(tf.where(tf.math.is_nan(began), now, began))]
 
 
 def _known_after(averaging: Averaging, means: Sequence[Any], extras: Any) -> dict[str, Any]:
+    """The sources of signals that the message gave, agreed: means over the samples of all peers."""
     graph_state = averaging.graph_state
     posts = tf.cast(tf.round(extras[2]), tf.int64)
+    # A request of some peer leads to a barrier after this step; a resize that is under way is still one.
     with tf.control_dependencies([graph_state.posts.everywhere.assign(posts)]):
         pending = tf.logical_or(posts > 0, graph_state.view.target_size.read_value() > 0)
     return {
@@ -238,8 +270,10 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> 
 
 
 def _post(averaging: Averaging, outcome: Any) -> None:
+    """Graph: keeps the inputs of the rules that fired, and asks for a barrier where one of them acts."""
     graph_state, rules = averaging.graph_state, averaging.program.plan.rules
     acting = [rule.mode == "acting" for rule in rules]
+    # Some rules only say what they would do: the host tells of them, without a barrier.
     if not all(acting):
         graph_state.rules.shadows.assign(outcome, standing=tf.logical_not(tf.constant(acting, tf.bool)))
     if not any(acting):
