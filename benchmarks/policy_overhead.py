@@ -115,10 +115,10 @@ class Beside:
         view = View(1, tuple(Peer(number, "") for number in range(size)))
         return BarrierResult(None, PeerState(view, rank, Terms()), sources=(0,))
 
-    def given_up(self) -> None:
+    def lasting_failure(self) -> None:
         """Nobody is, as long as the first run goes on."""
 
-    def completed(self) -> None:
+    def mark_state_complete(self) -> None:
         """Nobody asks whether this peer holds the state."""
 
     def record(self, stream: str, fields: Any) -> None:

@@ -24,7 +24,7 @@ from kungfu.runtime.core.sample_slices import Position, Stamp, advanced, slice_i
 from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
 from kungfu.runtime.core.terms import Ramp, RunPosition, SettingChange, Terms
 from kungfu.runtime.core.view import View, spread
-from kungfu.runtime.peer.barrier_result import BarrierResult, Told, ToldLater
+from kungfu.runtime.peer.barrier_result import BarrierResult, DeferredEntry, RecordEntry
 from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.peer.membership import Membership
@@ -45,6 +45,7 @@ __all__ = [
     "CheckpointSettings",
     "Deadlines",
     "Decision",
+    "DeferredEntry",
     "Description",
     "ExitReport",
     "LateRanks",
@@ -56,6 +57,7 @@ __all__ = [
     "Position",
     "ProgramPart",
     "Ramp",
+    "RecordEntry",
     "RescaleRequest",
     "RunPosition",
     "SettingChange",
@@ -65,8 +67,6 @@ __all__ = [
     "StandaloneMembership",
     "Superseded",
     "Terms",
-    "Told",
-    "ToldLater",
     "VariableEntry",
     "VariableGap",
     "View",

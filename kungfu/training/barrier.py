@@ -120,7 +120,7 @@ class Barrier:
         asked = time.monotonic()
         self.average_statistics()
         prepared = {"requests": asked - started, "statistics": time.monotonic() - asked}
-        result = context.membership.meet(
+        result = context.membership.hold_barrier(
             context.state,
             self.terms,
             requests=requests,
@@ -135,7 +135,7 @@ class Barrier:
             self._enter(result, result.after.terms)
             self._ask_for_departures()
         else:
-            self._agree(result.after.terms)
+            self._put_in_force(result.after.terms)
         step = self._steps()
         self.between_steps.entered(result, step=step)
         for asked_by in requests.checkpoints:
@@ -217,7 +217,7 @@ class Barrier:
     def lost(self) -> PeerFailure | None:
         """Before a step: that the job has given up somebody in the view, whose messages may still come."""
         context = self.context
-        if (failure := context.membership.given_up()) is None:
+        if (failure := context.membership.lasting_failure()) is None:
             return None
         context.attachment.leave()
         return failure.prefixed(f"before step {self._steps() + 1}: ")
@@ -229,7 +229,7 @@ class Barrier:
         batch = int(read_variable(self.context.graph_state.progress.batch))
         manifest = Manifest(self._steps(), self.size, batch, self.terms)
         peers = PeerGroup(self.rank, self.size, self._total)
-        self.between_steps.complete_pending(peers, manifest, met=self.context.membership.completed)
+        self.between_steps.complete_pending(peers, manifest, met=self.context.membership.mark_state_complete)
 
     def _total(self, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = "registered") -> list[Any]:
         prescale, last, order = (
@@ -266,17 +266,17 @@ class Barrier:
         self.place = (rank, view.size)
         variables = self.context.graph_state.view
         variables.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
-        self._agree(terms)
+        self._put_in_force(terms)
         self.step_timer.entered()
         if not self.between_steps.registry.goes_along:  # else it is complete when those values have come
-            self.context.membership.completed()
+            self.context.membership.mark_state_complete()
 
     def _ask_for_departures(self) -> None:
         """Who stays only until others hold the state leaves at the barrier after the next step: there they do."""
         if self.rank == 0 and self.terms.departing:
             self.context.graph_state.posts.asked.assign_add(1)
 
-    def _agree(self, terms: Terms) -> None:
+    def _put_in_force(self, terms: Terms) -> None:
         """Puts terms in force at this peer."""
         rate, progress = self.context.rate, self.context.graph_state.progress
         if rate is not None and terms.ramp != self.terms.ramp:
@@ -325,9 +325,9 @@ class Barrier:
         )
 
         def on_rescale(previous_size: int, size: int) -> list[SettingChange]:
-            brought = self._brought(previous_size, size, decision)
-            self.event_log.set(brought)
-            return [self._on_scale(setting) for setting in brought]
+            changes = self._settings_on_rescale(previous_size, size, decision)
+            self.event_log.set(changes)
+            return [self._on_scale(setting) for setting in changes]
 
         asked = [self._on_scale(setting) for setting in settings]
         standing = before, self.terms
@@ -335,7 +335,7 @@ class Barrier:
         self.event_log.set(settings)
         return terms
 
-    def _brought(self, previous_size: int, size: int, decision: Decision) -> list[SettingChange]:
+    def _settings_on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[SettingChange]:
         """What the rules on a rescale choose from the new size."""
         graph_state, rate = self.context.graph_state, self.context.rate
         step = self._steps()

@@ -71,8 +71,8 @@ class BetweenSteps:
     def entered(self, result: BarrierResult, *, step: int) -> None:
         """A barrier is over: what it left to do is pending until the next step."""
         self.inside = True
-        before, survived = result.before, result.survived
-        if before is not None and survived is not None and before.view.peers[0].id in survived.lost:
+        before, recovery = result.before, result.recovery
+        if before is not None and recovery is not None and before.view.peers[0].id in recovery.lost:
             self.checkpoints.take_over()
         self.pending = _pending_sync(result, step=step, founds=self._founds)
 
@@ -102,7 +102,7 @@ class BetweenSteps:
 
 
 def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingSync:
-    before, after, survived, sources = result.before, result.after, result.survived, result.sources
+    before, after, recovery, sources = result.before, result.after, result.recovery, result.sources
     # This peer leaves, or the view stays: the peers only compare what they hold.
     if after.rank is None or (before is not None and before.view.version == after.view.version):
         return PendingSync()
@@ -114,8 +114,8 @@ def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingS
     # The membership changed around this peer. After a loss it takes the shared values too: it may have done a step more
     # than the peer whose state all go on from.
     sizes = before.view.size, after.view.size
-    change = change_of(*sizes, recovered=survived is not None)
-    return PendingSync(sources[0], survived is not None, sources, Rescaled(change, *sizes, after.rank, step))
+    change = change_of(*sizes, recovered=recovery is not None)
+    return PendingSync(sources[0], recovery is not None, sources, Rescaled(change, *sizes, after.rank, step))
 
 
 def _rounded(gaps: Mapping[str, VariableGap], *, rank: int) -> RoundedEvent:

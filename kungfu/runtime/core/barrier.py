@@ -142,8 +142,8 @@ def with_settings(
         settings: Those that were asked for beside them; they take effect after those of the rescale.
     """
     previous, size = meant_size(*before), meant_size(decision.view, decision.terms)
-    brought = on_rescale(previous, size) if size != previous else ()
-    return apply_settings(decision.terms, (*brought, *settings), position, size=size)
+    on_rescale_settings = on_rescale(previous, size) if size != previous else ()
+    return apply_settings(decision.terms, (*on_rescale_settings, *settings), position, size=size)
 
 
 def meant_size(view: View, terms: Terms) -> int:

@@ -20,7 +20,7 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_peer, from_report, from_view
 from kungfu.runtime.ipc.fields import from_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
-from kungfu.runtime.peer.barrier_result import Told, ToldLater
+from kungfu.runtime.peer.barrier_result import DeferredEntry, RecordEntry
 from kungfu.runtime.settings import Settings
 
 __all__ = ["AgentClient"]
@@ -43,7 +43,7 @@ class AgentClient:
         self._peer, self._deadline_s, self._report_s = peer, settings.deadlines.wait_s, settings.report_s
         self._channel = rpc.connect(settings.agent, secret=settings.secret)
         self._stub = AgentServiceStub(self._channel)
-        self._records: queue.SimpleQueue[pb.Record | tuple[str, ToldLater]] = queue.SimpleQueue()
+        self._records: queue.SimpleQueue[pb.Record | tuple[str, DeferredEntry]] = queue.SimpleQueue()
         self._reports = 0
         self._unheard: pb.Records | None = None  # sent, and not answered
         self._closing, self._news, self._flushing = threading.Event(), threading.Event(), threading.Lock()
@@ -51,35 +51,35 @@ class AgentClient:
         self._call(self._stub.ReportAttached, pb.Hello(peer=from_peer(peer)))
         self._reporter.start()
 
-    def ready(self, identity: Identity) -> None:
+    def report_ready(self, identity: Identity) -> None:
         """This peer is warmed up and waits to be admitted."""
         hello = pb.Hello(peer=from_peer(self._peer), program=identity.program, machine=identity.machine)
         self._call(self._stub.ReportReady, hello)
 
-    def prepare(self, size: int, *, host: int | None = None, leaving: Sequence[int] = ()) -> None:
+    def request_size(self, size: int, *, host: int | None = None, leaving: Sequence[int] = ()) -> None:
         """The job shall have ``size`` peers: start the missing ones, on the ``host`` of this number if one is given,
         and dismiss those that are too many. When they have come, ``leaving`` will leave."""
         self._call(self._stub.PreparePeers, pb.PrepareRequest(size=size, host=host, leaving=leaving))
 
-    def in_force(self, view: View) -> None:
+    def report_view_started(self, view: View) -> None:
         """All peers of ``view`` hold the same state and train."""
         self._call(self._stub.ReportViewStarted, from_view(view))
 
-    def lost(self, report: LossReport) -> None:
+    def report_loss(self, report: LossReport) -> None:
         """This peer lost others, is unplugged and waits for a new view."""
         self._call(self._stub.ReportLoss, from_report(report, self._peer.id))
 
-    def notify(self, why: str) -> None:
+    def report_preemption(self, why: str) -> None:
         """This peer will be taken away: the job shall let it go."""
         self._call(self._stub.ReportPreemption, pb.PreemptionNotice(peer=self._peer.id, why=why))
 
-    def record(self, stream: str, told: Told) -> None:
+    def record(self, stream: str, entry: RecordEntry) -> None:
         """Queues a line for a stream of the agent's journal, which has it within ``report_s``, an event sooner.
 
         A function that gives the line's fields, or its text, is called off the training thread, where the line is
         written too.
         """
-        self._records.put((stream, told) if callable(told) else pb.Record(event=from_fields(fields_of(told))))
+        self._records.put((stream, entry) if callable(entry) else pb.Record(event=from_fields(fields_of(entry))))
         if stream == "events":
             self._news.set()
 

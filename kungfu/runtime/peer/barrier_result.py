@@ -12,12 +12,12 @@ from kungfu.runtime.core.barrier_requests import RescaleRequest, Superseded
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 
-__all__ = ["BarrierResult", "PeerState", "Survived", "Told", "ToldLater"]
+__all__ = ["BarrierResult", "DeferredEntry", "LossRecovery", "PeerState", "RecordEntry"]
 
 # What goes into the job's record: an event, or a function that gives the fields of a line or its text; see
 # ``AgentClient.record``.
-ToldLater = Callable[[], Mapping[str, Any] | str]
-Told = LoggedEvent | ToldLater
+DeferredEntry = Callable[[], Mapping[str, Any] | str]
+RecordEntry = LoggedEvent | DeferredEntry
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class PeerState:
 
 
 @dataclass(frozen=True)
-class Survived:
+class LossRecovery:
     """What this peer lived through: how others were lost, by id, how it noticed, and whose state it goes on with."""
 
     lost: Mapping[int, str]
@@ -49,7 +49,7 @@ class BarrierResult:
         superseded: Those that it passed over; known to the leader only.
         prepared: The agent's offer that the leader decided with; known to the leader only.
         parts: Seconds that the parts took, by name.
-        survived: What this peer lived through, where others were lost.
+        recovery: How this peer goes on, where others were lost.
         sources: The ranks of the view after it that held the state when that view began.
     """
 
@@ -59,5 +59,5 @@ class BarrierResult:
     superseded: tuple[Superseded, ...] = ()
     prepared: Prepared | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
-    survived: Survived | None = None
+    recovery: LossRecovery | None = None
     sources: tuple[int, ...] = ()

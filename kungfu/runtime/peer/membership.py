@@ -30,7 +30,7 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_external_request, from_shadow, to_rescale_request, to_terms, to_view
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 from kungfu.runtime.peer.agent_client import AgentClient
-from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, Survived, Told
+from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState, RecordEntry
 from kungfu.runtime.peer.failed_peers import NoticedLoss, at_fault
 from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol
 from kungfu.runtime.peer.rendezvous.state_comparison import turn_of
@@ -82,7 +82,7 @@ class Membership:
         """The view that this peer is in."""
         return self._member().view
 
-    def given_up(self) -> PeerFailure | None:
+    def lasting_failure(self) -> PeerFailure | None:
         """Why the view of this peer does not go on though its messages may: see ``FailedPeers.lasting_failure_in``."""
         return (
             None if self._peer_state is None else self._service.failed_peers.lasting_failure_in(self._peer_state.view)
@@ -100,11 +100,11 @@ class Membership:
         with state.writable():  # the first use of anything is slow, and this one keeps nobody waiting
             state.digest()
         self._service.description = description
-        self._agent_client.ready(Identity(description.digest, machine))
+        self._agent_client.report_ready(Identity(description.digest, machine))
         self._attachment.close()
-        passage = self._admitted(state, self._entry, None, None)
-        self._ignore_preemption = on_preemption_signal(lambda: self._agent_client.notify("SIGTERM"))
-        return passage
+        result = self._enter_when_admitted(state, self._entry_of, None, None)
+        self._ignore_preemption = on_preemption_signal(lambda: self._agent_client.report_preemption("SIGTERM"))
+        return result
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
         """This peer lost others: unplugs itself, reports, and enters the view of those who live.
@@ -116,14 +116,16 @@ class Membership:
         before = replace(self._member(), terms=loss.terms)
 
         def entry(admission: pb.Admission) -> ViewEntry:
-            entry = self._entry(admission)
+            entry = self._entry_of(admission)
             if entry.peer_state.rank != 0:
                 return entry
-            return replace(entry, leads=self._leads(before, entry.view, admission.recovery.target, adjust))
+            return replace(
+                entry, survivor_terms=self._survivor_terms(before, entry.view, admission.recovery.target, adjust)
+            )
 
-        return self._admitted(state, entry, before, loss)
+        return self._enter_when_admitted(state, entry, before, loss)
 
-    def meet(
+    def hold_barrier(
         self,
         state: ReplicatedState,
         terms: Terms,
@@ -153,7 +155,7 @@ class Membership:
         before = self._member()
         before = replace(before, terms=terms)
         started, parts = self._clock(), dict[str, float]()
-        arrival, names = self._arrival(before, state, requests.rescale, shadows)
+        arrival, names = self._next_arrival(before, state, requests.rescale, shadows)
         parts["barrier/digest"] = self._clock() - started
         prepared = self._service.take_offer() if before.rank == 0 else None
         made: Decision | None = None
@@ -173,18 +175,18 @@ class Membership:
         view = to_view(verdict.view)
         after = PeerState(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
         stayers = tuple(rank for rank, peer in enumerate(view.peers) if before.view.rank_of(peer.id) is not None)
-        self._move(before, ViewEntry(after, verdict.attachment_address, stayers), state, parts)
+        self._apply(before, ViewEntry(after, verdict.attachment_address, stayers), state, parts)
         return BarrierResult(before, after, taken, superseded, prepared, parts, sources=stayers)
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""
         before = replace(self._member(), terms=terms)
-        arrival, names = self._arrival(before, state, (), shadows)
+        arrival, names = self._next_arrival(before, state, (), shadows)
         self._barrier_protocol.hold(
             before.view, arrival, lambda: Decision(before.view, terms), names=names, state=state
         )
 
-    def completed(self) -> None:
+    def mark_state_complete(self) -> None:
         """This peer has all that belongs to the state of its view, also what does not travel with the variables.
 
         Before, it counts as one that lacks the state, unless it began the job or held the state when the view began.
@@ -195,9 +197,9 @@ class Membership:
         """The leader's: what somebody outside wants to have carried out at this barrier, if anything."""
         return self._service.take_external_request() if self._member().rank == 0 else None
 
-    def record(self, stream: str, told: Told) -> None:
+    def record(self, stream: str, entry: RecordEntry) -> None:
         """One more line of a stream of the job's journal; see ``AgentClient.record``."""
-        self._agent_client.record(stream, told)
+        self._agent_client.record(stream, entry)
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
         """This peer's training is over, and SIGTERM ends it as it does any program."""
@@ -219,7 +221,7 @@ class Membership:
         self._agent_client.close()
         self._server.stop()
 
-    def _arrival(
+    def _next_arrival(
         self,
         before: PeerState,
         state: ReplicatedState,
@@ -228,7 +230,7 @@ class Membership:
     ) -> tuple[pb.BarrierArrival, tuple[str, ...]]:
         """What this peer brings to its next barrier, and the names of what it holds."""
         number, self._barriers = self._barriers, self._barriers + 1
-        text = " and ".join(map(_asks, merge(requests).taken))
+        text = " and ".join(map(_request_text, merge(requests).taken))
         version, rank = before.view.version, before.rank or 0
         digest = state.sampled_digest(turn_of(version, number))
         arrival = pb.BarrierArrival(version=version, number=number, rank=rank, requested=text, digests=digest.values())
@@ -240,7 +242,7 @@ class Membership:
             raise InternalError("a barrier was held by a peer that is in no view")
         return self._peer_state
 
-    def _move(self, before: PeerState, entry: ViewEntry, state: ReplicatedState, parts: dict[str, float]) -> None:
+    def _apply(self, before: PeerState, entry: ViewEntry, state: ReplicatedState, parts: dict[str, float]) -> None:
         after = entry.peer_state
         if after.view.version == before.view.version:
             self._peer_state = after
@@ -257,14 +259,14 @@ class Membership:
         self._entering = entry.view
         self._peer_state = after = self._installer.install(entry, state, parts)
         # Who begins the job with others holds as much as rank 0: nobody has trained yet. Who takes the state over later
-        # lacks what its program registered, which comes before the next step: see `completed`.
+        # lacks what its program registered, which comes before the next step: see `mark_state_complete`.
         self._holds = self._holds or entry.view.begins
         self._barriers, self._entering = 0, None
         return after
 
     # ---- losing others -------------------------------------------------------------------------------------------
 
-    def _admitted(
+    def _enter_when_admitted(
         self,
         state: ReplicatedState,
         admitted: Callable[[pb.Admission], ViewEntry],
@@ -277,37 +279,37 @@ class Membership:
         """
         while True:
             started, parts = self._clock(), dict[str, float]()
-            admission = self._admission() if loss is None else self._readmitted(loss)
+            admission = self._await_admission() if loss is None else self._report_and_await_admission(loss)
             if loss is not None:
                 parts["regroup"] = self._clock() - started
             entry = admitted(admission)
             try:
                 if loss is not None and loss.terms.stopped:
-                    self._pass_on_the_end(entry)
+                    self._forward_stop(entry)
                 after = self._enter(entry, state, parts)
             except (PeerFailure, DeadlineExceeded) as error:
                 loss = NoticedLoss(error, 0, Terms()) if loss is None else replace(loss, error=error)
                 continue
             if before is None or loss is None:
                 return BarrierResult(None, after, parts=parts, sources=entry.sources)
-            survived = Survived(dict(admission.recovery.lost), str(loss.error), entry.sources[0])
-            return BarrierResult(before, after, parts=parts, survived=survived, sources=entry.sources)
+            recovery = LossRecovery(dict(admission.recovery.lost), str(loss.error), entry.sources[0])
+            return BarrierResult(before, after, parts=parts, recovery=recovery, sources=entry.sources)
 
-    def _readmitted(self, loss: NoticedLoss) -> pb.Admission:
+    def _report_and_await_admission(self, loss: NoticedLoss) -> pb.Admission:
         """Leaves, reports, and waits for a view; reports again if somebody else turns out to stand still meanwhile."""
         self._attachment.leave()
-        told = [self._known(loss)]
-        self._agent_client.lost(told[0])
+        told = [self._loss_report(loss)]
+        self._agent_client.report_loss(told[0])
 
         def look() -> None:
-            report = self._known(loss)
+            report = self._loss_report(loss)
             if not {*report.suspects} <= {*told[-1].suspects}:
                 told.append(report)
-                self._agent_client.lost(report)
+                self._agent_client.report_loss(report)
 
-        return self._admission(meanwhile=look)
+        return self._await_admission(meanwhile=look)
 
-    def _known(self, loss: NoticedLoss) -> LossReport:
+    def _loss_report(self, loss: NoticedLoss) -> LossReport:
         """What this peer knows of a loss: whom the error names, and who shows no life as far as it can see."""
         error, view = str(loss.error), self._entering or (self._peer_state.view if self._peer_state else None)
         suspects = set[int]()
@@ -320,11 +322,11 @@ class Membership:
         late = isinstance(loss.error, DeadlineExceeded)
         return LossReport(self._heard, loss.step, self._holds, error, tuple(sorted(suspects)), late)
 
-    def _admission(self, *, meanwhile: Callable[[], None] = lambda: None) -> pb.Admission:
+    def _await_admission(self, *, meanwhile: Callable[[], None] = lambda: None) -> pb.Admission:
         what = "the job to admit this peer"
         return self._service.admission(after=self._heard, deadline_s=_EVER_S, what=what, meanwhile=meanwhile)
 
-    def _entry(self, admission: pb.Admission) -> ViewEntry:
+    def _entry_of(self, admission: pb.Admission) -> ViewEntry:
         view = to_view(admission.view)
         rank = view.rank_of(self._settings.peer)
         if rank is None:
@@ -333,17 +335,17 @@ class Membership:
             PeerState(view, rank, to_terms(admission.terms)), admission.attachment_address, tuple(admission.sources)
         )
 
-    def _leads(self, before: PeerState, view: View, target: int, adjust: Adjust) -> Callable[[], Terms]:
+    def _survivor_terms(self, before: PeerState, view: View, target: int, adjust: Adjust) -> Callable[[], Terms]:
         """The terms of survivors: the batch stays, so that what is trained does not change because a peer was lost."""
 
         def terms() -> Terms:
-            stopped = before.terms.stopped or self._service.told_to_stop()
+            stopped = before.terms.stopped or self._service.is_stop_requested()
             kept = replace(before.terms, target_size=target, refused_size=0, leaving=(), stopped=stopped)
             return adjust(before.view, Decision(view, kept))
 
         return terms
 
-    def _pass_on_the_end(self, entry: ViewEntry) -> None:
+    def _forward_stop(self, entry: ViewEntry) -> None:
         """Whoever leads the survivors hears that training has ended before it makes their terms."""
         leader = entry.view.peers[0]
         if leader.id == self._settings.peer:
@@ -355,7 +357,7 @@ class Membership:
         rpc.call_unless(abandon_reason, forward_request, stop, deadline_s=self._deadline_s, what=what, peer=leader.id)
 
 
-def _asks(request: RescaleRequest) -> str:
+def _request_text(request: RescaleRequest) -> str:
     """What a rule asks for, as it is compared with what the rules of the other peers ask for."""
     if request.leave is None:
         return f"{request.rule} asks for {request.size}"

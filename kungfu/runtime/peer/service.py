@@ -121,7 +121,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             if request.number and request.number in self._told:
                 return pb.Ack()  # told again, for its answer was lost
             self._told.add(request.number)
-            # Told again with every view, in case it has another leader; a second one would be written otherwise.
+            # Sent again with every view, in case it has another leader; a second one would be written otherwise.
             if external.kind == "checkpoint" and external.id in self._kept:
                 return pb.Ack()
             if external.kind == "checkpoint" and external.id:
@@ -177,7 +177,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             self._on_offer()
         return external
 
-    def told_to_stop(self) -> bool:
+    def is_stop_requested(self) -> bool:
         """Whether the end of training is requested; it stays so, for nothing comes after it."""
         with self._changed:
             return any(external.kind == "stop" for external in self._external_requests)

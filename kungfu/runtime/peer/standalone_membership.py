@@ -12,7 +12,7 @@ from kungfu.runtime.core.program_identity import NOTHING_SAID, Description
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, Told
+from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, RecordEntry
 from kungfu.runtime.state import ReplicatedState
 
 __all__ = ["StandaloneMembership"]
@@ -36,7 +36,7 @@ class StandaloneMembership:
     ) -> BarrierResult:
         return BarrierResult(None, self._peer_state, sources=(0,))
 
-    def meet(
+    def hold_barrier(
         self,
         state: ReplicatedState,
         terms: Terms,
@@ -53,18 +53,18 @@ class StandaloneMembership:
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """Nobody else has to agree that training is over."""
 
-    def given_up(self) -> PeerFailure | None:
+    def lasting_failure(self) -> PeerFailure | None:
         """Nobody could be lost."""
         return None
 
-    def completed(self) -> None:
+    def mark_state_complete(self) -> None:
         """Nobody asks whether this peer holds the state."""
 
     def take_external_request(self) -> ExternalRequest | None:
         """Nobody can ask."""
         return None
 
-    def record(self, stream: str, told: Told) -> None:
+    def record(self, stream: str, entry: RecordEntry) -> None:
         """Nobody keeps a journal of a program that runs alone."""
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:

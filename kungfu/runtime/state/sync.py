@@ -71,11 +71,11 @@ def _fetch_beside(
     """Fetches the state in another thread while this one attaches."""
     failed: list[PeerFailure] = []
 
-    def given_up() -> PeerFailure | None:
+    def abandon_reason() -> PeerFailure | None:
         return failed[0] if failed else abandoned()
 
     with ThreadPoolExecutor(1, thread_name_prefix="kungfu-sync") as pool:
-        fetched = pool.submit(fetch, state, context, abandoned=given_up)
+        fetched = pool.submit(fetch, state, context, abandoned=abandon_reason)
         try:
             attach()
         except BaseException:

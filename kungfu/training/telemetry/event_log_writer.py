@@ -26,7 +26,7 @@ from kungfu.event_log.events import (
     SpanPart,
     SupersededEvent,
 )
-from kungfu.runtime.api import BarrierResult, RescaleRequest, SettingChange, Superseded, Told
+from kungfu.runtime.api import BarrierResult, RecordEntry, RescaleRequest, SettingChange, Superseded
 from kungfu.training.telemetry.decision_text import describe_decision
 from kungfu.training.telemetry.step_timer import Downtime
 
@@ -36,7 +36,7 @@ __all__ = ["EventLogWriter", "timing_tree"]
 _QUIET_STEPS = 100
 
 # The line of a step may be made later, in another thread: it is given as a function.
-Record = Callable[[str, Told], None]
+Record = Callable[[str, RecordEntry], None]
 
 
 class EventLogWriter:
@@ -142,9 +142,9 @@ class EventLogWriter:
 
         ``stop`` tells what it cost: so far, and once the next step has ended, with that step.
         """
-        before, after, survived = result.before, result.after, result.survived
+        before, after, recovery = result.before, result.after, result.recovery
         assert before is not None
-        assert survived is not None
+        assert recovery is not None
         self._leading = after.rank == 0
         self.ended()  # a change of the membership that no step came after
         if before.terms.leaving:
@@ -156,9 +156,9 @@ class EventLogWriter:
             before=before.view.size,
             after=after.view.size,
             view=after.view.version,
-            lost={str(peer): how for peer, how in survived.lost.items()},
-            noticed_by=survived.error,
-            state_of=after.view.peers[survived.source].id,
+            lost={str(peer): how for peer, how in recovery.lost.items()},
+            noticed_by=recovery.error,
+            state_of=after.view.peers[recovery.source].id,
             redone=redone,
             target=after.terms.target_size,
             global_batch_size=after.terms.global_batch_size,

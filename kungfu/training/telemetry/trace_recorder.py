@@ -16,7 +16,7 @@ from kungfu.compiler.lower import Program
 from kungfu.compiler.serialize import plan_to_json
 from kungfu.errors import InternalError
 from kungfu.record.lines import CONVERSIONS, exactly, header_line, snapshot_line, step_form
-from kungfu.runtime.api import ToldLater
+from kungfu.runtime.api import DeferredEntry
 from kungfu.training.graph.step_record import Column, StepRecord
 
 __all__ = ["SNAPSHOT_EVERY", "TraceRecorder"]
@@ -27,7 +27,7 @@ _OF_THE_PLACE, _UNKNOWN = ("step", "view", "rank"), float("-inf")
 _KINDS: Mapping[str, Callable[[float], int]] = {"int64": int, "bool": bool}
 _MOST_FORMS = 256
 
-Record = Callable[[str, ToldLater], None]
+Record = Callable[[str, DeferredEntry], None]
 
 
 class TraceRecorder:

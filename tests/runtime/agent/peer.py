@@ -101,9 +101,9 @@ def main(mishap: str) -> None:
     exits.steps = lambda: state.barriers
     unlike = (mishap, settings.peer) in [("peer 1 differs", 1), ("joiner differs", 2)]
     description = Description((ProgramPart.of("model", f"kernel (2, {3 if unlike else 2})"),))
-    passage = membership.join(state, description=description, machine=f"{4 if unlike else 2} threads")
-    terms = passage.after.terms if passage.after.terms.batch_per_peer else Terms(64, 32.0)
-    print(f"joined a view of {passage.after.view.size}", flush=True)
+    result = membership.join(state, description=description, machine=f"{4 if unlike else 2} threads")
+    terms = result.after.terms if result.after.terms.batch_per_peer else Terms(64, 32.0)
+    print(f"joined a view of {result.after.view.size}", flush=True)
     if mishap == "waits":
         signal.pause()
     train(membership, state, terms, offered, mishap=mishap, settings=settings)
@@ -126,13 +126,13 @@ def train(
             sys.exit(7)
         if terms.target_size and settings.peer == 0:
             until = time.monotonic() + 20.0
-            while not offered.wait(0.05) and membership.given_up() is None:  # the followers wait in the barrier
+            while not offered.wait(0.05) and membership.lasting_failure() is None:  # the followers wait in the barrier
                 assert time.monotonic() < until
-        passage = membership.meet(state, terms, requests=requests_of(state, size))
-        terms, before, size = passage.after.terms, size, passage.after.view.size
-        if passage.after.rank is None:
+        result = membership.hold_barrier(state, terms, requests=requests_of(state, size))
+        terms, before, size = result.after.terms, size, result.after.view.size
+        if result.after.rank is None:
             return membership.finish({"steps": state.barriers, "traces": 0}, leaving=True)
-        if is_over(passage, before):
+        if is_over(result, before):
             membership.final_barrier(state, terms)
             return membership.finish({"steps": state.barriers, "traces": 0}, leaving=False)
 
@@ -144,8 +144,8 @@ def requests_of(state: State, size: int) -> BarrierRequests:
     return BarrierRequests((RescaleRequest(target, "local_batch_size", "there and back", state.barriers),))
 
 
-def is_over(passage: BarrierResult, before: int) -> bool:
-    return passage.after.view.size < before or passage.after.terms.refused_size > 0
+def is_over(result: BarrierResult, before: int) -> bool:
+    return result.after.view.size < before or result.after.terms.refused_size > 0
 
 
 if __name__ == "__main__":

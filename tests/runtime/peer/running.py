@@ -200,7 +200,7 @@ def tell(peer: Peer, method: str, message: Any) -> None:
 def barrier(*sizes: int, terms: Terms = TERMS) -> Callable[[Member], BarrierResult]:
     """A barrier at which the rules of every peer ask for the same."""
     requests = BarrierRequests(tuple(RescaleRequest(size, "local_batch_size", "rule", 7) for size in sizes))
-    return lambda member: member.membership.meet(member.state, terms, requests=requests)
+    return lambda member: member.membership.hold_barrier(member.state, terms, requests=requests)
 
 
 def errors_of(outcomes: list[Any]) -> list[str]:

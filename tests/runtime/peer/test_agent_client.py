@@ -100,9 +100,9 @@ def settings(agent: str, *, wait_s: float = 10.0) -> Settings:
 def test_the_agent_hears_what_a_peer_goes_through() -> None:
     view = View(2, (ME, Peer(4, "127.0.0.1:10")))
     with attached() as (agent_client, agent):
-        agent_client.ready(Identity("digest", "2 threads"))
-        agent_client.prepare(5)
-        agent_client.in_force(view)
+        agent_client.report_ready(Identity("digest", "2 threads"))
+        agent_client.request_size(5)
+        agent_client.report_view_started(view)
         agent_client.finish({"steps": 12}, leaving=True)
         heard = [agent.next() for _ in range(4)]
     ready = ("ready", (ME.address, "digest", "2 threads"))

@@ -55,9 +55,9 @@ def test_a_peer_that_was_admitted_to_a_view_without_it_says_so() -> None:
 def test_a_barrier_without_a_request_leaves_all_as_it_was() -> None:
     with job(b"state", b"state") as running:
         for _ in range(3):
-            passages = running.all_do(barrier())
-            assert [passage.after for passage in passages] == [passage.before for passage in passages]
-            assert [passage.after.rank for passage in passages] == [0, 1]
+            results = running.all_do(barrier())
+            assert [result.after for result in results] == [result.before for result in results]
+            assert [result.after.rank for result in results] == [0, 1]
         assert [len(member.socket.opened) for member in running.members] == [1, 1]
         assert [member.socket.plugged for member in running.members] == [True, True]
 
@@ -65,74 +65,74 @@ def test_a_barrier_without_a_request_leaves_all_as_it_was() -> None:
 def test_the_terms_after_a_barrier_are_the_leaders() -> None:
     with job(b"state", b"state") as running:
         given = [Terms(100, 50.0), Terms(99, 49.5)]
-        passages = running.all_do(lambda member: member.membership.meet(
+        results = running.all_do(lambda member: member.membership.hold_barrier(
             member.state, given[running.members.index(member)]
         ))  # fmt: skip
-        assert [passage.after.terms for passage in passages] == [given[0]] * 2
+        assert [result.after.terms for result in results] == [given[0]] * 2
 
 
 def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() -> None:
     with job(b"state", b"state") as running:
-        passages = running.all_do(barrier(3))
-        assert [passage.after.view.version for passage in passages] == [1, 1]
+        results = running.all_do(barrier(3))
+        assert [result.after.view.version for result in results] == [1, 1]
         assert running.agent.wanted.get(timeout=1.0) == 3
-        waiting = passages[0].after.terms
+        waiting = results[0].after.terms
         assert waiting.target_size == 3
 
         joining, peer = running.begin(running.add(b"blank"))
         leader = running.agent.in_force[0].peers[0]
         tell(leader, "OfferJoiners", from_prepared(Prepared((peer,), parts={"spawn": 0.5})))
         assert running.members[0].posts == ["offer"]
-        passages = running.all_do(barrier(terms=waiting), running.members[:2])
+        results = running.all_do(barrier(terms=waiting), running.members[:2])
 
         after = joining.result(10.0).after
-        assert [passage.after.view for passage in passages] == [after.view] * 2
+        assert [result.after.view for result in results] == [after.view] * 2
         assert (after.view.version, after.view.ids, after.rank) == (2, (0, 1, 2), 2)
         assert after.terms == Terms(96, 32.0)
-        assert passages[0].prepared == Prepared((peer,), parts={"spawn": 0.5})
-        assert {name for name in passages[0].parts if "/" not in name} == {"barrier", "attach", "state"}
+        assert results[0].prepared == Prepared((peer,), parts={"spawn": 0.5})
+        assert {name for name in results[0].parts if "/" not in name} == {"barrier", "attach", "state"}
         assert running.members[2].state.content == b"state"
         assert [member.state.rescales for member in running.members] == [1, 1, 1], "the first view is no rescale"
         assert [member.socket.opened[-1]["rendezvous"] for member in running.members] == ["store for 3"] * 3
         assert running.agent.in_force[-1] == after.view
-        assert [passage.after.rank for passage in running.all_do(barrier(terms=after.terms))] == [0, 1, 2]
+        assert [result.after.rank for result in running.all_do(barrier(terms=after.terms))] == [0, 1, 2]
 
 
 def test_a_shrink_unplugs_the_newest_and_the_others_go_on() -> None:
     with job(b"state", b"state", b"state") as running:
-        passages = running.all_do(barrier(2))
-        assert [passage.after.rank for passage in passages] == [0, 1, None]
-        assert {passage.after.view.ids for passage in passages} == {(0, 1)}
+        results = running.all_do(barrier(2))
+        assert [result.after.rank for result in results] == [0, 1, None]
+        assert {result.after.view.ids for result in results} == {(0, 1)}
         assert [member.socket.plugged for member in running.members] == [True, True, False]
-        assert running.agent.in_force[-1] == passages[0].after.view
+        assert running.agent.in_force[-1] == results[0].after.view
         stayers = running.members[:2]
-        assert [passage.after.rank for passage in running.all_do(barrier(1, terms=TERMS), stayers)] == [0, None]
-        assert running.members[0].membership.meet(running.members[0].state, TERMS).after.rank == 0
+        assert [result.after.rank for result in running.all_do(barrier(1, terms=TERMS), stayers)] == [0, None]
+        assert running.members[0].membership.hold_barrier(running.members[0].state, TERMS).after.rank == 0
         with pytest.raises(InternalError, match="held by a peer that is in no view"):
-            running.members[2].membership.meet(running.members[2].state, TERMS)
+            running.members[2].membership.hold_barrier(running.members[2].state, TERMS)
 
 
 def test_the_leaders_request_counts_and_a_dissent_is_recorded() -> None:
     with job(b"state", b"state") as running:
         requests = [BarrierRequests((RescaleRequest(1, "local_batch_size", "rule", 7),)), BarrierRequests()]
-        passages = running.all_do(lambda member: member.membership.meet(
+        results = running.all_do(lambda member: member.membership.hold_barrier(
             member.state, TERMS, requests=requests[running.members.index(member)]
         ))  # fmt: skip
-        assert [passage.after.rank for passage in passages] == [0, None]
+        assert [result.after.rank for result in results] == [0, None]
         running.members[0].membership.finish({}, leaving=False)
         assert running.agent.reports == ['{"event": "dissent", "view": 1, "wishes": {"0": "rule asks for 1", "1": ""}}']
 
 
 def test_what_only_some_peers_would_have_asked_for_in_the_shadow_is_recorded() -> None:
-    def meet(*shadows: tuple[ShadowAsk, ...]):
-        return lambda member: member.membership.meet(
+    def hold_barrier(*shadows: tuple[ShadowAsk, ...]):
+        return lambda member: member.membership.hold_barrier(
             member.state, TERMS, shadows=shadows[running.members.index(member)]
         )
 
     two, close, three = (ShadowAsk("shadow(grow)", 50, value) for value in (2.0, 2.00001, 3.0))
     with job(b"state", b"state") as running:
-        running.all_do(meet((two,), (close,)))
-        running.all_do(meet((two,), (three,)))
+        running.all_do(hold_barrier((two,), (close,)))
+        running.all_do(hold_barrier((two,), (three,)))
         part = lambda member: member.membership.final_barrier(  # noqa: E731 - one deed
             member.state, TERMS, shadows=() if running.members.index(member) else (two,)
         )
@@ -152,11 +152,11 @@ def test_what_the_leader_was_told_from_outside_comes_before_the_rules_and_is_no_
         RescaleRequest(2, "local_batch_size", "kungfu resize 2", 7),
     )
     with job(b"state", b"state") as running:
-        passages = running.all_do(lambda member: member.membership.meet(
+        results = running.all_do(lambda member: member.membership.hold_barrier(
             member.state, TERMS, requests=BarrierRequests((rule,), None if running.members.index(member) else told)
         ))  # fmt: skip
-        assert [passage.after.view.size for passage in passages] == [2, 2]
-        assert [passage.requests for passage in passages] == [(told,), (told,)], (
+        assert [result.after.view.size for result in results] == [2, 2]
+        assert [result.requests for result in results] == [(told,), (told,)], (
             "who follows may lead soon, and tell of it"
         )
         running.members[0].membership.finish({}, leaving=False)
@@ -262,10 +262,10 @@ def surviving(running: Job, *knows: Terms) -> list[BarrierResult]:
 
 def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to() -> None:
     with job(b"state", b"state", b"state") as running:
-        passages = surviving(running, Terms(96, 32.0), Terms(96, 32.0))
-        assert [passage.after.rank for passage in passages] == [0, 1]
-        assert {passage.after.terms for passage in passages} == {Terms(96, 32.0, target_size=3)}, "the batch is kept"
-        assert running.agent.in_force[-1] == passages[0].after.view
+        results = surviving(running, Terms(96, 32.0), Terms(96, 32.0))
+        assert [result.after.rank for result in results] == [0, 1]
+        assert {result.after.terms for result in results} == {Terms(96, 32.0, target_size=3)}, "the batch is kept"
+        assert running.agent.in_force[-1] == results[0].after.view
 
 
 def test_who_waits_to_be_admitted_reports_again_when_somebody_else_turns_out_to_stand_still() -> None:
@@ -331,7 +331,7 @@ def test_a_leader_that_is_gone_is_the_suspect_of_those_who_follow() -> None:
 def test_training_that_has_ended_for_one_survivor_has_ended_for_all(heard: int) -> None:
     with job(b"state", b"state", b"state") as running:
         knows = [Terms(96, 32.0, stopped=rank == heard) for rank in (0, 1)]
-        assert [passage.after.terms.stopped for passage in surviving(running, *knows)] == [True, True]
+        assert [result.after.terms.stopped for result in surviving(running, *knows)] == [True, True]
 
 
 @pytest.mark.slow  # twice the deadline, so that a leader's own error comes first
@@ -398,9 +398,9 @@ def grown(running: Job) -> Terms:
     waiting = running.all_do(barrier(len(running.members) + 1))[0].after.terms
     joining, peer = running.begin(running.add(b"blank"))
     tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
-    passages = running.all_do(barrier(terms=waiting), running.members[:-1])
+    results = running.all_do(barrier(terms=waiting), running.members[:-1])
     after = joining.result(10.0)
-    assert after.sources == passages[0].sources == tuple(range(len(passages))), "those who were there before"
+    assert after.sources == results[0].sources == tuple(range(len(results))), "those who were there before"
     return after.after.terms
 
 
@@ -410,7 +410,7 @@ def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_co
         terms = grown(running)
         joiner = running.members[1]
         if complete:
-            joiner.membership.completed()
+            joiner.membership.mark_state_complete()
         loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, terms)
         wait = running.threads.submit(joiner.membership.recover, joiner.state, loss)
         report = running.agent.losses.get(timeout=5.0)

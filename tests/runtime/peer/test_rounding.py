@@ -44,8 +44,8 @@ def test_weights_that_differ_by_rounding_become_those_of_rank_0_and_it_is_told()
     with job(numbers(), numbers(), numbers()) as running:
         running.members[1].state.variables[0] += np.float32(1e-5)
         running.members[2].state.variables[0] *= np.float32(1 + 1e-6)
-        passages = running.all_do(barrier())
-        assert [passage.after.rank for passage in passages] == [0, 1, 2]
+        results = running.all_do(barrier())
+        assert [result.after.rank for result in results] == [0, 1, 2]
         assert same(running)
         np.testing.assert_array_equal(running.members[2].state.variables[0], WEIGHTS)
         (event,) = events(running)

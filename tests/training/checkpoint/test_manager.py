@@ -15,7 +15,7 @@ from kungfu.errors import PeerFailure, UsageError
 from kungfu.runtime.checkpoints import CheckpointFolder, Manifest, find, published, read_manifest, stable_names
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, Survived
+from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState
 from kungfu.training.checkpoint.manager import CheckpointRequest
 from kungfu.training.registered.sync import PeerGroup, PendingSync
 from tests.training.linear import linear_model, linear_run, points
@@ -198,7 +198,9 @@ def regrouped(lost: int) -> BarrierResult:
     before, left = (Peer(0, "a:0"), Peer(1, "a:1"), Peer(2, "a:2")), [peer for peer in (0, 1, 2) if peer != lost]
     after = View(3, tuple(before[peer] for peer in left))
     standing = PeerState(View(1, before), 1, Terms()), PeerState(after, left.index(1), Terms())
-    return BarrierResult(*standing, survived=Survived({lost: "killed by SIGKILL"}, "rank 0 died", 0), sources=(0, 1))
+    return BarrierResult(
+        *standing, recovery=LossRecovery({lost: "killed by SIGKILL"}, "rank 0 died", 0), sources=(0, 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,9 @@ def test_a_peer_that_takes_the_state_over_has_all_of_it_when_its_registered_valu
     walked(run, until=1)
     between_steps, manifest = run.training._runner.barrier.between_steps, Manifest(4, 2, 6, Terms())
     before, after = (PeerState(View(number, (Peer(0, "a:0"), Peer(1, "a:1"))), 1, Terms()) for number in (2, 4))
-    between_steps.entered(BarrierResult(before, after, survived=Survived({2: "gone"}, "died", 0), sources=(0,)), step=4)
+    between_steps.entered(
+        BarrierResult(before, after, recovery=LossRecovery({2: "gone"}, "died", 0), sources=(0,)), step=4
+    )
 
     def met():
         heard.append(held["counter"])

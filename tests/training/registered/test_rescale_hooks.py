@@ -8,7 +8,7 @@ from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints import Manifest
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, Survived
+from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState
 from kungfu.runtime.settings import CheckpointSettings
 from kungfu.training.between_steps import BetweenSteps
 from kungfu.training.checkpoint.manager import Trained
@@ -26,7 +26,7 @@ def standing(where: View, rank: int | None) -> PeerState:
     return PeerState(where, rank, Terms())
 
 
-LOST = Survived({1: "killed by SIGKILL"}, "rank 1 is gone", 0)
+LOST = LossRecovery({1: "killed by SIGKILL"}, "rank 1 is gone", 0)
 TWO = standing(view(1, 0, 1), 1)
 
 
@@ -37,7 +37,7 @@ TWO = standing(view(1, 0, 1), 1)
         (BarrierResult(TWO, standing(view(2, 1), 0), sources=(0,)), 2, [Rescaled("shrank", 2, 1, 0, 40)]),
         (BarrierResult(TWO, standing(view(2, 1, 2), 0), sources=(0,)), 2, [Rescaled("exchanged", 2, 2, 0, 40)]),
         (
-            BarrierResult(TWO, standing(view(3, 1), 0), survived=LOST, sources=(0,)),
+            BarrierResult(TWO, standing(view(3, 1), 0), recovery=LOST, sources=(0,)),
             2,
             [Rescaled("recovered", 2, 1, 0, 40)],
         ),

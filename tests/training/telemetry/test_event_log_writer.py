@@ -9,7 +9,7 @@ from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest, Superseded
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, Survived
+from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.step_timer import Downtime
 
@@ -128,7 +128,7 @@ def test_who_comes_after_a_loss_comes_for_the_lost_and_by_no_earlier_decision():
     told, recorded, _ = event_log()
     told.passed(BarrierResult(TWO, FOUR, (GROW,)), step=51, stop_s=0.1)
     told.recovered(
-        BarrierResult(FOUR, TWO, survived=Survived({2: "killed"}, "died", 0)), step=60, redone=0, stop=stops()
+        BarrierResult(FOUR, TWO, recovery=LossRecovery({2: "killed"}, "died", 0)), step=60, redone=0, stop=stops()
     )
     told.stepped(FIGURES.copy)
     told.passed(grown(), step=80, stop_s=0.1)
@@ -139,7 +139,7 @@ def test_who_comes_after_a_loss_comes_for_the_lost_and_by_no_earlier_decision():
     assert (rescale["rule"], rescale["decided_at"]) == ("", None)
 
 
-LOST = BarrierResult(FOUR, TWO, survived=Survived({2: "killed", 3: "killed"}, "died", 0), parts={"regroup": 0.2})
+LOST = BarrierResult(FOUR, TWO, recovery=LossRecovery({2: "killed", 3: "killed"}, "died", 0), parts={"regroup": 0.2})
 
 
 def test_a_recovery_is_told_behind_the_next_step_with_the_noticing_and_the_regrouping_apart():
@@ -230,7 +230,7 @@ def test_an_exchange_that_a_loss_ended_is_told():
     told, recorded, _ = event_log()
     exchanging = replace(TWO, terms=replace(TWO.terms, target_size=2, leaving=(1,)))
     told.passed(BarrierResult(TWO, exchanging, (SLOW,)), step=51, stop_s=0.1)
-    lost = BarrierResult(exchanging, TWO, survived=Survived({1: "killed"}, "died", 0))
+    lost = BarrierResult(exchanging, TWO, recovery=LossRecovery({1: "killed"}, "died", 0))
     told.recovered(lost, step=60, redone=0, stop=stops())
     found = [(event["rule"], event["by"]) for event in events(recorded) if event["event"] == "superseded"]
     assert found == [("slow", "the loss of peers")]

@@ -19,7 +19,13 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_failure, from_rescale_request, from_terms, from_view, to_failure, to_shadow
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agent_client import AgentClient
-from kungfu.runtime.peer.rendezvous.state_comparison import from_gaps, rounded, transfer_context, turn_of, unlike
+from kungfu.runtime.peer.rendezvous.state_comparison import (
+    from_gaps,
+    rounding_event,
+    transfer_context,
+    turn_of,
+    variables_to_reconcile,
+)
 from kungfu.runtime.peer.service import PeerService, barrier_key
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.state import ReplicatedState, reconcile_variables
@@ -37,7 +43,7 @@ class BarrierProtocol:
     agent_client: AgentClient
     channels: rpc.ChannelPool
     abandon_reason: Callable[[View], PeerFailure | None]
-    named: set[str] = field(default_factory=set)  # of variables that were told to differ by rounding
+    reported_rounding: set[str] = field(default_factory=set)  # of variables that were told to differ by rounding
 
     def hold(
         self,
@@ -55,7 +61,7 @@ class BarrierProtocol:
         Raises ``DeadlineExceeded`` naming who did not come, ``PeerFailure`` for a peer that is gone, ``InternalError``
         when the states differ; what the leader raises is raised by all.
         """
-        verdict = self._held(view, arrival, decision, names)
+        verdict = self._hold_round(view, arrival, decision, names)
         if not verdict.differing:
             return verdict
         context = transfer_context(self.settings, view, arrival.rank, f"values of barrier {arrival.number}")
@@ -67,9 +73,9 @@ class BarrierProtocol:
                 digests=state.sampled_digest(turn_of(arrival.version, arrival.number)).values(), gaps=from_gaps(gaps),
                 shadows=arrival.shadows,
             )  # fmt: skip
-            return self._held(view, again, decision, names)
+            return self._hold_round(view, again, decision, names)
 
-    def _held(
+    def _hold_round(
         self, view: View, arrival: pb.BarrierArrival, decision: Callable[[], Decision], names: Sequence[str]
     ) -> pb.BarrierReply:
         return self._lead(view, arrival, decision, names) if arrival.rank == 0 else self._follow(view, arrival)
@@ -101,8 +107,8 @@ class BarrierProtocol:
                 what=f"barrier {arrival.number} of view {arrival.version}",
                 abandoned=partial(self.abandon_reason, view),
             )
-            if looked_at := unlike(names, arrivals, view):
-                verdict = pb.BarrierReply(differing=looked_at)
+            if differing := variables_to_reconcile(names, arrivals, view):
+                verdict = pb.BarrierReply(differing=differing)
             else:
                 self._log_rounding(names, arrivals, view)
                 self._log_dissent({rank: message.requested for rank, message in arrivals.items()}, view)
@@ -116,10 +122,10 @@ class BarrierProtocol:
 
     def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
         """Who rounds in another way does so at every barrier: people are told once of each variable."""
-        if (event := rounded(names, arrivals, view)) is not None:
+        if (event := rounding_event(names, arrivals, view)) is not None:
             news = {one.name for one in event.widest}
-            self.agent_client.record("events", replace(event, again=news <= self.named))
-            self.named.update(news)
+            self.agent_client.record("events", replace(event, again=news <= self.reported_rounding))
+            self.reported_rounding.update(news)
 
     def _log_dissent(self, requested: Mapping[int, str], view: View) -> None:
         """Rank 0's decision is the decision: arithmetic may differ in the last bit between machines. But say so."""
@@ -137,7 +143,7 @@ class BarrierProtocol:
     def _announce(self, view: View, decision: Decision) -> pb.BarrierReply:
         """Tells the agent and the joiners; the peers of the view hear it as the answer to their arrival."""
         if decision.prepare is not None:
-            self.agent_client.prepare(decision.prepare, host=decision.host, leaving=decision.terms.leaving)
+            self.agent_client.request_size(decision.prepare, host=decision.host, leaving=decision.terms.leaving)
         requests = map(from_rescale_request, decision.requests)
         verdict = pb.BarrierReply(view=from_view(decision.view), terms=from_terms(decision.terms), requests=requests)
         if decision.view.version != view.version:

@@ -16,38 +16,38 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.state import ROUNDING, TransferContext, VariableGap, differing_variables, first_difference
 
-__all__ = ["Brought", "from_gaps", "rounded", "transfer_context", "turn_of", "unlike"]
+__all__ = ["StateReport", "from_gaps", "rounding_event", "transfer_context", "turn_of", "variables_to_reconcile"]
 
 _MOST_NAMED = 3
 
 
 # What a message to a rendezvous says of the sender's state: its digests, the round, and the gaps.
-Brought = pb.BarrierArrival | pb.InstallationReport
+StateReport = pb.BarrierArrival | pb.InstallationReport
 
 
-def unlike(names: Sequence[str], brought: Mapping[int, Brought], view: View) -> list[int]:
+def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, StateReport], view: View) -> list[int]:
     """The places of the variables that have to be looked at before the rendezvous can have a result.
 
     ``names`` are the leader's. Raises ``InternalError`` that names a variable that differs although it was looked at.
     """
-    digests = {rank: one.digests for rank, one in brought.items()}
+    digests = {rank: one.digests for rank, one in reports.items()}
     found = differing_variables(digests)
     if not found:
         return []
     countable = max(found) < min(len(one) for one in digests.values())
-    if countable and not any(one.round for one in brought.values()):
+    if countable and not any(one.round for one in reports.values()):
         return list(found)
     said = first_difference(names, digests)
     index, rank = min(found), found[min(found)][0]
-    gap = next((one for one in brought[rank].gaps if one.index == index), None)
+    gap = next((one for one in reports[rank].gaps if one.index == index), None)
     detail = _apart(gap) if gap is not None and gap.difference else ""
     raise InternalError(f"the peers of view {view.version} do not hold the same state: {said}{detail}")
 
 
-def rounded(names: Sequence[str], brought: Mapping[int, Brought], view: View) -> RoundedEvent | None:
+def rounding_event(names: Sequence[str], reports: Mapping[int, StateReport], view: View) -> RoundedEvent | None:
     """The event that tells of variables that differed by rounding, and are rank 0's now; ``None`` without any."""
     widest: dict[int, pb.VariableGap] = {}
-    for one in brought.values():
+    for one in reports.values():
         for gap in one.gaps:
             if gap.index not in widest or _width(gap) > _width(widest[gap.index]):
                 widest[gap.index] = gap
@@ -58,7 +58,7 @@ def rounded(names: Sequence[str], brought: Mapping[int, Brought], view: View) ->
         RoundedVariable(name=names[gap.index], difference=gap.difference, largest=gap.largest)
         for gap in order[:_MOST_NAMED]
     )
-    ranks = tuple(sorted(rank for rank, one in brought.items() if one.gaps))
+    ranks = tuple(sorted(rank for rank, one in reports.items() if one.gaps))
     return RoundedEvent(view=view.version, ranks=ranks, variables=len(widest), widest=shown)
 
 

@@ -17,7 +17,12 @@ from kungfu.runtime.ipc.convert import from_failure, from_terms, to_failure, to_
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.peer.barrier_result import PeerState
-from kungfu.runtime.peer.rendezvous.state_comparison import from_gaps, rounded, transfer_context, unlike
+from kungfu.runtime.peer.rendezvous.state_comparison import (
+    from_gaps,
+    rounding_event,
+    transfer_context,
+    variables_to_reconcile,
+)
 from kungfu.runtime.peer.service import PeerService, installation_key
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.state import ReplicatedState, TransferContext, reconcile_variables, sync_state
@@ -33,13 +38,13 @@ class DifferingVariables(list[int]):
 class ViewEntry:
     """How a peer comes into a view: where it will stand, and the ranks that hold the state.
 
-    In a view of survivors ``leads`` gives the leader's terms, once it has the state; the others take them over.
+    In a view of survivors ``survivor_terms`` gives the leader's terms, once it has the state; the others adopt them.
     """
 
     peer_state: PeerState
     rendezvous: str = ""
     sources: tuple[int, ...] = ()
-    leads: Callable[[], Terms] | None = None
+    survivor_terms: Callable[[], Terms] | None = None
 
     @property
     def view(self) -> View:
@@ -149,18 +154,18 @@ class ViewInstaller:
                 what=f"the start of view {view.version}",
                 abandoned=partial(self.abandon_reason, view),
             )
-            if looked_at := unlike(names, arrivals, view):
-                rendezvous.conclude(pb.InstallationReply(differing=looked_at))
-                return DifferingVariables(looked_at)
-            if (event := rounded(names, arrivals, view)) is not None:
+            if differing := variables_to_reconcile(names, arrivals, view):
+                rendezvous.conclude(pb.InstallationReply(differing=differing))
+                return DifferingVariables(differing)
+            if (event := rounding_event(names, arrivals, view)) is not None:
                 self.agent_client.record("events", event)
-            terms = entry.peer_state.terms if entry.leads is None else entry.leads()
+            terms = entry.peer_state.terms if entry.survivor_terms is None else entry.survivor_terms()
             # First the agent: whoever hears that the view is in force must not know more than it does.
-            self.agent_client.in_force(view)
+            self.agent_client.report_view_started(view)
         except KungfuError as error:
             rendezvous.conclude(pb.InstallationReply(failure=from_failure(error)))
             raise
-        rendezvous.conclude(pb.InstallationReply(terms=None if entry.leads is None else from_terms(terms)))
+        rendezvous.conclude(pb.InstallationReply(terms=None if entry.survivor_terms is None else from_terms(terms)))
         return terms
 
     def _installed(self, entry: ViewEntry, message: pb.InstallationReport) -> Terms | DifferingVariables:
