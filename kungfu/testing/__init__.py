@@ -1,7 +1,23 @@
 """For the tests of those who write policies: what a policy decides, without training anything."""
 
 from kungfu.compiler import FiredRule
-from kungfu.testing.cluster_model import ClusterModel, Rescaling, Start
+from kungfu.testing.cluster_model import ClusterModel, Rescaling, SimulatedStep, Start
+from kungfu.testing.peer_speeds import PeerSpeeds, SlowPeer
 from kungfu.testing.run_policy import run_policy
+from kungfu.testing.simulated_hosts import HostSlots
+from kungfu.testing.simulated_run import SimulatedRun, ViewChange, run_on_model
 
-__all__ = ["ClusterModel", "FiredRule", "Rescaling", "Start", "run_policy"]
+__all__ = [
+    "ClusterModel",
+    "FiredRule",
+    "HostSlots",
+    "PeerSpeeds",
+    "Rescaling",
+    "SimulatedRun",
+    "SimulatedStep",
+    "SlowPeer",
+    "Start",
+    "ViewChange",
+    "run_on_model",
+    "run_policy",
+]

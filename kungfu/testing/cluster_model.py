@@ -1,4 +1,4 @@
-"""A small model of a job on a cluster: how fast it is, how noisy its gradients are, who is slow."""
+"""A small model of a job on a cluster: how fast it is, how noisy its gradients are, who is slow, where peers run."""
 
 from __future__ import annotations
 
@@ -7,19 +7,37 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kungfu.errors import UsageError
+from kungfu.testing.peer_speeds import PeerSpeeds, is_whole_number
+from kungfu.testing.simulated_hosts import HostSlots
 
-__all__ = ["ClusterModel", "Rescaling", "Start"]
+__all__ = ["ClusterModel", "Rescaling", "SimulatedStep", "Start"]
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a job begins: its peers, the limits of their number, the samples of a step, and the learning rate."""
+    """How a job begins: its peers and the limits of their number, its samples, and the learning rate.
+
+    Args:
+        size: Peers.
+        min_size: The fewest peers that it may have.
+        max_size: The most peers that it may have.
+        global_batch_size: Samples of a step.
+        learning_rate: The learning rate of the first step.
+        epoch_samples: Samples of an epoch, the last step of which may be smaller than the others; 0 for a job that does
+            not know of epochs.
+        job_samples: Samples of the whole job, which ends with them; 0 for a job that does not know.
+
+    Raises:
+        UsageError: A number that makes no sense.
+    """
 
     size: int = 2
     min_size: int = 1
     max_size: int = 16
     global_batch_size: int = 64
     learning_rate: float = 0.1
+    epoch_samples: int = 0
+    job_samples: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_size <= self.size <= self.max_size:
@@ -29,14 +47,75 @@ class Start:
             )
         if self.global_batch_size < 1:
             raise UsageError(f"Start(global_batch_size={self.global_batch_size!r}): takes at least 1 sample")
+        if not math.isfinite(self.learning_rate):
+            raise UsageError(f"Start(learning_rate={self.learning_rate!r}): takes a finite number")
+        for name in ("epoch_samples", "job_samples"):
+            if not is_whole_number(getattr(self, name), least=0):
+                raise UsageError(
+                    f"Start({name}={getattr(self, name)!r}): takes a whole number of samples, 0 if unknown"
+                )
 
 
 @dataclass(frozen=True)
 class Rescaling:
-    """The cost of a change of the cluster: steps in which a new peer is being prepared, and seconds of standstill."""
+    """The cost of a change of the cluster.
+
+    Args:
+        joining_steps: Steps between the barrier that asks for new peers and the one at which they can join.
+        stop_s: Seconds for which a change of the view stops all peers.
+        joining_s: Seconds that a new peer takes at least to get ready; it is awaited for the longer one of both times.
+
+    Raises:
+        UsageError: A number that makes no sense.
+    """
 
     joining_steps: int = 2
     stop_s: float = 0.1
+    joining_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not is_whole_number(self.joining_steps, least=0):
+            raise UsageError(
+                f"Rescaling(joining_steps={self.joining_steps!r}): takes a whole number of at least 0 steps"
+            )
+        for name in ("stop_s", "joining_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(
+                    f"Rescaling({name}={getattr(self, name)!r}): takes a finite number of at least 0 seconds"
+                )
+
+
+class SimulatedStep(int):
+    """The number of a step of a modelled job, and how the job stands in it.
+
+    It is a whole number, so that a function of the step's number takes it as well.
+
+    Args:
+        number: The number of the step, from 1.
+        size: Peers in the view.
+        samples: Samples of this step.
+        samples_done: Samples of the steps before it.
+        learning_rate: Its learning rate.
+        seconds: Since the first step began.
+    """
+
+    size: int
+    samples: int
+    samples_done: int
+    learning_rate: float
+    seconds: float
+
+    def __new__(
+        cls, number: int, *, size: int, samples: int, samples_done: int, learning_rate: float, seconds: float
+    ) -> SimulatedStep:
+        made = super().__new__(cls, number)
+        vars(made).update(
+            size=size, samples=samples, samples_done=samples_done, learning_rate=learning_rate, seconds=seconds
+        )
+        return made
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a step of a model does not change: {name!r} was set to {value!r}")
 
 
 def _unknown(step: int) -> float:
@@ -50,31 +129,55 @@ class ClusterModel:
     Args:
         throughput_by_size: Samples / s of all peers together, as a function of their number or a table of it, with
             straight lines between the entries and the nearest entry outside.
-        steps: How many steps are run.
-        start: Where the job begins.
-        noise_by_step: The gradient noise scale, samples; the norms of the gradients have the values that follow from
-            it on average, with ``|G|² = 1``.
-        loss_by_step: The loss, equal on all peers.
+        steps: How many steps are run at most; fewer if a rule stops the job or its samples are done.
+        start: How the job begins.
+        noise_by_step: The gradient noise scale, samples, as a function of a `SimulatedStep`: of the number of the step,
+            and where it is read also of batch, learning rate, size or samples done. The norms of the gradients have the
+            values that follow from it on average, with ``|G|² = 1``.
+        loss_by_step: The loss, equal on all peers; a function as that of the noise.
         speed_by_peer: Fractions of a peer's full speed, by the number of the peer: those at the start are 0 to
             size - 1, each that joins is the next one. All wait for the slowest.
         rescaling: The steps and the seconds that a change of the cluster takes.
+        speeds: The jitter of each peer's step, and who is slow where and when.
+        hosts: Where peers run, and what it costs a host that others start there.
+
+    Raises:
+        UsageError: A number that makes no sense, a slow host or slot that the cluster lacks, or no room for the first
+            peers.
     """
 
     throughput_by_size: Callable[[int], float] | Mapping[int, float]
     steps: int
     start: Start = Start()
-    noise_by_step: Callable[[int], float] = _unknown
-    loss_by_step: Callable[[int], float] = _unknown
+    noise_by_step: Callable[[SimulatedStep], float] = _unknown
+    loss_by_step: Callable[[SimulatedStep], float] = _unknown
     speed_by_peer: Mapping[int, float] = field(default_factory=dict)
     rescaling: Rescaling = Rescaling()
+    speeds: PeerSpeeds = field(default_factory=PeerSpeeds)
+    hosts: HostSlots = field(default_factory=HostSlots)
 
     def __post_init__(self) -> None:
+        if not is_whole_number(self.steps, least=1):
+            raise UsageError(f"ClusterModel(steps={self.steps!r}): takes a whole number of at least 1 step")
         for peer, speed in self.speed_by_peer.items():
+            if not is_whole_number(peer, least=0):
+                raise UsageError(f"ClusterModel(speed_by_peer={{{peer!r}: ...}}): peers are numbered from 0 on")
             if not 0 < speed < math.inf:
                 raise UsageError(
                     f"ClusterModel(speed_by_peer={{{peer!r}: {speed!r}}}): takes a fraction above 0 of full speed; let "
                     "a policy evict a peer that does nothing, or model it as a very slow one"
                 )
+        self._check_hosts()
+
+    def _check_hosts(self) -> None:
+        room = self.hosts.room
+        if sum(room) < self.start.size:
+            raise UsageError(
+                f"ClusterModel(hosts={self.hosts!r}): {sum(room)} slots for the {self.start.size} peers at the start"
+            )
+        for one in self.speeds.slow:
+            if one.host is not None and (one.host >= len(room) or (one.slot or 0) >= room[one.host]):
+                raise UsageError(f"ClusterModel(speeds=...): {one!r} is none of the places of {self.hosts!r}")
 
     def throughput(self, size: int) -> float:
         """Samples a second with so many peers at full speed; raises `UsageError` for a model that has none."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from kungfu.policy_definition import Policy
 from kungfu.record import Trace, parse_trace, read_trace, replay
 from kungfu.testing.arrays import steps_of
 from kungfu.testing.cluster_model import ClusterModel
-from kungfu.testing.simulated_barrier import SimulatedBarrier
-from kungfu.testing.simulated_job import SimulatedJob, agreed_sources, local_sources, stepped
+from kungfu.testing.simulated_run import simulate, told
 
 __all__ = ["run_policy"]
 
@@ -46,24 +44,10 @@ def run_policy(
     """
     plan = compile_policies([policy] if isinstance(policy, Policy) else list(policy), budget=budget)
     if isinstance(trace, ClusterModel):
-        return _modelled(plan, trace)
+        return simulate(plan, trace).decisions
     if isinstance(trace, Mapping):
         return tuple(_given(plan, trace))
     return tuple(_recorded(plan, trace))
-
-
-def _modelled(plan: Plan, model: ClusterModel) -> tuple[FiredRule, ...]:
-    job = SimulatedJob.started(model)
-    barrier = SimulatedBarrier(job, Replay(plan, size=job.size))
-    made: list[FiredRule] = []
-    while job.step <= model.steps and not job.terms.stopped:
-        step = job.step
-        outcome = barrier.replay.step(local_sources(job), agreed_sources(job))
-        decided = list(_told(fired_rules(plan, outcome, step=step)))
-        made += decided
-        stepped(job)
-        made += barrier.hold([one for one in decided if one.mode == "acting"])
-    return tuple(replace(one, unmet=barrier.unmet.get((one.rule, one.step), "")) for one in made)
 
 
 def _given(plan: Plan, arrays: Mapping[str, Any]) -> Iterator[FiredRule]:
@@ -73,7 +57,7 @@ def _given(plan: Plan, arrays: Mapping[str, Any]) -> Iterator[FiredRule]:
             playing = Replay(plan, size=len(local))
         if playing.size != len(local):
             playing.rescale(len(local))
-        yield from _told(fired_rules(plan, playing.step(local, agreed), step=agreed["step"]))
+        yield from told(fired_rules(plan, playing.step(local, agreed), step=agreed["step"]))
 
 
 def _recorded(plan: Plan, source: Trace | str | Path | Sequence[str]) -> Iterator[FiredRule]:
@@ -81,9 +65,4 @@ def _recorded(plan: Plan, source: Trace | str | Path | Sequence[str]) -> Iterato
         trace = read_trace(Path(source))
     else:
         trace = source if isinstance(source, Trace) else parse_trace(source)
-    yield from _told(replay(plan, trace, whose="another").decisions)
-
-
-def _told(fired: Iterable[FiredRule]) -> Iterator[FiredRule]:
-    """All but those that the budget holds back: they are the shadow of a rule that would have fired without it."""
-    return (one for one in fired if one.mode != "held")
+    yield from told(replay(plan, trace, whose="another").decisions)

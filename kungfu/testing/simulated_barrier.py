@@ -16,20 +16,32 @@ from kungfu.compiler.rule_requests import call_hook, requests_of, setting_of
 from kungfu.control import Call
 from kungfu.runtime.core.barrier import Decision, Prepared, decide, with_settings
 from kungfu.runtime.core.barrier_requests import BarrierRequests
+from kungfu.runtime.core.cluster.placement import NO_SLOT
 from kungfu.runtime.core.terms import RunPosition, SettingChange, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
-from kungfu.testing.simulated_job import SimulatedJob
+from kungfu.testing.simulated_job import SimulatedJob, moved
 
 __all__ = ["SimulatedBarrier"]
 
 
 @dataclass(frozen=True)
 class _Joining:
-    """So many new peers get ready until after step ``due``."""
+    """Peers on their way.
 
-    due: int
-    count: int
+    Args:
+        due_step: They are ready after this step,
+        due_s: and at this moment of the job.
+        ready: The ids of those that will come.
+        missing: The ids of those for which no host had a free slot.
+        asked_by: The rules, with their steps, that asked for them.
+    """
+
+    due_step: int
+    due_s: float
+    ready: tuple[int, ...]
+    missing: tuple[int, ...]
+    asked_by: tuple[tuple[str, int], ...]
 
 
 @dataclass
@@ -69,20 +81,21 @@ class SimulatedBarrier:
             The rules on a rescale that fired, in the order of a real barrier.
         """
         due, self.posted, self.brought = self.posted, list(fired), []
-        job, start = self.job, self.job.model.start
-        view = View(job.view, tuple(_peer(number) for number in job.peers))
-        requests = requests_of(due, view, call=self._call)
-        decision = decide(
-            view,
-            job.terms,
-            Limits(start.min_size, start.max_size),
-            requests=requests,
-            prepared=self._prepared(),
-            adjust=lambda before, decided: self._adjusted(before, decided, requests),
-        )
-        for one in decision.superseded:
-            self.unmet[one.request.rule, one.request.step] = f"{one.by} came before it"
-        self._enter(view, decision)
+        job, start, prepared = self.job, self.job.model.start, self._prepared()
+        if due or prepared is not None or job.terms.departing:
+            view = View(job.view, tuple(_peer(number) for number in job.peers))
+            requests = requests_of(due, view, call=self._call)
+            decision = decide(
+                view,
+                job.terms,
+                Limits(start.min_size, start.max_size),
+                requests=requests,
+                prepared=prepared,
+                adjust=lambda before, decided: self._adjusted(before, decided, requests),
+            )
+            for one in decision.superseded:
+                self.unmet[one.request.rule, one.request.step] = f"{one.by} came before it"
+            self._enter(view, decision)
         job.pending = bool(self.posted) or job.terms.target_size > 0
         return self.brought
 
@@ -94,9 +107,10 @@ class SimulatedBarrier:
 
     def _prepared(self) -> Prepared | None:
         """The agent's offer, once the peers that it prepares are ready."""
-        if self.joining is None or self.job.step < self.joining.due:
+        joining, job = self.joining, self.job
+        if joining is None or job.step < joining.due_step or job.clocks.total_s < joining.due_s:
             return None
-        return Prepared(tuple(_peer(self._newest() + number) for number in range(1, self.joining.count + 1)))
+        return Prepared(tuple(_peer(number) for number in joining.ready), joining.missing, NO_SLOT)
 
     def _adjusted(self, before: View, decision: Decision, requests: BarrierRequests) -> Terms:
         """The terms of a decision, with what rules on a rescale and other rules set."""
@@ -104,7 +118,7 @@ class SimulatedBarrier:
         return with_settings(
             decision,
             before=(before, job.terms),
-            position=RunPosition(job.step - 1, job.samples_done, 0, job.learning_rate),
+            position=RunPosition(job.step - 1, job.samples_done, job.model.start.epoch_samples, job.learning_rate),
             on_rescale=lambda previous_size, size: self._on_rescale(previous_size, size, decision),
             settings=requests.settings,
         )
@@ -121,28 +135,45 @@ class SimulatedBarrier:
             "learning_rate": job.learning_rate if ramp is None else ramp.target,
             "min_size": start.min_size,
             "max_size": start.max_size,
-            "epoch_samples": 0,
+            "epoch_samples": start.epoch_samples,
         }
         self.brought = fired_on_rescale(self.plan, sources, step=job.step - 1)
         return [setting_of(one) for one in self.brought]
 
     def _enter(self, before: View, decision: Decision) -> None:
         """The decided terms are in force, and the new view if there is one; the agent hears what to prepare."""
-        job, view, terms = self.job, decision.view, decision.terms
-        if decision.prepare is not None or view.version != before.version:
-            count = terms.target_size - view.size + len(terms.leaving) if terms.target_size else 0
-            self.joining = _Joining(job.step + job.model.rescaling.joining_steps, count) if count else None
+        job, view, terms, offered = self.job, decision.view, decision.terms, self.joining
+        changed = view.version != before.version
+        if decision.prepare is not None or changed:
+            # Whoever was on its way has come by now, or is dismissed.
+            job.hosts.dismiss(set(job.joiners) - set(view.ids))
+            job.joiners, self.joining = (), None
         job.terms = terms
-        if view.version != before.version:
+        if changed:
             self.newest_id = max(self._newest(), *view.ids)
-            self._rescale([rank for rank, peer in enumerate(before.peers) if view.rank_of(peer.id) is not None], view)
+            stay = [rank for rank, peer in enumerate(before.peers) if view.rank_of(peer.id) is not None]
+            moved(job, view.version, view.ids)
+            self._rescale(stay, view)
+        elif offered is not None and not offered.ready:
+            # The agent found a place for none of those who were asked for.
+            self.unmet |= dict.fromkeys(offered.asked_by, NO_SLOT)
+        if (decision.prepare is not None or changed) and terms.target_size:
+            count = terms.target_size - view.size + len(terms.leaving)
+            self._prepare(count, tuple((one.rule, one.step) for one in decision.requests))
+
+    def _prepare(self, count: int, asked_by: tuple[tuple[str, int], ...]) -> None:
+        """So many peers start, each where a host has a free slot."""
+        job, rescaling, now = self.job, self.job.model.rescaling, self.job.clocks.total_s
+        ids = range(self._newest() + 1, self._newest() + 1 + count)
+        ready = tuple(peer for peer in ids if job.hosts.start(peer, now))
+        missing = tuple(peer for peer in ids if peer not in ready)
+        steps, seconds = (rescaling.joining_steps, rescaling.joining_s) if ready else (0, 0.0)
+        self.joining = _Joining(job.step + steps, now + seconds, ready, missing, asked_by) if ids else None
+        job.joiners = ready
 
     def _rescale(self, stay: Sequence[int], view: View) -> None:
         """The folds of the peers that stay keep their state, and those of new peers begin."""
-        job, states = self.job, self.replay.states
-        job.peers, job.view = list(view.ids), view.version
-        job.clocks.view_steps, job.clocks.rescale_s = 0, job.model.rescaling.stop_s
-        job.clocks.total_s += job.model.rescaling.stop_s
+        states = self.replay.states
         self.replay.states = {
             fold: tuple(tuple(values[rank] for rank in stay) for values in fields) for fold, fields in states.items()
         }

@@ -3,45 +3,79 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kungfu.runtime.core.terms import Terms
-from kungfu.testing.cluster_model import ClusterModel
+from kungfu.runtime.core.view import spread
+from kungfu.testing.cluster_model import ClusterModel, SimulatedStep
+from kungfu.testing.peer_speeds import SpeedSampler
+from kungfu.testing.simulated_hosts import SimulatedHosts
 
-__all__ = ["SimulatedJob", "agreed_sources", "local_sources", "stepped"]
+__all__ = ["SimulatedJob", "agreed_sources", "busy_seconds", "local_sources", "moved", "stepped"]
 
 
 @dataclass
 class Clocks:
-    """Seconds: since the first step, of the last step, of the last rescale; and for how many steps the view lasts."""
+    """Seconds: since the first step, of the last step, of the last rescale; and for how many steps the view lasts.
+
+    Args:
+        total_s: Since the first step.
+        step_s: Of the last step.
+        rescale_s: For which the last rescale stopped the job.
+        view_steps: Steps of the view so far.
+        peer_s: Seconds of all peers together, each from the barrier at which it joined to the one at which it left.
+    """
 
     total_s: float = 0.0
     step_s: float = math.nan
     rescale_s: float = math.nan
     view_steps: int = 0
+    peer_s: float = 0.0
+
+    def stand(self, seconds: float, *, size: int) -> None:
+        """Time passes for so many peers."""
+        self.total_s += seconds
+        self.peer_s += seconds * size
 
 
 @dataclass
 class SimulatedJob:
-    """A job between two steps; `peers` are the numbers of those in the view, in rank order."""
+    """A job between two steps.
+
+    Args:
+        model: The model that it follows.
+        peers: The numbers of the peers in the view, in rank order.
+        terms: The terms of the view.
+        hosts: Where they run, and those on their way.
+        sampler: The draws of the peers' own step times.
+        view: The version of the view.
+        step: The number of the step that comes.
+        samples_done: Samples of the steps before.
+        pending: Whether a change of the cluster is under way.
+        joiners: The numbers of the peers on their way.
+        clocks: The times that the job takes.
+    """
 
     model: ClusterModel
     peers: list[int]
     terms: Terms
+    hosts: SimulatedHosts
+    sampler: SpeedSampler
     view: int = 1
     step: int = 1
     samples_done: int = 0
     pending: bool = False
+    joiners: tuple[int, ...] = ()
     clocks: Clocks = field(default_factory=Clocks)
 
     @classmethod
     def started(cls, model: ClusterModel) -> SimulatedJob:
         """Before the first step."""
-        start = model.start
+        start, peers = model.start, list(range(model.start.size))
         terms = Terms(start.global_batch_size, start.global_batch_size / start.size)
-        return cls(model, list(range(start.size)), terms)
+        return cls(model, peers, terms, SimulatedHosts.filled(model.hosts, peers), SpeedSampler(model.speeds))
 
     @property
     def size(self) -> int:
@@ -56,10 +90,37 @@ class SimulatedJob:
             return self.model.start.learning_rate
         return ramp.at(self.step - 1 if ramp.unit == "steps" else self.samples_done)
 
+    @property
+    def samples(self) -> int:
+        """Of the step that comes: what is left of the epoch or of the job, where that is less than a batch."""
+        start, most = self.model.start, self.terms.global_batch_size
+        if start.epoch_samples:
+            most = min(most, start.epoch_samples - self.samples_done % start.epoch_samples)
+        return min(most, start.job_samples - self.samples_done) if start.job_samples else most
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no further step."""
+        start = self.model.start
+        done = 0 < start.job_samples <= self.samples_done
+        return done or self.terms.stopped or self.step > self.model.steps
+
+    @property
+    def position(self) -> SimulatedStep:
+        """The step that comes, as the functions of the model see it."""
+        return SimulatedStep(
+            self.step,
+            size=self.size,
+            samples=self.samples,
+            samples_done=self.samples_done,
+            learning_rate=self.learning_rate,
+            seconds=self.clocks.total_s,
+        )
+
 
 def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
     """What all peers hold the same of, in the step that comes."""
-    start, batch = job.model.start, job.terms.global_batch_size
+    start, batch, position = job.model.start, job.terms.global_batch_size, job.position
     return {
         "step": job.step,
         "size": job.size,
@@ -67,23 +128,29 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
         "max_size": start.max_size,
         "refused_size": job.terms.refused_size,
         "view": job.view,
-        "epoch_samples": 0,
+        "epoch_samples": start.epoch_samples,
         "pending": job.pending,
         "global_batch_size": batch,
         "local_batch_size": batch / job.size,
-        "total_samples": float(batch),
+        "total_samples": float(position.samples),
         "samples_done": job.samples_done,
-        "learning_rate": job.learning_rate,
-        "mean_loss": job.model.loss_by_step(job.step),
-        "norm_squared(mean_grads)": 1 + job.model.noise_by_step(job.step) / batch,
+        "learning_rate": position.learning_rate,
+        "mean_loss": job.model.loss_by_step(position),
+        "norm_squared(mean_grads)": 1 + job.model.noise_by_step(position) / position.samples,
     }
 
 
-def local_sources(job: SimulatedJob) -> list[Mapping[str, Any]]:
-    """What each peer has for itself, in rank order."""
-    noise, busy = job.model.noise_by_step(job.step), _busy_seconds(job)
+def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str, Any]]:
+    """What each peer has for itself in the step that comes, in rank order.
+
+    Args:
+        job: The job.
+        busy: The seconds that each peer's own part of the step takes; see `busy_seconds`.
+    """
+    position, is_first = job.position, job.clocks.view_steps == 0
+    noise = job.model.noise_by_step(position)
     shared = {
-        "loss": job.model.loss_by_step(job.step),
+        "loss": job.model.loss_by_step(position),
         "clock_seconds": job.clocks.total_s,
         "rescale_seconds": job.clocks.rescale_s,
         "step_seconds": job.clocks.step_s if job.clocks.view_steps >= 2 else math.nan,
@@ -93,30 +160,52 @@ def local_sources(job: SimulatedJob) -> list[Mapping[str, Any]]:
             **shared,
             "rank": rank,
             "samples": float(share),
-            "busy_seconds": busy[rank] if job.clocks.view_steps else math.nan,
+            "busy_seconds": math.nan if is_first else busy[rank],
             "norm_squared(grads)": 1 + noise / share if share else 0.0,
         }
-        for rank, share in enumerate(_shares(job))
+        for rank, share in enumerate(spread(position.samples, job.size))
     ]
 
 
-def stepped(job: SimulatedJob) -> None:
+def busy_seconds(job: SimulatedJob) -> list[float]:
+    """The seconds that each peer's own part of the step that comes takes, in rank order; each call draws anew."""
+    each = job.model.throughput(job.size) / job.size  # samples a second of one peer at full speed
+    shares, drawn = spread(job.samples, job.size), job.sampler.durations(job.peers)
+    speeds = _peer_speeds(job)
+    return [share / (each * speed) * more for share, speed, more in zip(shares, speeds, drawn, strict=True)]
+
+
+def _peer_speeds(job: SimulatedJob) -> list[float]:
+    """The fraction of full speed of each peer in the step that comes, in rank order."""
+    model, places = job.model, job.hosts.places
+    speeds = [model.speed_by_peer.get(peer, 1.0) for peer in job.peers]
+    if model.speeds.slow:
+        factors = (model.speeds.factor(peer, places[peer], job.step) for peer in job.peers)
+        speeds = [speed * factor for speed, factor in zip(speeds, factors, strict=True)]
+    if job.joiners and model.hosts.joining_speed < 1:
+        hosts = job.hosts.busy_hosts(job.joiners)
+        shares_host = (places[peer][0] in hosts for peer in job.peers)
+        speeds = [
+            speed * (model.hosts.joining_speed if slow else 1.0)
+            for speed, slow in zip(speeds, shares_host, strict=True)
+        ]
+    return speeds
+
+
+def stepped(job: SimulatedJob, busy: Sequence[float]) -> None:
     """The step is done: it took as long as its slowest peer."""
     clocks = job.clocks
-    clocks.step_s = max(_busy_seconds(job))
-    clocks.total_s += clocks.step_s
+    clocks.step_s = max(busy)
+    clocks.stand(clocks.step_s, size=job.size)
     clocks.view_steps += 1
-    job.samples_done += job.terms.global_batch_size
+    job.samples_done += job.samples
     job.step += 1
 
 
-def _shares(job: SimulatedJob) -> list[int]:
-    """The samples of a step as they are cut: the first peers take one more where it does not come out even."""
-    whole, more = divmod(job.terms.global_batch_size, job.size)
-    return [whole + (rank < more) for rank in range(job.size)]
-
-
-def _busy_seconds(job: SimulatedJob) -> list[float]:
-    each = job.model.throughput(job.size) / job.size  # samples a second of one peer at full speed
-    speeds = [job.model.speed_by_peer.get(peer, 1.0) for peer in job.peers]
-    return [share / (each * speed) for share, speed in zip(_shares(job), speeds, strict=True)]
+def moved(job: SimulatedJob, view: int, peers: Iterable[int]) -> None:
+    """Another view is in force: the peers that are not in it leave, and the change has stopped all of them."""
+    stop_s, now, staying = job.model.rescaling.stop_s, job.clocks.total_s, list(peers)
+    job.hosts.stop(set(job.peers) - set(staying), now)
+    job.peers, job.view = staying, view
+    job.clocks.view_steps, job.clocks.rescale_s = 0, stop_s
+    job.clocks.stand(stop_s, size=job.size)

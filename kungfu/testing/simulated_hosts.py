@@ -1,0 +1,110 @@
+"""The hosts of a modelled job: their slots, who runs in which, and where a joiner starts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kungfu.errors import UsageError
+from kungfu.runtime.core.cluster.placement import AVOIDED_S, place_for
+from kungfu.testing.peer_speeds import is_whole_number
+
+__all__ = ["HostSlots", "Place", "SimulatedHosts"]
+
+Place = tuple[int, int]  # the number of a host, and of a slot there
+_ONE_HOST = 1_000_000  # slots of the host of a model that declares none
+
+
+@dataclass(frozen=True)
+class HostSlots:
+    """The hosts of a modelled cluster.
+
+    Args:
+        slots: How many peers each host takes; without them there is one host with room for all.
+        joining_speed: The fraction of full speed at which the peers of a host run while others start there, above 0
+            and at most 1: starting costs processor time.
+
+    Raises:
+        UsageError: A number that makes no sense.
+    """
+
+    slots: Sequence[int] = ()
+    joining_speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not all(is_whole_number(one, least=1) for one in self.slots):
+            raise UsageError(f"HostSlots(slots={self.slots!r}): takes a whole number of at least 1 for each host")
+        if not 0 < self.joining_speed <= 1:
+            raise UsageError(
+                f"HostSlots(joining_speed={self.joining_speed!r}): takes a fraction above 0 of full speed, up to 1"
+            )
+
+    @property
+    def room(self) -> tuple[int, ...]:
+        """The slots of each host."""
+        return tuple(self.slots) or (_ONE_HOST,)
+
+
+@dataclass
+class SimulatedHosts:
+    """Where the peers of a modelled job run, and those that are on their way into it.
+
+    Args:
+        hosts: The hosts as declared.
+        places: Where each peer runs, by id.
+        let_go: Where each peer ran that a decision let go, and when, in seconds of the job.
+    """
+
+    hosts: HostSlots
+    places: dict[int, Place] = field(default_factory=dict)
+    let_go: dict[int, tuple[Place, float]] = field(default_factory=dict)
+
+    @classmethod
+    def filled(cls, hosts: HostSlots, peers: Iterable[int]) -> SimulatedHosts:
+        """The first peers of a job, host by host."""
+        made = cls(hosts)
+        for peer in peers:
+            made.start(peer, 0.0)
+        return made
+
+    def start(self, peer: int, now: float) -> bool:
+        """Gives a peer a place by the rule of a real job: not where one was let go lately, while there is another.
+
+        Returns:
+            Whether a host had a free slot.
+        """
+        taken = Counter(host for host, _ in self.places.values())
+        room = {host: slots - taken[host] for host, slots in enumerate(self.hosts.room)}
+        avoided = Counter(host for (host, _), at in self.let_go.values() if now - at < AVOIDED_S)
+        host = place_for(room, avoided)
+        if host is None:
+            return False
+        self.places[peer] = (host, self._slot(host, now))
+        return True
+
+    def stop(self, peers: Iterable[int], now: float) -> None:
+        """These peers have left the job."""
+        for peer in peers:
+            place = self.places.pop(peer, None)
+            if place is not None:
+                self.let_go[peer] = place, now
+
+    def dismiss(self, peers: Iterable[int]) -> None:
+        """These peers were on their way, and will not come."""
+        for peer in peers:
+            self.places.pop(peer, None)
+
+    def busy_hosts(self, joiners: Iterable[int]) -> frozenset[int]:
+        """The hosts on which these peers start."""
+        return frozenset(self.places[peer][0] for peer in joiners if peer in self.places)
+
+    def _slot(self, host: int, now: float) -> int:
+        """The lowest free slot of a host; slots that were left lately come last, first that which was left first."""
+        taken = {slot for one, slot in self.places.values() if one == host}
+        left = {slot: at for (one, slot), at in self.let_go.values() if one == host and now - at < AVOIDED_S}
+        # One more than are known is free and was not left, where the host has as many.
+        known = min(self.hosts.room[host], len(taken) + len(left) + 1)
+        free = (slot for slot in range(known) if slot not in taken)
+        return min(free, key=lambda slot: (left.get(slot, -math.inf), slot))

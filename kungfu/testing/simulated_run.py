@@ -1,0 +1,118 @@
+"""A modelled job from its first step to its last: what was decided, and what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kungfu.compiler import FiredRule, Plan, compile_policies, fired_rules
+from kungfu.compiler.replay import Replay
+from kungfu.control import Budget
+from kungfu.policy_definition import Policy
+from kungfu.testing.cluster_model import ClusterModel
+from kungfu.testing.simulated_barrier import SimulatedBarrier
+from kungfu.testing.simulated_job import SimulatedJob, agreed_sources, busy_seconds, local_sources, stepped
+
+__all__ = ["SimulatedRun", "ViewChange", "run_on_model", "simulate", "told"]
+
+
+@dataclass(frozen=True)
+class ViewChange:
+    """A change of the view of a modelled job.
+
+    Args:
+        step: The last step before it.
+        seconds: When, since the first step.
+        joined: The ids of the peers that came.
+        left: The ids of the peers that went.
+        size: Peers in the new view.
+    """
+
+    step: int
+    seconds: float
+    joined: tuple[int, ...]
+    left: tuple[int, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """A modelled job that has ended.
+
+    Args:
+        decisions: The rules that fired, in order.
+        changes: The changes of the view.
+        size: Peers in the last view.
+        steps: Steps done.
+        samples: Samples done.
+        seconds: Of the whole job.
+        peer_seconds: Of all peers together, each from the barrier at which it joined to the one at which it left.
+    """
+
+    decisions: tuple[FiredRule, ...]
+    changes: tuple[ViewChange, ...]
+    size: int
+    steps: int
+    samples: int
+    seconds: float
+    peer_seconds: float
+
+
+def run_on_model(
+    policy: Policy | Sequence[Policy], model: ClusterModel, *, budget: Budget | None = None
+) -> SimulatedRun:
+    """A policy, or several on one job, on a modelled cluster, which carries out what they decide.
+
+    Args:
+        policy: The policies.
+        model: The job and its cluster.
+        budget: The job's budget of rescales.
+
+    Raises:
+        PolicyError: As `attach` does.
+
+    >>> from kungfu.policies import schedule
+    >>> run = run_on_model(schedule({5: 4, 12: 1}), ClusterModel({1: 100, 4: 300}, steps=20))
+    >>> [(one.step, one.joined, one.left, one.size) for one in run.changes]
+    [(8, (2, 3), (), 4), (13, (), (1, 2, 3), 1)]
+    """
+    plan = compile_policies([policy] if isinstance(policy, Policy) else list(policy), budget=budget)
+    return simulate(plan, model)
+
+
+def simulate(plan: Plan, model: ClusterModel) -> SimulatedRun:
+    """A plan on a modelled cluster; see `run_on_model`."""
+    job = SimulatedJob.started(model)
+    barrier = SimulatedBarrier(job, Replay(plan, size=job.size))
+    made, changes = list[FiredRule](), list[ViewChange]()
+    while not job.is_over:
+        step, peers = job.step, job.peers
+        busy = busy_seconds(job)
+        outcome = barrier.replay.step(local_sources(job, busy), agreed_sources(job))
+        decided = list(told(fired_rules(plan, outcome, step=step)))
+        made += decided
+        stepped(job, busy)
+        made += barrier.hold([one for one in decided if one.mode == "acting"])
+        if job.peers is not peers:
+            changes.append(_change(job, peers, step))
+    decisions = tuple(_with_reason(one, barrier.unmet) for one in made)
+    clocks = job.clocks
+    return SimulatedRun(
+        decisions, tuple(changes), job.size, job.step - 1, job.samples_done, clocks.total_s, clocks.peer_s
+    )
+
+
+def _change(job: SimulatedJob, before: Sequence[int], step: int) -> ViewChange:
+    joined = tuple(peer for peer in job.peers if peer not in before)
+    left = tuple(peer for peer in before if peer not in job.peers)
+    return ViewChange(step, job.clocks.total_s, joined, left, job.size)
+
+
+def _with_reason(fired: FiredRule, unmet: Mapping[tuple[str, int], str]) -> FiredRule:
+    """The rule that fired, and on a model why nothing came of it."""
+    return replace(fired, unmet=unmet.get((fired.rule, fired.step), ""))
+
+
+def told(fired: Iterable[FiredRule]) -> Iterator[FiredRule]:
+    """All but those that the budget holds back: they are the shadow of a rule that would have fired without it."""
+    return (one for one in fired if one.mode != "held")
