@@ -7,7 +7,14 @@ from dataclasses import replace
 
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster.events import Command, Kill, OfferJoiners, PeerProgressed, Remark, Spawn
-from kungfu.runtime.core.cluster.placement import NO_SLOT, avoided_slots, free_slots, peers_on, place_for
+from kungfu.runtime.core.cluster.placement import (
+    NO_SLOT,
+    about_to_be_free,
+    avoided_slots,
+    free_slots,
+    peers_on,
+    place_for,
+)
 from kungfu.runtime.core.cluster.program_check import (
     compare_waiting,
     dismiss_as_different,
@@ -27,6 +34,7 @@ __all__ = [
     "on_program_differs",
     "on_size_wanted",
     "spawn",
+    "spawn_queued",
 ]
 
 # Replacements in a row that never came to train: what ends them is not chance.
@@ -92,15 +100,46 @@ def on_size_wanted(
     if cluster.view is None or cluster.processes.finished & set(cluster.view.ids):
         # There is no leader yet that could ask, or training is over.
         return cluster, []
-    have, cluster = len(cluster.members) + len(cluster.starting), replace(cluster, missing={})
+    have = len(cluster.members) + len(cluster.starting)
+    # The newest size counts: whoever waits for a slot was asked for by an older one.
+    cluster = replace(cluster, missing={}, hosts=replace(cluster.hosts, queue=()))
     if size > have:
         # Some are missing.
-        cluster, changes = spawn(cluster, [None] * (size - have), now, host=host, leaving=leaving)
+        waiting = 0 if host is not None else _waiting_for_slots(cluster, size - have, leaving)
+        cluster, changes = spawn(cluster, [None] * (size - have - waiting), now, host=host, leaving=leaving)
+        cluster = replace(cluster, hosts=replace(cluster.hosts, queue=(now,) * waiting))
     else:
         # As many as asked for, or too many.
         cluster, changes = _thinned(cluster, have - size, f"the job wants {size} peers now")
     cluster, offers = offer_if_ready(cluster)
     return cluster, [*changes, *offers]
+
+
+def _waiting_for_slots(cluster: Cluster, count: int, leaving: Iterable[int]) -> int:
+    """How many of ``count`` new peers find no slot now, but will when the members that were given notice are gone.
+
+    The leader asks for their replacements in the barrier that lets them go, so a moment before their slots are free.
+    """
+    lacking = max(0, count - sum(free_slots(cluster).values()))
+    return min(lacking, about_to_be_free(cluster, {*leaving}))
+
+
+def spawn_queued(cluster: Cluster, now: float) -> Transition:
+    """Starts the joiners that waited for a slot, as far as slots are free."""
+    queue = cluster.hosts.queue
+    if not queue or not cluster.members or cluster.regrouping is not None:
+        # Nobody waits, or nobody trains; or the view after a recovery will show who has left and who was lost.
+        return cluster, []
+    count = min(len(queue), sum(free_slots(cluster).values()))
+    limit, left = cluster.rules.deadlines.ready_s, queue[count:]
+    # No slot will be free for them any more: a host was lost, say, or a member that was given notice did not leave.
+    given_up = len(left) if not about_to_be_free(cluster, ()) else sum(now - since > limit for since in left)
+    if not count and not given_up:
+        return cluster, []
+    cluster = replace(cluster, hosts=replace(cluster.hosts, queue=left[given_up:]))
+    cluster, spawns = spawn(cluster, [None] * (count + given_up), now)
+    cluster, offers = offer_if_ready(cluster)
+    return cluster, [*spawns, *offers]
 
 
 def _thinned(cluster: Cluster, count: int, reason: str) -> Transition:
@@ -151,8 +190,11 @@ def on_program_differs(cluster: Cluster, peer: int, how: str) -> Transition:
 
 def offer_if_ready(cluster: Cluster) -> Transition:
     """Forms the first view, or offers the joiners to the leader, once all of them are ready."""
-    if any(entry.ready is None for entry in cluster.starting.values()) or cluster.regrouping is not None:
-        # Some are still on their way, or there is no leader just now: the view after the recovery gets the offer.
+    if any(entry.ready is None for entry in cluster.starting.values()) or cluster.hosts.queue:
+        # Some are still on their way, or wait for a slot.
+        return cluster, []
+    if cluster.regrouping is not None:
+        # There is no leader just now: the view after the recovery gets the offer.
         return cluster, []
     if cluster.view is None:
         return form_first_view(cluster)

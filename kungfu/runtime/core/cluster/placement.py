@@ -13,6 +13,7 @@ from kungfu.runtime.core.view import View
 __all__ = [
     "AVOIDED_S",
     "NO_SLOT",
+    "about_to_be_free",
     "avoided_slots",
     "close_host",
     "forget_places",
@@ -35,6 +36,15 @@ def free_slots(cluster: Cluster) -> dict[int, int]:
     hosts, people = cluster.hosts, {*cluster.members, *cluster.starting}
     there = Counter(hosts.of[peer] for peer in people if peer in hosts.of)
     return {host: slots - there[host] for host, slots in sorted(hosts.slots.items()) if slots > there[host]}
+
+
+def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
+    """How many slots the members hold that were given notice: the next view lets them go, whoever comes for them.
+
+    A member in ``leaving`` does not count, since it leaves only when its replacement has come.
+    """
+    going = cluster.losses.noticed & {*cluster.members} - {*leaving}
+    return sum(cluster.hosts.of.get(peer, 0) in cluster.hosts.slots for peer in going)
 
 
 def place_for(room: Mapping[int, int], avoided: Mapping[int, int]) -> int | None:

@@ -156,7 +156,7 @@ def _form_view(cluster: Cluster, now: float) -> Transition:
 
 
 def _admit_survivors(cluster: Cluster, view: View) -> AdmitSurvivors:
-    regrouping, coming = cluster.regrouping, len(cluster.starting) + len(_replaced(cluster))
+    regrouping, coming = cluster.regrouping, _coming(cluster)
     assert regrouping is not None
     sources = tuple(view.ids.index(peer) for peer in _furthest(regrouping.reports, view.ids))
     return AdmitSurvivors(view, sources, view.size + coming if coming else 0, regrouping.lost)
@@ -214,7 +214,7 @@ def _defect(cluster: Cluster) -> Fail | None:
     if regrouping.stuck >= STUCK:
         # Something ends each view before it trains, and would end the next one.
         return Fail(root, f"{how}; {STUCK} views in a row broke before they trained", late=late, others=others)
-    expected = len(members) + len(cluster.starting) + len(_replaced(cluster))
+    expected = len(members) + _coming(cluster)
     if expected < cluster.rules.minimum and not _trained(cluster):
         # The job would go on with fewer peers than it may have.
         left = f"{expected} peer{'' if expected == 1 else 's'} would be left, fewer than --min {cluster.rules.minimum}"
@@ -232,6 +232,17 @@ def _furthest(reports: Mapping[int, LossReport], members: tuple[int, ...]) -> li
     holders = [peer for peer in members if peer in reports and reports[peer].holds]
     done = max(reports[peer].step for peer in holders)
     return [peer for peer in holders if reports[peer].step == done]
+
+
+def _coming(cluster: Cluster) -> int:
+    """How many peers are on their way to the survivors, or will be once these train."""
+    return len(cluster.starting) + len(_replaced(cluster)) + len(_still_queued(cluster))
+
+
+def _still_queued(cluster: Cluster) -> tuple[float, ...]:
+    """The joiners that wait for a slot, but for those whose members were lost meanwhile: these are replaced as lost."""
+    lost = cluster.losses.noticed & (cluster.regrouping.lost.keys() if cluster.regrouping else set())
+    return cluster.hosts.queue[len(lost) :]
 
 
 def _replaced(cluster: Cluster) -> tuple[int, ...]:
@@ -253,19 +264,22 @@ def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transit
     starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in fresh}
     losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
     regrouping, replaced = cluster.regrouping, () if cluster.regrouping is None else _replaced(cluster)
+    queue = _still_queued(cluster)
     led_anew = cluster.view is not None and cluster.view.peers[0] != event.view.peers[0]
     cluster = replace(cluster, view=event.view, starting=starting, losses=losses)
     recovered = replace(cluster, regrouping=None)
     if regrouping is None or _untouched(regrouping, event.view):
         if fresh:
             # The change that was under way is done; peers that still start are more than could be used.
-            return dismiss(recovered, starting, "the job has as many peers as it wanted")
+            done = replace(recovered, hosts=replace(recovered.hosts, queue=()))
+            return dismiss(done, starting, "the job has as many peers as it wanted")
         # The joiners that are ready were offered to a leader that may have left with the offer.
         return offer_if_ready(recovered) if regrouping or led_anew else (recovered, [])
     if regrouping.formed is None or event.view.version < regrouping.formed.version:
         # The leader said so before it lost a peer: the members of that view have yet to report.
         return cluster, []
     # The survivors train.
+    recovered = replace(recovered, hosts=replace(recovered.hosts, queue=queue))
     cluster, spawns = spawn(recovered, replaced, now)
     cluster, offers = offer_if_ready(cluster)
     return cluster, [*spawns, *offers]

@@ -101,6 +101,7 @@ class Hosts:
         goal: The size that the job would have if it had lost no peer.
         let_go: The host of each peer that was let go by a decision, and when: its speed may have made it a straggler.
         shares: The threads that a peer would have of the cores of each host that the job began with.
+        queue: When each joiner was asked for that waits for the slot of a member that was given notice.
     """
 
     slots: Mapping[int, int] = field(default_factory=lambda: {0: UNBOUNDED})
@@ -109,6 +110,7 @@ class Hosts:
     goal: int = 0
     let_go: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     shares: Mapping[int, int] = field(default_factory=dict)
+    queue: tuple[float, ...] = ()
 
     @property
     def threads(self) -> int:

@@ -16,7 +16,8 @@ until it trains in a view; then it is a member, until it ends or a later view la
 | a view with joiners trains        | kill those who still start: the job has as many as it wanted           |
 | the view of survivors trains      | spawn replacements, within the budgets                                 |
 | a member's program ends by itself | see ``program_exits``                                                  |
-| a member is given notice          | let the leader let it go, and have another one in its place            |
+| a member is given notice          | let the leader let it go, and have another one in its place; where all |
+|                                   | slots are taken, that one starts when the view has let it go           |
 | a host is given notice            | the same for all its members; who starts there starts elsewhere; when  |
 |                                   | nobody runs there any more it is released                              |
 | a host is lost                    | all its peers have ended                                               |
@@ -66,6 +67,7 @@ from kungfu.runtime.core.cluster.joiners import (
     on_program_differs,
     on_size_wanted,
     spawn,
+    spawn_queued,
 )
 from kungfu.runtime.core.cluster.placement import (
     close_host,
@@ -127,8 +129,9 @@ def step(cluster: Cluster, event: Event, now: float) -> Transition:
         The next cluster, and the commands to perform, in this order.
     """
     cluster, commands = _react(cluster, event, now)
+    cluster, spawns = spawn_queued(cluster, now)
     cluster, releases = release_empty_hosts(cluster)
-    return cluster, [*commands, *releases]
+    return cluster, [*commands, *spawns, *releases]
 
 
 def _react(cluster: Cluster, event: Event, now: float) -> Transition:
@@ -175,9 +178,9 @@ def _on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transi
     # They say so themselves too, but a request that follows the view at once must not find their slots first.
     hosts = with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
     cluster, commands = on_view_started(replace(cluster, hosts=hosts), event, now)
-    cluster = forget_exits(forget_places(cluster))
+    cluster, spawns = spawn_queued(forget_exits(forget_places(cluster)), now)
     missed = sorted(cluster.losses.noticed & set(cluster.members)) if cluster.regrouping is None else []
-    return cluster, [*commands, *_request_leave(cluster, missed)]
+    return cluster, [*commands, *spawns, *_request_leave(cluster, missed)]
 
 
 def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Transition:
@@ -189,7 +192,8 @@ def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: b
         hosts = cluster.hosts if noticed else with_departures(cluster.hosts, [peer], now)
         return replace(cluster, hosts=hosts, processes=replace(people, parting=people.parting | {peer})), []
     # The job has trained to its end: nobody needs to join any more.
-    cluster = replace(cluster, processes=replace(people, finished=people.finished | {peer}))
+    hosts = replace(cluster.hosts, queue=())
+    cluster = replace(cluster, processes=replace(people, finished=people.finished | {peer}), hosts=hosts)
     return dismiss(cluster, cluster.starting, "training is over")
 
 

@@ -12,15 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Prepared, decide
-from kungfu.runtime.core.barrier_requests import BarrierRequests, RescaleRequest
+from kungfu.runtime.core.barrier_requests import BarrierRequests, ExternalRequest, RescaleRequest
 from kungfu.runtime.core.cluster import (
     AdmitFirstView,
     Cluster,
     Command,
     Event,
     Fail,
+    ForwardRequest,
+    Hosts,
     Kill,
     OfferJoiners,
+    PeerNoticed,
     PeerProgressed,
     ProcessEnded,
     Rules,
@@ -49,6 +52,7 @@ class World:
     now: float = 0.0
     wanted: int = 0
     killed: set[int] = field(default_factory=set)
+    forwarded: ExternalRequest | None = None
 
     def tell(self, event: Event) -> None:
         self.cluster, commands = step(self.cluster, event, self.now)
@@ -60,6 +64,8 @@ class World:
         if isinstance(command, OfferJoiners):
             assert command.view == self.view
             self.offer = command.prepared
+        elif isinstance(command, ForwardRequest):
+            self.forwarded = command.request
         elif isinstance(command, Kill):
             assert command.peer not in self.view.ids
             self.killed.add(command.peer)
@@ -68,8 +74,8 @@ class World:
         return [peer for peer, entry in sorted(self.cluster.starting.items()) if entry.ready is None]
 
 
-def begun(size: int) -> World:
-    cluster, _ = start_job(size, rules=Rules(Deadlines(ready_s=100.0)), now=0.0)
+def begun(size: int, hosts: Hosts | None = None) -> World:
+    cluster, _ = start_job(size, rules=Rules(Deadlines(ready_s=100.0)), now=0.0, hosts=hosts)
     view = View(1, tuple(Peer(id_, f"host:{id_}") for id_ in range(size)))
     for peer in view.peers:
         cluster, _ = step(cluster, PeerProgressed(peer, ready=True), 0.0)
@@ -96,10 +102,13 @@ def happen(world: World, what: str, which: int) -> None:
 def hold_barrier(world: World, *, size: int | None, meanwhile: list[tuple[str, int]]) -> None:
     """A barrier as ``Membership`` holds it: take the offer, decide, tell the agent, admit, begin the view."""
     prepared, world.offer = world.offer, None
+    forwarded, world.forwarded = world.forwarded, None
+    external = None if forwarded is None else forwarded.rescale(step=1)
     if size is not None:
         world.wanted = size
     asked = () if size is None else (RescaleRequest(size, "local_batch_size", "rule", 1),)
-    decision = decide(world.view, world.terms, LIMITS, requests=BarrierRequests(asked), prepared=prepared)
+    requests = BarrierRequests(asked, external)
+    decision = decide(world.view, world.terms, LIMITS, requests=requests, prepared=prepared)
     for what, which in meanwhile:
         happen(world, what, which)
     if decision.prepare is not None:
@@ -139,6 +148,23 @@ def test_nobody_is_left_waiting_and_no_request_stays_pending(size: int, history:
     assert world.terms.global_batch_size == 8 * world.view.size
     reached = world.view.size == world.wanted
     assert reached or world.terms.refused_size in {world.wanted, LIMITS.clip(world.wanted)}
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True), happenings)
+def test_whoever_is_taken_away_from_full_hosts_is_replaced(
+    noticed: list[int], meanwhile: list[tuple[str, int]]
+) -> None:
+    world = begun(3, Hosts({0: 2, 1: 1}))
+    for peer in noticed:
+        # The only one that is left of the job would wait for its own slot: nobody could come for it.
+        if peer in world.view.ids and world.view.size > 1:
+            world.tell(PeerNoticed(peer))
+            hold_barrier(world, size=None, meanwhile=[one for one in meanwhile if one[0] == "ready"])
+            settle(world)
+    assert world.view.size == 3
+    assert world.terms.target_size == 0
+    assert world.terms.refused_size == 0
+    assert not set(noticed) & set(world.view.ids)
 
 
 def settle(world: World) -> None:

@@ -129,6 +129,68 @@ def test_a_slot_is_free_as_soon_as_its_peer_was_let_go() -> None:
     assert free_slots(seen) == {1: 1}, "it may say so later than the others train without it"
 
 
+def noticed_on_full_hosts(*noticed: int) -> Cluster:
+    """Three peers on three slots, of which some are given notice: the leader is about to let the first one go."""
+    cluster, commands = after(training(3, 2, 1), *map(PeerNoticed, noticed))
+    assert [type(one) for one in commands] == [ForwardRequest] * len(noticed)
+    cluster, commands = after(cluster, SizeWanted(4))  # one that leaves at this barrier, and those who come for it
+    assert commands == [], "its slot is free in a moment, so nobody is refused"
+    return cluster
+
+
+def test_a_peer_that_is_taken_away_from_a_full_host_is_replaced_when_the_view_has_let_it_go() -> None:
+    cluster = noticed_on_full_hosts(1)
+    cluster, commands = after(cluster, ViewStarted(view_of(0, 2, version=2)))
+    assert commands == [Spawn(3, 0, leaving=(1,))]
+    _, commands = after(cluster, TrainingFinished(1, leaving=True), ProcessEnded(1, 0))
+    assert commands == [], "and only once"
+    _, commands = after(cluster, PeerProgressed(peer(3), ready=True))
+    assert commands == [OfferJoiners(view_of(0, 2, version=2), Prepared((peer(3),)))]
+
+
+def test_it_is_replaced_even_if_its_process_ends_before_its_view_does() -> None:
+    cluster, commands = after(noticed_on_full_hosts(1), TrainingFinished(1, leaving=True), ProcessEnded(1, 0))
+    assert commands == [Spawn(3, 0, leaving=(1,))]
+    assert after(cluster, ViewStarted(view_of(0, 2, version=2)))[1] == []
+
+
+def test_of_two_that_are_taken_away_each_is_replaced_when_it_has_left() -> None:
+    cluster, commands = after(noticed_on_full_hosts(1, 2), ViewStarted(view_of(0, 2, version=2)))
+    again = ForwardRequest(view_of(0, 2, version=2), ExternalRequest("notice", "preemption notice", 3, (2,)))
+    assert commands == [Spawn(3, 0, leaving=(1,)), again], "with the one under way the job has three"
+    cluster, commands = after(cluster, SizeWanted(4), PeerProgressed(peer(3), ready=True))
+    assert commands == [], "the leader hears of both together"
+    assert after(cluster, ViewStarted(view_of(0, version=3)))[1] == [Spawn(4, 1, leaving=(2,))]
+
+
+def test_where_a_host_is_lost_meanwhile_the_leader_hears_that_there_is_no_slot() -> None:
+    noticed = noticed_on_full_hosts(2)
+    cluster, _ = after(noticed, HostLost(1, "gone"), *(PeersLost(id, report()) for id in (0, 1)))
+    assert cluster.regrouping is not None
+    assert cluster.regrouping.formed is not None
+    cluster, commands = after(cluster, ViewStarted(cluster.regrouping.formed))
+    offer = Prepared((), (3,), f"peer 3: {NO_SLOT}")
+    assert commands == [OfferJoiners(view_of(0, 1, version=3), offer)], "lost with notice, and replaced as lost: once"
+
+
+def test_the_wait_for_a_slot_has_an_end() -> None:
+    cluster, commands = after(noticed_on_full_hosts(1), Tick(), now=102.0)
+    assert commands == [OfferJoiners(view_of(0, 1, 2), Prepared((), (3,), f"peer 3: {NO_SLOT}"))]
+    assert cluster.hosts.queue == ()
+
+
+def test_a_smaller_size_is_newer_than_the_wait_for_a_slot() -> None:
+    cluster, commands = after(noticed_on_full_hosts(1), SizeWanted(3), ViewStarted(view_of(0, 2, version=2)))
+    assert commands == []
+    assert cluster.hosts.queue == ()
+
+
+def test_the_only_peer_waits_for_its_replacement_so_that_one_cannot_wait_for_its_slot() -> None:
+    cluster, _ = after(training(1, 1), PeerNoticed(0))
+    offer = OfferJoiners(view_of(0), Prepared((), (1,), f"peer 1: {NO_SLOT}"))
+    assert after(cluster, SizeWanted(2, leaving=(0,)))[1] == [offer]
+
+
 def test_a_host_can_be_named_for_new_peers_and_another_one_is_no_substitute() -> None:
     assert after(training(2, 2, 1, 1), SizeWanted(3, host=2))[1] == [Spawn(2, 2)]
     (offer,) = after(training(2, 2, 0, 1), SizeWanted(3, host=1))[1]
