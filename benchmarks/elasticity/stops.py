@@ -49,7 +49,7 @@ def normal_step_s(stamps: Sequence[Stamp]) -> float:
 def changes(workers: Mapping[int, Sequence[Stamp]]) -> list[Change]:
     """Every change of size that at least one worker lived through, in order of time.
 
-    The survivors of a change are those that did a step right before and right behind it. The stop is the longest gap
+    The survivors of a change are those that did a step right before and right after it. The stop is the longest gap
     between the ends of two consecutive steps of one of them, within ``AROUND`` steps, less its normal step.
     """
     found: list[Change] = []

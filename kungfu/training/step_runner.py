@@ -286,7 +286,7 @@ class StepRunner:
         failure = self._failure
         assert failure is not None
         if isinstance(failure, tf.errors.OpError):
-            return self.barrier.failure_of(failure, where=f"the barrier behind step {self._steps()}")
+            return self.barrier.failure_of(failure, where=f"the barrier after step {self._steps()}")
         return failure
 
     def _raise_failure(self) -> NoReturn:

@@ -100,7 +100,7 @@ def test_a_peer_that_dies_between_update_and_barrier_is_named_and_the_barrier_is
         job.signal(signal.SIGTERM)
         ended = job.end(deadline_s=6)
     (broken,) = ended.all_of("broken")
-    assert broken["why"] == "in the barrier behind step 6: peer rank=1 died during statistics"
+    assert broken["why"] == "in the barrier after step 6: peer rank=1 died during statistics"
     (recovered,) = ended.all_of("recovered")
     assert (recovered["step"], recovered["redone"], recovered["to"]) == (6, 0, 1), "step 6 was done, and stays done"
     (decision,) = ended.all_of("decision")

@@ -72,7 +72,7 @@ def test_a_schedule_of_the_users_goes_on_under_the_factor_that_a_rule_sets():
         lambda training: control.every(2).until(training.step > 2).set_learning_rate(training.learning_rate * 4),
         optimizer=keras.optimizers.SGD(halving),
     )
-    # Fired in step 2 at a rate of 1/2: wanted is 2, when the barrier behind step 3 finds the schedule at 1/8.
+    # Fired in step 2 at a rate of 1/2: wanted is 2, when the barrier after step 3 finds the schedule at 1/8.
     np.testing.assert_allclose(rates(run, steps=5), [1, 0.5, 0.25, 2, 1], rtol=1e-6)
 
 

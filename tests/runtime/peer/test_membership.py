@@ -404,7 +404,7 @@ def grown(running: Job) -> Terms:
     return after.after.terms
 
 
-@pytest.mark.parametrize("complete", [False, True], ids=["before its registered values", "behind them"])
+@pytest.mark.parametrize("complete", [False, True], ids=["before its registered values", "after them"])
 def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_come(complete: bool) -> None:
     with job(b"state") as running:
         terms = grown(running)

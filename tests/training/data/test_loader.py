@@ -130,7 +130,7 @@ def test_a_remainder_that_is_dropped_is_never_trained_on_though_the_batch_change
 
     run = linear_run(policies=[larger()])
     trained = walked(run, points(17), batch_size=4, epochs=3, seed=0, remainder="drop")
-    # The rule of step 3 is carried out behind step 4, with one sample left anyway; two steps of 6 make an epoch then.
+    # The rule of step 3 is carried out after step 4, with one sample left anyway; two steps of 6 make an epoch then.
     assert [len(batch) for batch in trained] == [4, 4, 4, 4, 6, 6, 6, 6]
     assert all(len({one for batch in epoch for one in batch}) == 12 for epoch in (trained[4:6], trained[6:]))
 
