@@ -120,7 +120,8 @@ class Agent:
     def on_exit(self, peer: int, code: int, tail: Sequence[str]) -> None:
         """A peer of this host ended."""
         here = self._context.job.own_host
-        self._context.host_events.put(pb.HostEvent(host=here, kind="ended", peer=peer, code=code, tail=tail))
+        ended = pb.HostEvent(host=here, kind=pb.HOST_EVENT_KIND_ENDED, peer=peer, code=code, tail=tail)
+        self._context.host_events.put(ended)
 
     def _report_host_events(self) -> None:
         """Reports the events of this host to the leader, in order, until it has confirmed them."""

@@ -115,7 +115,7 @@ class Outbox:
             self._closed = True
             self._changed.notify_all()
 
-    def holds(self, kind: str) -> bool:
+    def holds(self, kind: pb.HostEventKind) -> bool:
         """Whether an event of this kind is not confirmed yet."""
         with self._changed:
             return any(event.kind == kind for event in self._waiting)

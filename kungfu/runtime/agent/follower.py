@@ -47,9 +47,10 @@ class Follower:
     def _on_signal(self, number: int) -> Ending | None:
         """Reports a signal to the leader, which knows what it means for one of several agents."""
         # The leader has not confirmed the one before, and may be lost: this one ends the host's part of the job.
-        if self._context.host_events.holds("signalled"):
+        if self._context.host_events.holds(pb.HOST_EVENT_KIND_SIGNALLED):
             return Ending(128 + number)
-        self._context.host_events.put(pb.HostEvent(host=self._number, kind="signalled", code=number))
+        signalled = pb.HostEvent(host=self._number, kind=pb.HOST_EVENT_KIND_SIGNALLED, code=number)
+        self._context.host_events.put(signalled)
         return None
 
     def _perform(self, request: pb.ReplicateRequest) -> Ending | LeaderLost | None:
@@ -75,4 +76,5 @@ class Follower:
     def _start(self, start: pb.PeerStart) -> None:
         settings = replace(self._context.settings, peer=start.peer)
         pid = self._context.supervisor.start(settings, joins=start.joins, leaving=start.over, threads=start.threads)
-        self._context.host_events.put(pb.HostEvent(host=self._number, kind="spawned", peer=start.peer, pid=pid))
+        spawned = pb.HostEvent(host=self._number, kind=pb.HOST_EVENT_KIND_SPAWNED, peer=start.peer, pid=pid)
+        self._context.host_events.put(spawned)

@@ -214,13 +214,13 @@ class Leader:
             return None
         if event.number:
             self._controller.last_events[event.host] = event.number
-        if event.kind == "spawned":
+        if event.kind == pb.HOST_EVENT_KIND_SPAWNED:
             self._controller.executor.record_spawn(event.peer, event.pid, host=event.host)
             # The leader before had it started and was lost before anybody else knew of it.
             if event.peer not in self._controller.cluster.alive:
                 self._controller.executor.kill(event.peer, host=event.host)
             return None
-        if event.kind == "signalled":
+        if event.kind == pb.HOST_EVENT_KIND_SIGNALLED:
             return self._on_signal(event.host, event.code)
         self._controller.executor.tails[event.peer] = list(event.tail)
         # A peer of a host that was given up, or one whose end is known already.
@@ -292,7 +292,8 @@ class Leader:
         here = {peer for peer in self._inherited if self._controller.cluster.hosts.of.get(peer, 0) == event.host}
         # Peers that were never started count as killed.
         for peer in sorted(here - set(event.started)):
-            self._context.put(pb.HostEvent(host=event.host, kind="ended", peer=peer, code=-signal.SIGKILL))
+            killed = pb.HostEvent(host=event.host, kind=pb.HOST_EVENT_KIND_ENDED, peer=peer, code=-signal.SIGKILL)
+            self._context.put(killed)
         # Peers that were never killed are killed now.
         for peer in sorted(set(event.started) - self._controller.cluster.alive):
             self._controller.executor.kill(peer, host=event.host)

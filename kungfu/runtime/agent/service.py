@@ -12,7 +12,8 @@ from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.convert import to_exit, to_peer, to_report, to_view
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.convert import to_exit, to_loss_report, to_peer, to_view
 from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer
 
@@ -51,13 +52,15 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         return pb.Ack()
 
     def ReportLoss(self, request: pb.LossReport, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._confirm(decided.PeersLost(request.peer, to_report(request)), context)
+        return self._confirm(decided.PeersLost(request.peer, to_loss_report(request)), context)
 
     def ReportPreemption(self, request: pb.PreemptionNotice, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         return self._confirm(decided.PeerNoticed(request.peer), context)
 
     def ReportExit(self, request: pb.ProgramExit, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._confirm(decided.ProgramExiting(request.peer, to_exit(request)), context)
+        with rpc.refusing(context):
+            exit = to_exit(request)
+        return self._confirm(decided.ProgramExiting(request.peer, exit), context)
 
     def ReportFinished(self, request: pb.TrainingFinished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         summary = to_fields(request.summary)

@@ -1,51 +1,56 @@
-"""Values of this package to messages, and back: the one place that knows both."""
+"""Converts the values that peers and agents exchange to messages, and back: the one place that knows both."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import cast
+from typing import Any
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.barrier_requests import (
-    ExternalRequest,
-    ExternalRequestKind,
-    Leave,
-    RescaleRequest,
-    When,
-)
+from kungfu.runtime.core.barrier_requests import ExternalRequest, Leave, RescaleRequest
 from kungfu.runtime.core.cluster import LossReport
-from kungfu.runtime.core.exit import Exit, ExitKind
-from kungfu.runtime.core.program_identity import Description, ProgramPart
+from kungfu.runtime.core.exit import Exit
+from kungfu.runtime.core.program_identity import Description, ProgramPart, installed_version
 from kungfu.runtime.core.shadow import ShadowAsk
-from kungfu.runtime.core.terms import Keep, Ramp, RampUnit, Terms
+from kungfu.runtime.core.terms import Ramp, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.enums import EXIT_KINDS, EXTERNAL_REQUEST_KINDS, KEEPS, LEAVE_TIMES, RAMP_UNITS
 
 __all__ = [
+    "from_description",
     "from_exit",
     "from_external_request",
     "from_failure",
+    "from_loss_report",
     "from_peer",
     "from_prepared",
-    "from_report",
     "from_rescale_request",
     "from_shadow",
     "from_terms",
     "from_view",
+    "optional_field",
+    "to_description",
     "to_exit",
     "to_external_request",
     "to_failure",
+    "to_loss_report",
     "to_peer",
     "to_prepared",
-    "to_report",
     "to_rescale_request",
     "to_shadow",
     "to_terms",
     "to_view",
 ]
+
+
+def optional_field(message: Any, name: str) -> Any:
+    """The value of an ``optional`` field; ``None`` where it is not set."""
+    return getattr(message, name) if message.HasField(name) else None
+
+
+# ---- views and their terms ---------------------------------------------------------------------------------------
 
 
 def from_peer(peer: Peer) -> pb.PeerInfo:
@@ -70,8 +75,8 @@ def from_terms(terms: Terms) -> pb.Terms:
         batch_per_peer=terms.batch_per_peer,
         target_size=terms.target_size,
         refused_size=terms.refused_size,
-        keep=terms.keep,
-        ramp=None if terms.ramp is None else pb.Ramp(**asdict(terms.ramp)),
+        keep=KEEPS.to_value(terms.keep),
+        ramp=None if terms.ramp is None else _from_ramp(terms.ramp),
         stopped=terms.stopped,
         leaving=terms.leaving,
         departing=terms.departing,
@@ -84,7 +89,7 @@ def to_terms(message: pb.Terms) -> Terms:
         message.batch_per_peer,
         message.target_size,
         message.refused_size,
-        cast(Keep, message.keep or "local_batch_size"),
+        KEEPS.to_word(message.keep, unspecified="local_batch_size"),
         _to_ramp(message.ramp) if message.HasField("ramp") else None,
         message.stopped,
         tuple(message.leaving),
@@ -92,8 +97,16 @@ def to_terms(message: pb.Terms) -> Terms:
     )
 
 
+def _from_ramp(ramp: Ramp) -> pb.Ramp:
+    unit = RAMP_UNITS.to_value(ramp.unit)
+    return pb.Ramp(start=ramp.start, target=ramp.target, since=ramp.since, over=ramp.over, unit=unit)
+
+
 def _to_ramp(message: pb.Ramp) -> Ramp:
-    return Ramp(message.start, message.target, message.since, message.over, cast(RampUnit, message.unit))
+    return Ramp(message.start, message.target, message.since, message.over, RAMP_UNITS.to_word(message.unit))
+
+
+# ---- what barriers are asked for ---------------------------------------------------------------------------------
 
 
 def from_shadow(one: ShadowAsk) -> pb.Shadow:
@@ -107,10 +120,10 @@ def to_shadow(message: pb.Shadow) -> ShadowAsk:
 def from_rescale_request(request: RescaleRequest) -> pb.RescaleRequest:
     return pb.RescaleRequest(
         size=request.size,
-        keep=request.keep,
+        keep=KEEPS.to_value(request.keep),
         rule=request.rule,
         step=request.step,
-        saw=request.inputs,
+        inputs=request.inputs,
         won=request.won,
         lost=request.lost,
         leave=None if request.leave is None else _from_leave(request.leave),
@@ -120,10 +133,10 @@ def from_rescale_request(request: RescaleRequest) -> pb.RescaleRequest:
 def to_rescale_request(message: pb.RescaleRequest) -> RescaleRequest:
     return RescaleRequest(
         message.size,
-        cast(Keep, message.keep),
+        KEEPS.to_word(message.keep),
         message.rule,
         message.step,
-        dict(message.saw),
+        dict(message.inputs),
         tuple(message.won),
         tuple(message.lost),
         _to_leave(message.leave) if message.HasField("leave") else None,
@@ -131,12 +144,11 @@ def to_rescale_request(message: pb.RescaleRequest) -> RescaleRequest:
 
 
 def _from_leave(leave: Leave) -> pb.Leave:
-    return pb.Leave(peers=leave.peers, when=leave.when, host=leave.host)
+    return pb.Leave(peers=leave.peers, when=LEAVE_TIMES.to_value(leave.when), host=leave.host)
 
 
 def _to_leave(message: pb.Leave) -> Leave:
-    host = message.host if message.HasField("host") else None
-    return Leave(tuple(message.peers), cast(When, message.when), host)
+    return Leave(tuple(message.peers), LEAVE_TIMES.to_word(message.when), optional_field(message, "host"))
 
 
 def from_prepared(prepared: Prepared) -> pb.PreparedPeers:
@@ -157,32 +169,40 @@ def to_prepared(message: pb.PreparedPeers) -> Prepared:
 def from_external_request(request: ExternalRequest) -> pb.ExternalRequest:
     return pb.ExternalRequest(
         id=request.id,
-        kind=request.kind,
+        kind=EXTERNAL_REQUEST_KINDS.to_value(request.kind),
         why=request.why,
         size=request.size,
         peers=request.peers,
-        keep=request.keep,
+        keep=KEEPS.to_value(request.keep),
         host=request.host,
     )
 
 
 def to_external_request(message: pb.ExternalRequest) -> ExternalRequest:
-    kind, keep = cast(ExternalRequestKind, message.kind), cast(Keep, message.keep)
-    host = message.host if message.HasField("host") else None
-    return ExternalRequest(kind, message.why, message.size, tuple(message.peers), message.id, keep, host)
+    return ExternalRequest(
+        EXTERNAL_REQUEST_KINDS.to_word(message.kind),
+        message.why,
+        message.size,
+        tuple(message.peers),
+        message.id,
+        KEEPS.to_word(message.keep),
+        optional_field(message, "host"),
+    )
+
+
+# ---- peers that are lost, and why --------------------------------------------------------------------------------
 
 
 def from_exit(exit: Exit, peer: int) -> pb.ProgramExit:
-    return pb.ProgramExit(
-        peer=peer, kind=exit.kind, step=exit.step, name=exit.name, error=exit.error, where=exit.where
-    )  # fmt: skip
+    kind = EXIT_KINDS.to_value(exit.kind)
+    return pb.ProgramExit(peer=peer, kind=kind, step=exit.step, name=exit.name, error=exit.error, where=exit.where)
 
 
 def to_exit(message: pb.ProgramExit) -> Exit:
-    return Exit(cast("ExitKind", message.kind), message.step, message.name, message.error, message.where)
+    return Exit(EXIT_KINDS.to_word(message.kind), message.step, message.name, message.error, message.where)
 
 
-def from_report(report: LossReport, peer: int) -> pb.LossReport:
+def from_loss_report(report: LossReport, peer: int) -> pb.LossReport:
     return pb.LossReport(
         peer=peer,
         version=report.version,
@@ -194,14 +214,15 @@ def from_report(report: LossReport, peer: int) -> pb.LossReport:
     )
 
 
-def to_report(message: pb.LossReport) -> LossReport:
+def to_loss_report(message: pb.LossReport) -> LossReport:
     return LossReport(
         message.version, message.step, message.holds, message.error, tuple(message.suspects), message.late
     )
 
 
-# Errors of one cause each. Whatever else ends the wait of a leader is to its followers the loss of a peer.
 _FAILURES: Mapping[pb.FailureKind, type[KungfuError]] = {
+    pb.FAILURE_KIND_PEER: PeerFailure,
+    pb.FAILURE_KIND_DEADLINE: DeadlineExceeded,
     pb.FAILURE_KIND_USAGE: UsageError,
     pb.FAILURE_KIND_POLICY: PolicyError,
     pb.FAILURE_KIND_INTERNAL: InternalError,
@@ -209,32 +230,36 @@ _FAILURES: Mapping[pb.FailureKind, type[KungfuError]] = {
 
 
 def from_failure(error: KungfuError) -> pb.Failure:
+    # Any error that has no kind of its own ends the wait of a leader: to its followers it is the loss of a peer.
+    kind = next((kind for kind, one in _FAILURES.items() if isinstance(error, one)), pb.FAILURE_KIND_PEER)
+    message = pb.Failure(kind=kind, text=str(error))
     match error:
-        case PeerFailure():
-            return pb.Failure(text=str(error), ranks=error.ranks, peers=error.peers, view=error.view)
-        case DeadlineExceeded():
-            return pb.Failure(
-                kind=pb.FAILURE_KIND_DEADLINE,
-                text=str(error),
-                ranks=error.waiting_for,
-                peers=error.peers,
-                view=error.view,
-                waited_s=None if math.isnan(error.waited_s) else error.waited_s,
-            )
-        case _:
-            kinds = (kind for kind, one in _FAILURES.items() if isinstance(error, one))
-            return pb.Failure(kind=next(kinds, pb.FAILURE_KIND_PEER), text=str(error))
+        case PeerFailure(ranks=ranks):
+            message.MergeFrom(pb.Failure(ranks=ranks, peers=error.peers, view=error.view))
+        case DeadlineExceeded(waiting_for=ranks, waited_s=waited_s):
+            known_s = None if math.isnan(waited_s) else waited_s
+            message.MergeFrom(pb.Failure(ranks=ranks, peers=error.peers, view=error.view, waited_s=known_s))
+    return message
 
 
 def to_failure(message: pb.Failure) -> KungfuError:
-    view = message.view if message.HasField("view") else None
-    if message.kind == pb.FAILURE_KIND_DEADLINE:
+    kind, view = _FAILURES.get(message.kind), optional_field(message, "view")
+    # A newer version has sent it: neither is a peer known to be lost, nor is nothing wrong.
+    if kind is None:
+        return UsageError(
+            f"{message.text} (a failure of kind {message.kind}, which is not known to kungfu {installed_version()}: "
+            "run the same version on all hosts)"
+        )
+    if kind is PeerFailure:
+        return PeerFailure(message.text, ranks=message.ranks, peers=message.peers, view=view)
+    if kind is DeadlineExceeded:
         waited_s = message.waited_s if message.HasField("waited_s") else math.nan
-        ranks = message.ranks
-        return DeadlineExceeded(message.text, waiting_for=ranks, waited_s=waited_s, peers=message.peers, view=view)
-    if message.kind in _FAILURES:
-        return _FAILURES[message.kind](message.text)
-    return PeerFailure(message.text, ranks=message.ranks, peers=message.peers, view=view)
+        ranks, peers = message.ranks, message.peers
+        return DeadlineExceeded(message.text, waiting_for=ranks, waited_s=waited_s, peers=peers, view=view)
+    return kind(message.text)
+
+
+# ---- programs ----------------------------------------------------------------------------------------------------
 
 
 def from_description(description: Description) -> pb.ProgramDescription:

@@ -2,8 +2,8 @@
 
 A message for each kind of event would be the types of `kungfu.event_log` once more, and a change of one of them a
 change in three places. One small message carries them all with the type of each value; the receiver checks them against
-their own type. Names keep their order, unlike those of a map, and integers stay integers, unlike in
-``google.protobuf.Struct``.
+their own type. Names keep their order, unlike those of a map, and integers of any size stay integers, unlike
+in ``google.protobuf.Struct``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 from kungfu.runtime.ipc import messages_pb2 as pb
 
 __all__ = ["from_fields", "to_fields"]
+
+_INT64 = range(-(1 << 63), 1 << 63)
 
 
 def from_fields(fields: Mapping[str, Any]) -> pb.Fields:
@@ -37,7 +39,7 @@ def _from_value(value: Any) -> pb.Value:
         case bool():
             return pb.Value(truth=value)
         case int():
-            return pb.Value(whole=value)
+            return pb.Value(whole=value) if value in _INT64 else pb.Value(large=str(value))
         case float():
             return pb.Value(number=value)
         case str():
@@ -55,4 +57,6 @@ def _to_value(value: pb.Value) -> Any:
         return to_fields(value.fields)
     if kind == "items":
         return [_to_value(one) for one in value.items.values]
+    if kind == "large":
+        return int(value.large)
     return None if kind is None else getattr(value, kind)

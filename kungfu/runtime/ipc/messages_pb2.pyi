@@ -8,16 +8,146 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
+    FAILURE_KIND_UNSPECIFIED: _ClassVar[FailureKind]
     FAILURE_KIND_PEER: _ClassVar[FailureKind]
     FAILURE_KIND_DEADLINE: _ClassVar[FailureKind]
     FAILURE_KIND_USAGE: _ClassVar[FailureKind]
     FAILURE_KIND_POLICY: _ClassVar[FailureKind]
     FAILURE_KIND_INTERNAL: _ClassVar[FailureKind]
+
+class Keep(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KEEP_UNSPECIFIED: _ClassVar[Keep]
+    KEEP_LOCAL_BATCH_SIZE: _ClassVar[Keep]
+    KEEP_GLOBAL_BATCH_SIZE: _ClassVar[Keep]
+
+class RampUnit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RAMP_UNIT_UNSPECIFIED: _ClassVar[RampUnit]
+    RAMP_UNIT_STEPS: _ClassVar[RampUnit]
+    RAMP_UNIT_SAMPLES: _ClassVar[RampUnit]
+
+class LeaveTime(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LEAVE_TIME_UNSPECIFIED: _ClassVar[LeaveTime]
+    LEAVE_TIME_NOW: _ClassVar[LeaveTime]
+    LEAVE_TIME_NOTICED: _ClassVar[LeaveTime]
+    LEAVE_TIME_REPLACED: _ClassVar[LeaveTime]
+
+class ExternalRequestKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EXTERNAL_REQUEST_KIND_UNSPECIFIED: _ClassVar[ExternalRequestKind]
+    EXTERNAL_REQUEST_KIND_RESIZE: _ClassVar[ExternalRequestKind]
+    EXTERNAL_REQUEST_KIND_LEAVE: _ClassVar[ExternalRequestKind]
+    EXTERNAL_REQUEST_KIND_NOTICE: _ClassVar[ExternalRequestKind]
+    EXTERNAL_REQUEST_KIND_REPLACE: _ClassVar[ExternalRequestKind]
+    EXTERNAL_REQUEST_KIND_CHECKPOINT: _ClassVar[ExternalRequestKind]
+    EXTERNAL_REQUEST_KIND_STOP: _ClassVar[ExternalRequestKind]
+
+class ExitKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EXIT_KIND_UNSPECIFIED: _ClassVar[ExitKind]
+    EXIT_KIND_LOOP: _ClassVar[ExitKind]
+    EXIT_KIND_EXIT: _ClassVar[ExitKind]
+    EXIT_KIND_USAGE: _ClassVar[ExitKind]
+    EXIT_KIND_EXCEPTION: _ClassVar[ExitKind]
+    EXIT_KIND_LOSS: _ClassVar[ExitKind]
+    EXIT_KIND_DEADLINE: _ClassVar[ExitKind]
+
+class HostEventKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HOST_EVENT_KIND_UNSPECIFIED: _ClassVar[HostEventKind]
+    HOST_EVENT_KIND_SPAWNED: _ClassVar[HostEventKind]
+    HOST_EVENT_KIND_ENDED: _ClassVar[HostEventKind]
+    HOST_EVENT_KIND_SIGNALLED: _ClassVar[HostEventKind]
+
+class JobRequestKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    JOB_REQUEST_KIND_UNSPECIFIED: _ClassVar[JobRequestKind]
+    JOB_REQUEST_KIND_RESIZE: _ClassVar[JobRequestKind]
+    JOB_REQUEST_KIND_SCALE_OUT: _ClassVar[JobRequestKind]
+    JOB_REQUEST_KIND_SCALE_IN: _ClassVar[JobRequestKind]
+    JOB_REQUEST_KIND_MIGRATE: _ClassVar[JobRequestKind]
+    JOB_REQUEST_KIND_CHECKPOINT: _ClassVar[JobRequestKind]
+    JOB_REQUEST_KIND_PROFILE: _ClassVar[JobRequestKind]
+    JOB_REQUEST_KIND_STOP: _ClassVar[JobRequestKind]
+
+class RequestState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REQUEST_STATE_UNSPECIFIED: _ClassVar[RequestState]
+    REQUEST_STATE_ACCEPTED: _ClassVar[RequestState]
+    REQUEST_STATE_CARRIED_OUT: _ClassVar[RequestState]
+    REQUEST_STATE_REFUSED: _ClassVar[RequestState]
+    REQUEST_STATE_EXPIRED: _ClassVar[RequestState]
+
+class Scaling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCALING_UNSPECIFIED: _ClassVar[Scaling]
+    SCALING_ELASTIC: _ClassVar[Scaling]
+    SCALING_INELASTIC: _ClassVar[Scaling]
+
+class PeerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PEER_STATE_UNSPECIFIED: _ClassVar[PeerState]
+    PEER_STATE_STARTING: _ClassVar[PeerState]
+    PEER_STATE_READY: _ClassVar[PeerState]
+    PEER_STATE_TRAINING: _ClassVar[PeerState]
+    PEER_STATE_LEAVING: _ClassVar[PeerState]
+FAILURE_KIND_UNSPECIFIED: FailureKind
 FAILURE_KIND_PEER: FailureKind
 FAILURE_KIND_DEADLINE: FailureKind
 FAILURE_KIND_USAGE: FailureKind
 FAILURE_KIND_POLICY: FailureKind
 FAILURE_KIND_INTERNAL: FailureKind
+KEEP_UNSPECIFIED: Keep
+KEEP_LOCAL_BATCH_SIZE: Keep
+KEEP_GLOBAL_BATCH_SIZE: Keep
+RAMP_UNIT_UNSPECIFIED: RampUnit
+RAMP_UNIT_STEPS: RampUnit
+RAMP_UNIT_SAMPLES: RampUnit
+LEAVE_TIME_UNSPECIFIED: LeaveTime
+LEAVE_TIME_NOW: LeaveTime
+LEAVE_TIME_NOTICED: LeaveTime
+LEAVE_TIME_REPLACED: LeaveTime
+EXTERNAL_REQUEST_KIND_UNSPECIFIED: ExternalRequestKind
+EXTERNAL_REQUEST_KIND_RESIZE: ExternalRequestKind
+EXTERNAL_REQUEST_KIND_LEAVE: ExternalRequestKind
+EXTERNAL_REQUEST_KIND_NOTICE: ExternalRequestKind
+EXTERNAL_REQUEST_KIND_REPLACE: ExternalRequestKind
+EXTERNAL_REQUEST_KIND_CHECKPOINT: ExternalRequestKind
+EXTERNAL_REQUEST_KIND_STOP: ExternalRequestKind
+EXIT_KIND_UNSPECIFIED: ExitKind
+EXIT_KIND_LOOP: ExitKind
+EXIT_KIND_EXIT: ExitKind
+EXIT_KIND_USAGE: ExitKind
+EXIT_KIND_EXCEPTION: ExitKind
+EXIT_KIND_LOSS: ExitKind
+EXIT_KIND_DEADLINE: ExitKind
+HOST_EVENT_KIND_UNSPECIFIED: HostEventKind
+HOST_EVENT_KIND_SPAWNED: HostEventKind
+HOST_EVENT_KIND_ENDED: HostEventKind
+HOST_EVENT_KIND_SIGNALLED: HostEventKind
+JOB_REQUEST_KIND_UNSPECIFIED: JobRequestKind
+JOB_REQUEST_KIND_RESIZE: JobRequestKind
+JOB_REQUEST_KIND_SCALE_OUT: JobRequestKind
+JOB_REQUEST_KIND_SCALE_IN: JobRequestKind
+JOB_REQUEST_KIND_MIGRATE: JobRequestKind
+JOB_REQUEST_KIND_CHECKPOINT: JobRequestKind
+JOB_REQUEST_KIND_PROFILE: JobRequestKind
+JOB_REQUEST_KIND_STOP: JobRequestKind
+REQUEST_STATE_UNSPECIFIED: RequestState
+REQUEST_STATE_ACCEPTED: RequestState
+REQUEST_STATE_CARRIED_OUT: RequestState
+REQUEST_STATE_REFUSED: RequestState
+REQUEST_STATE_EXPIRED: RequestState
+SCALING_UNSPECIFIED: Scaling
+SCALING_ELASTIC: Scaling
+SCALING_INELASTIC: Scaling
+PEER_STATE_UNSPECIFIED: PeerState
+PEER_STATE_STARTING: PeerState
+PEER_STATE_READY: PeerState
+PEER_STATE_TRAINING: PeerState
+PEER_STATE_LEAVING: PeerState
 
 class Ack(_message.Message):
     __slots__ = ()
@@ -38,20 +168,22 @@ class Field(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
 
 class Value(_message.Message):
-    __slots__ = ("truth", "whole", "number", "text", "items", "fields")
+    __slots__ = ("truth", "whole", "number", "text", "items", "fields", "large")
     TRUTH_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     FIELDS_FIELD_NUMBER: _ClassVar[int]
+    LARGE_FIELD_NUMBER: _ClassVar[int]
     truth: bool
     whole: int
     number: float
     text: str
     items: Values
     fields: Fields
-    def __init__(self, truth: bool = ..., whole: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., items: _Optional[_Union[Values, _Mapping]] = ..., fields: _Optional[_Union[Fields, _Mapping]] = ...) -> None: ...
+    large: str
+    def __init__(self, truth: bool = ..., whole: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., items: _Optional[_Union[Values, _Mapping]] = ..., fields: _Optional[_Union[Fields, _Mapping]] = ..., large: _Optional[str] = ...) -> None: ...
 
 class Values(_message.Message):
     __slots__ = ("values",)
@@ -106,12 +238,12 @@ class Terms(_message.Message):
     batch_per_peer: float
     target_size: int
     refused_size: int
-    keep: str
+    keep: Keep
     ramp: Ramp
     stopped: bool
     leaving: _containers.RepeatedScalarFieldContainer[int]
     departing: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[str] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ramp(_message.Message):
     __slots__ = ("start", "target", "since", "over", "unit")
@@ -124,8 +256,8 @@ class Ramp(_message.Message):
     target: float
     since: int
     over: float
-    unit: str
-    def __init__(self, start: _Optional[float] = ..., target: _Optional[float] = ..., since: _Optional[int] = ..., over: _Optional[float] = ..., unit: _Optional[str] = ...) -> None: ...
+    unit: RampUnit
+    def __init__(self, start: _Optional[float] = ..., target: _Optional[float] = ..., since: _Optional[int] = ..., over: _Optional[float] = ..., unit: _Optional[_Union[RampUnit, str]] = ...) -> None: ...
 
 class BarrierArrival(_message.Message):
     __slots__ = ("version", "number", "rank", "requested", "digests", "round", "gaps", "shadows")
@@ -186,8 +318,8 @@ class BarrierReply(_message.Message):
     def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., attachment_address: _Optional[str] = ..., requests: _Optional[_Iterable[_Union[RescaleRequest, _Mapping]]] = ..., differing: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class RescaleRequest(_message.Message):
-    __slots__ = ("size", "keep", "rule", "step", "saw", "won", "lost", "leave")
-    class SawEntry(_message.Message):
+    __slots__ = ("size", "keep", "rule", "step", "inputs", "won", "lost", "leave")
+    class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -198,19 +330,19 @@ class RescaleRequest(_message.Message):
     KEEP_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
-    SAW_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
     WON_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     size: int
-    keep: str
+    keep: Keep
     rule: str
     step: int
-    saw: _containers.ScalarMap[str, float]
+    inputs: _containers.ScalarMap[str, float]
     won: _containers.RepeatedScalarFieldContainer[str]
     lost: _containers.RepeatedScalarFieldContainer[str]
     leave: Leave
-    def __init__(self, size: _Optional[int] = ..., keep: _Optional[str] = ..., rule: _Optional[str] = ..., step: _Optional[int] = ..., saw: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    def __init__(self, size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., rule: _Optional[str] = ..., step: _Optional[int] = ..., inputs: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("peers", "when", "host")
@@ -218,9 +350,9 @@ class Leave(_message.Message):
     WHEN_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     peers: _containers.RepeatedScalarFieldContainer[int]
-    when: str
+    when: LeaveTime
     host: int
-    def __init__(self, peers: _Optional[_Iterable[int]] = ..., when: _Optional[str] = ..., host: _Optional[int] = ...) -> None: ...
+    def __init__(self, peers: _Optional[_Iterable[int]] = ..., when: _Optional[_Union[LeaveTime, str]] = ..., host: _Optional[int] = ...) -> None: ...
 
 class Admission(_message.Message):
     __slots__ = ("view", "terms", "attachment_address", "sources", "recovery", "term")
@@ -318,14 +450,14 @@ class ExternalRequest(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     id: str
-    kind: str
+    kind: ExternalRequestKind
     why: str
     size: int
     peers: _containers.RepeatedScalarFieldContainer[int]
-    keep: str
+    keep: Keep
     host: int
     number: int
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., why: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., keep: _Optional[str] = ..., host: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[ExternalRequestKind, str]] = ..., why: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., keep: _Optional[_Union[Keep, str]] = ..., host: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class PreparedPeers(_message.Message):
     __slots__ = ("ready", "missing", "reason", "parts", "number")
@@ -455,12 +587,12 @@ class ProgramExit(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
     peer: int
-    kind: str
+    kind: ExitKind
     step: int
     name: str
     error: str
     where: str
-    def __init__(self, peer: _Optional[int] = ..., kind: _Optional[str] = ..., step: _Optional[int] = ..., name: _Optional[str] = ..., error: _Optional[str] = ..., where: _Optional[str] = ...) -> None: ...
+    def __init__(self, peer: _Optional[int] = ..., kind: _Optional[_Union[ExitKind, str]] = ..., step: _Optional[int] = ..., name: _Optional[str] = ..., error: _Optional[str] = ..., where: _Optional[str] = ...) -> None: ...
 
 class HostAdmissionRequest(_message.Message):
     __slots__ = ("host", "command_line")
@@ -605,13 +737,13 @@ class HostEvent(_message.Message):
     TAIL_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     host: int
-    kind: str
+    kind: HostEventKind
     peer: int
     pid: int
     code: int
     tail: _containers.RepeatedScalarFieldContainer[str]
     number: int
-    def __init__(self, host: _Optional[int] = ..., kind: _Optional[str] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ...) -> None: ...
+    def __init__(self, host: _Optional[int] = ..., kind: _Optional[_Union[HostEventKind, str]] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class JobRequest(_message.Message):
     __slots__ = ("id", "kind", "size", "peers", "host", "span", "if_view", "keep")
@@ -624,14 +756,14 @@ class JobRequest(_message.Message):
     IF_VIEW_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     id: str
-    kind: str
+    kind: JobRequestKind
     size: int
     peers: _containers.RepeatedScalarFieldContainer[int]
     host: str
     span: ProfileSpan
     if_view: int
-    keep: str
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., span: _Optional[_Union[ProfileSpan, _Mapping]] = ..., if_view: _Optional[int] = ..., keep: _Optional[str] = ...) -> None: ...
+    keep: Keep
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[JobRequestKind, str]] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., span: _Optional[_Union[ProfileSpan, _Mapping]] = ..., if_view: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ...) -> None: ...
 
 class ProfileSpan(_message.Message):
     __slots__ = ("minimum", "maximum", "steps")
@@ -654,12 +786,12 @@ class RequestProgress(_message.Message):
     POINTS_FIELD_NUMBER: _ClassVar[int]
     id: str
     words: str
-    state: str
+    state: RequestState
     reason: str
     view: int
     seconds: float
     points: _containers.RepeatedCompositeFieldContainer[Point]
-    def __init__(self, id: _Optional[str] = ..., words: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., view: _Optional[int] = ..., seconds: _Optional[float] = ..., points: _Optional[_Iterable[_Union[Point, _Mapping]]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., words: _Optional[str] = ..., state: _Optional[_Union[RequestState, str]] = ..., reason: _Optional[str] = ..., view: _Optional[int] = ..., seconds: _Optional[float] = ..., points: _Optional[_Iterable[_Union[Point, _Mapping]]] = ...) -> None: ...
 
 class Point(_message.Message):
     __slots__ = ("size", "steps", "samples", "seconds")
@@ -693,13 +825,13 @@ class JobStatus(_message.Message):
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     TROUBLES_FIELD_NUMBER: _ClassVar[int]
     job: str
-    scaling: str
+    scaling: Scaling
     membership: MembershipStatus
     peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
     figures: JobMetrics
     request: RequestProgress
     troubles: _containers.RepeatedCompositeFieldContainer[Trouble]
-    def __init__(self, job: _Optional[str] = ..., scaling: _Optional[str] = ..., membership: _Optional[_Union[MembershipStatus, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., figures: _Optional[_Union[JobMetrics, _Mapping]] = ..., request: _Optional[_Union[RequestProgress, _Mapping]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., scaling: _Optional[_Union[Scaling, str]] = ..., membership: _Optional[_Union[MembershipStatus, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., figures: _Optional[_Union[JobMetrics, _Mapping]] = ..., request: _Optional[_Union[RequestProgress, _Mapping]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ...) -> None: ...
 
 class MembershipStatus(_message.Message):
     __slots__ = ("version", "size", "target", "minimum", "maximum")
@@ -727,9 +859,9 @@ class PeerStatus(_message.Message):
     rank: int
     host: str
     pid: int
-    state: str
+    state: PeerState
     for_s: float
-    def __init__(self, id: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., for_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., state: _Optional[_Union[PeerState, str]] = ..., for_s: _Optional[float] = ...) -> None: ...
 
 class JobMetrics(_message.Message):
     __slots__ = ("step", "epoch", "global_batch_size", "loss", "samples_per_s")

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ __all__ = [
     "is_passing",
     "is_refused",
     "named",
+    "refusing",
     "serve",
 ]
 
@@ -116,6 +117,15 @@ def serve(
         ) from error
     server.start()
     return Server(server, f"{host}:{port}")
+
+
+@contextmanager
+def refusing(context: Any) -> Iterator[None]:
+    """Within the block a ``UsageError`` ends the call of ``context``, with ``INVALID_ARGUMENT`` and its text."""
+    try:
+        yield
+    except UsageError as error:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
 
 class Method:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import cast, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
 
 from kungfu.errors import UsageError
 from kungfu.runtime.core.requests import (
@@ -18,8 +20,11 @@ from kungfu.runtime.core.requests import (
     StopTraining,
 )
 from kungfu.runtime.core.requests.admission import Scaling
+from kungfu.runtime.core.requests.request_log import RequestState
 from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.convert import optional_field
+from kungfu.runtime.ipc.enums import KEEPS, EnumTable
 from kungfu.runtime.job_api.status import (
     JobMetrics,
     JobStatus,
@@ -32,83 +37,97 @@ from kungfu.runtime.job_api.status import (
 
 __all__ = ["from_progress", "from_request", "from_status", "to_progress", "to_request", "to_status"]
 
-_KINDS = ("resize", "scale-out", "scale-in", "migrate", "checkpoint", "profile", "stop")
+JobRequestKind = Literal["resize", "scale-out", "scale-in", "migrate", "checkpoint", "profile", "stop"]
+
+_REQUEST_KINDS: EnumTable[JobRequestKind, pb.JobRequestKind] = EnumTable(pb.JobRequestKind, get_args(JobRequestKind))
+_REQUEST_STATES: EnumTable[RequestState, pb.RequestState] = EnumTable(pb.RequestState, get_args(RequestState))
+_SCALINGS: EnumTable[Scaling, pb.Scaling] = EnumTable(pb.Scaling, get_args(Scaling))
+_PEER_STATES: EnumTable[PeerState, pb.PeerState] = EnumTable(pb.PeerState, get_args(PeerState))
+
+
+# ---- requests ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How the actions of one class are carried.
+
+    Args:
+        action: The class.
+        fields: Gives the fields of the message that are the action's own.
+        read: Gives the action back, from the message and the batch size that stays.
+    """
+
+    action: type[Action]
+    fields: Callable[[Any], Mapping[str, Any]]
+    read: Callable[[pb.JobRequest, Keep], Action]
+
+
+def _from_profile(action: Profile) -> Mapping[str, Any]:
+    return {"span": pb.ProfileSpan(minimum=action.minimum, maximum=action.maximum, steps=action.steps)}
+
+
+def _to_profile(message: pb.JobRequest, keep: Keep) -> Profile:
+    return Profile(message.span.minimum, message.span.maximum, message.span.steps, keep)
+
+
+def _to_migrate(message: pb.JobRequest, keep: Keep) -> Migrate:
+    if len(message.peers) != 1:
+        raise UsageError(f"migrate names {len(message.peers)} peers; it moves one")
+    return Migrate(message.peers[0], message.host)
+
+
+_FORMS: Mapping[JobRequestKind, _Form] = {
+    "resize": _Form(Resize, lambda action: {"size": action.size}, lambda message, keep: Resize(message.size, keep)),
+    "scale-out": _Form(
+        ScaleOut, lambda action: {"size": action.count}, lambda message, keep: ScaleOut(message.size, keep)
+    ),
+    "scale-in": _Form(
+        ScaleIn, lambda action: {"peers": action.peers}, lambda message, keep: ScaleIn(tuple(message.peers), keep)
+    ),
+    "migrate": _Form(Migrate, lambda action: {"peers": [action.peer], "host": action.host}, _to_migrate),
+    "checkpoint": _Form(SaveCheckpoint, lambda action: {}, lambda message, keep: SaveCheckpoint()),
+    "profile": _Form(Profile, _from_profile, _to_profile),
+    "stop": _Form(StopTraining, lambda action: {}, lambda message, keep: StopTraining()),
+}
+_KIND_OF: Mapping[type[Action], JobRequestKind] = {form.action: kind for kind, form in _FORMS.items()}
 
 
 def from_request(request: JobRequest) -> pb.JobRequest:
-    message = _from_action(request.action)
-    message.id = request.id
-    message.keep = getattr(request.action, "keep", "")
-    if request.if_view is not None:
-        message.if_view = request.if_view
-    return message
-
-
-def _from_action(action: Action) -> pb.JobRequest:
-    match action:
-        case Resize(size, _):
-            return pb.JobRequest(kind="resize", size=size)
-        case ScaleOut(count, _):
-            return pb.JobRequest(kind="scale-out", size=count)
-        case ScaleIn(peers, _):
-            return pb.JobRequest(kind="scale-in", peers=peers)
-        case Migrate(peer, host):
-            return pb.JobRequest(kind="migrate", peers=[peer], host=host)
-        case Profile(minimum, maximum, steps, _):
-            return pb.JobRequest(kind="profile", span=pb.ProfileSpan(minimum=minimum, maximum=maximum, steps=steps))
-        case SaveCheckpoint():
-            return pb.JobRequest(kind="checkpoint")
-        case StopTraining():
-            return pb.JobRequest(kind="stop")
+    """Raises ``UsageError`` for a batch size that cannot be kept."""
+    kind = _KIND_OF[type(request.action)]
+    keep: Keep | None = getattr(request.action, "keep", None)
+    return pb.JobRequest(
+        id=request.id,
+        kind=_REQUEST_KINDS.to_value(kind),
+        if_view=request.if_view,
+        keep=None if keep is None else KEEPS.to_value(keep),
+        **_FORMS[kind].fields(request.action),
+    )
 
 
 def to_request(message: pb.JobRequest) -> JobRequest:
-    """Raises ``UsageError`` for a request without an id, of a kind that is none, or that lacks what it needs."""
+    """Raises ``UsageError`` for a request without an id, of a kind that is not known, or that lacks what it needs."""
     if not message.id:
         raise UsageError("the request has no id; give one that no other request has")
-    return JobRequest(message.id, _to_action(message), message.if_view if message.HasField("if_view") else None)
+    # Nobody outside may change what is trained without saying so: the job's batch size stays, unless another one shall.
+    keep = KEEPS.to_word(message.keep, unspecified="global_batch_size")
+    action = _FORMS[_REQUEST_KINDS.to_word(message.kind)].read(message, keep)
+    return JobRequest(message.id, action, optional_field(message, "if_view"))
 
 
-def _to_action(message: pb.JobRequest) -> Action:
-    keep = _keep(message.keep)
-    match message.kind:
-        case "resize":
-            return Resize(message.size, keep)
-        case "scale-out":
-            return ScaleOut(message.size, keep)
-        case "scale-in":
-            return ScaleIn(tuple(message.peers), keep)
-        case "migrate":
-            if len(message.peers) != 1:
-                raise UsageError(f"migrate names {len(message.peers)} peers; it moves one")
-            return Migrate(message.peers[0], message.host)
-        case "profile":
-            return Profile(message.span.minimum, message.span.maximum, message.span.steps, keep)
-        case "checkpoint":
-            return SaveCheckpoint()
-        case "stop":
-            return StopTraining()
-    raise UsageError(f"a job knows no request {message.kind!r}; it knows {', '.join(_KINDS)}")
-
-
-def _keep(name: str) -> Keep:
-    if name not in ("", *get_args(Keep)):
-        raise UsageError(f"a batch size {name!r} cannot be kept; it is {' or '.join(get_args(Keep))}")
-    return cast(Keep, name or "global_batch_size")
+# ---- progress and status -----------------------------------------------------------------------------------------
 
 
 def from_progress(progress: RequestProgress) -> pb.RequestProgress:
     return pb.RequestProgress(
         id=progress.id,
         words=progress.words,
-        state=progress.state,
+        state=_REQUEST_STATES.to_value(progress.state),
         reason=progress.reason,
         view=progress.view,
         seconds=progress.seconds,
-        points=[
-            pb.Point(size=one.size, steps=one.steps, samples=one.samples, seconds=one.seconds)
-            for one in progress.points
-        ],
+        points=[pb.Point(**asdict(one)) for one in progress.points],
     )
 
 
@@ -116,7 +135,7 @@ def to_progress(message: pb.RequestProgress) -> RequestProgress:
     return RequestProgress(
         message.id,
         message.words,
-        message.state,
+        _REQUEST_STATES.to_word(message.state),
         message.reason,
         message.view,
         message.seconds,
@@ -125,39 +144,27 @@ def to_progress(message: pb.RequestProgress) -> RequestProgress:
 
 
 def from_status(status: JobStatus) -> pb.JobStatus:
-    where, figures = status.membership, status.figures
     return pb.JobStatus(
         job=status.job,
-        scaling=status.scaling,
-        membership=pb.MembershipStatus(
-            version=where.version,
-            size=where.size,
-            target=where.target,
-            minimum=where.minimum,
-            maximum=where.maximum,
-        ),
+        scaling=_SCALINGS.to_value(status.scaling),
+        membership=pb.MembershipStatus(**asdict(status.membership)),
         peers=[_from_peer(peer) for peer in status.peers],
-        figures=pb.JobMetrics(
-            step=figures.step,
-            epoch=figures.epoch,
-            global_batch_size=figures.global_batch_size,
-            loss=figures.loss,
-            samples_per_s=figures.samples_per_s,
-        ),
+        figures=pb.JobMetrics(**asdict(status.figures)),
         request=None if status.request is None else from_progress(status.request),
         troubles=[pb.Trouble(time=one.time, text=one.text) for one in status.troubles],
     )
 
 
 def _from_peer(peer: PeerStatus) -> pb.PeerStatus:
-    return pb.PeerStatus(id=peer.id, rank=peer.rank, host=peer.host, pid=peer.pid, state=peer.state, for_s=peer.for_s)
+    state = _PEER_STATES.to_value(peer.state)
+    return pb.PeerStatus(id=peer.id, rank=peer.rank, host=peer.host, pid=peer.pid, state=state, for_s=peer.for_s)
 
 
 def to_status(message: pb.JobStatus) -> JobStatus:
     where = message.membership
     return JobStatus(
         message.job,
-        cast(Scaling, message.scaling),
+        _SCALINGS.to_word(message.scaling),
         MembershipStatus(where.version, where.size, where.target, where.minimum, where.maximum),
         tuple(_to_peer(peer) for peer in message.peers),
         _to_figures(message.figures),
@@ -167,18 +174,9 @@ def to_status(message: pb.JobStatus) -> JobStatus:
 
 
 def _to_peer(message: pb.PeerStatus) -> PeerStatus:
-    rank = message.rank if message.HasField("rank") else None
-    return PeerStatus(message.id, rank, message.host, message.pid, cast(PeerState, message.state), message.for_s)
+    rank, state = optional_field(message, "rank"), _PEER_STATES.to_word(message.state)
+    return PeerStatus(message.id, rank, message.host, message.pid, state, message.for_s)
 
 
 def _to_figures(message: pb.JobMetrics) -> JobMetrics:
-    def known(name: str) -> bool:
-        return bool(message.HasField(name))
-
-    return JobMetrics(
-        message.step if known("step") else None,
-        message.epoch if known("epoch") else None,
-        message.global_batch_size if known("global_batch_size") else None,
-        message.loss if known("loss") else None,
-        message.samples_per_s if known("samples_per_s") else None,
-    )
+    return JobMetrics(**{field.name: optional_field(message, field.name) for field in fields(JobMetrics)})

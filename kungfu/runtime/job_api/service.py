@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 
-from kungfu.errors import UsageError
 from kungfu.runtime.core.requests import JobRequest
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceServicer
 from kungfu.runtime.job_api.convert import from_progress, from_status, to_request
 
@@ -51,10 +51,8 @@ class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without
         return from_status(self._answered(StatusQuery(), context))
 
     def SubmitRequest(self, request: pb.JobRequest, context: Any) -> pb.RequestProgress:  # noqa: N802 - gRPC's name
-        try:
+        with rpc.refusing(context):
             wanted = to_request(request)
-        except UsageError as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return from_progress(self._answered(wanted, context))
 
     def GetProgress(self, request: pb.RequestId, context: Any) -> pb.RequestProgress:  # noqa: N802 - gRPC's name

@@ -8,6 +8,7 @@ from typing import Literal
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.requests import Answer, LoggedRequest, Point, in_words
 from kungfu.runtime.core.requests.admission import Scaling
+from kungfu.runtime.core.requests.request_log import RequestState
 from kungfu.runtime.settings import Limits
 
 __all__ = [
@@ -74,7 +75,7 @@ class RequestProgress:
 
     id: str
     words: str
-    state: str
+    state: RequestState
     reason: str
     view: int
     seconds: float

@@ -17,7 +17,7 @@ from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_peer, from_report, from_view
+from kungfu.runtime.ipc.convert import from_loss_report, from_peer, from_view
 from kungfu.runtime.ipc.fields import from_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.peer.barrier_result import DeferredEntry, RecordEntry
@@ -67,7 +67,7 @@ class AgentClient:
 
     def report_loss(self, report: LossReport) -> None:
         """This peer lost others, is unplugged and waits for a new view."""
-        self._call(self._stub.ReportLoss, from_report(report, self._peer.id))
+        self._call(self._stub.ReportLoss, from_loss_report(report, self._peer.id))
 
     def report_preemption(self, why: str) -> None:
         """This peer will be taken away: the job shall let it go."""

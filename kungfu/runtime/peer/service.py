@@ -14,6 +14,7 @@ from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.program_identity import Description
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_description, from_failure, to_external_request, to_prepared
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer
 from kungfu.runtime.peer.failed_peers import FailedPeers
@@ -116,7 +117,8 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         return pb.Ack()
 
     def ForwardRequest(self, request: pb.ExternalRequest, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        external = to_external_request(request)
+        with rpc.refusing(context):
+            external = to_external_request(request)
         with self._changed:
             if request.number and request.number in self._told:
                 return pb.Ack()  # told again, for its answer was lost

@@ -38,7 +38,7 @@ def test_a_signal_is_a_notice_whatever_else_the_leader_has_yet_to_hear_of_and_a_
     with agents(2) as (hosts, (_, other)):
         follow(other, 0, text=state(0, 1, hosts=2))
         context = context_of(other, hosts, tmp_path)
-        follower, ended = Follower(context), pb.HostEvent(host=1, kind="ended", peer=1)
+        follower, ended = Follower(context), pb.HostEvent(host=1, kind=pb.HOST_EVENT_KIND_ENDED, peer=1)
         context.host_events.put(ended)
         assert follower.handle(SignalReceived(signal.SIGTERM)) is None
         assert context.host_events.first(0.0) == ended
@@ -107,7 +107,7 @@ def test_what_the_leader_says_to_an_agent_that_has_not_heard_its_admission_reply
     assert ending == Ending(0)
     same, started = done
     assert same, "one agent, so that the leader can tell that it is"
-    assert (started.kind, started.peer) == ("spawned", 5)
+    assert (started.kind, started.peer) == (pb.HOST_EVENT_KIND_SPAWNED, 5)
 
 
 class Broken(Quiet):

@@ -167,13 +167,13 @@ def kills_sent_to(agent: Agent) -> list[int]:
 def test_a_peer_that_was_started_too_late_to_be_known_of_is_ended(tmp_path: Path) -> None:
     with orphaned() as (hosts, one, two), taking_over(one, hosts, tmp_path) as (leader, _, _):
         assert leader.begin() is None
-        assert leader.handle(pb.HostEvent(host=2, kind="spawned", peer=9, pid=4711)) is None
+        assert leader.handle(pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_SPAWNED, peer=9, pid=4711)) is None
         assert kills_sent_to(two) == [9]
 
 
 def test_a_notice_that_is_told_again_is_no_second_signal_for_this_leader_nor_for_the_next_one(tmp_path: Path) -> None:
     with orphaned() as (hosts, one, two):
-        told = pb.HostEvent(host=2, kind="signalled", code=signal.SIGTERM, number=4)
+        told = pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_SIGNALLED, code=signal.SIGTERM, number=4)
         with taking_over(one, hosts, tmp_path) as (leader, _, _):
             assert leader.begin() is None
             assert [leader.handle(told), leader.handle(told)] == [None, None]
@@ -239,8 +239,8 @@ def test_of_a_peer_that_has_ended_the_agents_hold_no_address_and_no_process(tmp_
     with orphaned() as (hosts, one, two), taking_over(one, hosts, tmp_path) as (leader, _, _):
         assert leader.begin() is None
         for peer in (1, 2):
-            leader.handle(pb.HostEvent(host=2, kind="spawned", peer=peer, pid=100 + peer))
-        assert leader.handle(pb.HostEvent(host=2, kind="ended", peer=1, code=1)) is None
+            leader.handle(pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_SPAWNED, peer=peer, pid=100 + peer))
+        assert leader.handle(pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_ENDED, peer=1, code=1)) is None
         held = two.consensus.log.snapshot
         assert held is not None
         assert held.pids == {2: 102}

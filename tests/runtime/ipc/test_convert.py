@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import get_args
+from collections.abc import Callable
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -18,8 +19,10 @@ from kungfu.runtime.core.barrier_requests import (
     RescaleRequest,
     When,
 )
+from kungfu.runtime.core.cluster import LossReport
+from kungfu.runtime.core.exit import Exit, ExitKind
 from kungfu.runtime.core.program_identity import Description, ProgramPart
-from kungfu.runtime.core.terms import Keep, Terms
+from kungfu.runtime.core.terms import Keep, Ramp, RampUnit, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import convert, rpc
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -27,6 +30,7 @@ from kungfu.runtime.ipc.convert import from_description, to_description
 from kungfu.runtime.ipc.fields import from_fields, to_fields
 
 counts = st.integers(0, 2**40)
+ids = st.lists(counts, max_size=3).map(tuple)
 keeps = st.sampled_from(get_args(Keep))
 names = st.lists(st.text(max_size=5), max_size=2).map(tuple)
 peers = st.builds(Peer, counts, st.text(max_size=20))
@@ -39,10 +43,14 @@ def test_a_view(view: View) -> None:
     assert convert.to_view(message) == view
 
 
-ids = st.lists(counts, max_size=3).map(tuple)
+ramps = st.builds(Ramp, seconds, seconds, counts, seconds, st.sampled_from(get_args(RampUnit)))
 
 
-@given(st.builds(Terms, counts, seconds, counts, counts, keeps, leaving=ids, departing=ids))
+@given(
+    st.builds(
+        Terms, counts, seconds, counts, counts, keeps, st.none() | ramps, st.booleans(), leaving=ids, departing=ids
+    )
+)
 def test_terms_to_the_last_bit(terms: Terms) -> None:
     message = pb.Terms.FromString(convert.from_terms(terms).SerializeToString())
     assert convert.to_terms(message) == terms
@@ -71,7 +79,7 @@ rescale_requests = st.builds(
     st.dictionaries(st.text(max_size=5), seconds, max_size=3),
     names,
     names,
-    st.none() | st.builds(Leave, st.lists(counts, max_size=3).map(tuple), st.sampled_from(get_args(When))),
+    st.none() | st.builds(Leave, ids, st.sampled_from(get_args(When)), st.none() | counts),
 )
 
 
@@ -90,6 +98,7 @@ def test_a_rescale_request(request: RescaleRequest) -> None:
         st.lists(counts, max_size=3).map(tuple),
         st.text(max_size=9),
         keeps,
+        st.none() | counts,
     )
 )
 def test_an_external_request(request: ExternalRequest) -> None:
@@ -99,6 +108,49 @@ def test_an_external_request(request: ExternalRequest) -> None:
 
 def test_an_empty_message_is_the_terms_of_a_job_that_has_none_yet() -> None:
     assert convert.to_terms(pb.Terms()) == Terms()
+
+
+@given(st.builds(Exit, st.sampled_from(get_args(ExitKind)), counts, *[st.text(max_size=9)] * 3), counts)
+def test_how_a_program_ends(exit: Exit, peer: int) -> None:
+    message = pb.ProgramExit.FromString(convert.from_exit(exit, peer).SerializeToString())
+    assert (convert.to_exit(message), message.peer) == (exit, peer)
+
+
+@given(st.builds(LossReport, counts, counts, st.booleans(), st.text(max_size=9), ids, st.booleans()), counts)
+def test_a_loss_report(report: LossReport, peer: int) -> None:
+    message = pb.LossReport.FromString(convert.from_loss_report(report, peer).SerializeToString())
+    assert (convert.to_loss_report(message), message.peer) == (report, peer)
+
+
+NEWER: Any = 99
+KIND, KEEP = pb.EXTERNAL_REQUEST_KIND_STOP, pb.KEEP_GLOBAL_BATCH_SIZE
+OF_A_NEWER_VERSION: dict[str, Callable[[], Any]] = {
+    "terms that keep": lambda: convert.to_terms(pb.Terms(keep=NEWER)),
+    "a ramp": lambda: convert.to_terms(pb.Terms(ramp=pb.Ramp(unit=NEWER))),
+    "a leave": lambda: convert.to_rescale_request(pb.RescaleRequest(keep=KEEP, leave=pb.Leave(when=NEWER))),
+    "a rescale that keeps": lambda: convert.to_rescale_request(pb.RescaleRequest(keep=NEWER)),
+    "a request": lambda: convert.to_external_request(pb.ExternalRequest(kind=NEWER, keep=KEEP)),
+    "a request that keeps": lambda: convert.to_external_request(pb.ExternalRequest(kind=KIND, keep=NEWER)),
+    "an exit": lambda: convert.to_exit(pb.ProgramExit(kind=NEWER)),
+}
+
+
+@pytest.mark.parametrize("read", OF_A_NEWER_VERSION.values(), ids=OF_A_NEWER_VERSION)
+def test_a_kind_of_a_newer_version_is_refused_with_what_to_do(read: Callable[[], Any]) -> None:
+    with pytest.raises(UsageError, match=r"99 is not known to kungfu .*: run the same version on all hosts"):
+        read()
+
+
+@pytest.mark.parametrize("message", [pb.RescaleRequest(), pb.Leave(), pb.ExternalRequest(), pb.ProgramExit()])
+def test_what_does_not_say_its_kind_is_refused(message: Any) -> None:
+    read: dict[type, Callable[[Any], Any]] = {
+        pb.RescaleRequest: convert.to_rescale_request,
+        pb.Leave: lambda leave: convert.to_rescale_request(pb.RescaleRequest(keep=KEEP, leave=leave)),
+        pb.ExternalRequest: convert.to_external_request,
+        pb.ProgramExit: convert.to_exit,
+    }
+    with pytest.raises(UsageError, match="a message came without its"):
+        read[type(message)](message)
 
 
 ranks = st.lists(st.integers(0, 255), max_size=3)
@@ -132,6 +184,14 @@ def test_an_error_of_a_narrower_class_is_what_it_stands_for_to_the_others() -> N
     assert type(convert.to_failure(convert.from_failure(KungfuError("any")))) is PeerFailure
 
 
+@pytest.mark.parametrize("kind", [pb.FAILURE_KIND_UNSPECIFIED, NEWER])
+def test_a_failure_of_an_unknown_kind_is_no_loss_of_a_peer_and_keeps_its_text(kind: Any) -> None:
+    again = convert.to_failure(pb.Failure(kind=kind, text="the disk is full", ranks=[1], peers=[4]))
+    assert type(again) is UsageError
+    assert "the disk is full" in str(again)
+    assert "run the same version on all hosts" in str(again)
+
+
 def test_a_description_comes_over_the_wire_as_it_was() -> None:
     given = Description((ProgramPart.of("model", "dense/kernel", "(2, 2)"), ProgramPart.of("plan", "c = a + b, an ä")))
     sent = pb.ProgramDescription.FromString(from_description(given).SerializeToString())
@@ -145,6 +205,12 @@ def test_an_object_of_plain_values_comes_over_the_wire_as_it_was_in_its_order() 
     assert received == fields
     assert list(received["saw"]) == list(saw)
     assert [type(value) for value in received["saw"].values()] == [float, float, int, type(None), bool]
+
+
+@given(st.integers() | st.integers(-(2**64), 2**64) | st.sampled_from([2**63 - 1, 2**63, -(2**63), -(2**63) - 1]))
+def test_an_integer_of_any_size_stays_one(value: int) -> None:
+    received = to_fields(pb.Fields.FromString(from_fields({"asked": value, "peers": [value]}).SerializeToString()))
+    assert received == {"asked": value, "peers": [value]}
 
 
 def test_what_is_no_plain_value_is_refused_with_the_value() -> None:

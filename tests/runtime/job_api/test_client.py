@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,17 +84,33 @@ def test_without_the_secret_nothing_is_answered(tmp_path: Path, secret: str) -> 
 
 
 def test_a_request_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    newer: Any = 99
     with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
         with pytest.raises(rpc.RpcError) as caught:
-            JobServiceStub(channel).SubmitRequest(pb.JobRequest(id="r", kind="explode"), timeout=5.0)
-        assert "knows no request 'explode'; it knows resize, scale-out" in caught.value.details()
+            JobServiceStub(channel).SubmitRequest(pb.JobRequest(id="r", kind=newer), timeout=5.0)
+        assert "JobRequestKind 99 is not known to kungfu" in caught.value.details()
+        assert "it knows resize, scale-out, scale-in, migrate" in caught.value.details()
+
+
+def test_a_request_that_does_not_say_its_kind_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
+        with pytest.raises(rpc.RpcError) as caught:
+            JobServiceStub(channel).SubmitRequest(pb.JobRequest(id="r", size=3), timeout=5.0)
+        assert "without its JobRequestKind; it is one of resize, scale-out" in caught.value.details()
 
 
 def test_only_a_batch_size_can_be_kept(tmp_path: Path) -> None:
+    newer: Any = 99
+    request = pb.JobRequest(id="r", kind=pb.JOB_REQUEST_KIND_RESIZE, keep=newer)
     with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
         with pytest.raises(rpc.RpcError) as caught:
-            JobServiceStub(channel).SubmitRequest(pb.JobRequest(id="r", kind="resize", keep="loss"), timeout=5.0)
-        assert "'loss' cannot be kept; it is local_batch_size or global_batch_size" in caught.value.details()
+            JobServiceStub(channel).SubmitRequest(request, timeout=5.0)
+        assert "Keep 99 is not known to kungfu" in caught.value.details()
+        assert "it knows local_batch_size, global_batch_size" in caught.value.details()
+    loss: Any = "loss"
+    said = "'loss' is not known; there are local_batch_size, global_batch_size"
+    with serve_job(tmp_path), connected(tmp_path) as job, pytest.raises(UsageError, match=said):
+        job.submit(JobRequest("r", Resize(2, loss)))
 
 
 def test_a_job_that_has_ended_is_over_with_its_code_and_without_its_secret(tmp_path: Path) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kungfu.errors import UsageError
 from kungfu.runtime.core.requests import (
+    Action,
     JobRequest,
     Migrate,
     Point,
@@ -16,7 +22,11 @@ from kungfu.runtime.core.requests import (
     ScaleOut,
     StopTraining,
 )
+from kungfu.runtime.core.requests.admission import Scaling
+from kungfu.runtime.core.requests.request_log import RequestState
+from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.job_api import convert
 from kungfu.runtime.job_api.convert import (
     from_progress,
     from_request,
@@ -25,10 +35,18 @@ from kungfu.runtime.job_api.convert import (
     to_request,
     to_status,
 )
-from kungfu.runtime.job_api.status import JobMetrics, JobStatus, MembershipStatus, PeerStatus, RequestProgress, Trouble
+from kungfu.runtime.job_api.status import (
+    JobMetrics,
+    JobStatus,
+    MembershipStatus,
+    PeerState,
+    PeerStatus,
+    RequestProgress,
+    Trouble,
+)
 
 WHOLE, REAL, TEXT = st.integers(0, 2**40), st.floats(0.0, 1e9), st.text(max_size=9)
-KEEP = st.sampled_from(["global_batch_size", "local_batch_size"])
+KEEP = st.sampled_from(get_args(Keep))
 ACTIONS = st.one_of(
     st.builds(Resize, WHOLE, KEEP),
     st.builds(ScaleOut, WHOLE, KEEP),
@@ -39,14 +57,15 @@ ACTIONS = st.one_of(
     st.just(StopTraining()),
 )
 POINTS = st.lists(st.builds(Point, WHOLE, WHOLE, WHOLE, REAL), max_size=3).map(tuple)
-PROGRESS = st.builds(RequestProgress, TEXT, TEXT, TEXT, TEXT, WHOLE, REAL, POINTS)
-STATES = st.sampled_from(["starting", "ready", "training", "leaving"])
+ANSWERS = st.sampled_from(get_args(RequestState))
+PROGRESS = st.builds(RequestProgress, TEXT, TEXT, ANSWERS, TEXT, WHOLE, REAL, POINTS)
+STATES = st.sampled_from(get_args(PeerState))
 PEERS = st.builds(PeerStatus, WHOLE, st.none() | WHOLE, TEXT, WHOLE, STATES, REAL)
 FIGURES = st.builds(JobMetrics, *[st.none() | WHOLE] * 3, *[st.none() | REAL] * 2)
 STATUSES = st.builds(
     JobStatus,
     TEXT,
-    st.sampled_from(["elastic", "inelastic"]),
+    st.sampled_from(get_args(Scaling)),
     st.builds(MembershipStatus, *[WHOLE] * 5),
     st.lists(PEERS, max_size=3).map(tuple),
     FIGURES,
@@ -68,3 +87,29 @@ def test_progress(progress: RequestProgress) -> None:
 @given(STATUSES)
 def test_statuses(status: JobStatus) -> None:
     assert to_status(pb.JobStatus.FromString(from_status(status).SerializeToString())) == status
+
+
+def test_every_action_and_every_kind_has_its_form() -> None:
+    assert {form.action for form in convert._FORMS.values()} == set(get_args(Action))
+    assert set(convert._FORMS) == set(get_args(convert.JobRequestKind))
+
+
+NEWER: Any = 99
+RESIZE, ELASTIC = pb.JOB_REQUEST_KIND_RESIZE, pb.SCALING_ELASTIC
+OF_A_NEWER_VERSION: dict[str, Callable[[], Any]] = {
+    "a request": lambda: to_request(pb.JobRequest(id="r", kind=NEWER)),
+    "a request that keeps": lambda: to_request(pb.JobRequest(id="r", kind=RESIZE, keep=NEWER)),
+    "progress": lambda: to_progress(pb.RequestProgress(id="r", state=NEWER)),
+    "scaling": lambda: to_status(pb.JobStatus(scaling=NEWER)),
+    "a peer": lambda: to_status(pb.JobStatus(scaling=ELASTIC, peers=[pb.PeerStatus(state=NEWER)])),
+}
+
+
+@pytest.mark.parametrize("read", OF_A_NEWER_VERSION.values(), ids=OF_A_NEWER_VERSION)
+def test_a_kind_of_a_newer_version_is_refused_with_what_to_do(read: Callable[[], Any]) -> None:
+    with pytest.raises(UsageError, match=r"99 is not known to kungfu .*: run the same version on all hosts"):
+        read()
+
+
+def test_a_request_that_says_no_batch_size_keeps_that_of_the_whole_job() -> None:
+    assert to_request(pb.JobRequest(id="r", kind=RESIZE, size=3)).action == Resize(3, "global_batch_size")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import pytest
@@ -154,6 +155,24 @@ def test_a_checkpoint_that_is_demanded_again_with_another_view_is_written_once()
 def test_the_rendezvous_is_prepared_for_the_size_of_the_view() -> None:
     view = View(7, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
     assert service().PrepareAttachment(from_view(view), None).address == "store for 3"
+
+
+class Refusing:
+    """What gRPC gives to a handler."""
+
+    def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise RuntimeError(f"{code.name}: {details}")
+
+
+def test_a_request_of_a_newer_version_is_refused_and_asks_for_no_barrier() -> None:
+    posts: list[str] = []
+    leader = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), prepare_attachment=str)
+    request = from_external_request(ExternalRequest("stop", "kungfu stop", id="r"))
+    newer: Any = 99
+    request.kind = newer
+    with pytest.raises(RuntimeError, match="INVALID_ARGUMENT: ExternalRequestKind 99 is not known"):
+        leader.ForwardRequest(request, Refusing())
+    assert (posts, leader.take_external_request()) == ([], None)
 
 
 def test_what_is_told_again_is_done_once_and_an_older_offer_never_comes_behind_a_newer_one() -> None:

@@ -78,7 +78,11 @@ class LeaderClient:
         """Reports an event of this host to the leader; returns whether the leader took it."""
         try:
             self.call(HostServiceStub, "ReportHostEvent", event, deadline_s=_REPORT_DEADLINE_S)
-        except (grpc.RpcError, _NoLeaderError):
+        except _NoLeaderError:
+            return False
+        # The caller reports the event again, and an error that lasts would come back at once.
+        except grpc.RpcError:
+            time.sleep(_RETRY_EVERY_S)
             return False
         return True
 

@@ -14,6 +14,7 @@ from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.enums import HOST_EVENT_KINDS
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceServicer
 from kungfu.runtime.settings import Settings
 
@@ -100,6 +101,9 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
     def ReportHostEvent(self, request: pb.HostEvent, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         if not self._consensus.is_leader:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this host does not lead the job")
+        # An agent of a newer version reports what this one cannot handle; as another kind it must not be taken.
+        with rpc.refusing(context):
+            HOST_EVENT_KINDS.to_word(request.kind)
         self._put(request)
         # This agent ends, or leads no more: the event is reported again, to the next leader.
         if not self._flushed():

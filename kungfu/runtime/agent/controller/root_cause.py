@@ -49,7 +49,7 @@ def root_cause(
         # A program says why it ends before its process has ended.
         if isinstance(event, decided.ProgramExiting):
             told[event.peer] = event.exit.kind
-        elif isinstance(event, pb.HostEvent) and event.kind == "ended":
+        elif isinstance(event, pb.HostEvent) and event.kind == pb.HOST_EVENT_KIND_ENDED:
             known[event.peer] = list(event.tail)
             awaited -= {event.peer}
             if _is_bad(event, cluster) and event.peer not in ended:

@@ -60,7 +60,7 @@ def test_what_this_agent_did_not_see_to_before_it_ended_is_not_answered_but_told
     consensus, service = follower(put.append, lambda: False)
     assert consensus.become_leader("job", 2)
     with pytest.raises(RefusedError, match="UNAVAILABLE"):
-        service.ReportHostEvent(pb.HostEvent(host=2, kind="ended", peer=5), Call())
+        service.ReportHostEvent(pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_ENDED, peer=5), Call())
     journal = Journal(tmp_path)
     peers = AgentService(put.append, HostRecorder(journal, Quiet()), flushed=lambda: False)
     for call in (
@@ -75,6 +75,17 @@ def test_what_this_agent_did_not_see_to_before_it_ended_is_not_answered_but_told
             call()
     journal.close()
     assert len(put) == 5
+
+
+def test_an_event_of_another_host_that_this_version_does_not_know_is_refused_and_not_taken_for_another() -> None:
+    put: list[object] = []
+    consensus, service = follower(put.append)
+    assert consensus.become_leader("job", 2)
+    newer: Any = 99
+    for kind in (pb.HOST_EVENT_KIND_UNSPECIFIED, newer):
+        with pytest.raises(RefusedError, match="INVALID_ARGUMENT"):
+            service.ReportHostEvent(pb.HostEvent(host=2, kind=kind, peer=5), Call())
+    assert put == []
 
 
 def test_a_leader_is_lost_once_until_another_one_is_heard() -> None:
