@@ -19,7 +19,16 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from kungfu.schedule import ClusterJob, Pauses, generated, read_throughputs, read_trace, reduction, simulate, summary
+from kungfu.schedule import (
+    ClusterJob,
+    Pauses,
+    generated,
+    read_job_trace,
+    read_throughputs,
+    reduction,
+    simulate,
+    summary,
+)
 from kungfu.schedule.cluster_policies.catalogue import CATALOGUE, Tuning, with_shares
 from kungfu.schedule.outcome import Summary
 from kungfu.schedule.traces import BatchScaling
@@ -172,7 +181,7 @@ def published(data: Path) -> list[tuple[Table, Figures]]:
     measured = read_throughputs(data / "throughputs_A100")
 
     def trace(name: str, scaling: BatchScaling = "strong") -> tuple[ClusterJob, ...]:
-        return read_trace(data / name, measured=measured, scaling=scaling)
+        return read_job_trace(data / name, measured=measured, scaling=scaling)
 
     clusters = [(f"itp{number}", trace(f"itp/cluster{number}.csv"), 128) for number in ("01", "03", "06", "10")]
     philly = ("philly103959", trace("philly/philly_103959.csv"), 32)

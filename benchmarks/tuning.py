@@ -23,7 +23,7 @@ from kungfu.tune import (
     Delays,
     Instance,
     Latency,
-    Scaling,
+    ScalingCurve,
     Search,
     Simulator,
     amdahl,
@@ -59,7 +59,7 @@ def _job(trials: int, *, most: int = 508) -> Experiment:
     return successive_halving(trials, least=4, most=most, eta=2)
 
 
-def _curve(seconds: float, *, sigma_s: float = 0.0) -> Scaling:
+def _curve(seconds: float, *, sigma_s: float = 0.0) -> ScalingCurve:
     return amdahl(seconds, serial=SERIAL, widest=64, sigma_s=sigma_s)
 
 

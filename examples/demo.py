@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from kungfu.cli.picture import draw
+from kungfu.cli.draw import draw_run
 from kungfu.cli.report import decisions_table, read_events
 
 EPOCHS, DEVICE_MS, THREE_FROM = 40, 40.0, 900
@@ -83,7 +83,7 @@ def main() -> None:
         f"accuracy {summary['accuracy']:.4f} on the held-out fifth, sizes {summary['sizes']}, "
         f"{summary['traces']} trace, every sample once an epoch: {summary['epochs_exact']}"
     )
-    console.print(f"picture  {draw(folder, folder / 'run.png')}")
+    console.print(f"picture  {draw_run(folder, folder / 'run.png')}")
     console.print(f"summary  {folder / 'summary.json'}")
     console.print(f"report   kungfu why {folder}")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kungfu.event_log.codec import json_schema
+from kungfu.event_log.codec import events_schema
 
 PAGE = Path(__file__).parent.parent / "docs" / "events.schema.json"
 
 
 def page() -> str:
     """The schema as text."""
-    return json.dumps(json_schema(), indent=2) + "\n"
+    return json.dumps(events_schema(), indent=2) + "\n"
 
 
 if __name__ == "__main__":

@@ -180,9 +180,9 @@ def _why(given: argparse.Namespace) -> int:
 
 
 def _draw(given: argparse.Namespace) -> int:
-    from kungfu.cli.picture import draw
+    from kungfu.cli.draw import draw_run
 
-    print(draw(given.folder, given.to or given.folder / "run.png"))
+    print(draw_run(given.folder, given.to or given.folder / "run.png"))
     return 0
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import track
 
 from kungfu.errors import UsageError
-from kungfu.tune.comparison import Comparison, as_document, as_tables, compare, draw, save
-from kungfu.tune.spec import TuningSpec, duration_s, json_schema, read_spec
+from kungfu.tune.comparison import Comparison, as_document, as_tables, compare, draw_comparison, save
+from kungfu.tune.spec import TuningSpec, duration_s, read_spec, tuning_schema
 
 __all__ = ["add_arguments", "run"]
 
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         UsageError: for input that cannot be planned.
     """
     if arguments.schema:
-        print(json.dumps(json_schema(), indent=2))
+        print(json.dumps(tuning_schema(), indent=2))
         return 0
     found = _plan(_spec(arguments), deadline_s=_deadline_s(arguments))
     if arguments.plot is not None:
@@ -74,6 +74,6 @@ def _plan(spec: TuningSpec, *, deadline_s: float) -> list[Comparison]:
 
 def _draw(found: list[Comparison], *, path: Path) -> None:
     try:
-        save(draw(found), path=path)
+        save(draw_comparison(found), path=path)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot draw to {path}: {error}; give a writable file, as --plot tuning.png") from error

@@ -11,8 +11,17 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from kungfu.errors import UsageError
-from kungfu.schedule import ClusterJob, Pauses, Result, State, generated, read_throughputs, read_trace, simulate
-from kungfu.schedule.cluster_policies.catalogue import CATALOGUE, CatalogueEntry, Tuning, named, with_shares
+from kungfu.schedule import (
+    ClusterJob,
+    Pauses,
+    SimulationResult,
+    State,
+    generated,
+    read_job_trace,
+    read_throughputs,
+    simulate,
+)
+from kungfu.schedule.cluster_policies.catalogue import CATALOGUE, CatalogueEntry, Tuning, entry_named, with_shares
 from kungfu.schedule.outcome import Summary, reduction, summary, summary_as_dict
 from kungfu.schedule.report import save_plot, summary_table
 from kungfu.schedule.traces.read import FORMATS, own_columns
@@ -79,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _simulated(arguments: argparse.Namespace) -> list[Result]:
+def _simulated(arguments: argparse.Namespace) -> list[SimulationResult]:
     _check_used(arguments)
     jobs = _jobs(arguments)
     names = list(dict.fromkeys(name for name in (arguments.policy, arguments.against) if name))
@@ -107,8 +116,8 @@ def _check_used(arguments: argparse.Namespace) -> None:
 
 def _one(
     arguments: argparse.Namespace, *, name: str, jobs: Sequence[ClusterJob], tick: Callable[[State], None]
-) -> Result:
-    entry = named(name)
+) -> SimulationResult:
+    entry = entry_named(name)
     given = {one: getattr(arguments, one) for one in _TUNING if getattr(arguments, one) is not None}
     tuning = Tuning(**given)
     return simulate(
@@ -142,7 +151,7 @@ def _jobs(arguments: argparse.Namespace) -> tuple[ClusterJob, ...]:
         return _generated(arguments.trace, gpus=arguments.gpus)
     measured = read_throughputs(arguments.curves) if arguments.curves else None
     columns = own_columns(arguments.columns) if arguments.columns else None
-    return read_trace(arguments.trace, columns=columns, measured=measured, scaling=arguments.scaling)
+    return read_job_trace(arguments.trace, columns=columns, measured=measured, scaling=arguments.scaling)
 
 
 def _generated(text: str, *, gpus: int) -> tuple[ClusterJob, ...]:

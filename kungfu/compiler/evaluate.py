@@ -13,7 +13,7 @@ from functools import reduce
 from math import inf, nan
 from typing import Any, Protocol
 
-from kungfu.compiler.gradient_reductions import Reduction, reduction_name
+from kungfu.compiler.gradient_reductions import GradientReduction, reduction_name
 from kungfu.compiler.plan import MessageLayout, Outcome, Plan, Segment, is_whole
 from kungfu.control.action import mask_of, target_of
 from kungfu.errors import InternalError
@@ -70,7 +70,7 @@ class Evaluation:
     renewed: dict[Fold, tuple[Value, ...]] = field(default_factory=dict)
 
 
-def reduce_gradients(one: Reduction, evaluation: Evaluation) -> Value:
+def reduce_gradients(one: GradientReduction, evaluation: Evaluation) -> Value:
     """A reduction of the gradients, minus infinity in the steps that do not compute it."""
     backend = evaluation.backend
 

@@ -16,11 +16,11 @@ from kungfu.signal import NEST, Map, Placement, Signal, Source
 if TYPE_CHECKING:
     from kungfu.compiler.plan import Segment
 
-__all__ = ["Reduction", "gradient_reductions_of", "reduction_name"]
+__all__ = ["GradientReduction", "gradient_reductions_of", "reduction_name"]
 
 
 @dataclass(frozen=True, eq=False)
-class Reduction:
+class GradientReduction:
     """A number that a plan makes of a nest; it is known in the steps of one of the gates, without gates in all."""
 
     name: str
@@ -54,9 +54,9 @@ def reduction_name(node: Signal) -> str:
     return f"{node.operation.name}({', '.join(one.source for one in node.operands if isinstance(one, Source))})"
 
 
-def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, Reduction]:
+def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, GradientReduction]:
     """The gradient reductions in these segments, by name."""
-    found: dict[str, Reduction] = {}
+    found: dict[str, GradientReduction] = {}
     always: set[str] = set()
     for segment in segments:
         for node in segment.nodes:
@@ -68,5 +68,5 @@ def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, Reductio
                 always.add(name)
             known = found[name].gates if name in found else ()
             gates = dict.fromkeys((*known, *segment.gates))
-            found[name] = Reduction(name, node, () if name in always else tuple(gates))
+            found[name] = GradientReduction(name, node, () if name in always else tuple(gates))
     return found

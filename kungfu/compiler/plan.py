@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from kungfu.compiler.gradient_reductions import Reduction, gradient_reductions_of
+from kungfu.compiler.gradient_reductions import GradientReduction, gradient_reductions_of
 from kungfu.control import Rule
 from kungfu.signal import Collective, Fold, Signal, Source, topological
 
@@ -93,7 +93,7 @@ class Plan:
         return frozenset(one.source for one in self.nodes if isinstance(one, Source))
 
     @cached_property
-    def gradient_reductions(self) -> Mapping[str, Reduction]:
+    def gradient_reductions(self) -> Mapping[str, GradientReduction]:
         """What the plan makes of the gradients, by name: with the other sources, all that a replay needs."""
         return gradient_reductions_of((*self.before, *self.after))
 

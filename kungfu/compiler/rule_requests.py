@@ -12,7 +12,7 @@ from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, Rescale
 from kungfu.runtime.core.terms import Keep, SettingChange
 from kungfu.runtime.core.view import View
 
-__all__ = ["HookAnswer", "call_hook", "requests_of", "setting_of"]
+__all__ = ["HookAnswer", "call_hook", "requests_of", "setting_change_of"]
 
 _BUDGET_USED_UP = "the job's budget of rescales is used up"
 
@@ -44,9 +44,9 @@ def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
     """
     control = Control(size=size, step=fired.step)
     action.fn(control, *list(fired.inputs.values())[: len(action.signals)])
-    over = fired.over_budget and control.wanted is not None
-    reasons = (control.passed_over, _BUDGET_USED_UP if over else "")
-    return HookAnswer(control.wanted, "; ".join(filter(None, reasons)), over)
+    over_budget = fired.over_budget and control.wanted is not None
+    reasons = (control.passed_over, _BUDGET_USED_UP if over_budget else "")
+    return HookAnswer(control.wanted, "; ".join(filter(None, reasons)), over_budget)
 
 
 def requests_of(
@@ -72,16 +72,16 @@ def requests_of(
         elif isinstance(action, Checkpoint):
             checkpoints.append(one.rule)
         else:
-            settings.append(setting_of(one))
+            settings.append(setting_change_of(one))
     taken = tuple(one for one in rescale if one is not None)
     return BarrierRequests(taken, None, tuple(settings), tuple(checkpoints))
 
 
-def setting_of(fired: FiredRule) -> SettingChange:
+def setting_change_of(fired: FiredRule) -> SettingChange:
     """The setting that a rule that fired asks for."""
     name, step, action = fired.rule, fired.step, fired.action
     if isinstance(action, SetLearningRate):
-        return SettingChange("learning_rate", fired.value, name, step, fired.inputs, action.over, action.unit)
+        return SettingChange("learning_rate", fired.value, name, step, fired.inputs, action.ramp_length, action.unit)
     if isinstance(action, SetGlobalBatchSize):
         return SettingChange("global_batch_size", fired.value, name, step, fired.inputs)
     return SettingChange("stop", fired.value, name, step, fired.inputs)

@@ -22,13 +22,14 @@ from kungfu.signal.operation import Operation
 
 __all__ = ["numbered", "plan_from_json", "plan_to_json", "written"]
 
-SCHEMA = 1
+PLAN_SCHEMA = 1
 # What classes, operations and fields are called in this schema, where they have another name by now.
 _CLASSES = {"MessageLayout": "RiderLayout"}
 _OPERATIONS = {"fill": "spread", "scatter": "place"}
 _KEYS = {
     "Plan": {"piggybacked": "riders"},
     "Rule": {"inputs": "saw", "mode": "standing", "candidates": "contenders"},
+    "SetLearningRate": {"ramp_length": "over"},
     "Trigger": {"event": "occasion"},
 }
 
@@ -47,7 +48,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     """The plan as values that JSON knows; raises `InternalError` for one that holds anything else."""
     numbers = numbered(plan)
     nodes = [written(node, numbers) for node in numbers]
-    return {"schema": SCHEMA, "nodes": nodes, "plan": written(plan, numbers)}
+    return {"schema": PLAN_SCHEMA, "nodes": nodes, "plan": written(plan, numbers)}
 
 
 def numbered(plan: Plan) -> dict[Signal, int]:
@@ -65,8 +66,8 @@ def plan_from_json(content: Mapping[str, Any]) -> Plan:
     >>> explain(plan_from_json(plan_to_json(plan))) == explain(plan)
     True
     """
-    if not isinstance(content, Mapping) or content.get("schema") != SCHEMA:
-        raise UsageError(f"this is no plan of schema {SCHEMA}: was the run recorded by another version of kungfu?")
+    if not isinstance(content, Mapping) or content.get("schema") != PLAN_SCHEMA:
+        raise UsageError(f"this is no plan of schema {PLAN_SCHEMA}: was the run recorded by another version of kungfu?")
     nodes: list[Any] = []
     try:
         for one in content["nodes"]:

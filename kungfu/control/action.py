@@ -58,16 +58,15 @@ class SetGlobalBatchSize:
 class SetLearningRate:
     """Ask for the learning rate `target` (float32, agreed, above 0, NaN: nothing), at the end of a ramp.
 
-    With the rate ``lr_0`` of the step ``T_0`` before the decision is carried out, and T = `over` in the given unit,
+    With the rate ``lr_0`` of the step ``T_0`` before the decision is carried out, and T = `ramp_length` in `unit`,
     ``lr_t = lr_0 + (t - T_0) / T * (target - lr_0)`` until ``t = T_0 + T``, and `target` from there on: the
     progressive linear rule of Xie et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*,
-    2020. Its equation 3 and algorithm 1 bound the ramp by T, which is a slip: it ends at ``T_0 + T``. With ``over=0``
-    the rate holds at once. Where the optimizer follows a schedule, the schedule is multiplied by ``lr_t / lr_0``
-    instead.
+    2020. Its equation 3 and algorithm 1 bound the ramp by T, which is a slip: it ends at ``T_0 + T``. With T = 0 the
+    rate holds at once. Where the optimizer follows a schedule, the schedule is multiplied by ``lr_t / lr_0`` instead.
     """
 
     target: Signal
-    over: float
+    ramp_length: float
     unit: Unit
 
 
@@ -78,7 +77,7 @@ class Stop:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Call a Python function with the values of these signals: they are what the rule inputs, in this order."""
+    """Call a Python function with the values of these signals: they are the inputs of its rule, in this order."""
 
     fn: Callable[..., Any]
     signals: tuple[Signal, ...]

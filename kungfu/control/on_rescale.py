@@ -35,8 +35,8 @@ class AtRescale:
         self, rate: Signal | float, *, over_steps: float | None = None, over_samples: float | None = None
     ) -> Rule:
         """Go on with the learning rate `rate`, at once or at the end of a ramp; as `Trigger.set_learning_rate`."""
-        over, unit = ramp(over_steps=over_steps, over_samples=over_samples)
-        return rules.rate_rule(rate, trigger=self._trigger(), over=over, unit=unit)
+        length, unit = ramp(over_steps=over_steps, over_samples=over_samples)
+        return rules.rate_rule(rate, trigger=self._trigger(), ramp_length=length, unit=unit)
 
     def _trigger(self) -> Trigger:
         return Trigger(Constant(True), self.predicate, event="rescale")

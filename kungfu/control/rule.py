@@ -187,13 +187,15 @@ def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_bat
     return Rule(name, trigger, fires, SetGlobalBatchSize(target), inputs)
 
 
-def rate_rule(rate: object, *, trigger: Trigger, over: float, unit: Unit, name: str = "set_learning_rate") -> Rule:
+def rate_rule(
+    rate: object, *, trigger: Trigger, ramp_length: float, unit: Unit, name: str = "set_learning_rate"
+) -> Rule:
     """The rule that asks for a learning rate above 0; not for the rate that is, nor for the one it asked for last."""
     wanted = as_signal(rate) * 1.0
     now = Source("learning_rate")
     fires = _ready(trigger) & is_finite(wanted) & (wanted > 0) & (wanted != now)
     inputs = {**_seen(trigger, wanted), "learning_rate": now, "target": wanted}
-    return Rule(name, trigger, fires, SetLearningRate(wanted, over, unit), inputs)
+    return Rule(name, trigger, fires, SetLearningRate(wanted, ramp_length, unit), inputs)
 
 
 def stop_rule(*, trigger: Trigger) -> Rule:

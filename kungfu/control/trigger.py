@@ -65,8 +65,8 @@ class Trigger:
             The state is kept.
         """
         _checked(predicate, method="until")
-        over = fold(lambda seen, now: seen | now, False, predicate)
-        return replace(self, predicate=both(self.predicate, ~replace(over, gate=self.gate)))
+        has_held = fold(lambda seen, now: seen | now, False, predicate)
+        return replace(self, predicate=both(self.predicate, ~replace(has_held, gate=self.gate)))
 
     def cooldown(self, *, steps: int = 0, seconds: float = 0.0) -> Trigger:
         """This trigger, and not within so many steps, nor so many seconds, after its rule last fired.
@@ -152,8 +152,8 @@ class Trigger:
         Cost:
             No message.
         """
-        over, unit = ramp(over_steps=over_steps, over_samples=over_samples)
-        return rules.rate_rule(rate, trigger=self, over=over, unit=unit)
+        length, unit = ramp(over_steps=over_steps, over_samples=over_samples)
+        return rules.rate_rule(rate, trigger=self, ramp_length=length, unit=unit)
 
     def stop(self) -> Rule:
         """End the training on all peers. Fires only while no change is pending. Cost: no message."""

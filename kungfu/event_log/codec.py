@@ -14,7 +14,7 @@ from kungfu.errors import UsageError
 from kungfu.event_log.events import RECORD_VERSION, AnyEvent, LoggedEvent, RecordEvent
 from kungfu.event_log.numbers import as_json
 
-__all__ = ["check_version", "event_of", "event_to_json", "event_to_line", "fields_of", "json_schema", "line_to_event"]
+__all__ = ["check_version", "event_of", "event_to_json", "event_to_line", "events_schema", "fields_of", "line_to_event"]
 
 _ANY: Any = AnyEvent  # a union is a value of no type that a type checker has a name for
 
@@ -70,7 +70,7 @@ def check_version(first: AnyEvent | None, *, where: str) -> None:
     )
 
 
-def json_schema() -> dict[str, Any]:
+def events_schema() -> dict[str, Any]:
     """The JSON schema of a line of ``events.jsonl``."""
     schema = msgspec.json.schema(_ANY)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A line of events.jsonl", **schema}

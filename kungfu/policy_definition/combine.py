@@ -9,7 +9,7 @@ from kungfu.control import Rule
 from kungfu.control.action import Setting, setting_of
 from kungfu.errors import PolicyError
 from kungfu.ops import is_finite, maximum, minimum, where
-from kungfu.policy_definition.merge import Choice, merged
+from kungfu.policy_definition.merge import Choice, merged_rule
 from kungfu.policy_definition.policy import Policy
 from kungfu.signal import Signal, TrainingSignals
 from kungfu.signal.source_location import attributed_to, location_of_caller
@@ -108,7 +108,7 @@ def _resolved(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> tuple[Ru
             "choose from; list them, or write kf.compose(...)"
         )
     groups = [tuple(group) for group in contested.values() if len(group) > 1]
-    chosen = {id(group[0]): merged(name, group, choose=choose) for group in groups}
+    chosen = {id(group[0]): merged_rule(name, group, choose=choose) for group in groups}
     gone = {id(one) for group in groups for one in group[1:]}
     return tuple(chosen.get(id(one), one) for one in rules if id(one) not in gone)
 

@@ -14,13 +14,13 @@ from kungfu.errors import InternalError, PolicyError
 from kungfu.ops import where
 from kungfu.signal import Constant, Signal, Source
 
-__all__ = ["Choice", "merged"]
+__all__ = ["Choice", "merged_rule"]
 
 Setter = Rescale | SetGlobalBatchSize | SetLearningRate
 Choice = Callable[[Signal, Signal, Signal], Signal]  # of two wishes and what is; a wish that is NaN is none
 
 
-def merged(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
+def merged_rule(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
     """One rule, looked at in every step (or on every rescale), for all these, which set the same thing."""
     setters = [_setter(one) for one in rules]
     _check_terms(name, rules)
@@ -52,7 +52,7 @@ def _asking(target: Signal, *, like: Setter, trigger: Trigger, name: str) -> Rul
         return rescale_rule(target, trigger=trigger, keep=like.keep, name=name)
     if isinstance(like, SetGlobalBatchSize):
         return batch_rule(target, trigger=trigger, name=name)
-    return rate_rule(target, trigger=trigger, over=like.over, unit=like.unit, name=name)
+    return rate_rule(target, trigger=trigger, ramp_length=like.ramp_length, unit=like.unit, name=name)
 
 
 def _check_terms(name: str, rules: tuple[Rule, ...]) -> None:
@@ -68,7 +68,7 @@ def _terms(rule: Rule) -> str:
     if isinstance(action, Rescale):
         return f"keeps {action.keep}"
     if isinstance(action, SetLearningRate):
-        return f"moves the rate over {action.over:g} {action.unit}"
+        return f"moves the rate over {action.ramp_length:g} {action.unit}"
     return ""
 
 

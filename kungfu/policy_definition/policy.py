@@ -13,9 +13,9 @@ from kungfu.errors import KungfuError, PolicyError
 from kungfu.signal import TrainingSignals
 from kungfu.signal.source_location import is_prebuilt, location_in_traceback, location_of_caller, location_of_function
 
-__all__ = ["Policy", "Rules", "in_brackets", "policy"]
+__all__ = ["Policy", "RuleOrRules", "in_brackets", "policy"]
 
-Rules = Rule | tuple[Rule, ...]
+RuleOrRules = Rule | tuple[Rule, ...]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Policy:
     """
 
     name: str
-    body: Callable[[TrainingSignals], Rules]
+    body: Callable[[TrainingSignals], RuleOrRules]
     origin: str = ""
 
     def build(self, training: TrainingSignals) -> tuple[Rule, ...]:
@@ -71,7 +71,7 @@ def in_brackets(origin: str) -> str:
     return f" ({origin})" if origin else ""
 
 
-def policy(function: Callable[..., Rules]) -> Callable[..., Policy]:
+def policy(function: Callable[..., RuleOrRules]) -> Callable[..., Policy]:
     """Makes a policy out of a function of `training`: calling it with its other arguments gives a `Policy`.
 
     The arguments are checked at once, the function runs at `attach`.
@@ -99,7 +99,7 @@ def policy(function: Callable[..., Rules]) -> Callable[..., Policy]:
         written = location_of_function(function)
         origin = location_of_caller() if is_prebuilt(written) else written
 
-        def body(training: TrainingSignals) -> Rules:
+        def body(training: TrainingSignals) -> RuleOrRules:
             given = function(training, *args, **kwargs)
             rules = given if isinstance(given, tuple) else (given,)
             return tuple(replace(one, name=name) if isinstance(one, Rule) else one for one in rules)

@@ -11,25 +11,34 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-__all__ = ["CONVERSIONS", "SCHEMA", "exactly", "header_line", "kind_of", "number", "snapshot_line", "step_form"]
+__all__ = [
+    "CONVERSIONS",
+    "TRACE_SCHEMA",
+    "exactly",
+    "header_line",
+    "line_kind",
+    "number_from_json",
+    "snapshot_line",
+    "step_form",
+]
 
-SCHEMA = 1
+TRACE_SCHEMA = 1
 
-Kind = Literal["header", "step", "snapshot", "cut", "unknown"]
+LineKind = Literal["header", "step", "snapshot", "cut", "unknown"]
 Fields = Mapping[str, Any]
 Texts = Mapping[str, str]
 
 # Of a finite number; nine digits tell any two float32 apart.
 CONVERSIONS = {"float32": "%.9g", "int64": "%d"}
 
-_KINDS: Mapping[str, Kind] = {"trace": "header", "step": "step", "after": "snapshot", "cut": "cut"}
+_KINDS: Mapping[str, LineKind] = {"trace": "header", "step": "step", "after": "snapshot", "cut": "cut"}
 _WHOLE = {"step": ("step", "view", "rank"), "snapshot": ("after", "view", "rank", "peer")}
 _MAPPINGS = {"step": ("local",), "snapshot": ("folds",)}
 
 
 def header_line(plan: Fields | None, *, policy: str, every: int) -> dict[str, Any]:
     """The first line: the plan as JSON, what ``--policy`` named, and how many steps lie between two snapshots."""
-    return {"trace": SCHEMA, "policy": policy, "snapshot_every": every, "plan": plan}
+    return {"trace": TRACE_SCHEMA, "policy": policy, "snapshot_every": every, "plan": plan}
 
 
 def step_form(place: Texts, *, local: Texts, agreed: Texts | None, fired: Texts) -> str:
@@ -56,22 +65,22 @@ def snapshot_line(place: Mapping[str, int], *, folds: Fields) -> dict[str, Any]:
     return {**place, "folds": {name: _written(value) for name, value in folds.items()}}
 
 
-def kind_of(line: Fields) -> Kind:
+def line_kind(line: Fields) -> LineKind:
     """Which line this is; ``unknown`` for an object that lacks what its kind must have."""
-    kind: Kind = next((kind for key, kind in _KINDS.items() if key in line), "unknown")
+    kind: LineKind = next((kind for key, kind in _KINDS.items() if key in line), "unknown")
     whole = all(type(line.get(key)) is int for key in _WHOLE.get(kind, ()))
     mapped = all(isinstance(line.get(key), dict) for key in _MAPPINGS.get(kind, ()))
     return kind if whole and mapped else "unknown"
 
 
-def number(value: Any) -> Any:
+def number_from_json(value: Any) -> Any:
     """A value as it was before it was written: JSON knows no NaN and no infinity.
 
-    >>> number(None), number("-inf"), number(3), number([1.5, None])
+    >>> number_from_json(None), number_from_json("-inf"), number_from_json(3), number_from_json([1.5, None])
     (nan, -inf, 3, [1.5, nan])
     """
     if isinstance(value, list):
-        return [number(one) for one in value]
+        return [number_from_json(one) for one in value]
     if value is None:
         return math.nan
     return float(value) if isinstance(value, str) else value

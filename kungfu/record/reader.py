@@ -11,7 +11,7 @@ from typing import Any
 from kungfu.compiler import Plan
 from kungfu.compiler.serialize import plan_from_json
 from kungfu.errors import UsageError
-from kungfu.record.lines import SCHEMA, kind_of, number
+from kungfu.record.lines import TRACE_SCHEMA, line_kind, number_from_json
 
 __all__ = ["RecordedStep", "Snapshot", "Trace", "parse_trace", "read_trace"]
 
@@ -113,7 +113,7 @@ def _take(text: str, gathered: _Gathered, *, where: str) -> None:
         line = json.loads(text)
     except (ValueError, RecursionError):
         line = None
-    kind = kind_of(line) if isinstance(line, dict) else "unknown"
+    kind = line_kind(line) if isinstance(line, dict) else "unknown"
     if kind == "unknown":
         gathered.remarks.append(f"{where}: this line is none of a trace, or half-written; it was left out")
     elif kind == "step":
@@ -128,8 +128,10 @@ def _take(text: str, gathered: _Gathered, *, where: str) -> None:
 
 
 def _check_header(line: Fields, *, where: str) -> None:
-    if line["trace"] != SCHEMA:
-        raise UsageError(f"{where}: a trace of schema {line['trace']!r}; this version of kungfu reads schema {SCHEMA}")
+    if line["trace"] != TRACE_SCHEMA:
+        raise UsageError(
+            f"{where}: a trace of schema {line['trace']!r}; this version of kungfu reads schema {TRACE_SCHEMA}"
+        )
 
 
 def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
@@ -183,4 +185,4 @@ def _whole_snapshots(gathered: _Gathered, steps: Iterable[RecordedStep]) -> Iter
 
 
 def _read(fields: Fields) -> dict[str, Any]:
-    return {name: number(value) for name, value in fields.items()}
+    return {name: number_from_json(value) for name, value in fields.items()}

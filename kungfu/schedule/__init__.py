@@ -10,9 +10,9 @@ from kungfu.schedule.curve import LINEAR, Curve
 from kungfu.schedule.engine import Pauses, simulate
 from kungfu.schedule.job import ClusterJob, inelastic, with_limits
 from kungfu.schedule.measured_curves import hybrid_batch, hybrid_curve, read_throughputs
-from kungfu.schedule.outcome import Result, reduction, summary
+from kungfu.schedule.outcome import SimulationResult, reduction, summary
 from kungfu.schedule.state import ClusterPolicy, SchedulePlan, State
-from kungfu.schedule.traces import FORMATS, SHAPES, Columns, generated, read_trace
+from kungfu.schedule.traces import FORMATS, SHAPES, Columns, generated, read_job_trace
 
 __all__ = [
     "FORMATS",
@@ -23,8 +23,8 @@ __all__ = [
     "Columns",
     "Curve",
     "Pauses",
-    "Result",
     "SchedulePlan",
+    "SimulationResult",
     "State",
     "conservative_backfill",
     "easy_backfill",
@@ -37,8 +37,8 @@ __all__ = [
     "hybrid_batch",
     "hybrid_curve",
     "inelastic",
+    "read_job_trace",
     "read_throughputs",
-    "read_trace",
     "reduction",
     "simulate",
     "summary",

@@ -16,7 +16,14 @@ import numpy as np
 
 from kungfu.errors import InternalError, UsageError
 from kungfu.schedule.job import ClusterJob, arranged
-from kungfu.schedule.outcome import Result, SimulationRecord, empty_record, finished_result, record_change, record_event
+from kungfu.schedule.outcome import (
+    SimulationRecord,
+    SimulationResult,
+    empty_record,
+    finished_result,
+    record_change,
+    record_event,
+)
 from kungfu.schedule.state import (
     ClusterPolicy,
     Floats,
@@ -44,7 +51,7 @@ def simulate(
     policy: ClusterPolicy[Any],
     pauses: Pauses | None = None,
     watch: Watch | None = None,
-) -> Result:
+) -> SimulationResult:
     """Run a trace through a policy on an imagined cluster of ``gpus`` equal GPUs.
 
     Args:

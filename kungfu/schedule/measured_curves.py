@@ -17,7 +17,7 @@ from typing import Literal
 from kungfu.errors import UsageError
 from kungfu.schedule.curve import Curve, best_gpus, rate_at
 
-__all__ = ["MeasuredCurves", "ScaleIn", "hybrid_batch", "hybrid_curve", "read_throughputs"]
+__all__ = ["BatchOnScaleIn", "MeasuredCurves", "hybrid_batch", "hybrid_curve", "read_throughputs"]
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ def _number(cell: str, *, where: str) -> float:
         raise UsageError(f"{where}: expected a number, got {cell!r}") from error
 
 
-ScaleIn = Literal["shrink", "keep"]
+BatchOnScaleIn = Literal["shrink", "keep"]
 
 
 def hybrid_batch(
-    batch: int, *, workers: int, target: int, optimum: Callable[[int], int], scale_in: ScaleIn = "shrink"
+    batch: int, *, workers: int, target: int, optimum: Callable[[int], int], scale_in: BatchOnScaleIn = "shrink"
 ) -> int:
     """The total batch size, in samples, after going from ``workers`` to ``target`` workers.
 
@@ -152,7 +152,7 @@ def hybrid_batch(
     return max(1, batch * target // workers)
 
 
-def hybrid_curve(family: Mapping[int, Curve], *, batch: int, workers: int, scale_in: ScaleIn = "keep") -> Curve:
+def hybrid_curve(family: Mapping[int, Curve], *, batch: int, workers: int, scale_in: BatchOnScaleIn = "keep") -> Curve:
     """Samples a second on every number of GPUs when the batch follows ``hybrid_batch``.
 
     ``T(n) = B(n) * r(B(n), n)`` with B(n) the batch of algorithm 1 and r the measured iterations a second. Only
@@ -179,7 +179,9 @@ def hybrid_curve(family: Mapping[int, Curve], *, batch: int, workers: int, scale
     return Curve(counts, tuple(size * rate_at(family[size], gpus=n) for n, size in zip(counts, chosen, strict=True)))
 
 
-def _measured_batch(family: Mapping[int, Curve], *, batch: int, workers: int, target: int, scale_in: ScaleIn) -> int:
+def _measured_batch(
+    family: Mapping[int, Curve], *, batch: int, workers: int, target: int, scale_in: BatchOnScaleIn
+) -> int:
     def optimum(size: int) -> int:
         return best_gpus(family[size]) if size in family else 0
 

@@ -14,8 +14,8 @@ from kungfu.schedule.state import Floats, Ints
 __all__ = [
     "SIZE_CLASSES",
     "GroupMetrics",
-    "Result",
     "SimulationRecord",
+    "SimulationResult",
     "Summary",
     "Timeline",
     "Usage",
@@ -48,7 +48,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Result:
+class SimulationResult:
     """The outcome of one simulation; every vector has one entry per job, in the order of ``jobs``."""
 
     jobs: tuple[ClusterJob, ...]
@@ -95,11 +95,13 @@ def record_event(record: SimulationRecord, *, now_s: float, busy: int, pending: 
     record.moments.append((now_s, busy, pending))
 
 
-def finished_result(record: SimulationRecord, *, jobs: tuple[ClusterJob, ...], gpus: int, policy: str) -> Result:
+def finished_result(
+    record: SimulationRecord, *, jobs: tuple[ClusterJob, ...], gpus: int, policy: str
+) -> SimulationResult:
     """The finished result."""
     moments = np.array(record.moments, dtype=np.float64)
     timeline = Timeline(moments[:, 0], moments[:, 1].astype(np.int64), moments[:, 2].astype(np.int64))
-    return Result(jobs, gpus, policy, record.start_s, record.finish_s, record.usage, timeline)
+    return SimulationResult(jobs, gpus, policy, record.start_s, record.finish_s, record.usage, timeline)
 
 
 SIZE_CLASSES: dict[str, tuple[float, float]] = {
@@ -139,7 +141,7 @@ class Summary:
     by_size: dict[str, GroupMetrics]
 
 
-def summary(result: Result) -> Summary:
+def summary(result: SimulationResult) -> Summary:
     """The metrics of a finished simulation.
 
     >>> from kungfu.schedule import ClusterJob, fifo, simulate
@@ -161,7 +163,7 @@ def summary(result: Result) -> Summary:
     )
 
 
-def _figures(result: Result, *, chosen: npt.NDArray[np.bool_]) -> GroupMetrics:
+def _figures(result: SimulationResult, *, chosen: npt.NDArray[np.bool_]) -> GroupMetrics:
     submit_s = np.array([job.submit_s for job in result.jobs])
     jct_s = result.finish_s - submit_s
     return GroupMetrics(

@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kungfu.errors import UsageError
-from kungfu.schedule.outcome import GroupMetrics, Result, Summary
+from kungfu.schedule.outcome import GroupMetrics, SimulationResult, Summary
 
 __all__ = ["save_plot", "summary_table"]
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _UNITS = {"seconds": 1.0, "minutes": 60.0, "hours": 3_600.0, "days": 86_400.0}
 
 
-def save_plot(results: Sequence[Result], *, path: str | Path) -> Path:
+def save_plot(results: Sequence[SimulationResult], *, path: str | Path) -> Path:
     """Write a picture of busy GPUs and waiting jobs over time; the file appears whole or not at all.
 
     Args:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from kungfu.compiler import FiredRule, Plan
 from kungfu.compiler.fired import fired_on_rescale
 from kungfu.compiler.replay import Replay
-from kungfu.compiler.rule_requests import call_hook, requests_of, setting_of
+from kungfu.compiler.rule_requests import call_hook, requests_of, setting_change_of
 from kungfu.control import Call
 from kungfu.runtime.core.barrier import Decision, Prepared, decide, with_settings
 from kungfu.runtime.core.barrier_requests import BarrierRequests
@@ -138,7 +138,7 @@ class SimulatedBarrier:
             "epoch_samples": start.epoch_samples,
         }
         self.brought = fired_on_rescale(self.plan, sources, step=job.step - 1)
-        return [setting_of(one) for one in self.brought]
+        return [setting_change_of(one) for one in self.brought]
 
     def _enter(self, before: View, decision: Decision) -> None:
         """The decided terms are in force, and the new view if there is one; the agent hears what to prepare."""

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from kungfu.compiler import Plan
 from kungfu.compiler.fired import FiredRule, fired_on_rescale, fired_rules
-from kungfu.compiler.rule_requests import call_hook, requests_of, setting_of
+from kungfu.compiler.rule_requests import call_hook, requests_of, setting_change_of
 from kungfu.control import Call, Checkpoint
 from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.api import (
@@ -352,7 +352,7 @@ class Barrier:
         }
         plan = self.context.plan
         self.event_log.shadowed(fired_on_rescale(plan, sources, step=step, mode="shadow"))
-        return [setting_of(one) for one in fired_on_rescale(plan, sources, step=step)]
+        return [setting_change_of(one) for one in fired_on_rescale(plan, sources, step=step)]
 
     def _on_scale(self, setting: SettingChange) -> SettingChange:
         rate = self.context.rate

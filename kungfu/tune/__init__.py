@@ -7,11 +7,11 @@ from kungfu.tune.baselines import Search, best_naive, best_static, fastest
 from kungfu.tune.cloud import Cloud, Dataset, Delays, Instance
 from kungfu.tune.estimation import Estimate, estimate
 from kungfu.tune.experiment import Experiment, Stage, hyperband, successive_halving
-from kungfu.tune.latency import Latency, Scaling, amdahl, scaling
-from kungfu.tune.placement import Nodes, Placement, Shrunk, Slot, moves, place, shrink, unplaced
+from kungfu.tune.latency import Latency, ScalingCurve, amdahl, scaling
+from kungfu.tune.placement import Nodes, Shrunk, Slot, TrialPlacement, moves, place, shrink, unplaced
 from kungfu.tune.planner import plan_deadlines, plan_elastic
 from kungfu.tune.simulator import Simulator
-from kungfu.tune.spec import TuningSpec, duration_s, json_schema, parse_spec, read_spec
+from kungfu.tune.spec import TuningSpec, duration_s, parse_spec, read_spec, tuning_schema
 
 __all__ = [
     "Cloud",
@@ -22,13 +22,13 @@ __all__ = [
     "Instance",
     "Latency",
     "Nodes",
-    "Placement",
-    "Scaling",
+    "ScalingCurve",
     "Search",
     "Shrunk",
     "Simulator",
     "Slot",
     "Stage",
+    "TrialPlacement",
     "TuningSpec",
     "amdahl",
     "best_naive",
@@ -37,7 +37,6 @@ __all__ = [
     "estimate",
     "fastest",
     "hyperband",
-    "json_schema",
     "moves",
     "parse_spec",
     "place",
@@ -47,5 +46,6 @@ __all__ = [
     "scaling",
     "shrink",
     "successive_halving",
+    "tuning_schema",
     "unplaced",
 ]

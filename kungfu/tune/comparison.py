@@ -18,7 +18,7 @@ from kungfu.tune.simulator import Simulator
 from kungfu.tune.spec.units import as_clock
 from kungfu.tune.timeline import Box, boxes, first_run_stage_usage, mean_stage_usage
 
-__all__ = ["Comparison", "as_document", "as_tables", "compare", "draw", "save"]
+__all__ = ["Comparison", "as_document", "as_tables", "compare", "draw_comparison", "save"]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _plan(simulator: Simulator, *, estimate: Estimate) -> dict[str, Any]:
 _SURVIVOR, _OTHER, _IDLE = "#3a9d5d", "#7da7d9", "#eeeeee"
 
 
-def draw(found: Sequence[Comparison]) -> Figure:
+def draw_comparison(found: Sequence[Comparison]) -> Figure:
     """A figure with one row per experiment: the best static cluster left, the plan right, on the same scales.
 
     Green is the trial that survives to the end; grey GPUs are held and idle. The titles give means over all drawn runs,

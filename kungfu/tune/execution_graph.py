@@ -14,9 +14,9 @@ from kungfu.tune.estimation import AllocationPlan
 from kungfu.tune.sharing import assign, share
 from kungfu.tune.simulator import Simulator, instance_setups, provider_wait, stage_instances, stage_sync, trial_times
 
-__all__ = ["Kind", "Node", "build", "longest_path_s"]
+__all__ = ["Node", "NodeKind", "build_graph", "longest_path_s"]
 
-Kind = Literal["SCALE", "INIT_INSTANCE", "TRAIN", "SYNC"]
+NodeKind = Literal["SCALE", "INIT_INSTANCE", "TRAIN", "SYNC"]
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Node:
     ``gpus`` is what a TRAIN node trains on, 0 for the others.
     """
 
-    kind: Kind
+    kind: NodeKind
     stage: int
     seconds: float
     after: tuple[int, ...]
     gpus: int = 0
 
 
-def build(simulator: Simulator, *, plan: AllocationPlan, run: int = 0) -> tuple[Node, ...]:
+def build_graph(simulator: Simulator, *, plan: AllocationPlan, run: int = 0) -> tuple[Node, ...]:
     """The graph of ``plan`` in drawn run ``run``, stage by stage from the frontier of the one before.
 
     A stage that needs more instances than the stage before begins with one SCALE and one INIT_INSTANCE per missing
@@ -48,7 +48,7 @@ def build(simulator: Simulator, *, plan: AllocationPlan, run: int = 0) -> tuple[
     >>> from kungfu.tune import Cloud, Instance, Simulator, scaling, successive_halving
     >>> job = successive_halving(4, least=1, most=7, eta=2)
     >>> simulator = Simulator(job, scaling({1: 10.0}), Cloud(Instance(gpus=2, dollars_per_s=0.001)))
-    >>> [node.kind[0] for node in build(simulator, plan=(4, 2, 1))]
+    >>> [node.kind[0] for node in build_graph(simulator, plan=(4, 2, 1))]
     ['S', 'I', 'I', 'T', 'T', 'T', 'T', 'S', 'T', 'T', 'S', 'T', 'S']
 
     Reference:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
 
-__all__ = ["Latency", "Scaling", "Seconds", "amdahl", "expected_s", "quantile", "scaling", "total"]
+__all__ = ["Latency", "ScalingCurve", "Seconds", "amdahl", "expected_s", "quantile", "scaling", "total"]
 
 Seconds = NDArray[np.float64]
 
@@ -123,7 +123,7 @@ def _quantile_table() -> tuple[Seconds, Seconds]:
 
 
 @dataclass(frozen=True)
-class Scaling:
+class ScalingCurve:
     """Seconds per iteration of one trial on p GPUs: build it with `scaling`.
 
     Throughput 1/t is linear between measured points, flat after the last and proportional to p below the first.
@@ -147,7 +147,7 @@ class Scaling:
         return Latency(float(1.0 / rate), self.sigma_s)
 
 
-def scaling(seconds_by_gpus: Mapping[int, float], *, sigma_s: float = 0.0) -> Scaling:
+def scaling(seconds_by_gpus: Mapping[int, float], *, sigma_s: float = 0.0) -> ScalingCurve:
     """A scaling profile from measured seconds per iteration, ``{GPUs of the trial: seconds}``.
 
     Args:
@@ -167,10 +167,10 @@ def scaling(seconds_by_gpus: Mapping[int, float], *, sigma_s: float = 0.0) -> Sc
         _check_point(gpus, seconds=seconds)
     Latency(0.0, sigma_s)
     measured = tuple(sorted(seconds_by_gpus))
-    return Scaling(measured, tuple(float(seconds_by_gpus[gpus]) for gpus in measured), sigma_s)
+    return ScalingCurve(measured, tuple(float(seconds_by_gpus[gpus]) for gpus in measured), sigma_s)
 
 
-def amdahl(seconds: float, *, serial: float, widest: int, sigma_s: float = 0.0) -> Scaling:
+def amdahl(seconds: float, *, serial: float, widest: int, sigma_s: float = 0.0) -> ScalingCurve:
     """A curve by Amdahl's law, ``t(p) = seconds * (serial + (1 - serial) / p)``, for a first look before measuring.
 
     Args:

@@ -12,7 +12,18 @@ from typing import NamedTuple
 
 from kungfu.errors import UsageError
 
-__all__ = ["Allocation", "Nodes", "Placement", "Shrunk", "Slot", "free_slots", "moves", "place", "shrink", "unplaced"]
+__all__ = [
+    "Allocation",
+    "Nodes",
+    "Shrunk",
+    "Slot",
+    "TrialPlacement",
+    "free_gpu_slots",
+    "moves",
+    "place",
+    "shrink",
+    "unplaced",
+]
 
 Allocation = Mapping[str, int]
 """GPUs of each trial, at least 1."""
@@ -41,7 +52,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Placement:
+class TrialPlacement:
     """The GPUs of each placed trial; no GPU belongs to two."""
 
     slots: Mapping[str, tuple[Slot, ...]] = field(default_factory=dict)
@@ -58,27 +69,27 @@ class Placement:
         object.__setattr__(self, "slots", MappingProxyType(dict(self.slots)))
 
 
-def free_slots(placement: Placement, *, nodes: Nodes) -> dict[str, list[Slot]]:
+def free_gpu_slots(placement: TrialPlacement, *, nodes: Nodes) -> dict[str, list[Slot]]:
     """The GPUs of each node that no trial has, in order."""
     taken = {slot for slots in placement.slots.values() for slot in slots}
     every = {name: [Slot(name, gpu) for gpu in range(nodes.gpus)] for name in nodes.names}
     return {name: [slot for slot in slots if slot not in taken] for name, slots in every.items()}
 
 
-def moves(before: Placement, *, after: Placement) -> tuple[str, ...]:
+def moves(before: TrialPlacement, *, after: TrialPlacement) -> tuple[str, ...]:
     """The trials that are placed in both and do not keep all their GPUs, in order of their names: those to migrate."""
     both = before.slots.keys() & after.slots.keys()
     return tuple(sorted(trial for trial in both if set(before.slots[trial]) != set(after.slots[trial])))
 
 
-def unplaced(allocation: Allocation, *, placement: Placement) -> tuple[str, ...]:
+def unplaced(allocation: Allocation, *, placement: TrialPlacement) -> tuple[str, ...]:
     """The trials of ``allocation`` that have no GPUs, in order of their names: they have to wait."""
     return tuple(sorted(allocation.keys() - placement.slots.keys()))
 
 
 def place(
-    allocation: Allocation, *, last: Placement, nodes: Nodes, reserved: Collection[str] = frozenset()
-) -> Placement:
+    allocation: Allocation, *, last: TrialPlacement, nodes: Nodes, reserved: Collection[str] = frozenset()
+) -> TrialPlacement:
     """A placement of ``allocation`` that starts from ``last`` and keeps what it can.
 
     A trial of at most one node's GPUs is on one node; a larger one has whole nodes, and what does not divide is one
@@ -101,7 +112,7 @@ def place(
         UsageError: for an allocation below 1, or a reserved trial that is to change.
 
     >>> nodes = Nodes(("n0", "n1"), gpus=4)
-    >>> placed = place({"A": 4, "B": 2, "C": 2}, last=Placement(), nodes=nodes)
+    >>> placed = place({"A": 4, "B": 2, "C": 2}, last=TrialPlacement(), nodes=nodes)
     >>> {trial: {slot.node for slot in slots} for trial, slots in placed.slots.items()}
     {'A': {'n0'}, 'B': {'n1'}, 'C': {'n1'}}
 
@@ -128,14 +139,14 @@ class _Room:
 
 def _fill(
     allocation: Allocation, *, kept: Mapping[str, tuple[Slot, ...]], nodes: Nodes, reserved: Collection[str]
-) -> Placement:
-    room = _Room(dict(kept), free_slots(Placement(kept), nodes=nodes), set(reserved))
+) -> TrialPlacement:
+    room = _Room(dict(kept), free_gpu_slots(TrialPlacement(kept), nodes=nodes), set(reserved))
     queue = sorted((-gpus, trial) for trial, gpus in allocation.items() if trial not in kept)
     while queue:
         trial = queue.pop(0)[1]
         for displaced in _seat(trial, allocation=allocation, room=room, node_gpus=nodes.gpus):
             insort(queue, (-allocation[displaced], displaced))
-    return Placement(room.slots)
+    return TrialPlacement(room.slots)
 
 
 def _seat(trial: str, *, allocation: Allocation, room: _Room, node_gpus: int) -> list[str]:
@@ -212,7 +223,7 @@ def _right(slots: tuple[Slot, ...], *, gpus: int | None, nodes: Nodes) -> bool:
     return len(slots) == gpus and all(slot.node in nodes.names for slot in slots)
 
 
-def _check(allocation: Allocation, *, last: Placement, reserved: Collection[str]) -> None:
+def _check(allocation: Allocation, *, last: TrialPlacement, reserved: Collection[str]) -> None:
     for trial, gpus in allocation.items():
         if gpus < 1:
             raise UsageError(f"trial {trial} is given {gpus} GPUs; give at least 1, or leave the trial out to end it")
@@ -233,12 +244,12 @@ _CHOICES = 1000
 class Shrunk:
     """``placement`` leaves the nodes ``released`` empty; ``moved`` are the trials to migrate before they go."""
 
-    placement: Placement
+    placement: TrialPlacement
     released: tuple[str, ...]
     moved: tuple[str, ...]
 
 
-def shrink(placement: Placement, *, nodes: Nodes, keep: int, reserved: Collection[str] = frozenset()) -> Shrunk:
+def shrink(placement: TrialPlacement, *, nodes: Nodes, keep: int, reserved: Collection[str] = frozenset()) -> Shrunk:
     """Pack the placed trials onto ``keep`` of the nodes, moving as few as possible.
 
     Up to 1,000 possible sets of released nodes, each is tried and the one with the fewest moves wins (ties: with the
@@ -254,7 +265,7 @@ def shrink(placement: Placement, *, nodes: Nodes, keep: int, reserved: Collectio
         UsageError: when ``keep`` is not between 0 and the number of nodes, or no such set of nodes holds all trials.
 
     >>> from kungfu.tune.placement import Slot
-    >>> before = Placement({"A": (Slot("n0", 0),), "B": (Slot("n1", 0),), "C": (Slot("n2", 0), Slot("n2", 1))})
+    >>> before = TrialPlacement({"A": (Slot("n0", 0),), "B": (Slot("n1", 0),), "C": (Slot("n2", 0), Slot("n2", 1))})
     >>> after = shrink(before, nodes=Nodes(("n0", "n1", "n2"), gpus=4), keep=1)
     >>> after.released, after.moved
     (('n0', 'n1'), ('A', 'B'))
@@ -280,7 +291,7 @@ def _burden(shrunk: Shrunk) -> tuple[int, int]:
     return len(shrunk.moved), sum(len(shrunk.placement.slots[trial]) for trial in shrunk.moved)
 
 
-def _choices(placement: Placement, *, nodes: Nodes, count: int) -> Iterable[tuple[str, ...]]:
+def _choices(placement: TrialPlacement, *, nodes: Nodes, count: int) -> Iterable[tuple[str, ...]]:
     """Sets of nodes to release, those preferred first."""
     load = dict.fromkeys(nodes.names, (0, 0))
     for slots in placement.slots.values():
@@ -294,7 +305,7 @@ def _choices(placement: Placement, *, nodes: Nodes, count: int) -> Iterable[tupl
 
 
 def _release(
-    placement: Placement, *, nodes: Nodes, released: tuple[str, ...], reserved: Collection[str]
+    placement: TrialPlacement, *, nodes: Nodes, released: tuple[str, ...], reserved: Collection[str]
 ) -> Shrunk | None:
     left = Nodes(tuple(name for name in nodes.names if name not in released), nodes.gpus)
     allocation = {trial: len(slots) for trial, slots in placement.slots.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from kungfu.errors import UsageError
 from kungfu.tune.cloud import Cloud
 from kungfu.tune.experiment import Experiment, Stage
-from kungfu.tune.latency import Latency, Scaling, Seconds, quantile, total
+from kungfu.tune.latency import Latency, ScalingCurve, Seconds, quantile, total
 from kungfu.tune.sharing import instances_for, share, slowest_chain
 
 __all__ = [
@@ -54,7 +54,7 @@ class Simulator:
     """
 
     experiment: Experiment
-    scaling: Scaling
+    scaling: ScalingCurve
     cloud: Cloud
     samples: int = 20
     seed: int = 0

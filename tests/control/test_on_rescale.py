@@ -52,7 +52,7 @@ def test_a_barrier_settles_the_batch_first_and_the_rate_by_it() -> None:
     assert isinstance(batch.action, SetGlobalBatchSize)
     assert isinstance(rate.action, SetLearningRate)
     assert (batch.value, rate.value) == (128, 0.25 * 128 / 32)
-    assert (rate.action.over, rate.action.unit) == (500, "samples")
+    assert (rate.action.ramp_length, rate.action.unit) == (500, "samples")
     assert rate.inputs == {
         "learning_rate": 0.25,
         "global_batch_size": 128,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kungfu.schedule import ClusterJob, ClusterPolicy, Pauses, Result, State, simulate
+from kungfu.schedule import ClusterJob, ClusterPolicy, Pauses, SimulationResult, State, simulate
 from kungfu.schedule.curve import rate_at
 
 
@@ -46,7 +46,9 @@ class Audit:
             self.paused_until[index] = now
 
 
-def audited(jobs: tuple[ClusterJob, ...], *, gpus: int, policy: ClusterPolicy, pauses: Pauses) -> tuple[Result, Audit]:
+def audited(
+    jobs: tuple[ClusterJob, ...], *, gpus: int, policy: ClusterPolicy, pauses: Pauses
+) -> tuple[SimulationResult, Audit]:
     """Simulate with an auditor watching."""
     audit = Audit(jobs, pauses)
     return simulate(jobs, gpus=gpus, policy=policy, pauses=pauses, watch=audit.see), audit

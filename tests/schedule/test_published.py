@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from kungfu.schedule import ClusterJob, Pauses, read_throughputs, read_trace, reduction, simulate, summary
+from kungfu.schedule import ClusterJob, Pauses, read_job_trace, read_throughputs, reduction, simulate, summary
 from kungfu.schedule.cluster_policies.catalogue import CATALOGUE, Tuning, with_shares
 from tests.schedule.cluster_policies.tiresias_reference import reference
 from tests.schedule.published import DATA, needs_data
@@ -14,7 +14,7 @@ from tests.schedule.published import DATA, needs_data
 
 @cache
 def _trace(name: str) -> tuple[ClusterJob, ...]:
-    return read_trace(DATA / name, measured=read_throughputs(DATA / "throughputs_A100"))
+    return read_job_trace(DATA / name, measured=read_throughputs(DATA / "throughputs_A100"))
 
 
 def _figures(trace: str, *, gpus: int, policy: str):
@@ -46,7 +46,7 @@ def test_elan_cuts_waiting_completion_and_makespan_on_a_crowded_cluster(rigid: s
 
 @needs_data
 def test_the_sixty_jobs_end_as_the_published_simulator_would_end_them() -> None:
-    jobs = read_trace(DATA / "tiresias" / "60_job.csv")
+    jobs = read_job_trace(DATA / "tiresias" / "60_job.csv")
     for gpus in (12, 16, 32):
         result = simulate(jobs, gpus=gpus, policy=CATALOGUE["tiresias"].make(Tuning(quanta=(500.0, 2000.0))))
         expected = reference(result.jobs, gpus=gpus, quanta=(500, 2000), starvation=None)

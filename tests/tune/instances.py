@@ -14,7 +14,7 @@ from kungfu.tune import (
     Experiment,
     Instance,
     Latency,
-    Scaling,
+    ScalingCurve,
     Simulator,
     scaling,
     successive_halving,
@@ -50,10 +50,10 @@ def experiments(*, trials: int = 16) -> st.SearchStrategy[Experiment]:
     return _coded(trials, 4, 37, 3).map(build)
 
 
-def curves(*, sigma_s: st.SearchStrategy[float] = CERTAIN) -> st.SearchStrategy[Scaling]:
+def curves(*, sigma_s: st.SearchStrategy[float] = CERTAIN) -> st.SearchStrategy[ScalingCurve]:
     """Curves that never get slower with GPUs."""
 
-    def build(digits: list[int], sigma_s: float) -> Scaling:
+    def build(digits: list[int], sigma_s: float) -> ScalingCurve:
         quarters, count, *steps = digits
         seconds = [(quarters + 20) / 4.0]
         for step in steps[:count]:

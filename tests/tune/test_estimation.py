@@ -15,7 +15,7 @@ from kungfu.tune import (
     Delays,
     Instance,
     Latency,
-    Scaling,
+    ScalingCurve,
     Simulator,
     estimate,
     scaling,
@@ -160,7 +160,7 @@ def test_more_delay_never_ends_a_run_earlier(case: Case, name: str, more_s: int)
 def test_slower_training_never_ends_a_search_earlier(case: Case, factor: float) -> None:
     simulator, plan = case
     curve = simulator.scaling
-    slower = replace(simulator, scaling=Scaling(curve.gpus, tuple(each * factor for each in curve.seconds)))
+    slower = replace(simulator, scaling=ScalingCurve(curve.gpus, tuple(each * factor for each in curve.seconds)))
     assert estimate(slower, plan=plan).seconds >= estimate(simulator, plan=plan).seconds * (1 - 1e-12)
 
 

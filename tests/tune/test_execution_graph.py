@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kungfu.tune import Simulator
 from kungfu.tune.estimation import sample
-from kungfu.tune.execution_graph import Node, build, longest_path_s
+from kungfu.tune.execution_graph import Node, build_graph, longest_path_s
 from tests.tune.instances import MANY, certain, planned, uncertain
 
 Case = tuple[Simulator, tuple[int, ...]]
@@ -25,7 +25,7 @@ def test_the_longest_path_is_the_end_of_the_last_stage_in_every_run(case: Case) 
     simulator, plan = case
     ends = sample(simulator, plan=plan).ends[-1]
     for run in range(simulator.runs):
-        assert longest_path_s(build(simulator, plan=plan, run=run)) == pytest.approx(ends[run])
+        assert longest_path_s(build_graph(simulator, plan=plan, run=run)) == pytest.approx(ends[run])
 
 
 @pytest.mark.slow
@@ -33,7 +33,7 @@ def test_the_longest_path_is_the_end_of_the_last_stage_in_every_run(case: Case) 
 @given(planned(simulators=certain()))
 def test_every_task_of_the_plan_is_there_once(case: Case) -> None:
     simulator, plan = case
-    nodes = build(simulator, plan=plan)
+    nodes = build_graph(simulator, plan=plan)
     instances = (0, *sample(simulator, plan=plan).instances)
     grown = [now - before for before, now in pairwise(instances) if now > before]
     counts = Counter(node.kind for node in nodes)
@@ -47,7 +47,7 @@ def test_every_task_of_the_plan_is_there_once(case: Case) -> None:
 @MANY
 @given(planned(simulators=certain()))
 def test_the_last_meeting_is_the_only_task_that_nothing_waits_for(case: Case) -> None:
-    nodes = build(case[0], plan=case[1])
+    nodes = build_graph(case[0], plan=case[1])
     waited_for = {before for node in nodes for before in node.after}
     assert set(range(len(nodes))) - waited_for == {len(nodes) - 1}
     assert nodes[-1].kind == "SYNC"
@@ -57,7 +57,7 @@ def test_the_last_meeting_is_the_only_task_that_nothing_waits_for(case: Case) ->
 @MANY
 @given(planned(simulators=uncertain()), st.integers(0, 2**32))
 def test_the_order_in_which_tasks_are_listed_does_not_matter(case: Case, seed: int) -> None:
-    nodes = build(case[0], plan=case[1])
+    nodes = build_graph(case[0], plan=case[1])
     order = list(range(len(nodes)))
     Random(seed).shuffle(order)
     place = {old: new for new, old in enumerate(order)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from kungfu.tune import Nodes, Placement, Simulator, place, unplaced
+from kungfu.tune import Nodes, Simulator, TrialPlacement, place, unplaced
 from kungfu.tune.timeline import mean_stage_usage
 from tests.tune.instances import MANY, certain, planned
 
@@ -15,7 +15,7 @@ from tests.tune.instances import MANY, certain, planned
 @given(planned(simulators=certain(packing="placed")))
 def test_every_stage_finds_room_on_its_instances(case: tuple[Simulator, tuple[int, ...]]) -> None:
     simulator, plan = case
-    placement = Placement()
+    placement = TrialPlacement()
     for held in mean_stage_usage(simulator, plan=plan):
         at_once = min(held.trials, held.gpus)
         allocation = {f"trial-{index:02}": held.gpus_per_trial for index in range(at_once)}

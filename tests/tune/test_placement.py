@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.tune import Nodes, Placement, Slot, moves, place, shrink, unplaced
+from kungfu.tune import Nodes, Slot, TrialPlacement, moves, place, shrink, unplaced
 from tests.tune.instances import MANY
 
 
-def _on(**places: str) -> Placement:
+def _on(**places: str) -> TrialPlacement:
     """``_on(A="n0:0 n0:1")``: trial A on GPUs 0 and 1 of n0."""
     slots = {trial: tuple(Slot(each[:-2], int(each[-1])) for each in text.split()) for trial, text in places.items()}
-    return Placement(slots)
+    return TrialPlacement(slots)
 
 
-def _by_node(placement: Placement) -> dict[str, str]:
+def _by_node(placement: TrialPlacement) -> dict[str, str]:
     """Trials by node, one letter a GPU."""
     found: dict[str, str] = {}
     for trial, slots in sorted(placement.slots.items()):
@@ -32,7 +32,7 @@ TWO = Nodes(("n0", "n1"), 4)
 
 
 def test_a_large_trial_fills_a_node_and_two_small_ones_share_the_other() -> None:
-    placed = place({"A": 4, "B": 2, "C": 2}, last=Placement(), nodes=TWO)
+    placed = place({"A": 4, "B": 2, "C": 2}, last=TrialPlacement(), nodes=TWO)
     assert _by_node(placed) == {"n0": "AAAA", "n1": "BBCC"}
 
 
@@ -44,11 +44,11 @@ def test_one_of_two_half_full_nodes_is_cleared_for_a_trial_that_needs_a_whole_on
 
 
 def test_a_trial_of_two_nodes_gets_both() -> None:
-    assert _by_node(place({"A": 8}, last=Placement(), nodes=TWO)) == {"n0": "AAAA", "n1": "AAAA"}
+    assert _by_node(place({"A": 8}, last=TrialPlacement(), nodes=TWO)) == {"n0": "AAAA", "n1": "AAAA"}
 
 
 def test_an_allocation_that_already_fits_gives_the_same_placement_back() -> None:
-    before = place({"A": 4, "B": 2, "C": 2}, last=Placement(), nodes=TWO)
+    before = place({"A": 4, "B": 2, "C": 2}, last=TrialPlacement(), nodes=TWO)
     assert place({"C": 2, "B": 2, "A": 4}, last=before, nodes=TWO) is before
 
 
@@ -73,7 +73,7 @@ def test_a_trial_on_a_node_that_is_gone_is_placed_again() -> None:
 
 
 def test_what_does_not_divide_by_a_node_is_one_more_share() -> None:
-    placed = place({"A": 6, "B": 2}, last=Placement(), nodes=TWO)
+    placed = place({"A": 6, "B": 2}, last=TrialPlacement(), nodes=TWO)
     assert _by_node(placed) == {"n0": "AAAA", "n1": "AABB"}
 
 
@@ -107,7 +107,7 @@ def test_a_reserved_trial_may_end_but_not_change() -> None:
 
 def test_a_trial_of_no_gpu_and_a_gpu_of_two_trials_are_refused() -> None:
     with pytest.raises(UsageError, match="trial A is given 0 GPUs"):
-        place({"A": 0}, last=Placement(), nodes=TWO)
+        place({"A": 0}, last=TrialPlacement(), nodes=TWO)
     with pytest.raises(UsageError, match="GPU 0 of node n0 is given to A and to B"):
         _on(A="n0:0", B="n0:0")
     with pytest.raises(UsageError, match=r"\['n0'\] are given twice"):
@@ -134,7 +134,7 @@ def rounds(draw: st.DrawFn, *, tidy: bool) -> tuple[Nodes, list[dict[str, int]]]
     return nodes, allocations
 
 
-def _check_shape(placement: Placement, *, allocation: dict[str, int], nodes: Nodes) -> None:
+def _check_shape(placement: TrialPlacement, *, allocation: dict[str, int], nodes: Nodes) -> None:
     for trial, slots in placement.slots.items():
         assert len(slots) == allocation[trial]
         assert len({slot.node for slot in slots}) == -(-allocation[trial] // nodes.gpus)
@@ -148,7 +148,7 @@ def test_no_gpu_is_given_twice_and_every_trial_is_on_as_few_nodes_as_can_be(
     case: tuple[Nodes, list[dict[str, int]]],
 ) -> None:
     nodes, (first, second) = case
-    before = place(first, last=Placement(), nodes=nodes)
+    before = place(first, last=TrialPlacement(), nodes=nodes)
     after = place(second, last=before, nodes=nodes)
     _check_shape(before, allocation=first, nodes=nodes)
     _check_shape(after, allocation=second, nodes=nodes)
@@ -161,7 +161,7 @@ def test_sizes_that_divide_each_other_are_all_placed_when_they_fit_in_sum(
     case: tuple[Nodes, list[dict[str, int]]],
 ) -> None:
     nodes, (first, second) = case
-    before = place(first, last=Placement(), nodes=nodes)
+    before = place(first, last=TrialPlacement(), nodes=nodes)
     after = place(second, last=before, nodes=nodes)
     assert unplaced(first, placement=before) == ()
     assert unplaced(second, placement=after) == ()
@@ -172,7 +172,7 @@ def test_sizes_that_divide_each_other_are_all_placed_when_they_fit_in_sum(
 @given(rounds(tidy=True))
 def test_only_a_trial_smaller_than_a_new_one_ever_moves(case: tuple[Nodes, list[dict[str, int]]]) -> None:
     nodes, (first, second) = case
-    before = place(first, last=Placement(), nodes=nodes)
+    before = place(first, last=TrialPlacement(), nodes=nodes)
     after = place(second, last=before, nodes=nodes)
     new = [gpus for trial, gpus in second.items() if first.get(trial) != gpus]
     for trial in moves(before, after=after):
@@ -186,7 +186,7 @@ def test_the_order_of_an_allocation_does_not_matter_and_a_second_round_changes_n
     case: tuple[Nodes, list[dict[str, int]]], chance: object
 ) -> None:
     nodes, (first, second) = case
-    before = place(first, last=Placement(), nodes=nodes)
+    before = place(first, last=TrialPlacement(), nodes=nodes)
     after = place(second, last=before, nodes=nodes)
     shuffled = list(second.items())
     chance.shuffle(shuffled)  # type: ignore[attr-defined]  # hypothesis gives a random.Random
@@ -228,13 +228,13 @@ def test_nodes_that_cannot_hold_all_trials_are_refused() -> None:
 @pytest.mark.parametrize("keep", [-1, 4])
 def test_a_number_of_nodes_that_there_is_not_is_refused(keep: int) -> None:
     with pytest.raises(UsageError, match=f"cannot keep {keep} of 3 nodes"):
-        shrink(Placement(), nodes=THREE, keep=keep)
+        shrink(TrialPlacement(), nodes=THREE, keep=keep)
 
 
 def test_among_many_nodes_those_with_the_fewest_trials_are_released() -> None:
     names = tuple(f"n{index}" for index in range(20))
     slots = {f"t{index:02}": (Slot(name, 0), Slot(name, 1)) for index, name in enumerate(names[:10])}
-    found = shrink(Placement(slots), nodes=Nodes(names, 2), keep=10)
+    found = shrink(TrialPlacement(slots), nodes=Nodes(names, 2), keep=10)
     assert (found.released, found.moved) == (names[10:], ())
 
 
@@ -245,7 +245,7 @@ def test_the_released_nodes_are_empty_and_no_other_choice_moves_fewer(
     case: tuple[Nodes, list[dict[str, int]]], spare: int
 ) -> None:
     nodes, (allocation, _) = case
-    before = place(allocation, last=Placement(), nodes=nodes)
+    before = place(allocation, last=TrialPlacement(), nodes=nodes)
     keep = min(len(nodes.names), -(-sum(allocation.values()) // nodes.gpus) + spare)
     found = shrink(before, nodes=nodes, keep=keep)
     assert len(found.released) == len(nodes.names) - keep

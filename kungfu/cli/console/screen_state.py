@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kungfu.cli.report.values import UNKNOWN, count, duration, figure, label, not_finite
+from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, label, not_finite
 from kungfu.event_log.events import (
     DecisionEvent,
     LoggedEvent,
@@ -103,7 +103,6 @@ class ScreenState:
             return update
 
 
-Fields = Mapping[str, Any]
 # Fields of a step that are shown in a fixed place, or not at all; every other one is a monitor of the policy.
 _OWN = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
 
@@ -121,7 +120,7 @@ class Status:
 
     phase: str = "starting"
     decision: str = "none yet"
-    step: Fields = field(default_factory=dict)
+    step: Mapping[str, Any] = field(default_factory=dict)
     since: object = None
 
 
@@ -129,28 +128,28 @@ def after_event(status: Status, event: LoggedEvent) -> Status:
     """The status once `event` has happened."""
     match event:
         case StartedEvent():
-            return replace(status, phase=f"{count(event.size, 'peer')} getting ready")
+            return replace(status, phase=f"{counted(event.size, 'peer')} getting ready")
         case ViewEvent():
             return replace(status, phase="training")
         case DecisionEvent():
-            asked = f"{figure(event.size)} -> {count(event.asked, 'peer')}"
+            asked = f"{figure(event.size)} -> {counted(event.asked, 'peer')}"
             return replace(status, decision=f"step {figure(event.step)}, {event.rule}: {asked}, under way")
         case RescaleEvent():
             return replace(status, decision=f"step {figure(event.step)}, {event.rule}: {_came(event)}")
         case RecoveredEvent():
-            lost = count(len(event.lost), "peer")
+            lost = counted(len(event.lost), "peer")
             return replace(status, decision=f"step {figure(event.step)}, after the loss of {lost}: {_came(event)}")
         case RefusedEvent():
-            return replace(status, decision=f"{event.rule or UNKNOWN}: {count(event.asked, 'peer')} refused")
+            return replace(status, decision=f"{event.rule or UNKNOWN}: {counted(event.asked, 'peer')} refused")
     return status
 
 
 def _came(event: RescaleEvent | RecoveredEvent) -> str:
-    sizes = f"{figure(event.before)} -> {count(event.after, 'peer')}"
+    sizes = f"{figure(event.before)} -> {counted(event.after, 'peer')}"
     return f"{sizes}, stood still for {duration(event.stop_s)}"
 
 
-def after_step(status: Status, figures: Fields) -> Status:
+def after_step(status: Status, figures: Mapping[str, Any]) -> Status:
     """The status once a step was measured. A speed that this step does not know stays the last one that was known."""
     speed = figures.get("samples_per_s")
     kept = status.step.get("samples_per_s") if speed is None else speed

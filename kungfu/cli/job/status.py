@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.report.values import UNKNOWN, count, duration, figure
+from kungfu.cli.report.values import UNKNOWN, counted, duration, figure
 from kungfu.event_log.numbers import as_json
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.status import JobStatus, PeerStatus
@@ -40,8 +40,8 @@ def _lines(status: JobStatus) -> Iterator[str]:
     where, figures = status.membership, status.figures
     going = f", on the way to {where.target}" if where.target != where.size else ""
     bounds = f"from {where.minimum} to {where.maximum}, {status.scaling}"
-    yield f"view {where.version or UNKNOWN}: {count(where.size, 'peer')}{going} ({bounds})"
-    batch = count(figures.global_batch_size, "sample")
+    yield f"view {where.version or UNKNOWN}: {counted(where.size, 'peer')}{going} ({bounds})"
+    batch = counted(figures.global_batch_size, "sample")
     yield f"step {figure(figures.step)} of epoch {figure(figures.epoch)}, batch {batch}, loss {figure(figures.loss)}"
     yield f"{figure(figures.samples_per_s)} samples/s"
     if status.request is not None:

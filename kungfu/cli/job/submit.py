@@ -12,7 +12,7 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from kungfu.cli.report.values import count, duration
+from kungfu.cli.report.values import counted, duration
 from kungfu.runtime.core.requests import JobRequest, StopTraining
 from kungfu.runtime.job_api.client import JobClient, JobOver, connected
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
@@ -72,9 +72,9 @@ def _meanwhile(progress: RequestProgress, job: JobClient) -> str:
 
 def _at_work(status: JobStatus) -> str:
     where, starting = status.membership, [peer for peer in status.peers if peer.state in ("starting", "ready")]
-    coming = f", {count(len(starting), 'peer')} getting ready" if starting else ""
+    coming = f", {counted(len(starting), 'peer')} getting ready" if starting else ""
     step = f" at step {status.figures.step}" if status.figures.step is not None else ""
-    return f"{count(where.size, 'peer')} train{step}{coming}"
+    return f"{counted(where.size, 'peer')} train{step}{coming}"
 
 
 def _in_words(progress: RequestProgress) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from kungfu.cli.replay.timeline import OF_RULES, TimelineRow, action_of, timeline
 from kungfu.cli.report import read_events
-from kungfu.cli.report.values import count
+from kungfu.cli.report.values import counted
 from kungfu.compiler import FiredRule, Plan, compile_policies
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_json
@@ -69,10 +69,10 @@ def run(given: argparse.Namespace) -> int:
     replayed = replay(plan, trace, whose=whose, start=given.start)
     told = _Replay(trace, whose, replayed, _events(given.folder), given.start)
     if given.plot is not None:
-        from kungfu.cli.replay.picture import draw  # here: matplotlib takes a second to load
+        from kungfu.cli.replay.picture import draw_replay  # here: matplotlib takes a second to load
 
         target = given.folder / "replay.png" if given.plot == Path() else given.plot
-        draw(trace, replayed.decisions, timeline(replayed.decisions, told.events, start=given.start), target)
+        draw_replay(trace, replayed.decisions, timeline(replayed.decisions, told.events, start=given.start), target)
     if given.json:
         print(json.dumps(_as_json(told), allow_nan=False))
     else:
@@ -130,7 +130,7 @@ def _decision(one: FiredRule) -> dict[str, Any]:
 def _print(told: _Replay, console: Console) -> None:
     steps = told.trace.steps
     sizes = sorted({one.size for one in steps})
-    size = count(sizes[0], "peer") if len(sizes) == 1 else f"{sizes[0]} to {count(sizes[-1], 'peer')}"
+    size = counted(sizes[0], "peer") if len(sizes) == 1 else f"{sizes[0]} to {counted(sizes[-1], 'peer')}"
     plan = "its own policies" if told.whose == "the run's" else "another policy"
     head = f"steps {steps[0].step} to {steps[-1].step} of {size}, {plan} replayed\n"
     console.print(Text(head, style="bold"), soft_wrap=True)
@@ -155,7 +155,7 @@ def _verdict(told: _Replay) -> Iterator[Text]:
     if told.whose == "the run's":
         differences = told.replayed.differences
         if not differences:
-            decided = count(len(told.replayed.decisions), "decision")
+            decided = counted(len(told.replayed.decisions), "decision")
             yield Text(f"the replay decides as the run did: {decided}, and the same states of its folds", style="green")
         for one in differences:
             yield Text(f"differs: {one}", style="red")

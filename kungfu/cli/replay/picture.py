@@ -17,12 +17,12 @@ from kungfu.control import Rescale
 from kungfu.errors import UsageError
 from kungfu.record import Trace
 
-__all__ = ["draw"]
+__all__ = ["draw_replay"]
 
 _BLUE, _RED, _GREY = "#1f6fb4", "#b3261e", "#8a8f98"
 
 
-def draw(trace: Trace, decisions: Sequence[FiredRule], rows: Sequence[TimelineRow], target: Path) -> Path:
+def draw_replay(trace: Trace, decisions: Sequence[FiredRule], rows: Sequence[TimelineRow], target: Path) -> Path:
     """Draws it as a PNG and gives its path; raises ``UsageError`` where `target` cannot be written."""
     figure = Figure(figsize=(9.0, 5.5), layout="constrained")
     FigureCanvasAgg(figure)

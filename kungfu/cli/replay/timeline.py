@@ -9,7 +9,7 @@ from msgspec import structs
 
 from kungfu.cli.report.decisions import reasons
 from kungfu.cli.report.one_line import one_line
-from kungfu.cli.report.values import count, figure
+from kungfu.cli.report.values import counted, figure
 from kungfu.compiler import FiredRule
 from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate, Stop
 from kungfu.control.action import Action
@@ -86,9 +86,9 @@ def _asked(decision: FiredRule) -> str:
     ranks = " and ".join(str(rank) for rank in decision.ranks)
     match decision.action:
         case Rescale():
-            return f"wants {count(decision.value, 'peer')}"
+            return f"wants {counted(decision.value, 'peer')}"
         case SetGlobalBatchSize():
-            return f"wants a batch of {count(decision.value, 'sample')}"
+            return f"wants a batch of {counted(decision.value, 'sample')}"
         case SetLearningRate():
             return f"wants a learning rate of {figure(decision.value)}"
         case Evict():
@@ -105,9 +105,9 @@ def _asked(decision: FiredRule) -> str:
 def _happened(event: LoggedEvent) -> str:
     """What the run tells of it, without what stands beside it already."""
     if isinstance(event, DecisionEvent):
-        return f"wanted {count(event.asked, 'peer')}; {event.done}"
+        return f"wanted {counted(event.asked, 'peer')}; {event.done}"
     if isinstance(event, CalledEvent):
-        return "called" + (f"; it wanted {count(event.asked, 'peer')}" if event.asked is not None else "")
+        return "called" + (f"; it wanted {counted(event.asked, 'peer')}" if event.asked is not None else "")
     said = one_line(structs.replace(event, saw={}) if isinstance(event, RuleEvent) else event)
     return said.partition(": ")[2] or said
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kungfu.cli.report.values import count, duration, figure, label, peers_named
+from kungfu.cli.report.values import counted, duration, figure, label, peers_named
 from kungfu.event_log.events import LoggedEvent, RecoveredEvent, RescaleEvent
 
 __all__ = ["StopTiming", "changes", "joined_and_left", "recovered", "rescaled", "stopped_s", "timing_of"]
@@ -14,7 +14,7 @@ _BESIDE = ("spawn_s", "ready_s")
 _STOPPED = ("barrier_s", "attach_s", "state_s")
 _AFTER = "first_step_s"
 
-Change = RescaleEvent | RecoveredEvent
+MembershipChange = RescaleEvent | RecoveredEvent
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class StopTiming:
     inside: str = ""
 
 
-def timing_of(event: Change) -> StopTiming:
+def timing_of(event: MembershipChange) -> StopTiming:
     """The parts that an event tells, each in its phase; parts that are not known by name count as stopped."""
     parts = event.parts
     others = tuple(name for name in parts if name not in (*_BESIDE, *_STOPPED, _AFTER))
@@ -54,10 +54,10 @@ def joined_and_left(event: RescaleEvent) -> str:
 def rescaled(event: RescaleEvent) -> tuple[str, list[str]]:
     """A rescale as a headline with its details: what decided it, who came and went, and how long it took."""
     timing, peers = timing_of(event), joined_and_left(event)
-    sizes = f"{figure(event.before)} -> {count(event.after, 'peer')}"
+    sizes = f"{figure(event.before)} -> {counted(event.after, 'peer')}"
     decided = [] if event.decided_at is None else [_decided(event.rule, event.decided_at, event.step)]
     beside = [f"made ready while training went on: {timing.beside}"] if timing.beside else []
-    batch = count(event.global_batch_size, "sample")
+    batch = counted(event.global_batch_size, "sample")
     return f"step {figure(event.step)}: {sizes}{f'; {peers}' if peers else ''}", [
         *decided,
         *beside,
@@ -67,7 +67,7 @@ def rescaled(event: RescaleEvent) -> tuple[str, list[str]]:
 
 
 def _decided(rule: str, decided_at: int, step: int) -> str:
-    return f"as {rule} decided at step {figure(decided_at)}, {count(step - decided_at, 'step')} before"
+    return f"as {rule} decided at step {figure(decided_at)}, {counted(step - decided_at, 'step')} before"
 
 
 def recovered(event: RecoveredEvent) -> tuple[str, list[str]]:
@@ -89,8 +89,8 @@ def recovered(event: RecoveredEvent) -> tuple[str, list[str]]:
     1 replacement is on its way
     """
     lost = ", ".join(f"peer {peer} ({how})" for peer, how in sorted(event.lost.items()))
-    peers = f"{count(event.after, 'peer')} of {figure(event.before)}"
-    batch = f"the batch stays at {count(event.global_batch_size, 'sample')}"
+    peers = f"{counted(event.after, 'peer')} of {figure(event.before)}"
+    batch = f"the batch stays at {counted(event.global_batch_size, 'sample')}"
     return f"step {figure(event.step)}: training goes on with {peers}; {batch}", [
         f"lost: {lost}" if lost else f"nobody was lost: {event.noticed_by}",
         _redone(event),
@@ -111,7 +111,7 @@ def _stood_still(event: RecoveredEvent) -> list[str]:
 
 def _redone(event: RecoveredEvent) -> str:
     if event.redone:
-        steps = count(event.redone, "step")
+        steps = counted(event.redone, "step")
         return f"{steps} of rank 0 will be redone: the state is that of peer {figure(event.state_of)}"
     return f"nothing that was done is lost: the state is that of peer {figure(event.state_of)}"
 
@@ -119,7 +119,7 @@ def _redone(event: RecoveredEvent) -> str:
 def _replacements(coming: int) -> list[str]:
     if coming <= 0:
         return []
-    return [f"{count(coming, 'replacement')} {'is on its' if coming == 1 else 'are on their'} way"]
+    return [f"{counted(coming, 'replacement')} {'is on its' if coming == 1 else 'are on their'} way"]
 
 
 # ---- all changes of a run --------------------------------------------------------------------------------------------
@@ -129,9 +129,9 @@ def changes(events: Sequence[LoggedEvent]) -> str:
     """How often the membership changed, by what, as in "1 rescale and 2 recoveries"."""
     rescales, recoveries = (sum(isinstance(event, kind) for event in events) for kind in (RescaleEvent, RecoveredEvent))
     after = f" and {recoveries} recover{'y' if recoveries == 1 else 'ies'}" if recoveries else ""
-    return f"{count(rescales, 'rescale')}{after}"
+    return f"{counted(rescales, 'rescale')}{after}"
 
 
 def stopped_s(events: Sequence[LoggedEvent]) -> float:
     """For how long all of these changes stopped the training, in seconds."""
-    return sum(event.stop_s for event in events if isinstance(event, Change))
+    return sum(event.stop_s for event in events if isinstance(event, MembershipChange))

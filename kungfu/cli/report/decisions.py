@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kungfu.cli.report.values import count, figure, label, number, peers_named
+from kungfu.cli.report.values import counted, figure, finite_number, label, peers_named
 from kungfu.event_log.events import (
     CalledEvent,
     DecisionEvent,
@@ -20,11 +20,11 @@ from kungfu.event_log.events import (
 __all__ = [
     "SettingRun",
     "asked",
-    "called",
     "contest",
     "held_back",
     "merged_runs",
     "reasons",
+    "requested_by_hook",
     "set_repeatedly",
     "set_to",
     "superseded",
@@ -60,8 +60,8 @@ def asked(event: DecisionEvent) -> str:
     if event.when == "replaced":
         return f"{peers_named(event.peers)} replaced"
     if event.asked == event.size:
-        return f"to stay at {count(event.size, 'peer')}"
-    return f"{count(event.asked, 'peer')} instead of {figure(event.size)}"
+        return f"to stay at {counted(event.size, 'peer')}"
+    return f"{counted(event.asked, 'peer')} instead of {figure(event.size)}"
 
 
 # ---- rules that stand for several policies ---------------------------------------------------------------------------
@@ -94,15 +94,15 @@ def superseded(event: SupersededEvent) -> str:
     >>> superseded(SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="grow"))
     'step 50: hook wanted 3 peers; nothing came of it, since grow came before it'
     """
-    what = count(event.asked, "peer")
+    what = counted(event.asked, "peer")
     if event.peers:
         what = f"{peers_named(event.peers)} {'replaced' if event.when == 'replaced' else 'to leave'}"
     return f"{_start(event)} wanted {what}; nothing came of it, since {event.by} came before it"
 
 
-def called(event: CalledEvent) -> str:
+def requested_by_hook(event: CalledEvent) -> str:
     """What a hook asked for."""
-    return f"it wants {count(event.asked, 'peer')}" if event.asked is not None else "it wants no change of size"
+    return f"it wants {counted(event.asked, 'peer')}" if event.asked is not None else "it wants no change of size"
 
 
 def would_have(event: ShadowEvent) -> str:
@@ -143,7 +143,7 @@ def set_to(event: SetEvent) -> str:
     """A setting that a barrier changed."""
     if event.what == "stop":
         return f"{_start(event)} ends training"
-    length = f" over {figure(event.over)} {event.unit}" if number(event.over) else ""
+    length = f" over {figure(event.over)} {event.unit}" if finite_number(event.over) else ""
     return f"{_start(event)} sets the {event.what} to {figure(event.to)}{length}"
 
 

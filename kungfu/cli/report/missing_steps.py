@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kungfu.cli.report.values import number
+from kungfu.cli.report.values import finite_number
 from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, RecoveredEvent
 
 __all__ = ["is_gap", "missing_steps"]
@@ -22,7 +22,11 @@ def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Mapping[str, 
     >>> missing_steps([], [{"step": step} for step in (39, 40, 45)])
     ['steps 41 to 44 are not in metrics.jsonl']
     """
-    times = {int(step): number(row.get("time")) for row in metrics if (step := number(row.get("step"))) is not None}
+    times = {
+        int(step): finite_number(row.get("time"))
+        for row in metrics
+        if (step := finite_number(row.get("step"))) is not None
+    }
     told = set(times)
     if not told:
         return []

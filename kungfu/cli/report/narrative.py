@@ -9,10 +9,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from kungfu.cli.report.changes import changes, recovered, rescaled, stopped_s
-from kungfu.cli.report.decisions import SettingRun, asked, called, contest, merged_runs, reasons, set_repeatedly
+from kungfu.cli.report.decisions import (
+    SettingRun,
+    asked,
+    contest,
+    merged_runs,
+    reasons,
+    requested_by_hook,
+    set_repeatedly,
+)
 from kungfu.cli.report.missing_steps import is_gap
 from kungfu.cli.report.one_line import one_line
-from kungfu.cli.report.values import count, duration, figure, number, peers_named
+from kungfu.cli.report.values import counted, duration, figure, finite_number, peers_named
 from kungfu.event_log.events import (
     CalledEvent,
     CheckpointEvent,
@@ -46,7 +54,7 @@ from kungfu.event_log.events import (
 
 __all__ = ["Paragraph", "narrative", "paces"]
 
-Told = tuple[str, list[str]]
+HeadlineAndDetails = tuple[str, list[str]]
 
 # What a view, the end of training or the top of the narrative says better.
 _UNTOLD = (RecordEvent, SpawnedEvent, OfferedEvent, FailedEvent, SpanEvent)
@@ -93,34 +101,34 @@ def _paragraph(one: LoggedEvent | SettingRun, began: float | None) -> Paragraph:
 # ---- single events ---------------------------------------------------------------------------------------------------
 
 
-def _plain(event: LoggedEvent) -> Told:
+def _plain(event: LoggedEvent) -> HeadlineAndDetails:
     return one_line(event), []
 
 
-def _view(event: ViewEvent) -> Told:
-    peers = f"{count(len(event.peers), 'peer')}: {peers_named(event.peers)}"
+def _view(event: ViewEvent) -> HeadlineAndDetails:
+    peers = f"{counted(len(event.peers), 'peer')}: {peers_named(event.peers)}"
     if event.version == 1:
         return f"training begins with {peers}", []
     return f"view {figure(event.version)} is in force, {peers}", []
 
 
-def _decision(event: DecisionEvent) -> Told:
+def _decision(event: DecisionEvent) -> HeadlineAndDetails:
     shown = reasons(event.saw, without=("size", "target", *event.won, *event.lost))
     target = event.saw.get("target")
-    makes = f", which makes {figure(target)}" if number(target) not in (None, float(event.asked)) else ""
+    makes = f", which makes {figure(target)}" if finite_number(target) not in (None, float(event.asked)) else ""
     saw = [f"it saw: {shown}{makes}"] if shown else []
     headline = f"step {figure(event.step)}: {event.rule} wants {asked(event)}"
     return headline, [*saw, *contest(event), f"done: {event.done}"]
 
 
-def _called(event: CalledEvent) -> Told:
+def _called(event: CalledEvent) -> HeadlineAndDetails:
     given = reasons(event.saw, without=())
-    headline = f"step {figure(event.step)}: the hook {event.rule} was called; {called(event)}"
+    headline = f"step {figure(event.step)}: the hook {event.rule} was called; {requested_by_hook(event)}"
     ignored = [f"passed over: {event.ignored}"] if event.ignored else []
     return headline, [*([f"it was given: {given}"] if given else []), *ignored]
 
 
-def _rule(event: RuleEvent) -> Told:
+def _rule(event: RuleEvent) -> HeadlineAndDetails:
     """The line of a rule without what it saw, which is a detail of its own."""
     return one_line(replace(event, saw={})), _saw(event)
 
@@ -130,34 +138,34 @@ def _saw(event: RuleEvent) -> list[str]:
     return [f"it saw: {saw}"] if saw else []
 
 
-def _set_repeatedly(run: SettingRun) -> Told:
+def _set_repeatedly(run: SettingRun) -> HeadlineAndDetails:
     return set_repeatedly(run), [f"at last {one}" for one in _saw(run.last)]
 
 
-def _refused(event: RefusedEvent) -> Told:
-    wanted = count(event.asked, "peer")
+def _refused(event: RefusedEvent) -> HeadlineAndDetails:
+    wanted = counted(event.asked, "peer")
     headline = f"refused: {event.rule} wanted {wanted}" if event.rule else f"{wanted} could not be had"
-    return headline, [f"why: {event.reason}", f"training goes on with {count(event.size, 'peer')}"]
+    return headline, [f"why: {event.reason}", f"training goes on with {counted(event.size, 'peer')}"]
 
 
-def _lost(event: LostEvent) -> Told:
+def _lost(event: LostEvent) -> HeadlineAndDetails:
     """A peer that ended in the middle: its own last word, and where to read on."""
     last = [f"its last error: {event.error}"] if event.error and event.error not in event.how else []
     return one_line(replace(event, error="")), [*last, f"what it printed is in peers/peer-{figure(event.peer)}.log"]
 
 
-def _peer_ended(event: PeerEndedEvent) -> Told:
+def _peer_ended(event: PeerEndedEvent) -> HeadlineAndDetails:
     return f"peer {figure(event.peer)} ended: {event.how}", []
 
 
-def _checkpoint(event: CheckpointEvent) -> Told:
+def _checkpoint(event: CheckpointEvent) -> HeadlineAndDetails:
     if event.error:
         return one_line(event), ["training went on without it; what was there before is as it was"]
     held, took = duration(event.stop_s), duration(event.seconds)
     return one_line(event), [f"rank 0 held the others for {held}, and wrote for {took} while all trained on"]
 
 
-_TELLERS: Mapping[type, Callable[[Any], Told]] = {
+_TELLERS: Mapping[type, Callable[[Any], HeadlineAndDetails]] = {
     ViewEvent: _view,
     DecisionEvent: _decision,
     RescaleEvent: rescaled,
@@ -203,7 +211,9 @@ def _not_a_number(events: Sequence[LoggedEvent]) -> list[str]:
 def _lacking(events: Sequence[LoggedEvent]) -> list[str]:
     """The sums above are of what was written down."""
     lost = sum(event.lines for event in events if isinstance(event, GapEvent) and is_gap(event, "events.jsonl"))
-    return [f"{count(lost, 'event')} could not be written down, and what happened there is not counted"] if lost else []
+    return (
+        [f"{counted(lost, 'event')} could not be written down, and what happened there is not counted"] if lost else []
+    )
 
 
 def _lasting_s(events: Sequence[LoggedEvent]) -> float | None:
@@ -231,8 +241,8 @@ def _finishers(events: Sequence[LoggedEvent]) -> list[str]:
     if not through:
         return []
     steps, traces = max(one.steps for one in through), max(one.traces for one in through)
-    ended = f"{count(len(through), 'peer')} trained to the end: {count(steps, 'step')}"
-    return [f"{ended}, {count(traces, 'trace')} per peer", *paces(events)]
+    ended = f"{counted(len(through), 'peer')} trained to the end: {counted(steps, 'step')}"
+    return [f"{ended}, {counted(traces, 'trace')} per peer", *paces(events)]
 
 
 def paces(events: Sequence[LoggedEvent]) -> list[str]:

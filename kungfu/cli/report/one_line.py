@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kungfu.cli.report.changes import joined_and_left
-from kungfu.cli.report.decisions import asked, called, held_back, reasons, set_to, superseded, would_have
-from kungfu.cli.report.values import count, duration, figure, number, peers_named
+from kungfu.cli.report.decisions import asked, held_back, reasons, requested_by_hook, set_to, superseded, would_have
+from kungfu.cli.report.values import counted, duration, figure, finite_number, peers_named
 from kungfu.event_log.events import (
     BrokenEvent,
     CalledEvent,
@@ -80,17 +80,17 @@ def one_line(event: LoggedEvent) -> str:
 
 
 def _started(event: StartedEvent) -> str:
-    return f"{count(event.size, 'peer')} start: {' '.join(event.command)}"
+    return f"{counted(event.size, 'peer')} start: {' '.join(event.command)}"
 
 
 def _devices(event: DevicesEvent) -> str:
     listed = ", ".join(event.devices)
     if len(event.devices) < event.slots:
         return (
-            f"{figure(event.slots)} slots share {count(len(event.devices), 'device')} ({listed}): seats get them in "
+            f"{figure(event.slots)} slots share {counted(len(event.devices), 'device')} ({listed}): seats get them in "
             "turn, and TensorFlow takes memory of them as it needs it"
         )
-    return f"each of {count(event.slots, 'slot')} gets one device of {listed}; the others are not used"
+    return f"each of {counted(event.slots, 'slot')} gets one device of {listed}; the others are not used"
 
 
 def _host(event: HostJoinedEvent | HostNoticedEvent | HostLeftEvent | HostLostEvent | LeaderEvent) -> str:
@@ -115,7 +115,7 @@ def _unrecorded(event: UnrecordedEvent) -> str:
 
 
 def _gap(event: GapEvent) -> str:
-    lines = f"{count(event.lines, 'line')} of {duration(event.until - event.since)}"
+    lines = f"{counted(event.lines, 'line')} of {duration(event.until - event.since)}"
     return f"{event.file} lacks {lines}, which could not be written ({event.error})"
 
 
@@ -124,7 +124,7 @@ def _gap(event: GapEvent) -> str:
 
 def _view(event: ViewEvent) -> str:
     train = "trains" if len(event.peers) == 1 else "train"
-    return f"view {figure(event.version)}: {count(len(event.peers), 'peer')} {train}"
+    return f"view {figure(event.version)}: {counted(len(event.peers), 'peer')} {train}"
 
 
 def _missing(event: MissingEvent) -> str:
@@ -145,7 +145,7 @@ def _late(event: LateEvent) -> str:
 
 def _finished(event: FinishedEvent) -> str:
     how = "has left the job" if event.leaving else "is through"
-    return f"peer {figure(event.peer)} {how} after {count(event.steps, 'step')}"
+    return f"peer {figure(event.peer)} {how} after {counted(event.steps, 'step')}"
 
 
 def _lost(event: LostEvent) -> str:
@@ -172,7 +172,7 @@ def _program_ended(event: ProgramEndedEvent) -> str:
 
 def _regrouping(event: RegroupingEvent) -> str:
     more = event.target - len(event.peers)
-    coming = f"; {count(more, 'replacement')} will come" if more > 0 else ""
+    coming = f"; {counted(more, 'replacement')} will come" if more > 0 else ""
     regroup = "regroups" if len(event.peers) == 1 else "regroup"
     return f"{peers_named(event.peers)} {regroup} in view {figure(event.version)}{coming}"
 
@@ -180,16 +180,16 @@ def _regrouping(event: RegroupingEvent) -> str:
 def _rescale(event: RescaleEvent) -> str:
     peers = joined_and_left(event)
     return (
-        f"step {figure(event.step)}: {figure(event.before)} -> {count(event.after, 'peer')}"
+        f"step {figure(event.step)}: {figure(event.before)} -> {counted(event.after, 'peer')}"
         f"{f' ({peers})' if peers else ''}, batch {figure(event.global_batch_size)}; training stood still for "
         f"{duration(event.stop_s)}"
     )
 
 
 def _recovered(event: RecoveredEvent) -> str:
-    redone = f", {count(event.redone, 'step')} undone" if event.redone else ""
+    redone = f", {counted(event.redone, 'step')} undone" if event.redone else ""
     return (
-        f"step {figure(event.step)}: {figure(event.before)} -> {count(event.after, 'peer')}, from the state of peer "
+        f"step {figure(event.step)}: {figure(event.before)} -> {counted(event.after, 'peer')}, from the state of peer "
         f"{figure(event.state_of)}{redone}, batch {figure(event.global_batch_size)}; training stood still for "
         f"{duration(event.stop_s)}"
     )
@@ -213,7 +213,7 @@ def _rounded(event: RoundedEvent) -> str:
         f"{one.name} by {figure(one.difference)} (largest value {figure(one.largest)})" for one in event.widest
     )
     view = f" of view {figure(event.view)}" if event.view else ""
-    variables, are = count(event.variables, "variable"), "is" if event.variables == 1 else "are"
+    variables, are = counted(event.variables, "variable"), "is" if event.variables == 1 else "are"
     return f"{variables} differed by rounding between the peers{view} and {are} now rank 0's: {widest}"
 
 
@@ -248,7 +248,7 @@ def _called(event: CalledEvent) -> str:
     saw = reasons(event.saw)
     given = f" with {saw}" if saw else ""
     ignored = f"; passed over: {event.ignored}" if event.ignored else ""
-    return f"step {figure(event.step)}: {event.rule} was called{given}; {called(event)}{ignored}"
+    return f"step {figure(event.step)}: {event.rule} was called{given}; {requested_by_hook(event)}{ignored}"
 
 
 def _because(what: str, event: RuleEvent) -> str:
@@ -257,7 +257,7 @@ def _because(what: str, event: RuleEvent) -> str:
 
 
 def _refused(event: RefusedEvent) -> str:
-    wanted = count(event.asked, "peer")
+    wanted = counted(event.asked, "peer")
     which = f"{event.rule} wanted {wanted}, which" if event.rule else wanted
     return f"{which} cannot be had: {event.reason}; training goes on with {figure(event.size)}"
 
@@ -270,7 +270,7 @@ def _checkpoint(event: CheckpointEvent) -> str:
 
 
 def _size(size_bytes: int | None) -> str:
-    size = number(size_bytes)
+    size = finite_number(size_bytes)
     if size is None:
         return "unknown size"
     return next((f"{size / least:.1f} {unit}" for least, unit in _UNITS if size >= least), f"{size:.0f} bytes")

@@ -9,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from kungfu.cli.report.decisions import reasons, winners
-from kungfu.cli.report.values import UNKNOWN, count, duration, figure
+from kungfu.cli.report.values import UNKNOWN, counted, duration, figure
 from kungfu.event_log.events import (
     DecisionEvent,
     LoggedEvent,
@@ -52,7 +52,14 @@ def _row(event: LoggedEvent) -> tuple[str, ...]:
             return figure(event.step), event.rule, "", "", came, duration(event.stop_s)
         case RecoveredEvent():
             came = f"{figure(event.before)} -> {figure(event.after)} peers"
-            return figure(event.step), f"loss of {count(len(event.lost), 'peer')}", "", "", came, duration(event.stop_s)
+            return (
+                figure(event.step),
+                f"loss of {counted(len(event.lost), 'peer')}",
+                "",
+                "",
+                came,
+                duration(event.stop_s),
+            )
         case RefusedEvent():
             return "", event.rule, "", figure(event.asked), f"refused: {event.reason}", ""
     return ()

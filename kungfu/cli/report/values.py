@@ -9,22 +9,22 @@ from kungfu.event_log.numbers import as_float, as_json
 
 __all__ = [
     "UNKNOWN",
-    "count",
+    "counted",
     "duration",
     "figure",
+    "finite_number",
     "label",
     "not_finite",
-    "number",
     "peers_named",
 ]
 
 UNKNOWN = "-"
 
 
-def number(value: object) -> float | None:
+def finite_number(value: object) -> float | None:
     """A finite number, or ``None`` for anything else.
 
-    >>> number(3), number(float("nan")), number("3"), number(True)
+    >>> finite_number(3), finite_number(float("nan")), finite_number("3"), finite_number(True)
     (3.0, None, None, None)
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -50,7 +50,7 @@ def figure(value: object) -> str:
     >>> figure("NaN"), figure(float("-inf"))
     ('NaN', '-Infinity')
     """
-    given = number(value)
+    given = finite_number(value)
     if given is None:
         return not_finite(value) or UNKNOWN
     if abs(given) >= 1e15:
@@ -66,7 +66,7 @@ def duration(value: object) -> str:
     >>> duration(0.0346), duration(0.00057), duration(4.64), duration(75.2), duration(4000), duration(None)
     ('35 ms', '0.57 ms', '4.6 s', '1 min 15 s', '1 h 6 min', '-')
     """
-    seconds = number(value)
+    seconds = finite_number(value)
     if seconds is None:
         return UNKNOWN
     if abs(seconds) < 0.9995:
@@ -78,13 +78,13 @@ def duration(value: object) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
 
 
-def count(value: object, noun: str) -> str:
+def counted(value: object, noun: str) -> str:
     """A number of things.
 
-    >>> count(1, "peer"), count(3, "peer"), count(None, "peer")
+    >>> counted(1, "peer"), counted(3, "peer"), counted(None, "peer")
     ('1 peer', '3 peers', '- peers')
     """
-    return f"{figure(value)} {noun}" + ("" if number(value) == 1 else "s")
+    return f"{figure(value)} {noun}" + ("" if finite_number(value) == 1 else "s")
 
 
 def label(name: str) -> str:

@@ -94,7 +94,9 @@ def does(action: Action, labels: Labels) -> str:
     if isinstance(action, SetGlobalBatchSize):
         return f"set the global batch size to {arguments} samples"
     if isinstance(action, SetLearningRate):
-        return f"set the learning rate to {arguments}" + (f" over {action.over:g} {action.unit}" if action.over else "")
+        return f"set the learning rate to {arguments}" + (
+            f" over {action.ramp_length:g} {action.unit}" if action.ramp_length else ""
+        )
     if isinstance(action, Call):
         return f"call {getattr(action.fn, '__name__', 'a function')}({arguments})"
     return f"{type(action).__name__.lower()} {arguments}".rstrip()

@@ -14,9 +14,9 @@ from kungfu.signal import SOURCES, Collective, Constant, Fold, Map, Placeholder,
 
 __all__ = ["units_of"]
 
-Unit = Mapping[str, int]
-_ANY: Unit = {"any": 0}  # of a constant, which goes with all
-_NONE: Unit = {"unknown": 0}
+Dimension = Mapping[str, int]
+_ANY: Dimension = {"any": 0}  # of a constant, which goes with all
+_NONE: Dimension = {"unknown": 0}
 
 _KEEPING = frozenset(
     ["negative", "abs", "round", "floor", "ceil", "to_int64", "to_float32", "modulo", "take", "fill"]
@@ -39,13 +39,13 @@ def units_of(nodes: Iterable[Signal]) -> dict[Signal, str]:
     >>> units_of(topological((speed.ema(0.1),)))[speed]
     'samples/s'
     """
-    found: dict[Signal, Unit] = {}
+    found: dict[Signal, Dimension] = {}
     for node in nodes:
         found[node] = _unit(node, found)
     return {node: _written(unit) for node, unit in found.items()}
 
 
-def _unit(node: Signal, found: Mapping[Signal, Unit]) -> Unit:
+def _unit(node: Signal, found: Mapping[Signal, Dimension]) -> Dimension:
     if isinstance(node, Source):
         unit = SOURCES[node.source].unit
         return {unit: 1} if unit else {}
@@ -58,7 +58,7 @@ def _unit(node: Signal, found: Mapping[Signal, Unit]) -> Unit:
     return _of_fold(node, found) if isinstance(node, Fold) else _NONE
 
 
-def _of_map(name: str, operands: list[Unit]) -> Unit:
+def _of_map(name: str, operands: list[Dimension]) -> Dimension:
     if name in _KEEPING:
         return operands[0]
     if name in _PLAIN:  # a truth value counts nothing either
@@ -74,7 +74,7 @@ def _of_map(name: str, operands: list[Unit]) -> Unit:
     return _NONE
 
 
-def _common(units: Iterable[Unit]) -> Unit:
+def _common(units: Iterable[Dimension]) -> Dimension:
     """The one unit of all these; constants, and numbers that count nothing, go with any."""
     given = [one for one in units if one is not _ANY]
     distinct = [one for one in given if one]
@@ -83,7 +83,7 @@ def _common(units: Iterable[Unit]) -> Unit:
     return distinct[0] if all(one == distinct[0] for one in distinct) else _NONE
 
 
-def _product(one: Unit, other: Unit, *, sign: int) -> Unit:
+def _product(one: Dimension, other: Dimension, *, sign: int) -> Dimension:
     if one is _ANY and other is _ANY:
         return _ANY
     if one is _NONE or other is _NONE:
@@ -94,7 +94,7 @@ def _product(one: Unit, other: Unit, *, sign: int) -> Unit:
     return {unit: power for unit, power in powers.items() if power}
 
 
-def _of_fold(fold: Fold, found: Mapping[Signal, Unit]) -> Unit:
+def _of_fold(fold: Fold, found: Mapping[Signal, Dimension]) -> Dimension:
     """Its state first counts anything, then what its updates make of it, and its output what is made of that.
 
     A field may hold what another one held before: each of them is known at the latest after as many rounds.
@@ -108,8 +108,10 @@ def _of_fold(fold: Fold, found: Mapping[Signal, Unit]) -> Unit:
     return _inside((inside.output,), state=state.__getitem__, inputs=inputs)[inside.output]
 
 
-def _inside(results: tuple[Signal, ...], *, state: Callable[[int], Unit], inputs: list[Unit]) -> dict[Signal, Unit]:
-    found: dict[Signal, Unit] = {}
+def _inside(
+    results: tuple[Signal, ...], *, state: Callable[[int], Dimension], inputs: list[Dimension]
+) -> dict[Signal, Dimension]:
+    found: dict[Signal, Dimension] = {}
     for node in topological(results):
         if isinstance(node, Placeholder):
             found[node] = state(node.index) if node.kind == "state" else inputs[node.index]
@@ -118,7 +120,7 @@ def _inside(results: tuple[Signal, ...], *, state: Callable[[int], Unit], inputs
     return found
 
 
-def _written(unit: Unit) -> str:
+def _written(unit: Dimension) -> str:
     above = [_power(name, power) for name, power in sorted(unit.items()) if power > 0]
     below = [_power(name, -power) for name, power in sorted(unit.items()) if power < 0]
     if not below:

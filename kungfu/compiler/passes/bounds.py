@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from kungfu.compiler.passes.locality_errors import called
+from kungfu.compiler.passes.locality_errors import name_clause
 from kungfu.errors import PolicyError
 from kungfu.signal import Constant, Map, Signal, Source, topological
 
@@ -28,9 +28,9 @@ def check_bounded(target: Signal, *, use: str) -> None:
     for side in sides:
         if not _bounded(target, side=side):
             raise PolicyError(
-                f"{use}{called(target)} has no {side} bound: a measurement that is off could ask for any number of "
-                "peers; write kf.ops.clip(peers, training.min_size, training.max_size), or use .rescale(peers), which "
-                "does"
+                f"{use}{name_clause(target)} has no {side} bound: a measurement that is off could ask for any number "
+                "of peers; write kf.ops.clip(peers, training.min_size, training.max_size), or use .rescale(peers), "
+                "which does"
             )
 
 

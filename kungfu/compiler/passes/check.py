@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kungfu.compiler.passes.bounds import check_bounded
 from kungfu.compiler.passes.can_fire import check_can_fire
-from kungfu.compiler.passes.locality_errors import called, described, local_names, remedy_of
+from kungfu.compiler.passes.locality_errors import local_names, name_and_type, name_clause, remedy_of
 from kungfu.control import Call, Rescale, Rule
 from kungfu.control.action import mask_of, operands, setting_of, target_of
 from kungfu.errors import PolicyError
@@ -74,8 +74,9 @@ def _check_gate(gate: Signal, *, of: str) -> None:
             "kf.ops.synchronized(condition)"
         )
         raise PolicyError(
-            f"{of} runs where {described(gate)}{local} holds, but a gate decides whether peers take part in a message, "
-            f"so it must be a function, in whole numbers, of {', '.join(sorted(GATE_SOURCES))} and constants; {remedy}"
+            f"{of} runs where {name_and_type(gate)}{local} holds, but a gate decides whether peers take part in a "
+            f"message, so it must be a function, in whole numbers, of {', '.join(sorted(GATE_SOURCES))} and constants; "
+            f"{remedy}"
         )
 
 
@@ -110,7 +111,7 @@ def _check_agreed(signal: Signal, *, use: str, type: SignalType | None) -> None:
 def _check_placement(signal: Signal, *, use: str) -> None:
     if signal.placement == "local":
         raise PolicyError(
-            f"{use}{called(signal)} is made of {local_names(signal)}: each peer has its own value, so peers would "
+            f"{use}{name_clause(signal)} is made of {local_names(signal)}: each peer has its own value, so peers would "
             f"decide differently; {remedy_of(signal)}"
         )
 

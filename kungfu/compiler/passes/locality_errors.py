@@ -6,16 +6,16 @@ from kungfu.signal import NEST, SCALAR, Signal, Source
 from kungfu.signal.source_location import variable_at
 from kungfu.signal.sources import SOURCES
 
-__all__ = ["called", "described", "local_names", "remedy_of"]
+__all__ = ["local_names", "name_and_type", "name_clause", "remedy_of"]
 
 
-def called(signal: Signal) -> str:
+def name_clause(signal: Signal) -> str:
     """``, `peers` (policy.py:7),`` as an insertion, or nothing where the user gave this no name."""
     name = _name(signal)
     return f", `{name}` ({signal.origin})," if name else ""
 
 
-def described(signal: Signal) -> str:
+def name_and_type(signal: Signal) -> str:
     """The signal by its name and line where the user gave it a name, and in any case by its type and line."""
     name = _name(signal)
     return f"`{name}` ({signal!r})" if name else repr(signal)

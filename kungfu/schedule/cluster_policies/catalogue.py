@@ -15,7 +15,7 @@ from kungfu.schedule.engine import Pauses
 from kungfu.schedule.job import ClusterJob, with_limits
 from kungfu.schedule.state import ClusterPolicy
 
-__all__ = ["CATALOGUE", "CatalogueEntry", "Tuning", "named", "with_shares"]
+__all__ = ["CATALOGUE", "CatalogueEntry", "Tuning", "entry_named", "with_shares"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {
 """All policies: the rigid ones, Tiresias rigid and elastic, and Elan's two."""
 
 
-def named(name: str) -> CatalogueEntry:
+def entry_named(name: str) -> CatalogueEntry:
     """The entry of a policy.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kungfu.schedule.cluster_policies.greedy import Climbers, Ladders, build_ladders, fill, saved_time
+from kungfu.schedule.cluster_policies.greedy import Climbers, Ladders, build_ladders, fill_gpus, saved_time
 from kungfu.schedule.state import Floats, Ints, State, Workload, remaining_s
 
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
     "sum_of_ends_s",
 ]
 
-Number = TypeVar("Number", np.int64, np.float64)
+NumpyScalar = TypeVar("NumpyScalar", np.int64, np.float64)
 _NO_WORK = 1e-300  # a weight must stay above zero, or an infinite step times it would not be a number
 
 
@@ -88,7 +88,7 @@ def allocated(running: RunningJobs, *, context: ForecastContext) -> RunningJobs:
     """The running jobs with all GPUs shared anew."""
     row = context.ladders.row[running.jobs]
     climbers = Climbers(context.ladders.steps, row, np.maximum(running.work, _NO_WORK))
-    return RunningJobs(running.jobs, running.work, fill(climbers, start=running.held, total=context.gpus))
+    return RunningJobs(running.jobs, running.work, fill_gpus(climbers, start=running.held, total=context.gpus))
 
 
 def left_s(running: RunningJobs, *, context: ForecastContext) -> Floats:
@@ -103,7 +103,7 @@ def after(running: RunningJobs, *, seconds: float, left: Floats, context: Foreca
     return RunningJobs(running.jobs[stay], np.maximum(work[stay], 0.0), running.held[stay])
 
 
-def _with(vector: npt.NDArray[Number], value: float, *, at: int) -> npt.NDArray[Number]:
+def _with(vector: npt.NDArray[NumpyScalar], value: float, *, at: int) -> npt.NDArray[NumpyScalar]:
     """``np.insert`` of one value, at a fraction of its cost."""
     return np.concatenate((vector[:at], np.array([value], dtype=vector.dtype), vector[at:]))
 

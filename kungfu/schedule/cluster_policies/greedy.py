@@ -16,7 +16,7 @@ import numpy as np
 
 from kungfu.schedule.state import Floats, Ints
 
-__all__ = ["Climbers", "Ladders", "build_ladders", "fill", "relative_gain", "saved_time"]
+__all__ = ["Climbers", "Ladders", "build_ladders", "fill_gpus", "relative_gain", "saved_time"]
 
 Gain = Callable[[Floats], Floats]
 
@@ -120,7 +120,7 @@ class _Hand:
         return self.climbers.weight.item(index) * self.climbers.steps.item(self.climbers.row.item(index), gpus)
 
 
-def fill(climbers: Climbers, *, start: Ints, total: int) -> Ints:
+def fill_gpus(climbers: Climbers, *, start: Ints, total: int) -> Ints:
     """The greedy allocation of ``total`` GPUs, at least the fewest to each; any ``start`` gives the same.
 
     Args:

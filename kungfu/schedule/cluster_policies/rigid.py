@@ -29,7 +29,7 @@ __all__ = [
     "first_fit_mask",
     "free_gpus",
     "prefix_that_fits",
-    "shadow",
+    "shadow_time",
     "with_reservation",
 ]
 
@@ -119,10 +119,10 @@ def easy_backfill() -> ClusterPolicy[None]:
     return stateless("easy", decide=_easy)
 
 
-def shadow(ends_s: Floats, *, sizes: Ints, free: int, wanted: int) -> Shadow:
+def shadow_time(ends_s: Floats, *, sizes: Ints, free: int, wanted: int) -> Shadow:
     """The shadow time of a head that wants more than is ``free``, given when which running jobs end.
 
-    >>> shadow(np.array([10.0, 5.0]), sizes=np.array([3, 1]), free=0, wanted=2)
+    >>> shadow_time(np.array([10.0, 5.0]), sizes=np.array([3, 1]), free=0, wanted=2)
     Shadow(time_s=10.0, spare=2)
     """
     order = np.argsort(ends_s, kind="stable")
@@ -147,7 +147,7 @@ def _overtaking(state: State, *, started: Ints, waiting: Ints, free: int) -> Int
     work = state.workload
     ends_s = np.concatenate((state.progress.end_s[state.running], state.now_s + work.duration_s[started]))
     sizes = work.gpus[np.concatenate((state.running, started))]
-    limit = shadow(ends_s, sizes=sizes, free=free, wanted=int(work.gpus[waiting[0]]))
+    limit = shadow_time(ends_s, sizes=sizes, free=free, wanted=int(work.gpus[waiting[0]]))
     rest = waiting[1:]
     in_time = state.now_s + work.duration_s[rest] <= limit.time_s
     able = (work.gpus[rest] <= free) & (in_time | (work.gpus[rest] <= limit.spare))

@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kungfu.errors import UsageError
-from kungfu.schedule.cluster_policies.greedy import Climbers, Ladders, build_ladders, fill, relative_gain
+from kungfu.schedule.cluster_policies.greedy import Climbers, Ladders, build_ladders, fill_gpus, relative_gain
 from kungfu.schedule.cluster_policies.rigid import first_fit_mask
 from kungfu.schedule.cluster_policies.tiresias_queues import (
     PAPER_QUANTA,
     Levels,
     Queues,
-    advanced,
+    advanced_queues,
     empty_queues,
     next_crossing_s,
     running_first,
@@ -34,15 +34,15 @@ from kungfu.schedule.state import ClusterPolicy, Ints, SchedulePlan, State, Work
 
 __all__ = ["QueuedMemory", "elastic_tiresias", "halved", "placed_first_fit", "queued", "tiresias"]
 
-Prepared = TypeVar("Prepared")
+Preparation = TypeVar("Preparation")
 
 
 @dataclass(frozen=True)
-class QueuedMemory(Generic[Prepared]):
+class QueuedMemory(Generic[Preparation]):
     """The queues as the last decision left them, and what was prepared once for all decisions."""
 
     queues: Queues
-    prepared: Prepared
+    prepared: Preparation
 
 
 def tiresias(
@@ -65,16 +65,16 @@ def queued(
     name: str,
     *,
     levels: Levels,
-    prepare: Callable[[Workload], Prepared],
-    placing: Callable[[State, Queues, Prepared], Ints],
-) -> ClusterPolicy[QueuedMemory[Prepared]]:
+    prepare: Callable[[Workload], Preparation],
+    placing: Callable[[State, Queues, Preparation], Ints],
+) -> ClusterPolicy[QueuedMemory[Preparation]]:
     """A policy on these queues: ``placing`` says how many GPUs each job gets, in scan order."""
 
-    def begin(workload: Workload, _gpus: int) -> QueuedMemory[Prepared]:
+    def begin(workload: Workload, _gpus: int) -> QueuedMemory[Preparation]:
         return QueuedMemory(empty_queues(), prepare(workload))
 
-    def decide(state: State, memory: QueuedMemory[Prepared]) -> tuple[SchedulePlan, QueuedMemory[Prepared]]:
-        queues = advanced(memory.queues, state=state, levels=levels)
+    def decide(state: State, memory: QueuedMemory[Preparation]) -> tuple[SchedulePlan, QueuedMemory[Preparation]]:
+        queues = advanced_queues(memory.queues, state=state, levels=levels)
         held = placing(state, queues, memory.prepared)
         wake_s = next_crossing_s(queues, held=held, levels=levels)
         return SchedulePlan(queues.job, held, wake_s), replace(memory, queues=running_first(queues, runs=held > 0))
@@ -152,5 +152,5 @@ def _grown(state: State, *, queues: Queues, held: Ints, ladders: Ladders, shrink
     row = ladders.row[jobs + shrinks[order] * len(state.workload.gpus)]
     start = np.clip(state.progress.gpus[jobs], held[order], state.workload.max_gpus[jobs])
     grown = np.empty_like(held)
-    grown[order] = fill(Climbers(ladders.steps, row, np.ones(len(jobs))), start=start, total=state.gpus)
+    grown[order] = fill_gpus(Climbers(ladders.steps, row, np.ones(len(jobs))), start=start, total=state.gpus)
     return grown

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from kungfu.errors import UsageError
 from kungfu.schedule.state import Floats, Ints, State
 
-__all__ = ["PAPER_QUANTA", "Levels", "Queues", "advanced", "empty_queues", "next_crossing_s", "running_first"]
+__all__ = ["PAPER_QUANTA", "Levels", "Queues", "advanced_queues", "empty_queues", "next_crossing_s", "running_first"]
 
 PAPER_QUANTA = (10_000.0, 200_000.0)
 """GPU seconds after which a job leaves queue 0 and queue 1: the quanta of both papers."""
@@ -65,7 +65,7 @@ def empty_queues() -> Queues:
     return Queues(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), nothing, nothing, nothing, 0.0)
 
 
-def advanced(queues: Queues, *, state: State, levels: Levels) -> Queues:
+def advanced_queues(queues: Queues, *, state: State, levels: Levels) -> Queues:
     """The queues at the state's time: ended jobs gone, time credited, arrivals in, then sinking and rising."""
     queues = _chosen(queues, which=~state.progress.finished[queues.job])
     queues = _credited(queues, state=state)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kungfu.errors import UsageError
 
-__all__ = ["TraceRow", "instant_s", "positive_s", "read_rows", "whole", "word"]
+__all__ = ["TraceRow", "instant_s", "positive_s", "read_rows", "whole_number", "word"]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def positive_s(cell: str, *, where: str) -> float:
     return value
 
 
-def whole(cell: str, *, where: str) -> int:
+def whole_number(cell: str, *, where: str) -> int:
     """A whole number of at least 1."""
     value = _number(cell)
     if value is None or value < 1 or value != int(value):

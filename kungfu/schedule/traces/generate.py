@@ -16,7 +16,7 @@ from kungfu.schedule.curve import Curve, ring_curve
 from kungfu.schedule.job import ClusterJob
 from kungfu.schedule.state import Floats, Ints
 
-__all__ = ["SHAPES", "Shape", "generated"]
+__all__ = ["SHAPES", "TraceShape", "generated"]
 
 _DAY_S = 86_400.0
 _MOST_JOBS = 10_000_000
@@ -25,7 +25,7 @@ _MODELS = (0.0, 0.01, 0.03, 0.06, 0.12)
 
 
 @dataclass(frozen=True)
-class Shape:
+class TraceShape:
     """What the jobs of a trace look like.
 
     Args:
@@ -43,10 +43,10 @@ class Shape:
     daily: float
 
 
-SHAPES: dict[str, Shape] = {
-    "philly": Shape((0.93, 0.022, 0.023, 0.02, 0.0025, 0.001), 1_500.0, 2.3, 30 * _DAY_S, 0.3),
-    "itp": Shape((0.45, 0.02, 0.06, 0.4, 0.03, 0.02, 0.01), 4_500.0, 1.6, 10 * _DAY_S, 0.3),
-    "elan": Shape((0.35, 0.1, 0.2, 0.25, 0.08, 0.02), 1_200.0, 0.9, 3.0 * 3600, 0.6),
+SHAPES: dict[str, TraceShape] = {
+    "philly": TraceShape((0.93, 0.022, 0.023, 0.02, 0.0025, 0.001), 1_500.0, 2.3, 30 * _DAY_S, 0.3),
+    "itp": TraceShape((0.45, 0.02, 0.06, 0.4, 0.03, 0.02, 0.01), 4_500.0, 1.6, 10 * _DAY_S, 0.3),
+    "elan": TraceShape((0.35, 0.1, 0.2, 0.25, 0.08, 0.02), 1_200.0, 0.9, 3.0 * 3600, 0.6),
 }
 """Philly and ITP: mostly 1-GPU or 8-GPU jobs with a long tail. Elan: two days squeezed into ten hours."""
 
@@ -91,14 +91,14 @@ def _jobs(arrivals: Floats, *, sizes: Ints, runs_s: Floats, curves: list[Curve])
     return tuple(ClusterJob(str(index), at, size, runs, curve) for index, (at, size, runs, curve) in enumerate(rows))
 
 
-def _sizes(form: Shape, *, jobs: int, gpus: int, random: np.random.Generator) -> Ints:
+def _sizes(form: TraceShape, *, jobs: int, gpus: int, random: np.random.Generator) -> Ints:
     powers = 2 ** np.arange(len(form.sizes))
     weights = np.where(powers <= gpus, form.sizes, 0.0)
     drawn: Ints = random.choice(powers, size=jobs, p=weights / weights.sum())
     return drawn
 
 
-def _arrivals(form: Shape, *, jobs: int, span_s: float, random: np.random.Generator) -> Floats:
+def _arrivals(form: TraceShape, *, jobs: int, span_s: float, random: np.random.Generator) -> Floats:
     """Sorted whole seconds: uniform times thinned by the hour of the day."""
     kept = np.empty(0)
     while len(kept) < jobs:

@@ -16,9 +16,9 @@ from kungfu.errors import UsageError
 from kungfu.schedule.curve import LINEAR, Curve
 from kungfu.schedule.job import ClusterJob
 from kungfu.schedule.measured_curves import MeasuredCurves, hybrid_curve
-from kungfu.schedule.traces.cells import TraceRow, instant_s, positive_s, read_rows, whole, word
+from kungfu.schedule.traces.cells import TraceRow, instant_s, positive_s, read_rows, whole_number, word
 
-__all__ = ["FORMATS", "BatchScaling", "Columns", "detected", "own_columns", "read_trace"]
+__all__ = ["FORMATS", "BatchScaling", "Columns", "detected", "own_columns", "read_job_trace"]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ BatchScaling = Literal["strong", "hybrid"]
 _CurveOf = Callable[[str, int, int], Curve]
 
 
-def read_trace(
+def read_job_trace(
     path: str | Path,
     *,
     columns: Columns | None = None,
@@ -134,7 +134,7 @@ def read_trace(
 
 
 def _job(row: TraceRow, *, columns: Columns, curve_of: _CurveOf | None) -> ClusterJob:
-    gpus = whole(row.cells[columns.gpus], where=row.at(columns.gpus))
+    gpus = whole_number(row.cells[columns.gpus], where=row.at(columns.gpus))
     name = word(row.cells[columns.name], where=row.at(columns.name)) if columns.name else str(row.line)
     submit_s = instant_s(row.cells[columns.submit], where=row.at(columns.submit))
     duration_s = positive_s(row.cells[columns.duration], where=row.at(columns.duration))
@@ -148,7 +148,7 @@ def _job(row: TraceRow, *, columns: Columns, curve_of: _CurveOf | None) -> Clust
 def _curve(row: TraceRow, *, columns: Columns, gpus: int, curve_of: _CurveOf | None) -> Curve:
     if curve_of is None or columns.model is None or columns.batch is None:
         return LINEAR
-    batch = whole(row.cells[columns.batch], where=row.at(columns.batch))
+    batch = whole_number(row.cells[columns.batch], where=row.at(columns.batch))
     try:
         return curve_of(row.cells[columns.model].strip(), batch, gpus)
     except UsageError as error:

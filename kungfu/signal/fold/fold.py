@@ -23,9 +23,9 @@ from kungfu.signal.node import (
 from kungfu.signal.operation import NEST, OPERATORS, VECTOR, SignalType
 from kungfu.signal.sources import Known
 
-__all__ = ["Convert", "Fields", "Filled", "Fold", "Recurrence", "fold", "labelled"]
+__all__ = ["Convert", "Filled", "Fold", "Recurrence", "StateFields", "fold", "labelled"]
 
-Fields = tuple[Signal, ...]
+StateFields = tuple[Signal, ...]
 Convert = Callable[[Any, Signal, Signal], Any]
 
 
@@ -158,8 +158,8 @@ def fold(
 def _converting(
     convert: Convert,
     update: Callable[..., Any],
-    start: tuple[Any, tuple[bool | int | float, ...], Fields],
-    inputs: tuple[Fields, Fields],
+    start: tuple[Any, tuple[bool | int | float, ...], StateFields],
+    inputs: tuple[StateFields, StateFields],
     output: Callable[[Any], Signal] | None,
 ) -> Fold:
     """A fold that remembers, in one more field, for how many peers its state is, and works on the state for now."""
@@ -177,8 +177,12 @@ def _converting(
 
 
 def _traced(
-    update: Callable[..., Any], state: Any, seen: Fields, fields: Fields, output: Callable[[Any], Signal] | None
-) -> Fields:
+    update: Callable[..., Any],
+    state: Any,
+    seen: StateFields,
+    fields: StateFields,
+    output: Callable[[Any], Signal] | None,
+) -> StateFields:
     """The next state, one signal a field, and after it the output."""
     updates = _updates(update(state, *seen), fields=fields)
     first = state[0] if isinstance(state, tuple) else state
@@ -187,7 +191,7 @@ def _traced(
     return (*updates, result)
 
 
-def _as_init(fields: Fields, init: Any) -> Any:
+def _as_init(fields: StateFields, init: Any) -> Any:
     """The fields as a tuple where `init` is one, else the only one."""
     return fields if isinstance(init, tuple) else fields[0]
 
@@ -208,7 +212,7 @@ def _start(one: Any, *, init: Any) -> tuple[bool | int | float, SignalType]:
     return constant.value, SignalType(constant.type.dtype, shape)
 
 
-def _updates(given: object, *, fields: Fields) -> Fields:
+def _updates(given: object, *, fields: StateFields) -> StateFields:
     """The traced next state, one signal a field; raises where the number, a dtype or a shape changed."""
     updates = tuple(as_signal(one) for one in (given if isinstance(given, tuple) else (given,)))
     if len(updates) != len(fields):
@@ -229,7 +233,7 @@ def _kept(value: Signal, *, field: Signal) -> Signal:
     )
 
 
-def _check_closed(results: Fields) -> None:
+def _check_closed(results: StateFields) -> None:
     """Raises where the inside of a fold holds anything but maps over its own state and inputs."""
     for node in topological(results):
         if not isinstance(node, (Placeholder, Constant, Map)):
@@ -238,7 +242,7 @@ def _check_closed(results: Fields) -> None:
         raise PolicyError(f"fold: output is {results[-1].type}; a fold gives a scalar or a vector of a fixed length")
 
 
-def _check_output(output: Signal, *, allowed: Fields) -> None:
+def _check_output(output: Signal, *, allowed: StateFields) -> None:
     inputs = [node for node in topological((output,)) if isinstance(node, Placeholder) and node.kind == "input"]
     if any(not any(node is one for one in allowed) for node in inputs):
         raise PolicyError("fold: output reads an input; it is made of the state alone, so keep the input in the state")

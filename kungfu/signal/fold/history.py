@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kungfu.errors import PolicyError
-from kungfu.signal.fold.fold import Fields, Fold, fold, labelled
+from kungfu.signal.fold.fold import Fold, StateFields, fold, labelled
 from kungfu.signal.fold_methods import fold_method
 from kungfu.signal.gate import every_steps, is_gate
 from kungfu.signal.node import Condition, Constant, OnRescale, Signal, apply
@@ -20,13 +20,13 @@ def ema(x: Signal, *, decay: float, on_rescale: OnRescale) -> Fold:
     if not 0 < decay <= 1:
         raise PolicyError(f"ema(decay={decay!r}): the weight of the newest value must lie in (0, 1], e.g. 0.01")
 
-    def update(state: Fields, value: Signal) -> Fields:
+    def update(state: StateFields, value: Signal) -> StateFields:
         average, weight = state
         grown = weight * (1 - decay) + decay
         # Not a quotient of two sums: this form gives the first value back exactly.
         return average + (decay / grown) * (value - average), grown
 
-    def read(state: Fields) -> Signal:
+    def read(state: StateFields) -> Signal:
         return _where(state[1] > 0, state[0], math.nan)
 
     return labelled(fold(update, (0.0, 0.0), x, output=read, on_rescale=on_rescale), label="ema")
@@ -36,7 +36,7 @@ def ema(x: Signal, *, decay: float, on_rescale: OnRescale) -> Fold:
 def previous(x: Signal, *, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.previous`."""
 
-    def update(state: Fields, value: Signal) -> Fields:
+    def update(state: StateFields, value: Signal) -> StateFields:
         return value, state[0]
 
     made = fold(update, (math.nan, math.nan), x, output=lambda state: state[1], on_rescale=on_rescale)
@@ -47,7 +47,7 @@ def previous(x: Signal, *, on_rescale: OnRescale) -> Fold:
 def delta(x: Signal, *, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.delta`."""
 
-    def update(state: Fields, value: Signal) -> Fields:
+    def update(state: StateFields, value: Signal) -> StateFields:
         return value, value - state[0]
 
     made = fold(update, (math.nan, math.nan), x, output=lambda state: state[1], on_rescale=on_rescale)
@@ -60,7 +60,7 @@ def cumulative(x: Signal, *, on_rescale: OnRescale) -> Fold:
     if x.type.dtype == "int64":
         return labelled(fold(lambda total, value: total + value, 0, x, on_rescale=on_rescale), label="cumulative")
 
-    def update(state: Fields, value: Signal) -> Fields:
+    def update(state: StateFields, value: Signal) -> StateFields:
         total, lost = state
         added = value - lost
         grown = total + added
@@ -89,7 +89,7 @@ def rising(flag: Signal, *, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.rising`."""
     _check(flag, method="rising")
 
-    def update(state: Fields, now: Signal) -> Fields:
+    def update(state: StateFields, now: Signal) -> StateFields:
         return now, now & ~state[0]
 
     made = fold(update, (False, False), flag, output=lambda state: state[1], on_rescale=on_rescale)

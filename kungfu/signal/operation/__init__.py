@@ -9,7 +9,7 @@ them; the rest of the vocabulary is in ``kungfu.ops``, one line an entry.
 """
 
 from kungfu.signal.operation.operation import OPERATORS, Operation
-from kungfu.signal.operation.rules import Rule, Typing, arithmetic, fractional, nest_reduction, predicate
+from kungfu.signal.operation.rules import TypeRule, Typing, arithmetic, fractional, nest_reduction, predicate
 from kungfu.signal.operation.type import NEST, SCALAR, VECTOR, DType, Shape, SignalType
 
 __all__ = [
@@ -19,9 +19,9 @@ __all__ = [
     "VECTOR",
     "DType",
     "Operation",
-    "Rule",
     "Shape",
     "SignalType",
+    "TypeRule",
     "Typing",
     "arithmetic",
     "fractional",

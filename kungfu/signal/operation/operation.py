@@ -11,7 +11,7 @@ import numpy as np
 from kungfu.errors import PolicyError
 from kungfu.signal.operation import numpy_kernels as kernels
 from kungfu.signal.operation.rules import (
-    Rule,
+    TypeRule,
     Typing,
     arithmetic,
     choice,
@@ -35,7 +35,7 @@ class Operation:
     """One entry of the vocabulary; `symbol` is how Python writes it, where it is an operator."""
 
     name: str
-    rule: Rule
+    rule: TypeRule
     numpy: Callable[..., Any]
     tensorflow: str
     symbol: str = ""

@@ -9,7 +9,7 @@ from kungfu.errors import PolicyError
 from kungfu.signal.operation.type import NEST, SCALAR, VECTOR, DType, Shape, SignalType
 
 __all__ = [
-    "Rule",
+    "TypeRule",
     "Typing",
     "arithmetic",
     "cast_to",
@@ -42,7 +42,7 @@ class Typing:
     result: SignalType
 
 
-Rule = Callable[[tuple[SignalType, ...]], Typing]
+TypeRule = Callable[[tuple[SignalType, ...]], Typing]
 
 
 # ---- entry by entry ------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def fractional(types: tuple[SignalType, ...]) -> Typing:
     return _elementwise(types, of="float32")
 
 
-def integral(instead: str) -> Rule:
+def integral(instead: str) -> TypeRule:
     """Whole numbers only; `instead` is what to write for others, a and b."""
 
     def rule(types: tuple[SignalType, ...]) -> Typing:
@@ -109,7 +109,7 @@ def choice(types: tuple[SignalType, ...]) -> Typing:
     return Typing(operands, SignalType(dtype, _broadcast(types)))
 
 
-def cast_to(dtype: DType) -> Rule:
+def cast_to(dtype: DType) -> TypeRule:
     """The rule of the cast to a dtype: any number or truth value, of any shape but the gradients'."""
 
     def rule(types: tuple[SignalType, ...]) -> Typing:

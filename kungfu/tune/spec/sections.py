@@ -27,7 +27,7 @@ from pydantic_core import PydanticCustomError
 from kungfu.errors import UsageError
 from kungfu.tune.cloud import Cloud, Dataset, Delays, Instance
 from kungfu.tune.experiment import Experiment, hyperband, successive_halving
-from kungfu.tune.latency import Latency, Scaling, scaling
+from kungfu.tune.latency import Latency, ScalingCurve, scaling
 from kungfu.tune.spec import units
 
 __all__ = ["LAW", "Document", "LatencyLaw", "Section", "shown"]
@@ -165,7 +165,7 @@ class ScalingSection(Section):
     )
     sigma: _Seconds = Field("0 s", validate_default=True, description="standard deviation of one iteration")
 
-    def scaling(self) -> Scaling:
+    def scaling(self) -> ScalingCurve:
         """The scaling profile through the measured points."""
         return scaling({int(gpus): s for gpus, s in self.seconds_per_iteration.items()}, sigma_s=self.sigma)
 

@@ -20,12 +20,12 @@ from kungfu.errors import UsageError
 from kungfu.tune.baselines import Search
 from kungfu.tune.cloud import Cloud
 from kungfu.tune.experiment import Experiment
-from kungfu.tune.latency import Scaling
+from kungfu.tune.latency import ScalingCurve
 from kungfu.tune.simulator import Simulator
 from kungfu.tune.spec.sections import LAW, Document, LatencyLaw, Section, shown
-from kungfu.tune.spec.yaml_document import YamlDocument, load, parse
+from kungfu.tune.spec.yaml_document import YamlDocument, load_yaml, parse_yaml
 
-__all__ = ["TuningSpec", "json_schema", "parse_spec", "read_spec"]
+__all__ = ["TuningSpec", "parse_spec", "read_spec", "tuning_schema"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TuningSpec:
     """A specification as read: one experiment for successive halving, one per bracket for Hyperband."""
 
     experiments: tuple[Experiment, ...]
-    scaling: Scaling
+    scaling: ScalingCurve
     cloud: Cloud
     search: Search
     samples: int
@@ -46,7 +46,7 @@ class TuningSpec:
 
 def read_spec(path: Path) -> TuningSpec:
     """The specification in a file. Raises: UsageError that names the file and line of what is wrong."""
-    return _checked(load(path))
+    return _checked(load_yaml(path))
 
 
 def parse_spec(content: str, *, file: str = "SPEC.yaml") -> TuningSpec:
@@ -67,13 +67,13 @@ def parse_spec(content: str, *, file: str = "SPEC.yaml") -> TuningSpec:
     >>> spec.cloud.instance.gpus, round(spec.cloud.instance.dollars_per_s, 6), spec.cloud.billing
     (4, 0.0034, 'instance')
     """
-    return _checked(parse(content, file=file))
+    return _checked(parse_yaml(content, file=file))
 
 
-def json_schema() -> dict[str, Any]:
+def tuning_schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of a specification, for editors and checkers.
 
-    >>> json_schema()["$defs"]["CloudSection"]["required"]
+    >>> tuning_schema()["$defs"]["CloudSection"]["required"]
     ['gpus_per_instance', 'price']
     """
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Document.model_json_schema()}

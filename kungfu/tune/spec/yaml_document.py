@@ -15,7 +15,7 @@ import yaml
 
 from kungfu.errors import UsageError
 
-__all__ = ["YamlDocument", "load", "parse"]
+__all__ = ["YamlDocument", "load_yaml", "parse_yaml"]
 
 _IN_PROGRESS = object()
 
@@ -48,15 +48,15 @@ class YamlDocument:
         return _refusal(node, file=self.file, path=path, reason=reason)
 
 
-def load(path: Path) -> YamlDocument:
+def load_yaml(path: Path) -> YamlDocument:
     """The document in a file. Raises: UsageError when it cannot be read, or is no YAML."""
     try:
-        return parse(path.read_text(encoding="utf-8"), file=str(path))
+        return parse_yaml(path.read_text(encoding="utf-8"), file=str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the specification {path}: {error}") from error
 
 
-def parse(content: str, *, file: str) -> YamlDocument:
+def parse_yaml(content: str, *, file: str) -> YamlDocument:
     """The document in a text; ``file`` is its name in messages.
 
     Raises:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.schedule.cluster_policies.greedy import Climbers, build_ladders, fill, relative_gain, saved_time
+from kungfu.schedule.cluster_policies.greedy import Climbers, build_ladders, fill_gpus, relative_gain, saved_time
 from tests.schedule.instances import thorough
 
 MOST = 7
@@ -40,7 +40,7 @@ def test_any_guess_is_repaired_into_the_result_of_the_plain_loop(gain, jobs, mor
     guess = fewest + np.array([int(part * (m - f)) for (*_, part), m, f in zip(jobs, most, fewest, strict=True)])
     total = int(fewest.sum()) + more
     ladders = build_ladders(rates, kind=np.arange(len(jobs)), fewest=fewest, most=most, gain=gain)
-    found = fill(Climbers(ladders.steps, ladders.row, weight), start=guess, total=total)
+    found = fill_gpus(Climbers(ladders.steps, ladders.row, weight), start=guess, total=total)
     expected = _loop(rates, gain=gain, weight=weight, fewest=fewest.tolist(), most=most.tolist(), total=total)
     assert found.tolist() == expected
 
@@ -64,7 +64,7 @@ def test_for_concave_curves_greedy_is_as_good_as_the_best_of_all_allocations(job
     ladders = build_ladders(
         rates, kind=np.arange(len(jobs)), fewest=fewest, most=np.full(len(jobs), 10), gain=saved_time
     )
-    found = fill(Climbers(ladders.steps, ladders.row, work), start=fewest, total=total)
+    found = fill_gpus(Climbers(ladders.steps, ladders.row, work), start=fewest, total=total)
     best = min(
         sum(w / r[n] for w, r, n in zip(work, rates, shares, strict=True))
         for shares in product(*(range(few, 11) for few in fewest))
@@ -81,4 +81,4 @@ def test_gains_by_hand() -> None:
 
 def test_nobody_to_serve_is_served_nothing() -> None:
     nothing = np.empty(0, dtype=np.int64)
-    assert fill(Climbers(np.zeros((1, 3)), nothing, np.empty(0)), start=nothing, total=4).tolist() == []
+    assert fill_gpus(Climbers(np.zeros((1, 3)), nothing, np.empty(0)), start=nothing, total=4).tolist() == []

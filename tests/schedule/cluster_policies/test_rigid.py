@@ -14,7 +14,7 @@ from kungfu.schedule.cluster_policies.rigid import (
     earliest_gap,
     first_fit_mask,
     prefix_that_fits,
-    shadow,
+    shadow_time,
     with_reservation,
 )
 from tests.schedule.auditor import seen
@@ -108,7 +108,7 @@ def test_gpus_that_are_spare_at_the_shadow_time_are_given_away_once() -> None:
 
 def test_the_shadow_counts_all_who_end_at_that_time() -> None:
     ends = np.array([5.0, 7.0, 7.0])
-    assert shadow(ends, sizes=np.array([1, 2, 3]), free=1, wanted=3) == Shadow(7.0, 4)
+    assert shadow_time(ends, sizes=np.array([1, 2, 3]), free=1, wanted=3) == Shadow(7.0, 4)
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_the_head_never_starts_after_any_shadow_time_it_was_promised(instance: I
             sizes = state.progress.gpus[state.running]
             wanted = int(state.workload.gpus[head])
             assert wanted > free
-            limit = shadow(state.progress.end_s[state.running], sizes=sizes, free=free, wanted=wanted)
+            limit = shadow_time(state.progress.end_s[state.running], sizes=sizes, free=free, wanted=wanted)
             promised[head] = min(promised.get(head, np.inf), limit.time_s)
 
 
@@ -137,7 +137,7 @@ def test_nobody_is_left_behind_who_could_start_without_delaying_the_head(instanc
             work, free = state.workload, int(state.gpus - state.progress.gpus.sum())
             sizes = state.progress.gpus[state.running]
             wanted = int(work.gpus[state.pending[0]])
-            limit = shadow(state.progress.end_s[state.running], sizes=sizes, free=free, wanted=wanted)
+            limit = shadow_time(state.progress.end_s[state.running], sizes=sizes, free=free, wanted=wanted)
             for job in state.pending[1:]:
                 ends_in_time = state.now_s + work.duration_s[job] <= limit.time_s
                 assert work.gpus[job] > free or not (ends_in_time or work.gpus[job] <= limit.spare)

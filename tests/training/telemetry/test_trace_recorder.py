@@ -16,7 +16,7 @@ from kungfu.compiler.lower import lower
 from kungfu.policies import gns_batch
 from kungfu.policy_definition import Policy
 from kungfu.record import parse_trace
-from kungfu.record.lines import number
+from kungfu.record.lines import number_from_json
 from kungfu.training.graph.step_record import make_step_record
 from kungfu.training.telemetry.trace_recorder import SNAPSHOT_EVERY, TraceRecorder, _Layout
 
@@ -140,13 +140,15 @@ def test_a_line_says_what_the_row_holds_whatever_came_before_it(rows):
         fires = [name for group, name in held if group == "fired" and held[group, name] and leads]
         assert list(line.get("fired", ())) == fires
         for name in fires:
-            np.testing.assert_equal(np.float32(number(line["fired"][name])), np.float32(held["targets", name]))
+            np.testing.assert_equal(
+                np.float32(number_from_json(line["fired"][name])), np.float32(held["targets", name])
+            )
         for one, value in zip(columns, row, strict=True):
             if one.group in {"local", "agreed"} & line.keys() and one.name not in ("step", "view", "rank"):
                 if value == -np.inf and "(" in one.name:
                     assert one.name not in line[one.group]
                     continue
-                told = number(line[one.group][one.name])
+                told = number_from_json(line[one.group][one.name])
                 assert (type(told) is bool) == (one.dtype == "bool")
                 as_held = np.float32 if one.dtype == "float32" else float
                 np.testing.assert_equal(as_held(told), as_held(value))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.tune import Latency, json_schema, parse_spec, read_spec, successive_halving
+from kungfu.tune import Latency, parse_spec, read_spec, successive_halving, tuning_schema
 from kungfu.tune.spec import units
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tuning.yaml"
@@ -159,7 +159,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_spec(tmp_path / "binary.yaml")
 
 
-SCHEMA = json_schema()
+SCHEMA = tuning_schema()
 SECTIONS = {name: SCHEMA["$defs"][key["$ref"].rsplit("/", 1)[-1]] for name, key in SCHEMA["properties"].items()}
 
 

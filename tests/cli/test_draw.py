@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from kungfu.cli.picture import _draw_loss, _read, _Run, _smoothed, _title, _typical, draw
+from kungfu.cli.draw import _draw_loss, _read, _Run, _smoothed, _title, _typical, draw_run
 from kungfu.errors import UsageError
 from tests.cli.recorded import GROWN, Events, measured, written
 from tests.event_log.made import made
@@ -19,7 +19,7 @@ from tests.event_log.made import made
 
 def drawn(folder: Path, metrics: Sequence[Mapping[str, Any]], *, events: Events = GROWN) -> tuple[int, int]:
     """Width and height of the picture of a run with these metrics, in pixels, from the PNG itself."""
-    image = draw(written(folder, events, metrics=metrics), folder / "a.png").read_bytes()
+    image = draw_run(written(folder, events, metrics=metrics), folder / "a.png").read_bytes()
     assert image.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = struct.unpack(">II", image[16:24])
     return width, height
@@ -58,13 +58,13 @@ def test_events_with_empty_fields_leave_a_picture(tmp_path: Path) -> None:
 
 def test_a_run_without_a_step_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no step of the run was measured"):
-        draw(written(tmp_path, GROWN, metrics=[{"loss": 1.0}]), tmp_path / "a.png")
+        draw_run(written(tmp_path, GROWN, metrics=[{"loss": 1.0}]), tmp_path / "a.png")
 
 
 def test_a_picture_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
     run = written(tmp_path, GROWN, metrics=[measured(1)])
     with pytest.raises(UsageError, match=r"none/a\.png: No such file"):
-        draw(run, tmp_path / "none" / "a.png")
+        draw_run(run, tmp_path / "none" / "a.png")
 
 
 def test_smoothing_is_the_median_of_known_values_and_stops_at_a_change_of_size() -> None:

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from kungfu.cli.report import read_events, read_metrics
 from kungfu.cli.report.changes import changes, stopped_s
-from kungfu.cli.report.values import count, duration, figure, not_finite, number
+from kungfu.cli.report.values import counted, duration, figure, finite_number, not_finite
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, RescaleEvent
 
-__all__ = ["draw"]
+__all__ = ["draw_run"]
 
-Fields = Mapping[str, Any]
 Series = NDArray[np.float64]
 Drawn = TypeVar("Drawn", bound=DecisionEvent | RescaleEvent | RecoveredEvent)
 
@@ -44,7 +43,7 @@ class _Run:
     """What is drawn: a row of figures for each step, and the events."""
 
     steps: Series
-    rows: tuple[Fields, ...]
+    rows: tuple[Mapping[str, Any], ...]
     events: tuple[LoggedEvent, ...]
 
     def series(self, name: str) -> Series:
@@ -57,7 +56,7 @@ class _Run:
         return [event for event in self.events if isinstance(event, kind) and first <= event.step <= last]
 
 
-def draw(folder: Path, target: Path) -> Path:
+def draw_run(folder: Path, target: Path) -> Path:
     """Draws the run that `folder` records as a PNG, and gives its path.
 
     Four panels share the axis of steps: the size with its decisions, the noise scale in samples beside the batch, the
@@ -80,7 +79,7 @@ def draw(folder: Path, target: Path) -> Path:
 
 
 def _read(folder: Path) -> _Run:
-    rows = [row for row in read_metrics(folder).rows if number(row.get("step")) is not None]
+    rows = [row for row in read_metrics(folder).rows if finite_number(row.get("step")) is not None]
     if not rows:
         raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so there is nothing to draw")
     rows.sort(key=lambda row: _known(row["step"]))
@@ -88,14 +87,14 @@ def _read(folder: Path) -> _Run:
 
 
 def _known(value: object) -> float:
-    given = number(value)
+    given = finite_number(value)
     return math.nan if given is None else given
 
 
 def _title(run: _Run, folder: Path) -> str:
     changed = any(isinstance(event, (*_CHANGES,)) for event in run.events)
     stood = f", for which training stood still for {duration(stopped_s(run.events))}" if changed else ""
-    return f"{folder.name}: {count(run.steps[-1], 'step')}, {changes(run.events)}{stood}"
+    return f"{folder.name}: {counted(run.steps[-1], 'step')}, {changes(run.events)}{stood}"
 
 
 # ---- the panels ----------------------------------------------------------------------------------------------------
