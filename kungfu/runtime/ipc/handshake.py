@@ -31,7 +31,7 @@ _PROOF_BYTES = 32
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who this peer is, and in what it takes part."""
+    """What a peer proves of itself: that it has this rank in this view of this job, and knows the job's secret."""
 
     job: str
     view: int
@@ -41,15 +41,18 @@ class Credentials:
 
 
 def call(connection: socket.socket, *, me: Credentials, listener: int) -> None:
-    """Proves to the peer of rank ``listener`` who we are, after it has proved the same to us.
+    """Proves this peer's credentials to the peer of rank ``listener``, after that one has proved its own.
 
-    Raises: ``PeerFailure`` if its proof is wrong or it hangs up; ``TimeoutError`` by the socket's time-out.
+    Raises:
+        PeerFailure: The proof of the other peer is wrong, or it hangs up.
+        TimeoutError: The socket's time-out has passed.
     """
     nonce = os.urandom(_NONCE_BYTES)
     connection.sendall(_HELLO.pack(_MAGIC, me.rank, me.size, nonce))
     reply = receive(connection, _NONCE_BYTES + _PROOF_BYTES)
     nonces = nonce + reply[:_NONCE_BYTES]
     expected = _proof(me, role="listener", caller=me.rank, listener=listener, nonces=nonces)
+    # Another program listens there, or a peer of another job or view: nothing that it says is believed.
     if not hmac.compare_digest(reply[_NONCE_BYTES:], expected):
         raise PeerFailure(
             f"who listens as rank {listener} of view {me.view} of job {me.job!r} has not proved that it knows the "
@@ -61,17 +64,21 @@ def call(connection: socket.socket, *, me: Credentials, listener: int) -> None:
 
 
 def answer(connection: socket.socket, *, me: Credentials) -> int:
-    """The rank of the caller, once it has proved that it belongs to our view.
+    """The rank of the caller, once it has proved that it belongs to this peer's view.
 
-    Raises: ``PeerFailure`` if it has not, or hangs up; ``TimeoutError`` by the socket's time-out.
+    Raises:
+        PeerFailure: The proof of the caller is wrong, or it hangs up.
+        TimeoutError: The socket's time-out has passed.
     """
     magic, caller, size, caller_nonce = _HELLO.unpack(receive(connection, _HELLO.size))
+    # The caller is no peer of this version, or believes in a view of another size.
     if magic != _MAGIC or size != me.size or not 0 <= caller < size:
         raise PeerFailure(f"a caller said {magic!r}, rank {caller}, size {size} to a peer of a view of size {me.size}")
     nonces = caller_nonce + os.urandom(_NONCE_BYTES)
     ours = _proof(me, role="listener", caller=caller, listener=me.rank, nonces=nonces)
     connection.sendall(nonces[_NONCE_BYTES:] + ours)
     expected = _proof(me, role="caller", caller=caller, listener=me.rank, nonces=nonces)
+    # The caller knows how to say hello, but not the secret, or is in another view.
     if not hmac.compare_digest(receive(connection, _PROOF_BYTES), expected):
         raise PeerFailure(f"a caller that says it is rank {caller} has not proved that it knows the job's secret")
     return int(caller)

@@ -26,7 +26,7 @@ def make(bytes_: int) -> int:
 
 
 def send(connection: socket.socket, *, descriptor: int, rank: int) -> None:
-    """Passes the memory to the peer of ``rank`` at the other end. Raises: ``PeerFailure`` if it has hung up."""
+    """Passes the memory to the peer of ``rank`` at the other end; raises ``PeerFailure`` if that one has hung up."""
     try:
         socket.send_fds(connection, [b"m"], [descriptor])
     except ConnectionError as error:
@@ -35,10 +35,20 @@ def send(connection: socket.socket, *, descriptor: int, rank: int) -> None:
 
 
 def receive(connection: socket.socket, *, bytes_: int, deadline_s: float, rank: int) -> int:
-    """The descriptor that the peer of ``rank`` at the other end passes within ``deadline_s``; the caller closes it.
+    """Receives the memory that the peer at the other end passes.
 
-    Raises: ``DeadlineExceeded`` if none comes; ``PeerFailure`` if the peer hangs up, or passes anything but
-    ``bytes_`` sealed bytes.
+    Args:
+        connection: To that peer.
+        bytes_: The size that the memory must have.
+        deadline_s: Seconds to wait for it.
+        rank: The rank of that peer, for errors.
+
+    Returns:
+        The descriptor of the memory; the caller closes it.
+
+    Raises:
+        DeadlineExceeded: No memory came in time.
+        PeerFailure: The peer hung up, or passed anything but ``bytes_`` sealed bytes.
     """
     connection.settimeout(deadline_s)
     try:
@@ -48,9 +58,11 @@ def receive(connection: socket.socket, *, bytes_: int, deadline_s: float, rank: 
         raise DeadlineExceeded(text, waiting_for=[rank], waited_s=deadline_s) from error
     except ConnectionError as error:
         raise _hung_up(rank) from error
+    # The connection has ended, or came with a byte and no memory.
     if not descriptors:
         raise _hung_up(rank)
     found = os.fstat(descriptors[0]).st_size
+    # Memory that is too small, or that its maker can still shrink, would end this process by SIGBUS.
     if found != bytes_ or not fcntl.fcntl(descriptors[0], fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
         os.close(descriptors[0])
         raise PeerFailure(

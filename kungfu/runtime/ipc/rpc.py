@@ -34,10 +34,10 @@ __all__ = [
     "serve",
 ]
 
-LOOK_S = 0.2  # between two looks at whether a wait is in vain
-_SOON_S = 0.02  # before a call is made again for the first time
-_PROBE_S = 1.0
-# Who connects and says nothing gives its place up to others. A caller of ours that was idle connects anew.
+LOOK_S = 0.2  # between two looks at whether a wait is abandoned
+_SOON_S = 0.02  # before a call is repeated for the first time
+_PROBE_S = 1.0  # for a port to refuse
+# A connection on which nothing is said gives its place up to others. A caller of ours that was idle connects anew.
 _BOUNDS = [("grpc.server_handshake_timeout_ms", 10_000), ("grpc.max_connection_idle_ms", 60_000)]
 
 RpcError = grpc.RpcError
@@ -48,7 +48,7 @@ _OPTIONS = [
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.enable_http_proxy", 0),
     ("grpc.so_reuseport", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),  # a host that was away is seen soon when it is back
+    ("grpc.initial_reconnect_backoff_ms", 100),  # a host that comes back is reached soon
     ("grpc.max_reconnect_backoff_ms", 1000),
     # gRPC's name for how long one attempt may take: the packets of a slow network and a machine under load need it.
     ("grpc.min_reconnect_backoff_ms", 3000),
@@ -60,6 +60,8 @@ class SecretRefused(PeerFailure):
 
 
 class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Refuses every call without the job's secret."""
+
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
 
@@ -67,7 +69,8 @@ class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "this job's secret is missing or wrong")
             yield
 
-        # As if for a stream: gRPC lets a thread wait for the one request of any other call, which need never come.
+        # A call without the secret is handled as a stream: for any other call gRPC has a thread wait for the request,
+        # which need never come.
         self._refuse = grpc.stream_stream_rpc_method_handler(refuse)
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
@@ -83,20 +86,28 @@ class Server:
         self._server, self.address = server, address
 
     def stop(self) -> None:
-        """Ends the service; calls under way get a moment to finish."""
+        """Ends the service; calls under way have 0.2 s to finish."""
         self._server.stop(grace=0.2).wait(1.0)
 
 
 def serve(
     register: Callable[[Any], None], *, host: str, secret: str, threads: int, port: int = 0, connections: int = 512
 ) -> Server:
-    """Starts a server that answers only calls with ``secret``, on a free port if none is given; ``register`` adds the
-    services to it.
+    """Starts a server that answers only calls with ``secret``.
 
-    A call without the secret is refused before anything of its request is read, and holds no thread. Of ``connections``
-    there are so many at most at a time, or eight for each thread: strangers do not use up what this process may open.
+    A call without the secret is refused before anything of its request is read, and holds no thread.
 
-    Raises ``UsageError`` where it cannot listen there.
+    Args:
+        register: Adds the services to the server.
+        host: The address to listen on.
+        secret: The job's.
+        threads: Calls that are handled at a time.
+        port: The port to listen on; 0 for a free one.
+        connections: How many there are at most at a time, or eight per thread if that is more: strangers do not use up
+            the descriptors of this process.
+
+    Raises:
+        UsageError: It cannot listen there.
     """
     server = grpc.server(
         futures.ThreadPoolExecutor(threads, thread_name_prefix="kungfu-rpc"),
@@ -129,7 +140,7 @@ def refusing(context: Any) -> Iterator[None]:
 
 
 class Method:
-    """A method of a remote service, as its stub has it; ``address`` is where the service listens."""
+    """A method of a remote service, as its stub has it; the service listens at ``address``."""
 
     def __init__(self, method: Any, address: str, secret: str) -> None:
         self._method, self.address, self._metadata = method, address, ((_SECRET_KEY, secret),)
@@ -168,13 +179,18 @@ class Channel:
 
 
 def connect(address: str, *, secret: str, shared: bool = True) -> Channel:
-    """A channel to ``address``, which connects with its first call; unless it is not to be ``shared``, over the same
-    connection as others of this process."""
+    """A channel to ``address``, which connects with its first call.
+
+    Args:
+        address: ``HOST:PORT`` of the service.
+        secret: The job's.
+        shared: Whether it uses the same connection as other channels of this process to this address.
+    """
     return Channel(address, secret, _OPTIONS if shared else [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
 
 
 class ChannelPool:
-    """Channels to other peers that stay open: to connect takes longer than to call."""
+    """Channels to other peers that stay open, since to connect takes longer than to call."""
 
     def __init__(self, *, secret: str) -> None:
         self._secret = secret
@@ -198,13 +214,24 @@ class ChannelPool:
 
 
 def call(method: Method, request: Any, *, deadline_s: float, what: str, peer: int | None = None) -> Any:
-    """Calls a remote method; ``what`` names the wait ("rank 2 at the barrier of step 40").
+    """Calls a remote method, and repeats the call while its connection fails.
 
-    ``peer`` is the id of the peer that is called, if it is one: errors carry it.
-    A connection that does not come about, or breaks, says nothing of the other end: the call is made again until the
-    deadline, so it must be one that may be heard twice. A port that refuses has nobody behind it.
+    A connection that is not established, or breaks, says nothing about the process at the other end; a port that
+    refuses says that there is none. So the method must be one that may be called twice for one request.
 
-    Raises ``DeadlineExceeded`` when no answer came in time and ``PeerFailure`` when the other side is gone.
+    Args:
+        method: The method.
+        request: Its message.
+        deadline_s: Seconds for all attempts together.
+        what: Names the wait in errors ("rank 2 at the barrier of step 40").
+        peer: The id of the called peer, if it is one: errors carry it.
+
+    Returns:
+        The answer.
+
+    Raises:
+        DeadlineExceeded: No answer came in time.
+        PeerFailure: The other side has ended, or answers with an error.
     """
     return _repeated(partial(_answered, method, request), method.address, deadline_s=deadline_s, what=what, peer=peer)
 
@@ -218,8 +245,24 @@ def call_unless(
     what: str,
     peer: int | None = None,
 ) -> Any:
-    """The same for a wait that may be in vain: ``abandoned`` is asked five times a second, and a failure that it gives
-    ends the wait. It names who is gone, and not the peer that is called: that one may be well."""
+    """Calls a remote method, as ``call`` does, unless the wait for its answer is abandoned.
+
+    Args:
+        abandoned: Called five times a second; a failure that it returns ends the wait. It names the peers that are
+            gone, which need not be the one that is called.
+        method: As for ``call``.
+        request: As for ``call``.
+        deadline_s: As for ``call``.
+        what: As for ``call``.
+        peer: As for ``call``.
+
+    Returns:
+        The answer.
+
+    Raises:
+        DeadlineExceeded: No answer came in time.
+        PeerFailure: The wait was abandoned, the other side has ended, or it answers with an error.
+    """
     ask = partial(_answered_unless, abandoned, method, request, what)
     return _repeated(ask, method.address, deadline_s=deadline_s, what=what, peer=peer)
 
@@ -233,6 +276,7 @@ def _answered_unless(
 ) -> Any:
     answer = method.future(request, timeout=timeout_s)
     while True:
+        # Nobody will come to this wait: the call itself might be answered only after a long time.
         if (failure := abandoned()) is not None:
             answer.cancel()
             raise failure.prefixed(f"lost {what}: ")
@@ -246,8 +290,10 @@ def _repeated(ask: Callable[[float], Any], address: str, *, deadline_s: float, w
         try:
             return ask(max(0.0, until - time.monotonic()))
         except grpc.RpcError as error:
+            # The other end has answered with an error, or its process has ended.
             if not is_passing(error, address):
                 raise named(error, what=what, deadline_s=deadline_s, peer=peer) from error
+            # The connection has failed, and there is no time for another attempt.
             if time.monotonic() + pause_s > until:
                 raise _unanswered(what, deadline_s, peer) from error
         time.sleep(pause_s)
@@ -255,13 +301,16 @@ def _repeated(ask: Callable[[float], Any], address: str, *, deadline_s: float, w
 
 
 def is_passing(error: Any, address: str) -> bool:
-    """Whether a call failed for its connection alone, and may be answered when it is made again."""
+    """Whether only the connection of a call failed, so that the call may be answered when it is repeated."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and not is_refused(address)
 
 
 def is_refused(address: str) -> bool:
-    """Whether nobody listens at ``HOST:PORT``: the only thing that a network says of a process that is gone. No answer
-    at all may be a link that is down or a machine that is slow."""
+    """Whether nobody listens at ``HOST:PORT``.
+
+    It is the only sign by which a network tells that a process has ended: no answer at all may be a link that is down
+    or a machine that is slow.
+    """
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=_PROBE_S):
@@ -273,7 +322,7 @@ def is_refused(address: str) -> bool:
 
 
 def named(error: Any, *, what: str, deadline_s: float, peer: int | None = None) -> DeadlineExceeded | PeerFailure:
-    """Our error for a failed call, with the id of the peer that was called, if it is one."""
+    """The error of this package for a failed call, with the id of the peer that was called, if it is one."""
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return _unanswered(what, deadline_s, peer)
     kind = SecretRefused if error.code() is grpc.StatusCode.UNAUTHENTICATED else PeerFailure

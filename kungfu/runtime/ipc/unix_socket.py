@@ -23,9 +23,17 @@ _CHOICES = 4
 
 
 def listen(job: str, name: str, *, secret: bytes, who: str, backlog: int) -> socket.socket:
-    """A socket that listens as ``name`` within ``job``; ``who`` is what errors call this peer.
+    """A socket that listens as ``name`` within a job.
 
-    Raises ``UsageError`` if others listen under all addresses of ``name``, and for a job's name that is too long.
+    Args:
+        job: The name of the job.
+        name: Unique within the job.
+        secret: The job's, from which the addresses follow.
+        who: The name of this peer in errors.
+        backlog: How many connections wait to be accepted at most.
+
+    Raises:
+        UsageError: Others listen at all addresses of ``name``, or the job's name is too long.
     """
     if len(job.encode()) > _LONGEST_JOB:
         raise UsageError(f"a job's name has at most {_LONGEST_JOB} bytes, {job!r} has {len(job.encode())}")
@@ -53,7 +61,7 @@ def _bound(listening: socket.socket, address: str) -> bool:
 
 
 def connect(job: str, name: str, *, secret: bytes, timeout_s: float) -> socket.socket | None:
-    """A connection to who listens as ``name``; ``None`` if nobody of this user does yet, or it is busy."""
+    """A connection to the peer that listens as ``name``; ``None`` if no process of this user does, or it is busy."""
     for address in addresses(job, name, secret=secret):
         connection = _connected(address, timeout_s)
         if connection is not None:
@@ -69,14 +77,15 @@ def _connected(address: str, timeout_s: float) -> socket.socket | None:
         try:
             connection.connect(address)
             refuse_other_users(connection)
+        # Nobody listens there, the listener is busy, or another user has only taken the name.
         except (ConnectionRefusedError, BlockingIOError, TimeoutError, PeerFailure):
-            return None  # nobody listens there, or somebody who has only taken the name
+            return None
         undo.pop_all()
     return connection
 
 
 def addresses(job: str, name: str, *, secret: bytes) -> tuple[str, ...]:
-    """Where ``name`` may listen: at the first that is free.
+    """The addresses at which ``name`` may listen, which it takes the first free one of.
 
     >>> len(addresses("job", "1-0", secret=b"a")[0])
     44
@@ -90,7 +99,7 @@ def addresses(job: str, name: str, *, secret: bytes) -> tuple[str, ...]:
 
 
 def refuse_other_users(connection: socket.socket) -> None:
-    """``PeerFailure`` if the process at the other end is another user's."""
+    """Raises ``PeerFailure`` if the process at the other end is another user's."""
     _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if user != os.geteuid():
         raise PeerFailure(f"a process of user {user} is not a peer of a job of user {os.geteuid()}")

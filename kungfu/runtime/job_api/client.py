@@ -32,6 +32,10 @@ class JobOver(UsageError):  # noqa: N818 - an end, not a mistake
 class JobClient:
     """Calls one job; every call is answered within `DEADLINE_S` seconds, or raises.
 
+    Args:
+        folder: That of the job, whose file says how the job ended if its agent does not answer.
+        channel: To the job's agent.
+
     Raises:
         JobOver: The job has ended.
         UsageError: The job refuses the secret or the request.
@@ -47,7 +51,7 @@ class JobClient:
         return to_status(self._call(self._stub.GetStatus, pb.Empty()))
 
     def submit(self, request: JobRequest) -> RequestProgress:
-        """Submits a request; returns the first answer to a request of this id."""
+        """Submits a request; returns the first answer to the request of this id, however often it is submitted."""
         return to_progress(self._call(self._stub.SubmitRequest, from_request(request)))
 
     def progress(self, name: str) -> RequestProgress:
@@ -81,13 +85,16 @@ def _explained(error: Any, folder: Path) -> KungfuError:
     """The error for a call that failed; the job may have ended meanwhile, which its file says."""
     content = read_job_file(folder)
     match error.code().name:
+        # Another job listens at this address by now, or the file is not this job's.
         case "UNAUTHENTICATED":
             return UsageError(
                 f"the agent at {content.agent} does not take the secret in {folder}: it is that of another job, "
                 "or the file was changed"
             )
+        # The agent has answered: with what is wrong in the request.
         case "INVALID_ARGUMENT" | "NOT_FOUND":
             return UsageError(error.details())
+    # Nobody has answered: because the job is over, or else for reasons of its agent.
     try:
         _check_running(folder, content)
     except JobOver as over:

@@ -94,7 +94,7 @@ _KIND_OF: Mapping[type[Action], JobRequestKind] = {form.action: kind for kind, f
 
 
 def from_request(request: JobRequest) -> pb.JobRequest:
-    """Raises ``UsageError`` for a batch size that cannot be kept."""
+    """The message of a request; raises ``UsageError`` for a batch size that cannot be kept."""
     kind = _KIND_OF[type(request.action)]
     keep: Keep | None = getattr(request.action, "keep", None)
     return pb.JobRequest(
@@ -107,7 +107,12 @@ def from_request(request: JobRequest) -> pb.JobRequest:
 
 
 def to_request(message: pb.JobRequest) -> JobRequest:
-    """Raises ``UsageError`` for a request without an id, of a kind that is not known, or that lacks what it needs."""
+    """The request of a message.
+
+    Raises:
+        UsageError: It has no id, is of a kind that is not known, or lacks what its kind needs.
+    """
+    # An id is by what a repeated request is recognized: without it a repetition would be carried out once more.
     if not message.id:
         raise UsageError("the request has no id; give one that no other request has")
     # Nobody outside may change what is trained without saying so: the job's batch size stays, unless another one shall.

@@ -32,10 +32,17 @@ _START_TICKS = 18  # of the fields after the state in /proc/PID/stat, see proc(5
 
 @dataclass(frozen=True)
 class JobFile:
-    """A job's name, the address of its agent, the secret, kungfu-run's process, and the times in seconds since 1970.
+    """What the file says of a job.
 
-    ``ended`` and ``code`` are ``None`` while the job runs. ``process`` is what ``identify_process`` gives for it,
-    for its id may be another process's once it has ended.
+    Args:
+        job: Its name.
+        agent: The address of its agent on this host.
+        secret: Its secret; empty when the job is over.
+        pid: The process id of its kungfu-run.
+        started: When it began, seconds since 1970.
+        ended: When it ended, seconds since 1970; ``None`` while it runs.
+        code: The exit code of its kungfu-run; ``None`` while it runs.
+        process: What ``identify_process`` gave for ``pid``, which may be another process's once this one has ended.
     """
 
     job: str
@@ -49,7 +56,7 @@ class JobFile:
 
 
 def write_job_file(folder: Path, content: JobFile) -> None:
-    """Writes the file in one move, so that readers see a whole one. Raises ``OSError`` if it cannot be written."""
+    """Writes the file and moves it into its place, so that readers see a whole one; raises ``OSError`` if it cannot."""
     handle, name = tempfile.mkstemp(prefix=".job-", dir=folder)  # made with mode 0600
     try:
         with os.fdopen(handle, "w") as file:
@@ -62,7 +69,7 @@ def write_job_file(folder: Path, content: JobFile) -> None:
 
 
 def read_job_file(folder: Path) -> JobFile:
-    """The file of a job. Raises ``UsageError`` if there is none, or it cannot be read."""
+    """The file of a job; raises ``UsageError`` if there is none, or it cannot be read."""
     path = folder / NAME
     try:
         fields = json.loads(path.read_text())
@@ -77,7 +84,11 @@ def read_job_file(folder: Path) -> JobFile:
 
 
 def newest_folder(runs: Path) -> Path:
-    """The folder in ``runs`` of the job that began last. Raises ``UsageError`` if there is none."""
+    """The folder in ``runs`` of the job that runs and began last, else of the one that began last.
+
+    Raises:
+        UsageError: There is no job in ``runs``.
+    """
     folders = [path.parent for path in runs.glob(f"*/{NAME}")]
     if not folders:
         raise UsageError(f"no job was found in {runs}/: give the folder of one (kungfu-run's --logdir)")
@@ -85,7 +96,7 @@ def newest_folder(runs: Path) -> Path:
 
 
 def _began(folder: Path) -> tuple[bool, float]:
-    """A key that orders jobs by their start, those that still run last."""
+    """A key that orders jobs by their start, and those that run after those that are over."""
     try:
         content = read_job_file(folder)
     except UsageError:
@@ -102,10 +113,16 @@ def is_running(content: JobFile) -> bool:
 
 
 def identify_process(pid: int) -> str:
-    """An identity that no other process of this machine ever has; empty if the process does not exist or has ended.
+    """An identity that no other process of this machine ever has.
 
-    It is the id of the boot and the clock ticks from then to the start of the process. The time of day would not do,
-    for clocks are set.
+    It consists of the id of the boot and the clock ticks from the boot to the start of the process. The time of day
+    would not do, since clocks are set.
+
+    Args:
+        pid: The id of a process.
+
+    Returns:
+        Its identity; empty if the process does not exist or has ended.
     """
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -24,8 +24,8 @@ from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
 __all__ = ["RecentMetrics"]
 
-_STEPS, _TROUBLES = 20, 8
-# The last batch of an epoch is smaller: the largest of so many is the job's.
+_STEPS, _TROUBLES = 20, 8  # that are remembered
+# The last batch of an epoch is smaller than the others: the largest one of so many steps is the job's.
 _BATCHES = 5
 
 Fields = Mapping[str, Any]
@@ -42,6 +42,7 @@ class RecentMetrics:
 
     def add_step(self, fields: Fields) -> TimedStep | None:
         """Adds a measured step; returns its share of a profile, ``None`` if its seconds are not known."""
+        # Another size than before: its throughput is not to be mixed with that of the size before.
         if self._steps and self._steps[-1].get("size") != fields.get("size"):
             self._steps.clear()
         self._steps.append(fields)
@@ -50,8 +51,9 @@ class RecentMetrics:
 
     def add_event(self, event: LoggedEvent) -> None:
         """Adds an event, if it is a trouble."""
+        # A joiner that is not needed is killed: that its process ends is no trouble.
         if isinstance(event, DismissedEvent):
-            self._dismissed.add(event.peer)  # its exit is no trouble
+            self._dismissed.add(event.peer)
         peer = event.peer if isinstance(event, PeerEndedEvent | FailedEvent) else None
         if (text := _trouble(event)) and peer not in self._dismissed:
             self._troubles.append(Trouble(self._clock(), text))
@@ -84,6 +86,7 @@ def _seconds(fields: Fields) -> float | None:
 
 
 def _trouble(event: LoggedEvent) -> str:
+    """What went wrong, in a line; empty for an event that tells of nothing wrong."""
     match event:
         case MissingEvent():
             return f"peers {_named(event.peers)} never got ready: {event.reason}"

@@ -74,24 +74,24 @@ class RequestHandler:
         self._hosts = [host.name for host in hosts] or [settings.agent.partition(":")[0]]
         self._request_log, self._recent = request_log or RequestLog(), RecentMetrics()
         self._states: dict[int, tuple[str, float]] = {}
-        self._looked_at: Cluster | None = None
+        self._noted_cluster: Cluster | None = None
         self._measured: tuple[requests.TimedStep, ...] = ()
         self._over = self._unreached = ""
 
     def handle(self, event: Any, cluster: Cluster, now: float) -> list[ExternalRequest]:
         """Handles an event that ``cluster`` includes already; returns what rank 0 is to hold barriers for."""
-        self._since(cluster, now)
+        self._note_states(cluster, now)
         externals: list[ExternalRequest] = []
         # Somebody asks for something.
         if isinstance(event, Query):
             externals += self._answer(event, cluster, now)
         # Rank 0 has reported steps, or the outcome of a request.
         elif isinstance(event, ReportedRecords):
-            self._remember(event, cluster)
+            self._add_records(event, cluster)
         # The first peer has come to the end of the training: no later request can be met.
         if isinstance(event, TrainingFinished) and not event.leaving:
             self._over = self._over or "training is over: the peers' programs run on to their ends"
-        for news in self._news(event):
+        for news in self._request_events(event):
             externals += self._step(news, cluster, now)
         return externals
 
@@ -106,14 +106,14 @@ class RequestHandler:
         if isinstance(event, MissingEvent):
             self._unreached = event.reason
 
-    def _remember(self, reported: ReportedRecords, cluster: Cluster) -> None:
+    def _add_records(self, reported: ReportedRecords, cluster: Cluster) -> None:
         """Remembers reported steps and events. Steps while a joiner starts on a host do not measure a size."""
         steps = [self._recent.add_step(line) for line in reported.metrics]
         self._measured = () if cluster.starting else tuple(one for one in steps if one is not None)
         for event in reported.events:
             self._recent.add_event(event)
 
-    def _news(self, event: Any) -> Iterator[requests.Event]:
+    def _request_events(self, event: Any) -> Iterator[requests.Event]:
         """What an event means for the request that is under way."""
         entry = current(self._request_log)
         external = entry.external if entry else None
@@ -123,7 +123,7 @@ class RequestHandler:
                 yield requests.StepsMeasured(self._measured)
                 if external is not None:
                     checkpoints = (one for one in events if isinstance(one, CheckpointEvent))
-                    yield from (_heard(one, external) for one in checkpoints if _speaks_of(one, external))
+                    yield from (_checkpoint_reply(one, external) for one in checkpoints if _is_reply_to(one, external))
             # A resize, a leave or a migration is done, if the view is what it asked for.
             case ViewStarted():
                 yield requests.ViewChanged()
@@ -160,17 +160,18 @@ class RequestHandler:
 
     def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[ExternalRequest]:
         before = self._request_log
+        # Nothing is under way that the event could change, and to describe the situation takes a while.
         if current(before) is None and not isinstance(event, requests.RequestSubmitted):
-            return []  # no request is under way, and to describe the situation takes a while
-        self._request_log, externals = requests.step(before, event, self._situation(cluster), now)
+            return []
+        self._request_log, externals = requests.step(before, event, self._admission_context(cluster), now)
         changed = self._request_log is not before
         for name, entry in self._request_log.entries.items() if changed else ():
             known = before.entries.get(name)
             if known is None or known.newest.state != entry.newest.state:
-                self._tell(_told(entry, now))
+                self._tell(_request_event(entry, now))
         return externals
 
-    def _situation(self, cluster: Cluster) -> AdmissionContext:
+    def _admission_context(self, cluster: Cluster) -> AdmissionContext:
         deadlines = self._settings.deadlines
         return AdmissionContext(
             cluster.view,
@@ -218,11 +219,11 @@ class RequestHandler:
             for peer, state in peer_states(cluster).items()
         )
 
-    def _since(self, cluster: Cluster, now: float) -> None:
+    def _note_states(self, cluster: Cluster, now: float) -> None:
         """Remembers since when each peer has been in its state."""
-        if cluster is self._looked_at:
+        if cluster is self._noted_cluster:
             return
-        self._looked_at = cluster
+        self._noted_cluster = cluster
         states = peer_states(cluster)
         before = self._states
         self._states = {
@@ -231,16 +232,16 @@ class RequestHandler:
         }
 
 
-def _speaks_of(event: CheckpointEvent, external: ExternalRequest) -> bool:
+def _is_reply_to(event: CheckpointEvent, external: ExternalRequest) -> bool:
     """Whether a checkpoint of rank 0 is the outcome of an external request."""
     return external.kind == "checkpoint" and event.rule == external.why
 
 
-def _heard(event: CheckpointEvent, external: ExternalRequest) -> requests.LeaderReplied:
+def _checkpoint_reply(event: CheckpointEvent, external: ExternalRequest) -> requests.LeaderReplied:
     return requests.LeaderReplied(external.id, f"{event.path}: {event.error}" if event.error else "", event.path)
 
 
-def _told(entry: LoggedRequest, now: float) -> RequestEvent:
+def _request_event(entry: LoggedRequest, now: float) -> RequestEvent:
     """The event that records how far a request is."""
     answer = entry.newest
     words = request_progress(entry, answer=answer, now=now)

@@ -42,7 +42,11 @@ class Query:
 
 
 class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without types
-    """Answers schedulers and people; ``put`` takes the queries for the agent's main thread."""
+    """Answers schedulers and people.
+
+    Args:
+        put: Takes the queries for the agent's main thread, which answers them.
+    """
 
     def __init__(self, put: Callable[[Query], None]) -> None:
         self._put = put
@@ -66,5 +70,6 @@ class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without
         self._put(query)
         try:
             return query.reply.result(timeout=_ANSWER_S)
+        # The main thread has left its loop: this agent ends.
         except TimeoutError:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the job is about to end and takes no more requests")

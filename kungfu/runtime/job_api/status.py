@@ -96,10 +96,17 @@ class JobStatus:
 
 
 def membership_status(cluster: Cluster, limits: Limits, *, under_way: LoggedRequest | None) -> MembershipStatus:
-    """The membership and its target: that of the request under way, else the view and the peers that are starting."""
+    """The membership of a job, and the size that it moves to.
+
+    Args:
+        cluster: The job's.
+        limits: Its fewest and most peers.
+        under_way: The request that is under way; its size is the target, else the peers with those that are starting.
+    """
     version, size = (cluster.view.version, cluster.view.size) if cluster.view else (0, 0)
     target = size + len(cluster.starting)
     external = under_way.external if under_way else None
+    # A resize says its size. Peers that leave make the job smaller; those that are replaced do not.
     if external is not None and external.kind == "resize":
         target = external.size
     elif external is not None and cluster.view is not None:
