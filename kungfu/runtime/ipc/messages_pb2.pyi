@@ -634,7 +634,7 @@ class HostAdmissionReply(_message.Message):
     def __init__(self, settings: _Optional[_Union[Fields, _Mapping]] = ..., refusal: _Optional[str] = ..., retry: bool = ..., term: _Optional[int] = ...) -> None: ...
 
 class ReplicateRequest(_message.Message):
-    __slots__ = ("job", "term", "leader", "number", "now", "state", "version", "committed", "starts", "kills", "reports", "end", "leaves")
+    __slots__ = ("job", "term", "leader", "number", "now", "state", "version", "committed", "starts", "kills", "reports", "end", "leaves", "requests")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
@@ -648,6 +648,7 @@ class ReplicateRequest(_message.Message):
     REPORTS_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
     job: str
     term: int
     leader: int
@@ -661,7 +662,8 @@ class ReplicateRequest(_message.Message):
     reports: _containers.RepeatedCompositeFieldContainer[Records]
     end: JobEnd
     leaves: bool
-    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., committed: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[PeerStart, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ..., leaves: bool = ...) -> None: ...
+    requests: bytes
+    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., committed: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[PeerStart, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ..., leaves: bool = ..., requests: _Optional[bytes] = ...) -> None: ...
 
 class PeerStart(_message.Message):
     __slots__ = ("peer", "joins", "over", "threads")
@@ -710,7 +712,7 @@ class VoteRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., host: _Optional[int] = ..., binding: bool = ...) -> None: ...
 
 class VoteReply(_message.Message):
-    __slots__ = ("granted", "hears_leader", "fenced", "term", "version", "state", "voted_term")
+    __slots__ = ("granted", "hears_leader", "fenced", "term", "version", "state", "voted_term", "requests")
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     HEARS_LEADER_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
@@ -718,6 +720,7 @@ class VoteReply(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     VOTED_TERM_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
     granted: bool
     hears_leader: bool
     fenced: bool
@@ -725,7 +728,8 @@ class VoteReply(_message.Message):
     version: int
     state: bytes
     voted_term: int
-    def __init__(self, granted: bool = ..., hears_leader: bool = ..., fenced: bool = ..., term: _Optional[int] = ..., version: _Optional[int] = ..., state: _Optional[bytes] = ..., voted_term: _Optional[int] = ...) -> None: ...
+    requests: bytes
+    def __init__(self, granted: bool = ..., hears_leader: bool = ..., fenced: bool = ..., term: _Optional[int] = ..., version: _Optional[int] = ..., state: _Optional[bytes] = ..., voted_term: _Optional[int] = ..., requests: _Optional[bytes] = ...) -> None: ...
 
 class HostEvent(_message.Message):
     __slots__ = ("host", "kind", "peer", "pid", "code", "tail", "number")

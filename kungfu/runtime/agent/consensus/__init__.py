@@ -7,7 +7,8 @@ Ousterhout, "In Search of an Understandable Consensus Algorithm", 2014) where th
 
 **State.** Each agent holds a *term* (counted up by every election), the leader of that term, the last *vote* that it
 gave, and a *log* (`state`). The log has one kind of entry: the whole state of the job (`job_snapshot`), which replaces
-the one before. Its *version* is Raft's index.
+the one before. Its *version* is Raft's index. One part of it, the log of requests and their answers, is large
+and changes seldom: a message carries it where it has changed, and a state without it has that of the one before.
 
 **Replication** (`replication`). The leader numbers its messages and sends them to each follower in order, from one
 thread for each. A message carries the newest state, commands and records; an empty one is a heartbeat. What follows
@@ -36,7 +37,8 @@ than its last vote; two quorums of one view share a peer, and so a host (`core.c
 
 *Leader append-only*: a leader never takes back a state: each one that it sends has a higher version.
 
-*Log matching*: two logs with the same term and version hold the same state, for one leader made it and sent it whole.
+*Log matching*: two logs with the same term and version hold the same state, for one leader made it, and each
+follower acknowledged the requests that belong to it with this state or an earlier one of the same leader.
 
 *Leader completeness*: what was performed is in the state of every later leader. The quorum that acknowledged it and the
 quorum that elects share a voter, and the candidate takes the newest log of its voters.

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kungfu.errors import KungfuError
-from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot
+from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, parse_request_log
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.core.cluster import Cluster, has_majority
+from kungfu.runtime.core.requests import RequestLog
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
@@ -37,6 +38,7 @@ class Elected:
         term: Of this leader.
         version: Of the state that it begins with.
         snapshot: That state: the newest among the voters.
+        request_log: What people and schedulers asked for, and what came of it.
         voters: The hosts that voted for it, its own among them.
         uncommitted: Every cluster that may count as long as not all followers have acknowledged this state.
     """
@@ -44,6 +46,7 @@ class Elected:
     term: int
     version: int
     snapshot: JobSnapshot
+    request_log: RequestLog
     voters: frozenset[int]
     uncommitted: tuple[Cluster, ...]
 
@@ -129,14 +132,14 @@ def _stand(consensus: ConsensusState, others: Mapping[int, Host], settings: Sett
     # A voter holds a newer state: the candidate adopts it before it counts the quorum.
     newest = max(granted.values(), key=lambda vote: (vote.term, vote.version), default=None)
     if newest is not None and (newest.term, newest.version) > (log.term, log.version):
-        log = log.with_state(newest.term, newest.version, newest.state)
+        log = log.with_state(newest.term, newest.version, newest.state, newest.requests)
     snapshot, voters = log.snapshot, _members_of(log.snapshot, voters)
     if snapshot is None or not has_quorum(log.possible_clusters, voters):
         return None
     # While it asked, this agent has itself voted for the candidate of a later term.
     if not consensus.become_leader(consensus.job, term):
         return None
-    return Elected(term, log.version, snapshot, voters, log.possible_clusters)
+    return Elected(term, log.version, snapshot, parse_request_log(log.requests), voters, log.possible_clusters)
 
 
 def _members_of(snapshot: JobSnapshot | None, numbers: Iterable[int]) -> frozenset[int]:

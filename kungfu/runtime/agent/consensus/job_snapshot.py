@@ -1,4 +1,8 @@
-"""The state of a job that every agent holds: a new leader goes on from there."""
+"""The state of a job that every agent holds: a new leader goes on from there.
+
+It has two parts. The snapshot changes with nearly every event, so it is small. The request log changes seldom and is
+large where many requests were answered, so it is sent only where it has changed, and decoded only by a new leader.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,17 @@ from cattrs.preconf.json import make_converter
 from cattrs.strategies import configure_tagged_union
 
 from kungfu.runtime.core.cluster import Cluster
-from kungfu.runtime.core.requests import RequestLog
+from kungfu.runtime.core.requests import LoggedRequest, RequestLog
 from kungfu.runtime.core.requests.job_request import Action
 from kungfu.runtime.core.view import Peer
 
-__all__ = ["JobSnapshot", "parse_snapshot", "serialize_snapshot"]
+__all__ = [
+    "JobSnapshot",
+    "RequestLogEncoder",
+    "parse_request_log",
+    "parse_snapshot",
+    "serialize_snapshot",
+]
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,6 @@ class JobSnapshot:
 
     Args:
         cluster: The view, the processes and the hosts.
-        request_log: What people and schedulers asked for, and what came of it.
         addresses: Where each peer listens, by its id.
         pids: The process id of each peer, by its id.
         last_events: The number of the last event that each host has reported.
@@ -31,7 +40,6 @@ class JobSnapshot:
     """
 
     cluster: Cluster
-    request_log: RequestLog = field(default_factory=RequestLog)
     addresses: Mapping[int, Peer] = field(default_factory=dict)
     pids: Mapping[int, int] = field(default_factory=dict)
     last_events: Mapping[int, int] = field(default_factory=dict)
@@ -57,3 +65,39 @@ def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
 def parse_snapshot(encoded: bytes) -> JobSnapshot:
     """The state that ``serialize_snapshot`` wrote."""
     return _converter.structure(msgspec.msgpack.decode(encoded), JobSnapshot)
+
+
+class RequestLogEncoder:
+    """Encodes a request log after each of its changes; an entry is encoded once, as long as it stays the same.
+
+    >>> RequestLogEncoder().encode(RequestLog()) == RequestLogEncoder().encode(RequestLog())
+    True
+    """
+
+    def __init__(self) -> None:
+        self._log: RequestLog | None = None
+        self._encoded = b""
+        self._entries: dict[str, tuple[LoggedRequest, msgspec.Raw]] = {}
+
+    def encode(self, log: RequestLog) -> bytes:
+        """The log as MessagePack; never empty.
+
+        Cost: nothing where the log is that of the call before, else the entries that have changed, and a copy.
+        """
+        if log is not self._log:
+            self._entries = {name: self._entry(name, entry) for name, entry in log.entries.items()}
+            entries = {name: encoded for name, (_, encoded) in self._entries.items()}
+            fields = {"entries": entries, "under_way": log.under_way, "forgotten": log.forgotten}
+            self._log, self._encoded = log, msgspec.msgpack.encode(fields)
+        return self._encoded
+
+    def _entry(self, name: str, entry: LoggedRequest) -> tuple[LoggedRequest, msgspec.Raw]:
+        known = self._entries.get(name)
+        if known is not None and known[0] is entry:
+            return known
+        return entry, msgspec.Raw(msgspec.msgpack.encode(_converter.unstructure(entry)))
+
+
+def parse_request_log(encoded: bytes) -> RequestLog:
+    """The log that was encoded; an empty one before any was sent."""
+    return _converter.structure(msgspec.msgpack.decode(encoded), RequestLog) if encoded else RequestLog()

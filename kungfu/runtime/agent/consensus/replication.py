@@ -219,7 +219,7 @@ class Replicator:
         self._put = put
         self._links: dict[int, FollowerLink] = {}
         self._counts: dict[int, int] = {}  # of the messages to followers that were removed
-        self._version, self._committed, self._state = version, 0, b""
+        self._version, self._committed, self._state, self._requests = version, 0, b"", b""
 
     @property
     def term(self) -> int:
@@ -247,7 +247,7 @@ class Replicator:
             number, self._hosts[number], self._settings, stamp=self._stamp, put=self._put, count=count
         )  # fmt: skip
         if self._state:
-            link.send(pb.ReplicateRequest(state=self._state, version=self._version))
+            link.send(pb.ReplicateRequest(state=self._state, requests=self._requests, version=self._version))
 
     def remove_follower(self, number: int) -> None:
         """Forgets a follower that is lost, or was let go."""
@@ -267,13 +267,14 @@ class Replicator:
             link.send(request)
 
     def commit(
-        self, state: bytes, *, is_enough: Callable[[frozenset[int]], bool] = lambda hosts: False,
-        within_s: float | None = None,
+        self, state: bytes, requests: bytes = b"", *,
+        is_enough: Callable[[frozenset[int]], bool] = lambda hosts: False, within_s: float | None = None,
     ) -> bool:  # fmt: skip
         """Replicates ``state`` and waits until it is safe to act on it.
 
         Args:
             state: The serialized snapshot.
+            requests: The encoded request log.
             is_enough: Whether the hosts that have acknowledged it are a quorum. A follower that replies, but
                 holds an older state, does not count.
             within_s: How long every follower that is not lost is waited for, also where a quorum has acknowledged
@@ -283,10 +284,11 @@ class Replicator:
             Whether every follower has acknowledged the state, which is then committed. ``False`` if only those of
             ``is_enough`` have, or some are lost: the caller then asks whether they are a quorum.
         """
-        # A new state goes out to everybody.
-        if state != self._state:
-            self._state, self._version = state, self._version + 1
-            self.broadcast(pb.ReplicateRequest(state=state, version=self._version))
+        # A new state goes out to everybody, with the request log only where that has changed.
+        if (state, requests) != (self._state, self._requests):
+            news = b"" if requests == self._requests else requests
+            self._state, self._requests, self._version = state, requests, self._version + 1
+            self.broadcast(pb.ReplicateRequest(state=state, requests=news, version=self._version))
         # Nothing has changed since all acknowledged it.
         elif self._committed == self._version:
             return True

@@ -28,6 +28,7 @@ class FollowerLog:
         version: Of the state; every leader counts on from the one before it.
         snapshot: The state; ``None`` before the first one has come.
         encoded: The same as bytes, as they were sent.
+        requests: The request log that belongs to it, as it was sent last: opaque until this agent leads.
         uncommitted: The last state known to be acknowledged by every follower, then every later one, each as its
             version and its cluster. Until one of the later ones commits, a quorum is required under each of them.
     """
@@ -36,12 +37,14 @@ class FollowerLog:
     version: int = 0
     snapshot: JobSnapshot | None = None
     encoded: bytes = b""
+    requests: bytes = b""
     uncommitted: tuple[tuple[int, Cluster], ...] = ()
 
-    def with_state(self, term: int, version: int, encoded: bytes) -> FollowerLog:
-        """The log after a newer state has come."""
+    def with_state(self, term: int, version: int, encoded: bytes, requests: bytes = b"") -> FollowerLog:
+        """The log after a newer state has come; empty ``requests`` are those of the state before it."""
         snapshot = parse_snapshot(encoded)
-        return FollowerLog(term, version, snapshot, encoded, (*self.uncommitted, (version, snapshot.cluster)))
+        uncommitted = (*self.uncommitted, (version, snapshot.cluster))
+        return FollowerLog(term, version, snapshot, encoded, requests or self.requests, uncommitted)
 
     def after_commit(self, version: int) -> FollowerLog:
         """The log after it became known that every follower has acknowledged ``version``."""
@@ -144,7 +147,7 @@ class ConsensusState:
             self._job, self._term, self._leader = request.job, request.term, request.leader
             self._heard, self._leader_now = self._clock(), request.now
             if request.state and (request.term, request.version) > (self._log.term, self._log.version):
-                self._log = self._log.with_state(request.term, request.version, request.state)
+                self._log = self._log.with_state(request.term, request.version, request.state, request.requests)
             self._log = self._log.after_commit(request.committed)
             self._changed.notify_all()
             return ""
@@ -216,7 +219,11 @@ class ConsensusState:
         log = self._log
         hosts = log.snapshot.cluster.hosts if log.snapshot else None
         reply = pb.VoteReply(
-            term=log.term, version=log.version, state=log.encoded, voted_term=max(self._term, self._voted[0])
+            term=log.term,
+            version=log.version,
+            state=log.encoded,
+            requests=log.requests,
+            voted_term=max(self._term, self._voted[0]),
         )
         # This agent knows nothing of that job: it has no vote.
         if request.job != self._job or hosts is None:

@@ -15,7 +15,7 @@ from kungfu.event_log.events import (
     ViewEvent,
 )
 from kungfu.runtime.agent.consensus.election import Elected, has_quorum
-from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, serialize_snapshot
+from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, RequestLogEncoder, serialize_snapshot
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending
 from kungfu.runtime.agent.controller.executor import Executor
@@ -56,8 +56,9 @@ class JobController:
         self._uncommitted: tuple[Cluster, ...] = elected.uncommitted if elected else (self.cluster,)
         self.requests = RequestHandler(
             context.settings, scaling=context.job.scaling, tell=self._tell, process_of=self._process_of,
-            hosts=context.job.hosts, request_log=snapshot.request_log,
+            hosts=context.job.hosts, request_log=elected.request_log if elected else None,
         )  # fmt: skip
+        self._encoder = RequestLogEncoder()
         self.replicator = Replicator(
             context.settings, context.job.hosts_by_number, leader=context.job.own_host, term=term, clock=self._clock,
             put=context.put, version=version,
@@ -136,12 +137,12 @@ class JobController:
             return None
         self.executor.forget_all_but(self.cluster.alive)
         snapshot = JobSnapshot(
-            self.cluster, self.requests.request_log, self.executor.addresses, self.executor.pids, self.last_events,
-            self.incarnations,
-        )  # fmt: skip
+            self.cluster, self.executor.addresses, self.executor.pids, self.last_events, self.incarnations
+        )
+        requests = self._encoder.encode(self.requests.request_log)
         self._uncommitted = (*self._uncommitted, self.cluster)
         # Every follower holds it: no earlier state counts any more.
-        if self.replicator.commit(serialize_snapshot(snapshot), is_enough=self._is_quorum):
+        if self.replicator.commit(serialize_snapshot(snapshot), requests, is_enough=self._is_quorum):
             self._uncommitted = (self.cluster,)
             return None
         # Some are late or lost: those who hold it are a quorum, or this leader must stop.

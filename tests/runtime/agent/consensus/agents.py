@@ -78,10 +78,27 @@ def agents(
         yield hosts, made
 
 
-def follow(agent: Agent, leader: int, *, text: bytes, term: int = 1, version: int = 1, committed: int = 1) -> None:
+def follow(
+    agent: Agent,
+    leader: int,
+    *,
+    text: bytes,
+    requests: bytes = b"",
+    term: int = 1,
+    version: int = 1,
+    committed: int = 1,
+) -> None:
     """The agent has a message of this leader, with this state."""
     message = pb.ReplicateRequest(
-        job="job", term=term, leader=leader, number=version, state=text, version=version, committed=committed, now=100.0
+        job="job",
+        term=term,
+        leader=leader,
+        number=version,
+        state=text,
+        requests=requests,
+        version=version,
+        committed=committed,
+        now=100.0,
     )
     if leader != agent.consensus.host:
         agent.consensus.follow("job", leader)

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from kungfu.runtime.agent.consensus.election import Elected, NoQuorum, elect
-from kungfu.runtime.agent.consensus.job_snapshot import parse_snapshot, serialize_snapshot
+from kungfu.runtime.agent.consensus.job_snapshot import RequestLogEncoder, parse_snapshot, serialize_snapshot
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.consensus.service import HostService
 from kungfu.runtime.agent.consensus.state import ConsensusState
+from kungfu.runtime.core.requests import Answer, JobRequest, LoggedRequest, RequestLog, StopTraining
+from kungfu.runtime.core.requests.request_log import with_entry
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, state
@@ -68,6 +70,20 @@ def test_before_the_first_view_nobody_takes_over() -> None:
         leader.stop()
         assert isinstance(came := stand(other, hosts), NoQuorum)
         assert "before the first view" in came.why
+
+
+def test_a_new_leader_knows_the_requests_of_the_newest_state_among_its_voters() -> None:
+    request, answer = JobRequest("r", StopTraining()), Answer("refused", "no", 1)
+    log = with_entry(RequestLog(), LoggedRequest(request, answer, answer, 0.0, 1.0))
+    with agents(3) as (hosts, (leader, one, two)):
+        follow(one, 0, text=state(0, 1, 2, hosts=3), requests=RequestLogEncoder().encode(RequestLog()))
+        follow(two, 0, text=state(0, 1, 2, hosts=3), requests=RequestLogEncoder().encode(log))
+        follow(two, 0, text=state(0, 1, 2, hosts=3), version=2)
+        leader.stop()
+        two.consensus.lose_leader()
+        came = stand(one, hosts)
+        assert isinstance(came, Elected)
+        assert came.request_log == log
 
 
 def test_as_long_as_another_agent_hears_the_leader_it_is_not_lost() -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, parse_snapshot, serialize_snapshot
+from kungfu.runtime.agent.consensus.job_snapshot import (
+    JobSnapshot,
+    RequestLogEncoder,
+    parse_request_log,
+    parse_snapshot,
+    serialize_snapshot,
+)
 from kungfu.runtime.core.cluster import Cluster, Rules
 from kungfu.runtime.core.requests import Answer, JobRequest, LoggedRequest, RequestLog
 from kungfu.runtime.core.requests.job_request import Resize
@@ -20,8 +26,9 @@ def asked(log: RequestLog, name: str) -> RequestLog:
 
 def sent_s(log: RequestLog) -> float:
     """Seconds of the processor that one agent takes to send what it holds, and another one to take it."""
-    snapshot, began = JobSnapshot(Cluster(Rules(Deadlines())), log), time.process_time()
+    snapshot, began = JobSnapshot(Cluster(Rules(Deadlines()))), time.process_time()
     assert parse_snapshot(serialize_snapshot(snapshot)) == snapshot
+    assert parse_request_log(RequestLogEncoder().encode(log)) == log
     return time.process_time() - began
 
 
@@ -35,3 +42,21 @@ def test_ids_of_requests_that_ended_long_ago_take_less_than_those_that_are_remem
     assert refusal_of_id(log, JobRequest("new", Resize(9))) is None
     remembered_s = min(sent_s(log) for _ in range(3))
     assert min(sent_s(full) for _ in range(3)) < 2 * remembered_s
+
+
+def test_a_log_that_has_grown_is_encoded_as_a_new_one_is_but_only_what_is_new_takes_time() -> None:
+    log = RequestLog()
+    for number in range(REMEMBERED):
+        log = asked(log, str(number))
+
+    encoder, first_s, again_s = RequestLogEncoder(), list[float](), list[float]()
+    for number in range(5):
+        began = time.process_time()
+        whole = RequestLogEncoder().encode(log)
+        first_s.append(time.process_time() - began)
+        began = time.process_time()
+        assert encoder.encode(log) == whole
+        again_s.append(time.process_time() - began)
+        log = asked(log, f"another {number}")
+    assert parse_request_log(encoder.encode(log)) == log
+    assert min(again_s[1:]) < min(first_s) / 3

@@ -56,6 +56,42 @@ def test_everybody_holds_the_state_before_the_leader_goes_on() -> None:
         assert replicator.reachable == {0, 1, 2}
 
 
+class Measuring(HostService):
+    """Notes how many bytes of requests and how many in all each message has that brings a state."""
+
+    sizes: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+
+    def Replicate(self, request: pb.ReplicateRequest, context: Any) -> pb.ReplicateReply:  # noqa: N802 - gRPC's name
+        if request.state:
+            self.sizes.put((len(request.requests), request.ByteSize()))
+        return super().Replicate(request, context)
+
+
+def test_an_event_costs_the_same_however_many_requests_were_answered() -> None:
+    answered = b"requests" * 50_000
+    with agents(2, serving={1: Measuring}) as (hosts, made), replicator_of(hosts) as (replicator, _):
+        replicator.add_follower(1)
+        for version, requests in enumerate([b"none", b"none", answered, answered], start=1):
+            assert replicator.commit(state(0, 1, hosts=2, version=version), requests)
+            assert made[1].consensus.log.requests == requests
+        sizes = [Measuring.sizes.get(timeout=10.0) for _ in range(4)]
+        assert [of_requests for of_requests, _ in sizes] == [4, 0, len(answered), 0]
+        assert sizes[3][1] <= sizes[1][1] + 8
+        # One that comes later, or is back, holds the requests too.
+        replicator.remove_follower(1)
+        replicator.add_follower(1, anew=False)
+        assert Measuring.sizes.get(timeout=10.0)[0] == len(answered)
+
+
+def test_a_change_of_the_requests_alone_is_a_new_state() -> None:
+    with agents(2) as (hosts, made), replicator_of(hosts) as (replicator, _):
+        replicator.add_follower(1)
+        for version, requests in enumerate([b"one", b"two"], start=1):
+            assert replicator.commit(state(0, 1, hosts=2), requests)
+            log = made[1].consensus.log
+            assert (log.version, log.requests) == (version, requests)
+
+
 class Behind(HostService):
     """Answers heartbeats, and takes a newer state in when it may."""
 
