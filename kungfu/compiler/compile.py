@@ -1,4 +1,9 @@
-"""From policies to a plan: build, check, simplify, schedule, fuse."""
+"""From policies to a plan: build, check, simplify, schedule, fuse.
+
+Policies are built into rules over a graph of signals. The graph is checked as the user wrote it, so that messages can
+speak of the user's lines; then rules get their rate limits and budgets, which are signals too, and the whole graph is
+simplified and scheduled. No pass changes a node: each gives new nodes over the old ones.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +28,15 @@ __all__ = ["compile_policies"]
 def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None) -> Plan:
     """The plan of these policies together: checked, equal nodes shared, staged, collectives fused.
 
-    `budget` bounds how often the policies together may change the cluster. Pure and the same on every peer. Raises
-    `PolicyError` where a policy is wrong: an action or trigger on a local signal, a collective under a gate that peers
-    could see differently, two policies that set the same thing without a rule between them.
+    A pure function, with the same result on every peer.
+
+    Args:
+        policies: The policies of one job, in the order in which their rules are looked at.
+        budget: How often the policies together may change the cluster; without it, as often as they ask.
+
+    Raises:
+        PolicyError: A policy is wrong: an action or trigger on a local signal, a collective under a gate that peers
+            could see differently, two policies that set the same thing without a rule between them, ...
 
     >>> from kungfu.policies import gns_batch
     >>> compile_policies([gns_batch(max_peers=8)]).messages_per_step
@@ -61,9 +72,11 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
         return
     credit, taken, held = credit_of(budget), as_signal(0), list[Rule]()
     for rule in rules:
+        # What a hook asks for is known when it was called only: it learns whether anything is left.
         if rule.mode == "acting" and isinstance(rule.action, Call):
             name = distinct_name("rescales_left", taken=rule.inputs)
             yield replace(rule, inputs={**rule.inputs, name: credit.whole_left(taken)}, budget=name)
+        # A rule that changes the cluster fires while the budget allows; its twin records where it was held back.
         elif rule.mode == "acting" and isinstance(rule.action, Rescale | Evict | Replace):
             with attributed_to(rule.origin):
                 allowed, inputs = credit.allows(taken), {**rule.inputs, "rescales_left": credit.left(taken)}
@@ -72,6 +85,7 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
                 fires = rule.fires & allowed
                 taken = taken + where(fires, 1, 0)
             yield replace(rule, fires=fires, inputs=inputs)
+        # Shadows, settings, stops and checkpoints cost no change of the cluster.
         else:
             yield rule
     yield from held

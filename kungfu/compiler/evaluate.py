@@ -3,6 +3,10 @@
 A backend has TensorFlow tensors, NumPy arrays or registers of bytecode for values. The evaluation runs segments in
 order, moves folds on, packs and unpacks messages, and collects the outcome, so that the interpreters cannot differ in
 any of that.
+
+A step is evaluated in two halves, each over values of its own: `prepare` before the gradient all-reduce gives the
+floats that are piggybacked on it, and `conclude` after it gives the outcome. A node that both halves need is computed
+in both, with equal results, since all of its inputs are. Only `conclude` renews the states of folds.
 """
 
 from __future__ import annotations
@@ -62,7 +66,14 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One step's work on a plan: what is known so far, the folds' states before it and, once they ran, after it."""
+    """One half of a step: what is known so far, the folds' states before it and, once they ran, after it.
+
+    Attributes:
+        backend: Computes values.
+        states: The fields of each fold's state before the step.
+        values: The value of each node that was evaluated.
+        renewed: The fields of each fold's state after the step, for each fold that was evaluated.
+    """
 
     backend: Backend
     states: Mapping[Fold, tuple[Value, ...]]
@@ -80,8 +91,10 @@ def reduce_gradients(one: GradientReduction, evaluation: Evaluation) -> Value:
 
     for node in topological((*one.gates, *one.node.operands)):
         evaluation.values[node] = _value(node, evaluation)
+    # Needed in every step.
     if not one.gates:
         return then()[0]
+    # Needed in the steps of any of its gates: a pass over the gradients is skipped in all others.
     on = reduce(lambda some, other: _apply("or", some, other, backend), [evaluation.values[g] for g in one.gates])
     return backend.branch(on, then, lambda: [backend.constant(-inf, "float32")])[0]
 
@@ -89,6 +102,7 @@ def reduce_gradients(one: GradientReduction, evaluation: Evaluation) -> Value:
 def prepare(plan: Plan, evaluation: Evaluation) -> Value:
     """What this step adds to the gradient all-reduce."""
     for fold in plan.folds:
+        # A fold that gives its value of before the step is known before its inputs are.
         if fold.recurrence.reads == "old":
             evaluation.values[fold] = _held(fold, evaluation)
     _run(plan.before, evaluation)
@@ -126,16 +140,18 @@ def _run_open(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
 
 
 def _run_gated(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
-    """The segment inside a branch; off its gates, folds give what they hold and nobody reads the rest."""
+    """Evaluates a segment inside a branch on its gates."""
     backend = evaluation.backend
 
     def then() -> list[Value]:
+        # On: values of the branch stay in it, and leave as its results.
         inside = replace(evaluation, values=dict(evaluation.values), renewed={})
         _run_open(segment, inside, tag=tag)
         states = [state for fold in segment.folds for state in inside.renewed[fold]]
         return [inside.values[one] for one in segment.outputs] + states
 
     def otherwise() -> list[Value]:
+        # Off: folds keep their states, and the rest has no value that anything reads.
         states = [state for fold in segment.folds for state in evaluation.states[fold]]
         return [_at_rest(one, evaluation) for one in segment.outputs] + states
 
@@ -164,6 +180,7 @@ def _value(node: Signal, evaluation: Evaluation) -> Value:
     if isinstance(node, Map):
         name = reduction_name(node)
         given = backend.given(name) if name else None
+        # A reduction of the gradients that was computed earlier in the step, or recorded.
         if given is not None:
             return backend.cast(given, node.type.dtype)
         return _mapped(node, [evaluation.values[one] for one in node.operands], backend=backend)
@@ -184,6 +201,7 @@ def _folded(fold: Fold, evaluation: Evaluation) -> Value:
     old = evaluation.states[fold]
     new = tuple(_inside(one, state=old, seen=seen, backend=backend) for one in fold.recurrence.updates)
     floats = [value for one, value in zip(fold.observed, seen, strict=True) if one.type.dtype == "float32"]
+    # One NaN in an average would stay in it for ever: an input that is not finite is passed over.
     if floats:
         usable = reduce(lambda one, other: _apply("and", one, other, backend), map(backend.all_finite, floats))
         dtypes = [one.type.dtype for one in fold.recurrence.updates]
@@ -192,6 +210,7 @@ def _folded(fold: Fold, evaluation: Evaluation) -> Value:
             for moved, kept, dtype in zip(new, old, dtypes, strict=True)
         )
     evaluation.renewed[fold] = new
+    # The output is that of the state before the step, or after it, as the fold declares.
     if fold.recurrence.reads == "old":
         return _held(fold, evaluation)
     return _inside(fold.recurrence.output, state=new, seen=seen, backend=backend)
@@ -218,6 +237,7 @@ def _packed(layout: MessageLayout, evaluation: Evaluation) -> Value:
     """One message's floats of this peer."""
     backend = evaluation.backend
     scalars = [_as_float(one.operand, evaluation) for one in layout.scalars]
+    # A gather is a sum of vectors in which each peer has filled its own entry.
     vectors = [
         backend.scattered(_as_float(one.operand, evaluation))
         if one.reduction == "gather"
@@ -234,9 +254,10 @@ def _unpack(layout: MessageLayout, summed: Value, evaluation: Evaluation) -> Non
 
 
 def _received(collective: Collective, value: Value, *, backend: Backend) -> Value:
-    """What a collective gives, out of the sum over the peers."""
+    """The result of a collective, from the sum over the peers."""
     if collective.reduction == "mean":
         return backend.averaged(value)
+    # A truth value of rank 0 travels as 1 or 0, exact in any order of adding; halves are far from rounding.
     if collective.reduction == "carry":
         return backend.apply(OPERATORS["greater"], (value, backend.constant(0.5, "float32")), ("float32", "float32"))
     return value
@@ -252,6 +273,7 @@ def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
     nothing = backend.constant(nan, "float32")
     for rule in plan.rules:
         target, mask = target_of(rule.action), mask_of(rule.action)
+        # Off the rule's steps its target and inputs may be blank: they are NaN there, so that nothing false is logged.
         wanted = nothing if target is None else values[target]
         targets.append(_where(values[rule.fires], wanted, nothing, backend))
         masks += [] if mask is None else [_apply("and", values[rule.fires], values[mask], backend)]
@@ -260,6 +282,7 @@ def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
         ]
     watched = [_as_float(one, evaluation) for one in plan.watched_signals.values()]
     seen = [one for rule in plan.rules for one in rule.inputs.values()]
+    # Whole numbers beyond 2**24 do not fit a float32, and travel beside.
     inputs_whole, watched_whole = (
         [values[one] for one in signals if is_whole(one)] for signals in (seen, plan.watched_signals.values())
     )

@@ -21,7 +21,13 @@ __all__ = ["GradientReduction", "gradient_reductions_of", "reduction_name"]
 
 @dataclass(frozen=True, eq=False)
 class GradientReduction:
-    """A number that a plan makes of a nest; it is known in the steps of one of the gates, without gates in all."""
+    """A number that a plan makes of a nest of gradients.
+
+    Attributes:
+        name: Its name among the sources and in records, as in ``norm_squared(grads)``.
+        node: The map that computes it.
+        gates: It is known in the steps of any of these; without gates, in every step.
+    """
 
     name: str
     node: Map

@@ -34,7 +34,12 @@ _DTYPES = {"bool": tf.bool, "int64": tf.int64, "float32": tf.float32}
 class FoldVariable:
     """One field of a fold's state: where it lives, whether peers share it, and what a rescale does to it.
 
-    `init` is the first value of every entry. What "convert" means, the fold's own dataflow knows.
+    Attributes:
+        name: The same on every peer, and in records.
+        variable: The value between two steps.
+        placement: Whether peers share it ("agreed"), or each has its own ("local").
+        on_rescale: What a rescale does to it; "convert" is part of the fold's own dataflow.
+        init: The first value of every entry.
     """
 
     name: str
@@ -56,7 +61,13 @@ class Arithmetic(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A plan in TensorFlow: the same eagerly, in a `tf.function`, and in a `tf.while_loop`."""
+    """A plan in TensorFlow: the same eagerly, in a `tf.function`, and in a `tf.while_loop`.
+
+    Attributes:
+        plan: The plan.
+        states: The variables of each fold's state.
+        arithmetic: Computes the two halves of a step, op by op or as one fused op.
+    """
 
     plan: Plan
     states: Mapping[Fold, tuple[FoldVariable, ...]]
@@ -75,8 +86,15 @@ class Program:
 
     @tf.autograph.experimental.do_not_convert
     def gradient_reductions(self, sources: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """What the plan makes of the gradients that `sources` hold, so that it is computed once; minus infinity in a
-        step that does not need it. Beside the sources, `piggybacked` and `conclude` take it for given."""
+        """The numbers that the plan makes of the gradients, computed once for both halves of the step.
+
+        Args:
+            sources: The sources that are known, the nests of gradients among them.
+
+        Returns:
+            Each reduction by name, minus infinity in a step that does not need it; to be added to the sources of
+            `piggybacked` and `conclude`.
+        """
         backend = TensorFlowBackend(sources, _no_messages)
         return {
             name: reduce_gradients(one, Evaluation(backend, self.held()))
@@ -91,7 +109,13 @@ class Program:
 
     @tf.autograph.experimental.do_not_convert
     def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
-        """The decisions of this step, from all sources and the peers' summed piggybacked values; moves folds on."""
+        """The decisions of this step, from all sources and the peers' summed piggybacked values; moves folds on.
+
+        Args:
+            sources: Every source that the plan reads, and the gradient reductions.
+            summed: The sum over the peers of their `piggybacked` vectors.
+            all_reduce: Sums the vectors of a message of the plan's own, under a tag that is the same on every peer.
+        """
         return self.arithmetic.conclude(self, sources, summed, all_reduce)
 
     def held(self) -> dict[Fold, tuple[tf.Tensor, ...]]:
@@ -176,6 +200,7 @@ class TensorFlowBackend:
         return tf.reduce_all(tf.math.is_finite(value))
 
     def blank(self, type: SignalType) -> tf.Tensor:
+        # Both branches of a conditional have to give tensors of one type and shape.
         shape = [self.size if one == "size" else one for one in type.shape]
         return tf.fill(shape, tf.constant(_NOTHING[type.dtype], _DTYPES[type.dtype]))
 
@@ -190,6 +215,7 @@ class TensorFlowBackend:
         return tf.concat([self.stacked(scalars, "float32"), *vectors], axis=0)
 
     def unpacked(self, message: tf.Tensor, layout: MessageLayout) -> list[tf.Tensor]:
+        # The scalars come first, then `size` entries for each vector.
         first = len(layout.scalars)
         starts = [first + index * self.size for index in range(len(layout.vectors))]
         return [message[i] for i in range(first)] + [message[at : at + self.size] for at in starts]

@@ -16,8 +16,12 @@ __all__ = ["MessageLayout", "Outcome", "Plan", "Segment", "inputs_of_rules", "is
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """Which collectives share one message, and where: first one float for each of `scalars`, then `size` floats for
-    each of `vectors`, all to be added up over the peers."""
+    """Which collectives share one message, and where their floats lie in it; all are added up over the peers.
+
+    Attributes:
+        scalars: These come first, with one float each.
+        vectors: These follow, with `size` floats each.
+    """
 
     scalars: tuple[Collective, ...] = ()
     vectors: tuple[Collective, ...] = ()
@@ -34,9 +38,13 @@ class MessageLayout:
 
 @dataclass(frozen=True)
 class Segment:
-    """Nodes to evaluate in order, and then perhaps one message; only in steps in which one of the gates is on.
+    """A straight line of nodes, or one message; it runs in the steps in which one of its gates is on.
 
-    Without gates: in every step. `outputs` are the nodes that are needed outside.
+    Attributes:
+        gates: The gates; empty for a segment of every step.
+        nodes: The nodes, each after its inputs; empty for a message.
+        message: The message.
+        outputs: The nodes that later segments, gates or results read.
     """
 
     gates: tuple[Signal, ...]
@@ -54,9 +62,13 @@ class Segment:
 class Plan:
     """What a step computes for its policies.
 
-    `before` is evaluated before the gradient all-reduce and ends in the values that ride on it; `after` is evaluated
-    when it is done. The rules `on_rescale` are no part of a step: a barrier evaluates them
-    (`kungfu.compiler.rescale_rules`).
+    Attributes:
+        rules: The rules of a step, over the nodes of the plan.
+        watched_signals: The signals that a status line can show, by name.
+        before: Evaluated before the gradient all-reduce; ends in the operands of `piggybacked`.
+        piggybacked: The collectives that are added to the gradient all-reduce.
+        after: Evaluated when the gradient all-reduce is done.
+        on_rescale: The rules that a barrier evaluates, no part of a step; see `kungfu.compiler.rescale_rules`.
     """
 
     rules: tuple[Rule, ...]
@@ -127,11 +139,16 @@ class Plan:
 class Outcome(NamedTuple):
     """What a step's rules decided; TensorFlow tensors or NumPy arrays.
 
-    `fired`: bool, one a rule. `targets`: float32, one a rule, NaN where it did not fire or asks for no number.
-    `masks`: bool, a row with one entry a peer for each rule that asks for some peers, in the order of the rules, false
-    where it did not fire. `inputs`: float32, the values of `Plan.rule_inputs` rule by rule, NaN off the rule's gate.
-    `watched`: float32, the values of `Plan.watched`. `inputs_whole` and `watched_whole`: int64, once more those of them
-    that are whole numbers, of which a float32 holds those up to 2 ** 24 only; see `inputs_of_rules`.
+    Attributes:
+        fired: bool, one per rule.
+        targets: float32, one per rule; NaN where it did not fire or asks for no number.
+        masks: bool, one row for each rule that asks for some peers, in the order of the rules, with one entry per peer;
+            false where it did not fire.
+        inputs: float32, the values of `Plan.rule_inputs`, rule by rule; NaN off the rule's gate.
+        watched: float32, the values of `Plan.watched`.
+        inputs_whole: int64, those of `inputs` that are whole numbers, once more: a float32 holds whole numbers up to
+            2 ** 24 only; see `inputs_of_rules`.
+        watched_whole: int64, those of `watched` that are whole numbers, once more.
     """
 
     fired: Any

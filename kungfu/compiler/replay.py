@@ -29,7 +29,10 @@ Local = Sequence[Mapping[str, Any]]  # one peer's local sources after the other
 class Replay:
     """A plan run step by step over recorded or invented sources of a whole cluster.
 
-    `backend` computes a step from its sources and the size; without it, NumPy does.
+    Args:
+        plan: The plan.
+        size: Peers in the cluster at first.
+        backend: Makes what computes a step from its sources and the size; NumPy without it.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import schedule
@@ -48,10 +51,15 @@ class Replay:
         self.states = {fold: _starts(fold, peers=size) for fold in plan.folds}
 
     def step(self, local: Local, agreed: Mapping[str, Any]) -> Outcome:
-        """The outcome of one step, from each peer's local sources in rank order and the agreed ones.
+        """The outcome of one step, as every peer of the cluster would come to it.
 
-        `size` and `view` are known; `mean_grads`, `mean_loss`, `total_samples` and `local_batch_size` are computed
-        where the plan needs them and they are not given. Raises `UsageError` for a source that is missing, by name.
+        Args:
+            local: The local sources of each peer, in rank order.
+            agreed: The agreed sources. `size` and `view` are known; `mean_grads`, `mean_loss`, `total_samples` and
+                `local_batch_size` are computed where the plan needs them and they are not given.
+
+        Raises:
+            UsageError: A source is missing, or `local` is of another number of peers.
         """
         if len(local) != self.size:
             raise UsageError(f"a cluster of {self.size} peers got local sources of {len(local)}; call rescale first")
@@ -68,9 +76,10 @@ class Replay:
         return outcome
 
     def rescale(self, size: int) -> None:
-        """The cluster has `size` peers from now on: the last ones left, or new ones joined behind the others.
+        """Changes the size of the cluster: the last peers leave, or new ones join after the others.
 
-        Folds that declared so start again; the agreed others travel to joiners, the local ones start there.
+        On rescale:
+            Folds that declared so start again; the other agreed folds travel to joiners, and local folds start there.
         """
         self.states = {fold: self._rescaled(fold, size=size) for fold in self.states}
         self.size, self.view = size, self.view + 1
@@ -79,16 +88,20 @@ class Replay:
         fresh = _starts(fold, peers=size)
         if fold.on_rescale == "reset":
             return fresh
+        # An agreed state is rank 0's, and joiners receive it.
         if fold.placement == "agreed":
             return tuple((field[0],) * size for field in self.states[fold])
+        # A local state stays with its peer, and starts on a joiner.
         return tuple((*old, *new[len(old) :])[:size] for old, new in zip(self.states[fold], fresh, strict=True))
 
     def _source(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer:
+        # Each peer has to tell its own value.
         if SOURCES[name].placement == "local":
             own = [{"rank": rank, **one} for rank, one in enumerate(local)]
             if any(name not in one for one in own):
                 return _absent(name, "the local source {!r}, and it was not given for every peer", peers=self.size)
             return tuple(one[name] for one in own)
+        # The gradients may be absent as long as recorded reductions stand for them.
         if name == "mean_grads" and name not in agreed and any("grads" not in one for one in local):
             return _absent(name, "{!r}: give it, or 'grads' to compute it from", peers=self.size)
         known = {"size": self.size, "view": self.view, **agreed}
@@ -103,7 +116,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class _Absent:
-    """In place of gradients that were not given: an error only where the plan does need them."""
+    """Stands for gradients that were not given: an error only where the plan does need them."""
 
     message: str
 

@@ -55,7 +55,15 @@ def _by_fold(plan: Plan, states: Sequence[Register]) -> dict[Fold, tuple[Registe
 class Assembler:
     """Writes instructions; its values are registers. See `kungfu.compiler.evaluate.Backend`.
 
-    ``reductions`` are the names of what is computed of the gradients outside, and is an input here.
+    Each register is written by one instruction (static single assignment), except for the results of a branch, which
+    both of its sides write.
+
+    Attributes:
+        reductions: The names of the gradient reductions, which are computed outside and are inputs here.
+        code: The instructions so far.
+        inputs: The registers that begin with what the step offers, by name.
+        constants: The registers of constants, one for each dtype and literal.
+        numbers: The numbers of registers that are not given yet.
     """
 
     reductions: Collection[str]
@@ -101,6 +109,7 @@ class Assembler:
         return self.input(name, SignalType("float32")) if name in self.reductions else None
 
     def constant(self, value: bool | int | float, dtype: DType) -> Register:
+        # By its text in its own precision: one register for equal constants, NaN among them.
         text = literal(float(np.float32(value)) if dtype == "float32" else value, dtype=dtype)
         if (dtype, text) not in self.constants:
             self.constants[dtype, text] = self.register(SignalType(dtype))
@@ -130,10 +139,12 @@ class Assembler:
     def branch(
         self, on: Register, then: Callable[[], list[Register]], otherwise: Callable[[], list[Register]]
     ) -> list[Register]:
+        # A jump over the side that is on, whose length is known when that side is written.
         start = self._reserve()
         taken = then()
         results = [self.register(one.type) for one in taken]
         self._copy(taken, results)
+        # At its end, a jump over the side that is off.
         middle = self._reserve()
         self._copy(otherwise(), results)
         self.code[start] = f"skip_unless {on.number} {middle - start}"

@@ -1,4 +1,8 @@
-"""Bounds: a size that is asked for must lie between two, whatever the signals under it come to."""
+"""Bounds: a size that is asked for must lie between two, whatever the signals under it come to.
+
+A forward data-flow analysis over the graph of the target, once for each side: a node is bounded where its operation
+keeps the bounds of its operands (or needs only one of them, as ``minimum`` does for the upper side).
+"""
 
 from __future__ import annotations
 
@@ -42,13 +46,15 @@ def _bounded(target: Signal, *, side: Side) -> bool:
 
 
 def _is_bounded(node: Signal, found: dict[Signal, bool], *, side: Side) -> bool:
+    """Whether a node is bounded on a side, given which of its operands are."""
     if isinstance(node, Constant):
         return node.value > -math.inf if side == "lower" else node.value < math.inf  # neither holds for NaN
     if isinstance(node, Source):
         return node.source in _SIZES
     if not isinstance(node, Map):
-        return False
+        return False  # a fold or a message may give any number
     name = node.operation.name
+    # Either branch may be taken; the condition has no say in the value.
     if name == "where":
         return all(found[one] for one in node.operands[1:])
     return name in _KEEPING and _ENOUGH.get((name, side), all)(found[one] for one in node.operands)

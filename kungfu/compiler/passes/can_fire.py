@@ -1,7 +1,10 @@
-"""Can fire: a rule whose condition can never hold, whatever a run is like, is a slip that nobody would ever see.
+"""Can fire: refuses a rule whose condition can hold in no run, a slip that would never show otherwise.
 
-What the signals can come to is followed through the arithmetic as intervals. Nothing is known of a fold, a message or
-a measurement; so a rule that passes may still never fire, and one that is refused never could.
+An abstract interpretation of the condition, in two parts. Intervals are followed through the arithmetic, node by node,
+in topological order. Then the conjunction is taken apart: comparisons of one source with constants leave an interval of
+it, and conditions on its remainders some of the numbers in that interval. Both parts over-approximate: nothing is known
+of a fold, a message or a measurement. So a rule that is refused never could fire, and one that passes may still never
+fire.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ __all__ = ["check_can_fire"]
 
 @dataclass(frozen=True)
 class _Range:
-    """What a number can come to beside NaN: from `low` to `high`; nothing at all where low is above high."""
+    """An interval of the values that a number can have beside NaN; empty, and so always NaN, where low > high."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -43,7 +46,15 @@ _MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less"
 
 
 def check_can_fire(rule: Rule, *, policy: str) -> None:
-    """Raises `PolicyError` for a rule that can never fire."""
+    """Refuses a rule that can never fire.
+
+    Args:
+        rule: The rule, as its policy made it.
+        policy: The name of the policy, for the message.
+
+    Raises:
+        PolicyError: The trigger holds in no step, or the action asks for nothing that could be done.
+    """
     if not _can_hold(_trigger(rule)):
         raise PolicyError(
             f"policy {policy!r} has a rule that can never fire: its trigger holds in no step, whatever the run is like "
@@ -89,14 +100,17 @@ def _truths(condition: Signal) -> frozenset[bool]:
 
 
 def _truth(node: Signal, truths: Mapping[Signal, frozenset[bool]], ranges: Mapping[Signal, _Range]) -> frozenset[bool]:
+    """Which of true and false a node can be, given those of its operands and the intervals below comparisons."""
     both = frozenset({True, False})
     if isinstance(node, Constant):
         return frozenset({bool(node.value)})
+    # A fold, a message or a bool source: nothing is known.
     if not isinstance(node, Map):
         return both
     name = node.operation.name
     if name == "not":
         return frozenset(not one for one in truths[node.operands[0]])
+    # Operands are taken as independent, which over-approximates: `_constraints` follows what they have in common.
     if name in ("and", "or"):
         one, other = (truths[operand] for operand in node.operands)
         return frozenset((a and b) if name == "and" else (a or b) for a in one for b in other)
@@ -120,6 +134,7 @@ _COMPARED: Mapping[str, Callable[[_Range, _Range], bool]] = {
 
 
 def _range(node: Signal, known: Mapping[Signal, _Range]) -> _Range:
+    """The interval of a number, given those of its operands."""
     if isinstance(node, Constant):
         return _NOTHING if math.isnan(node.value) else _Range(node.value, node.value)
     if isinstance(node, Source):
@@ -127,9 +142,11 @@ def _range(node: Signal, known: Mapping[Signal, _Range]) -> _Range:
     if not isinstance(node, Map):
         return _ANY
     operands = [known.get(one, _Range(0, 1)) for one in node.operands]  # a truth value counts as 0 or 1
+    # Either branch may be taken: the join of their intervals.
     if node.operation.name == "where":
         operands = operands[1:]
         return _Range(min(one.low for one in operands), max(one.high for one in operands))
+    # NaN in gives NaN out of arithmetic; other operations may do anything with it.
     if any(one.is_empty for one in operands):
         return _NOTHING if node.operation.name in _SPREADING else _ANY
     made = _RANGES.get(node.operation.name)
@@ -201,11 +218,13 @@ def _bound(part: Signal) -> tuple[str, _Range] | None:
     if not isinstance(part, Map) or len(part.operands) != 2:
         return None
     name, (one, other) = part.operation.name, part.operands
+    # ``3 < step`` is ``step > 3``.
     if isinstance(one, Constant):
         name, one, other = _MIRRORED.get(name, name), other, one
     if not isinstance(one, Source) or one.type.dtype != "int64" or not isinstance(other, Constant):
         return None
     value = other.value
+    # A strict comparison of whole numbers excludes the next whole number.
     between = {
         "less": _Range(high=math.ceil(value) - 1 if math.isfinite(value) else value),
         "less_equal": _Range(high=value),

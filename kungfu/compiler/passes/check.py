@@ -18,9 +18,18 @@ __all__ = ["check"]
 
 
 def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None:
-    """Raises `PolicyError` for the first thing that is wrong with these policies, given as name and rules.
+    """Refuses policies that break a rule of the calculus, at the first fault.
 
-    `job` is what the signals belong to that the policies were built with; those of another one are none of ours.
+    After this pass, every target, mask, trigger and watched size is an agreed scalar or vector of its type, every gate
+    is exact, sizes are bounded, and at most one acting rule sets each setting on each occasion. All later passes rely
+    on that.
+
+    Args:
+        built: The policies, each by its name with its rules.
+        job: The owner of the signals that the policies were built with; a signal of another owner is refused.
+
+    Raises:
+        PolicyError: With the policy's name and the user's line that made the rule.
     """
     for name, rules in built:
         for rule in rules:

@@ -1,9 +1,18 @@
 """Schedule: when each node is computed, and in which steps.
 
-A node is *demanded* by gates: by those of the rules that need it, or, where a fold of every step or a watched value
-needs it, in every step. Nodes with the same demand are computed together, in segments; gated segments cost nothing off
-their steps. A collective whose input is known before the gradient all-reduce rides on it. Every other one waits for
-its input, and all those of one level and one demand share a message.
+The input is an immutable graph in static single assignment form: each node is one value, and its inputs dominate it in
+every topological order. The output is a plan: segments in an order in which each node comes after its inputs.
+
+- *Demand* is a backward data-flow analysis: a node is demanded by the gates of the rules that need it, or in every step
+  where a fold that runs in every step or a watched value needs it. Demand only grows from a node to its inputs, so
+  whenever a node runs, its inputs have run.
+- Nodes of equal demand are grouped into segments; a gated segment is a branch, and costs nothing off its steps.
+- A collective whose operand is known before the gradient all-reduce is piggybacked on it. Every other collective is
+  placed at a *level*, the number of messages on the longest path to it, and all collectives of one level and one demand
+  share a message.
+
+Invariants of the result: a gate is computed in every step, and stands before what it guards; all peers run the same
+segments in the same order, since gates are exact; each fold is updated in exactly one segment of ``after``.
 """
 
 from __future__ import annotations
@@ -23,7 +32,12 @@ Gates = tuple[Signal, ...]  # empty: in every step
 
 
 def schedule(rules: tuple[Rule, ...], *, watched: Mapping[str, Signal]) -> Plan:
-    """The plan of these rules over shared nodes."""
+    """The plan of these rules over shared nodes.
+
+    Args:
+        rules: The rules, over one graph in which equal nodes are one node.
+        watched: The signals that are shown in every step in which they are cheap to know, by name.
+    """
     results = tuple(_results(rules))
     order = topological((*results, *watched.values()))
     demand = _demand(order, rules=rules, watched=watched)
@@ -64,8 +78,10 @@ def _before(
     """The segments that end in the piggybacked collectives; a part whose gate is not known yet runs always."""
     known = [one for one in gates if one.known == "before"]
     roots = (*known, *(one.operand for one in piggybacked))
+    # A fold that gives its value of before the step is a leaf here: its update belongs to the part after the message.
     held = frozenset(one for one in topological(roots) if isinstance(one, Fold) and one.recurrence.reads == "old")
     order = tuple(one for one in topological(roots, leaves=held) if one not in held)
+    # Speculation: where a gate comes to be known too late, what it guards is computed in every step.
     early = {one: () if any(gate.known == "after" for gate in demand[one]) else demand[one] for one in order}
     return _segments(order, demand=early)
 
@@ -75,17 +91,21 @@ def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], watched: Mappin
     always = Constant(True)
     wanted: dict[Signal, dict[Signal, None]] = {node: {} for node in order}
     for rule in rules:
+        # A gate decides whether anything runs, so it is itself needed in every step.
         wanted[rule.gate][always] = None
         for node in _wanted(rule):
             wanted[node][rule.gate] = None
     for node in watched.values():
         if _is_cheap(node):
             wanted[node][always] = None
+    # In reverse topological order, so that the demand of all readers is known before it is passed on to the inputs.
     for node in reversed(order):
-        if isinstance(node, Fold):  # it runs by its own gate, whoever reads it
+        if isinstance(node, Fold):
+            # A fold runs in the steps of its own gate, whoever reads it: its state must not depend on its readers.
             wanted[node] = {node.gate: None}
             wanted[node.gate][always] = None
         elif isinstance(node, (Source, Constant)):
+            # A leaf costs nothing, and may be read from any segment.
             wanted[node] = {always: None}
         for one in node.observed if isinstance(node, Fold) else node.inputs:
             wanted[one].update(wanted[node])
@@ -99,6 +119,7 @@ def _is_cheap(node: Signal) -> bool:
     Where it cannot, a name does not make it dearer: it is NaN off the steps in which a rule or a fold needs it.
     """
     order = topological((node,))
+    # What a fold holds, and what travels on the gradients anyway, is known without further cost.
     known = frozenset(
         one for one in order if isinstance(one, Fold) or (isinstance(one, Collective) and is_piggybacked(one))
     )
@@ -111,6 +132,7 @@ def _is_cheap(node: Signal) -> bool:
 
 def _gates(wanted: Iterable[Signal], *, place: Mapping[Signal, int]) -> Gates:
     gates = tuple(wanted)
+    # A demand in every step absorbs all others.
     if any(isinstance(one, Constant) and one.value is True for one in gates):
         return ()
     return tuple(sorted(gates, key=lambda one: place[one]))
@@ -126,6 +148,7 @@ def _levels(order: tuple[Signal, ...]) -> dict[Signal, int]:
 
 
 def _segments(order: tuple[Signal, ...], *, demand: Mapping[Signal, Gates]) -> tuple[Segment, ...]:
+    """The segments of these nodes, level by level: first the messages of a level, then what is made of them."""
     levels = _levels(order)
     segments: list[Segment] = []
     for level in range(max(levels.values(), default=0) + 1):
@@ -156,6 +179,7 @@ def _grouped(nodes: list[Signal], *, demand: Mapping[Signal, Gates]) -> Iterator
             if _same(demand[node], gates) and not any(one in left for one in node.inputs):
                 taken.append(node)
             else:
+                # Of another demand, or after a node that is: it waits for a later segment.
                 left[node] = None
         yield Segment(gates, tuple(taken), None, ())
         waiting = list(left)
@@ -170,6 +194,7 @@ def _with_outputs(segments: tuple[Segment, ...], *, needed: Iterable[Signal]) ->
     """The segments with what is needed outside of each as its outputs."""
     wanted = set(needed)
     finished: list[Segment] = []
+    # Liveness, backwards: an output is what a later segment, a gate or a result reads.
     for segment in reversed(segments):
         own = segment.message.collectives if segment.message else segment.nodes
         finished.append(replace(segment, outputs=tuple(one for one in own if one in wanted)))

@@ -1,4 +1,13 @@
-"""Simplify: constants folded, and equal nodes shared, so that two policies pay for one noise scale."""
+"""Simplify: constant folding and common subexpression elimination, so that two policies pay for one noise scale.
+
+One walk in topological order. Each node is rebuilt over the nodes that stand for its inputs, folded where all its
+inputs are constants, and looked up by a structural key (value numbering): two nodes with one key compute the same value
+in every step, on every peer. Folds are shared as well, where their recurrences, inputs, gates and behaviour on a
+rescale are equal, since they then go through the same states.
+
+Invariants: the types and placements of nodes stay; a result has no two nodes with one key; no `Map` of it has constants
+alone for operands.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +22,18 @@ __all__ = ["simplify"]
 
 
 def simplify(roots: Iterable[Signal]) -> Mapping[Signal, Signal]:
-    """For every node under the roots, the node that stands for it: one for all nodes that compute the same."""
+    """For every node under the roots, the node that stands for it: one for all nodes that compute the same.
+
+    Args:
+        roots: The signals that rules and watched values need.
+
+    Returns:
+        The representative of each node, over representatives.
+    """
     shared: dict[Signal, Signal] = {}
     known: dict[Hashable, Signal] = {}
     for node in topological(roots):
+        # The first node with a key stands for all later ones; inputs come first, so theirs are known.
         rebuilt = _folded(_without_true(_rebuilt(node, shared=shared)))
         shared[node] = known.setdefault(_key(rebuilt), rebuilt)
     return shared
@@ -47,6 +64,7 @@ def _folded(node: Signal) -> Signal:
     """The constant that a map of constants is; any other node as it is."""
     if not isinstance(node, Map) or not all(isinstance(one, Constant) for one in node.operands):
         return node
+    # By the NumPy kernel in the types of the graph, so that folding gives what the step would have computed.
     typing = node.operation.typing(tuple(one.type for one in node.operands))
     values = [one.value for one in node.operands if isinstance(one, Constant)]
     with np.errstate(all="ignore"):
@@ -58,14 +76,17 @@ def _folded(node: Signal) -> Signal:
 def _key(node: Signal) -> Hashable:
     """What makes two nodes over shared inputs equal."""
     if isinstance(node, Source):
+        # A leaf is known by its name.
         return ("source", node.source)
     if isinstance(node, Constant):
         return ("constant", type(node.value), repr(node.value))  # by its text: a NaN is not equal to itself
     if isinstance(node, Map):
+        # An inner node is known by what it does and by its inputs, which are representatives: their identity decides.
         return ("map", node.operation, tuple(map(id, node.operands)))
     if isinstance(node, Collective):
         return ("collective", node.reduction, id(node.operand))
     if isinstance(node, Fold):
+        # State is shared only where it moves in the same steps, and survives a rescale in the same way.
         inside = _recurrence_key(node.recurrence)
         return ("fold", tuple(map(id, node.observed)), inside, id(node.gate), node.on_rescale)
     return id(node)
@@ -77,6 +98,7 @@ def _recurrence_key(recurrence: Recurrence) -> Hashable:
     lines: dict[Hashable, int] = {}
     place: dict[Signal, int] = {}
     for node in topological(results):
+        # Value numbering inside the recurrence, whose placeholders are equal by index and not by identity.
         inputs = tuple(place[one] for one in node.inputs)
         place[node] = lines.setdefault((_head(node), inputs), len(lines))
     starts = tuple((type(one), repr(one)) for one in recurrence.init)
