@@ -75,6 +75,6 @@ class Follower:
 
     def _start(self, start: pb.PeerStart) -> None:
         settings = replace(self._context.settings, peer=start.peer)
-        pid = self._context.supervisor.start(settings, joins=start.joins, leaving=start.over, threads=start.threads)
+        pid = self._context.supervisor.start(settings, joins=start.joins, leaving=start.leaving, threads=start.threads)
         spawned = pb.HostEvent(host=self._number, kind=pb.HOST_EVENT_KIND_SPAWNED, peer=start.peer, pid=pid)
         self._context.host_events.put(spawned)

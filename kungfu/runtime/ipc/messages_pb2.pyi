@@ -666,16 +666,16 @@ class ReplicateRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., committed: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[PeerStart, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ..., leaves: bool = ..., requests: _Optional[bytes] = ...) -> None: ...
 
 class PeerStart(_message.Message):
-    __slots__ = ("peer", "joins", "over", "threads")
+    __slots__ = ("peer", "joins", "leaving", "threads")
     PEER_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
-    OVER_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
     peer: int
     joins: bool
-    over: _containers.RepeatedScalarFieldContainer[int]
+    leaving: _containers.RepeatedScalarFieldContainer[int]
     threads: int
-    def __init__(self, peer: _Optional[int] = ..., joins: bool = ..., over: _Optional[_Iterable[int]] = ..., threads: _Optional[int] = ...) -> None: ...
+    def __init__(self, peer: _Optional[int] = ..., joins: bool = ..., leaving: _Optional[_Iterable[int]] = ..., threads: _Optional[int] = ...) -> None: ...
 
 class JobEnd(_message.Message):
     __slots__ = ("code", "why", "peer", "failed", "output", "chosen")

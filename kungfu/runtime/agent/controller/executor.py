@@ -99,7 +99,7 @@ class Executor:
     def _spawn(self, command: decided.Spawn, *, joins: bool, threads: int) -> None:
         peer, leaving = command.peer, command.leaving
         if command.host != self._own_host:
-            start = pb.PeerStart(peer=peer, joins=joins, over=leaving, threads=threads)
+            start = pb.PeerStart(peer=peer, joins=joins, leaving=leaving, threads=threads)
             self._replicator.send(command.host, pb.ReplicateRequest(starts=[start]))
             return
         settings = replace(self._context.settings, peer=peer)
