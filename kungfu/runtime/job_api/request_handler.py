@@ -76,10 +76,17 @@ class RequestHandler:
         self._states: dict[int, tuple[str, float]] = {}
         self._noted_cluster: Cluster | None = None
         self._measured: tuple[requests.TimedStep, ...] = ()
-        self._over = self._unreached = ""
+        self._over = ""
+        self._unreached: requests.LeaderReplied | None = None  # what was recorded of joiners, and not yet handled
+        self._replies: list[tuple[Query, Any]] = []
 
     def handle(self, event: Any, cluster: Cluster, now: float) -> list[ExternalRequest]:
-        """Handles an event that ``cluster`` includes already; returns what rank 0 is to hold barriers for."""
+        """Handles an event that ``cluster`` includes already.
+
+        Returns:
+            What rank 0 is to hold barriers for. Neither that nor a reply to a query is to leave the agent before the
+            followers hold the new log: see ``send_replies``.
+        """
         self._note_states(cluster, now)
         externals: list[ExternalRequest] = []
         # Somebody asks for something.
@@ -95,6 +102,12 @@ class RequestHandler:
             externals += self._step(news, cluster, now)
         return externals
 
+    def send_replies(self) -> None:
+        """Sends the replies to the queries that were handled since the last call."""
+        replies, self._replies = self._replies, []
+        for query, reply in replies:
+            query.reply.set_result(reply)
+
     @property
     def request_log(self) -> RequestLog:
         """All requests and what came of them."""
@@ -103,8 +116,13 @@ class RequestHandler:
     def on_record(self, event: LoggedEvent) -> None:
         """Takes an event that was recorded."""
         self._recent.add_event(event)
-        if isinstance(event, MissingEvent):
-            self._unreached = event.reason
+        if not isinstance(event, MissingEvent):
+            return
+        # What waits for the joiners is refused with their reason; a request that comes only now did not wait for them.
+        entry = current(self._request_log)
+        external = entry.external if entry else None
+        if external is not None and external.kind in ("resize", "replace"):
+            self._unreached = requests.LeaderReplied(external.id, refusal=event.reason)
 
     def _add_records(self, reported: ReportedRecords, cluster: Cluster) -> None:
         """Remembers reported steps and events. Steps while a joiner starts on a host do not measure a size."""
@@ -131,10 +149,10 @@ class RequestHandler:
                 yield requests.TrainingEnded()
             case Tick():
                 yield requests.TimePassed()
-        # Joiners did not get ready: what waits for them is refused with their reason.
-        unreached, self._unreached = self._unreached, ""
-        if unreached and external is not None and external.kind in ("resize", "replace"):
-            yield requests.LeaderReplied(external.id, refusal=unreached)
+        # Joiners did not get ready.
+        unreached, self._unreached = self._unreached, None
+        if unreached is not None:
+            yield unreached
 
     def _answer(self, query: Query, cluster: Cluster, now: float) -> list[ExternalRequest]:
         subject, externals = query.subject, list[ExternalRequest]()
@@ -142,11 +160,12 @@ class RequestHandler:
         if isinstance(subject, JobRequest):
             externals = self._step(requests.RequestSubmitted(subject), cluster, now)
             entry, answer = self._answered(subject, now)
-            query.reply.set_result(request_progress(entry, answer=answer, now=now))
+            reply: Any = request_progress(entry, answer=answer, now=now)
         elif isinstance(subject, ProgressQuery):
-            query.reply.set_result(self._progress(self._request_log.entries.get(subject.id), now))
+            reply = self._progress(self._request_log.entries.get(subject.id), now)
         else:
-            query.reply.set_result(self._status(cluster, now))
+            reply = self._status(cluster, now)
+        self._replies.append((query, reply))
         return externals
 
     def _answered(self, request: JobRequest, now: float) -> tuple[LoggedRequest, Answer]:
@@ -168,7 +187,7 @@ class RequestHandler:
         for name, entry in self._request_log.entries.items() if changed else ():
             known = before.entries.get(name)
             if known is None or known.newest.state != entry.newest.state:
-                self._tell(_request_event(entry, now))
+                self._tell(_as_event(entry, now))
         return externals
 
     def _admission_context(self, cluster: Cluster) -> AdmissionContext:
@@ -241,7 +260,7 @@ def _checkpoint_reply(event: CheckpointEvent, external: ExternalRequest) -> requ
     return requests.LeaderReplied(external.id, f"{event.path}: {event.error}" if event.error else "", event.path)
 
 
-def _request_event(entry: LoggedRequest, now: float) -> RequestEvent:
+def _as_event(entry: LoggedRequest, now: float) -> RequestEvent:
     """The event that records how far a request is."""
     answer = entry.newest
     words = request_progress(entry, answer=answer, now=now)

@@ -11,19 +11,23 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from kungfu.event_log.events import LoggedEvent
 from kungfu.runtime.agent.consensus.election import Elected, elect
 from kungfu.runtime.agent.consensus.host_admission import command_line_of
-from kungfu.runtime.agent.consensus.service import AdmissionRequested, LeaderLost, ReplicateReceived
+from kungfu.runtime.agent.consensus.job_snapshot import parse_request_log
+from kungfu.runtime.agent.consensus.service import AdmissionRequested, HostService, LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending, JobSpec
 from kungfu.runtime.agent.leader import Leader
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
+from kungfu.runtime.core.requests import JobRequest, Resize
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.job_api.service import Query
 from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, state
 
 
@@ -93,9 +97,11 @@ def test_as_long_as_nobody_else_holds_its_state_a_new_leader_needs_a_majority_of
 
 
 @contextmanager
-def orphaned() -> Iterator[tuple[dict[int, Host], Agent, Agent]]:
+def orphaned(
+    serving: Mapping[int, type[HostService]] = MappingProxyType({}),
+) -> Iterator[tuple[dict[int, Host], Agent, Agent]]:
     """Two agents that have lost the leader of a job on three hosts; of one peer on the first, of two on the other."""
-    with agents(3) as (hosts, (old, one, two)):
+    with agents(3, serving) as (hosts, (old, one, two)):
         for agent in (one, two):
             follow(agent, 0, text=state(1, 2, 2, hosts=3))
         old.stop()
@@ -244,3 +250,24 @@ def test_of_a_peer_that_has_ended_the_agents_hold_no_address_and_no_process(tmp_
         held = two.consensus.log.snapshot
         assert held is not None
         assert held.pids == {2: 102}
+
+
+class Watching(HostService):
+    """A follower that looks whether a query has its reply when it is sent a log of requests."""
+
+    query: ClassVar[Query]
+    replied: ClassVar[list[bool]]
+
+    def Replicate(self, request: pb.ReplicateRequest, context: Any) -> pb.ReplicateReply:  # noqa: N802 - gRPC's name
+        if "r" in parse_request_log(request.requests).entries:
+            self.replied.append(self.query.reply.done())
+        return super().Replicate(request, context)
+
+
+def test_a_request_is_answered_only_after_the_followers_know_of_it(tmp_path: Path) -> None:
+    Watching.query, Watching.replied = Query(JobRequest("r", Resize(2))), []
+    with orphaned({2: Watching}) as (hosts, one, _), taking_over(one, hosts, tmp_path) as (leader, _, _):
+        assert leader.begin() is None
+        assert leader.handle(Watching.query) is None
+        assert Watching.query.reply.result(timeout=0.0).id == "r"
+    assert Watching.replied[:1] == [False]

@@ -54,6 +54,7 @@ class ServedJob:
             if isinstance(event, ViewStarted):
                 self.cluster = with_view(self.cluster, event.view)
             self.told += handler.handle(event, self.cluster, time.monotonic())
+            handler.send_replies()
 
 
 def with_view(cluster: Cluster, after: View) -> Cluster:

@@ -44,6 +44,7 @@ class Agent:
 
     def handle(self, event: Any) -> None:
         self.told += self.handler.handle(event, self.cluster, self.now)
+        self.handler.send_replies()
 
     def moves(self, after: View, *starting: int) -> None:
         """A view is in force; those who are starting are beside it."""
@@ -87,6 +88,22 @@ def test_joiners_that_never_got_ready_refuse_what_waits_for_them_with_their_reas
     agent.handle(Tick())
     assert (agent.look().state, agent.look().reason) == ("refused", "peer 2: ended (exit code 5)")
     assert [one.text for one in agent.status().troubles] == ["peers 2 never got ready: peer 2: ended (exit code 5)"]
+
+
+def test_joiners_that_never_got_ready_are_nothing_to_a_request_that_comes_after_them() -> None:
+    agent = Agent()
+    agent.handler.on_record(MissingEvent(peers=(2,), reason="host b is lost"))  # between two events
+    assert agent.asked(Resize(3)).state == "accepted"
+    agent.handle(Tick())
+    assert agent.look().state == "accepted"
+
+
+def test_a_reply_waits_until_it_is_sent() -> None:
+    agent, query = Agent(), Query(JobRequest("r", Resize(3)))
+    assert agent.handler.handle(query, agent.cluster, agent.now)
+    assert not query.reply.done(), "the followers do not know of the request yet"
+    agent.handler.send_replies()
+    assert query.reply.result(timeout=0.0).state == "accepted"
 
 
 def test_joiners_that_never_got_ready_are_nothing_to_peers_that_leave() -> None:

@@ -89,6 +89,7 @@ class JobController:
         # A request was taken in, or has come further: no answer before the followers know of it.
         if self.requests.request_log is not request_log and (ending := self.replicate()) is not None:
             return ending
+        self.requests.send_replies()
         for external in externals:
             assert self.cluster.view is not None
             self.executor.perform(decided.ForwardRequest(self.cluster.view, external), self.cluster)
