@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from kungfu.event_log.codec import event_of
+from kungfu.event_log.events import FinishedEvent
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.program_identity import Identity
@@ -65,7 +66,8 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
     def ReportFinished(self, request: pb.TrainingFinished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         summary = to_fields(request.summary)
         finished = event_of({"event": "finished", "peer": request.peer, "leaving": request.leaving, **summary})
-        self._recorder.event(finished, told=True)
+        assert isinstance(finished, FinishedEvent)
+        self._recorder.finished(finished)
         return self._confirm(decided.TrainingFinished(request.peer, request.leaving), context)
 
     def _confirm(self, event: decided.Event, context: Any) -> pb.Ack:

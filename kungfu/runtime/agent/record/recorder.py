@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from kungfu.event_log.codec import event_of, event_to_line, fields_of
-from kungfu.event_log.events import AnyEvent, LoggedEvent
+from kungfu.event_log.events import AnyEvent, FinishedEvent, GapEvent, LoggedEvent
 from kungfu.event_log.numbers import as_json
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -57,7 +57,8 @@ class HostRecorder:
         journal.tell = console.event
         self.replicate: Callable[[pb.Records], None] = replicate_nowhere
         self._lock = threading.Lock()
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}  # of the last message of each peer
+        self._finished: set[int] = set()  # the peers whose end of training is recorded
 
     def event(self, event: LoggedEvent, *, told: bool = False) -> pb.Records:
         """Records an event of the leader, which a person sees if ``told``; returns it as the other hosts get it."""
@@ -68,6 +69,14 @@ class HostRecorder:
         if told:
             self._console.event(event)
         return records
+
+    def finished(self, event: FinishedEvent) -> None:
+        """Records that a peer's training is over: once, for the peer repeats what was not confirmed to it."""
+        with self._lock:
+            is_new = event.peer not in self._finished
+            self._finished.add(event.peer)
+        if is_new:
+            self.event(event, told=True)
 
     def take(self, records: pb.Records) -> ReportedRecords:
         """Records what a peer, or the leader on another host, has sent; a repeated message changes nothing."""
@@ -82,9 +91,12 @@ class HostRecorder:
             for record in records.records:
                 match record.WhichOneof("content"):
                     case "event":
-                        event = event_of(to_fields(record.event))
+                        event = _event_or_gap(record.event, now)
                         # The leader has stamped its own events; those of peers get the time at which they arrive.
                         event = replace(event, time=now) if event.time is None else event
+                        # Of the leader before, which the peer may not have heard confirm it.
+                        if isinstance(event, FinishedEvent):
+                            self._finished.add(event.peer)
                         events.append(event)
                         lines["events"].append(event_to_line(event))
                     case "metrics":
@@ -100,3 +112,11 @@ class HostRecorder:
         for fields in metrics:
             self._console.status(fields)
         return ReportedRecords(tuple(events), tuple(metrics))
+
+
+def _event_or_gap(fields: pb.Fields, now: float) -> AnyEvent:
+    """The event of these fields; the gap that it leaves, if it is none of this version. The others count."""
+    try:
+        return event_of(to_fields(fields))
+    except ValueError as error:
+        return GapEvent(file="events.jsonl", since=now, until=now, lines=1, error=str(error))

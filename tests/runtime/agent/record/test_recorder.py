@@ -1,0 +1,86 @@
+"""What one host records of what peers and the leader send: each thing once, and all that can be recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kungfu.event_log.codec import fields_of
+from kungfu.event_log.events import CalledEvent, FinishedEvent, LoggedEvent
+from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.agent.record.recorder import HostRecorder
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.fields import from_fields
+
+
+class Shown:
+    """A console: what a person would see."""
+
+    def __init__(self) -> None:
+        self.events: list[LoggedEvent] = []
+
+    def line(self, who: str, text: str) -> None:
+        raise AssertionError(f"nobody prints here: {who}: {text}")
+
+    def event(self, event: LoggedEvent) -> None:
+        self.events.append(event)
+
+    def status(self, fields: Mapping[str, Any]) -> None:
+        raise AssertionError(f"nothing is measured here: {fields}")
+
+
+@contextmanager
+def recorder_in(folder: Path) -> Iterator[HostRecorder]:
+    journal = Journal(folder)
+    try:
+        yield HostRecorder(journal, Shown())
+    finally:
+        journal.close()
+
+
+def lines_in(folder: Path) -> list[dict[str, Any]]:
+    """The events after the one that says the version."""
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()][1:]
+
+
+def record(event: LoggedEvent, **changed: Any) -> pb.Record:
+    return pb.Record(event=from_fields({**fields_of(event), **changed}))
+
+
+def called(step: int, asked: int = 2) -> CalledEvent:
+    return CalledEvent(step=step, rule="hook", saw={}, asked=asked)
+
+
+def finished(peer: int) -> FinishedEvent:
+    return FinishedEvent(peer=peer, leaving=False, steps=7, traces=1)
+
+
+def test_an_event_with_an_integer_of_any_size_is_recorded_as_it_is(tmp_path: Path) -> None:
+    with recorder_in(tmp_path) as recorder:
+        taken = recorder.take(pb.Records(peer=0, number=1, records=[record(called(3, asked=10**30))]))
+    assert len(taken.events) == 1
+    assert lines_in(tmp_path)[0]["asked"] == 10**30
+
+
+def test_what_is_no_event_leaves_a_gap_and_the_others_are_recorded(tmp_path: Path) -> None:
+    sent = [record(called(3)), record(called(4), step="four"), record(called(5))]
+    with recorder_in(tmp_path) as recorder:
+        recorder.take(pb.Records(peer=0, number=1, records=sent))
+        recorder.take(pb.Records(peer=0, number=1, records=sent))  # told again
+    first, gap, last = lines_in(tmp_path)
+    assert (first["step"], last["step"]) == (3, 5)
+    assert (gap["event"], gap["lines"]) == ("gap", 1)
+    assert "step" in gap["error"]
+
+
+def test_that_a_peer_has_finished_is_recorded_once_however_often_it_is_told(tmp_path: Path) -> None:
+    with recorder_in(tmp_path) as recorder:
+        for peer in (0, 0, 1):
+            recorder.finished(finished(peer))
+        # Peer 2 has told the leader before, which has replicated it.
+        recorder.take(pb.Records(peer=-1, records=[record(finished(2))]))
+        recorder.finished(finished(2))
+    assert [line["peer"] for line in lines_in(tmp_path)] == [0, 1, 2]
