@@ -57,6 +57,7 @@ def evaluate_rescale_rules(
     """
     known = dict(sources)
     chosen: list[RescaleSetting] = []
+    # The batch is settled first, since a rule for the learning rate may follow it.
     for rule in sorted(plan.on_rescale, key=lambda one: isinstance(one.action, SetLearningRate)):
         one = _setting(rule, known) if rule.mode == mode else None
         if one is not None:
@@ -70,6 +71,7 @@ def _setting(rule: Rule, sources: Mapping[str, float]) -> RescaleSetting | None:
     if target is None or not isinstance(rule.action, (SetGlobalBatchSize, SetLearningRate)):
         raise InternalError(f"rule {rule.name!r} on a rescale does {rule.action!r}, which a barrier cannot set")
     fires, value, *inputs = _computed((rule.fires, target, *rule.inputs.values()), sources)
+    # Its condition does not hold, or it asks for what is so already.
     if not fires:
         return None
     return RescaleSetting(rule.name, rule.action, value, dict(zip(rule.inputs, inputs, strict=True)))

@@ -58,7 +58,13 @@ def numbered(plan: Plan) -> dict[Signal, int]:
 
 
 def plan_from_json(content: Mapping[str, Any]) -> Plan:
-    """The plan that `plan_to_json` gave; raises `UsageError` for anything else.
+    """The plan that `plan_to_json` gave.
+
+    Args:
+        content: The JSON object.
+
+    Raises:
+        UsageError: It is no plan, or one of another schema.
 
     >>> from kungfu.compiler import compile_policies, explain
     >>> from kungfu.policies import schedule
@@ -161,13 +167,16 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
         return tuple(_decoded(entry, nodes) for entry in value)
     if not isinstance(value, dict):
         return value
+    # An object says by its key what it stands for.
     match value:
         case {"is": written}:
+            # A record of the calculus, under the names of the schema.
             kind = _renamed(written, _CLASSES)
             names: dict[str, str] = {key: name for name, key in _KEYS.get(kind, {}).items()}
             fields = {names.get(str(key), str(key)): _decoded(one, nodes) for key, one in value.items() if key != "is"}
             return _classes()[kind](**fields)
         case {"node": number}:
+            # A node that was read before: nodes stand after their inputs.
             return nodes[number]
         case {"operation": name}:
             return VOCABULARY[_renamed(name, _OPERATIONS)]

@@ -16,9 +16,14 @@ class Control:
     """What a hook gets first: ``kf.control.every(n).call(fn, *signals)`` calls ``fn(control, *values)``.
 
     The hook runs inside a barrier, on every peer, with the same values in the order of the signals: whole numbers
-    (int64) as ``int``, all others as ``float``; rank 0's wish is the one that counts. ``size`` and ``step`` are those
-    of the moment in which the rule fired; ``wanted`` is what was asked for so far, and ``passed_over`` says which call
-    asked for nothing. What a hook returns is not looked at, and an error that it raises ends the job.
+    (int64) as ``int``, all others as ``float``; rank 0's request is the one that counts. What a hook returns is
+    ignored, and an error that it raises ends the job.
+
+    Attributes:
+        size: Peers in the step in which the rule fired.
+        step: That step.
+        wanted: The size that was asked for so far, None if there is none.
+        passed_over: Which call asked for nothing; empty if each asked for a size.
 
     >>> def grow(control, noise):
     ...     if noise > 100 * control.size:
@@ -38,11 +43,14 @@ class Control:
         """All peers are between the same two steps: a hook is only ever called there, so this is met already."""
 
     def rescale(self, peers: float) -> None:
-        """Ask for a cluster of ``peers`` peers, rounded; the last call of a hook counts, the job's limits hold.
+        """Asks for another size of the cluster; the last call of a hook counts, and the job's limits hold.
 
-        What is less than one peer asks for the fewest that the job may have. A number that is not finite asks for
-        nothing: what an earlier call asked for stands, and the record tells of it. Raises `PolicyError` for what is no
-        number.
+        Args:
+            peers: Peers, rounded. Less than one peer asks for the fewest that the job may have. A number that is not
+                finite asks for nothing: what an earlier call asked for stands, and the record says so.
+
+        Raises:
+            PolicyError: `peers` is no number.
         """
         try:
             number = float(peers)

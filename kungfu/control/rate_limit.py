@@ -66,6 +66,7 @@ def with_cooldown(ready: Signal, *, gate: Signal, cooldown: Cooldown) -> Signal:
     if not meters:
         return ready
 
+    # The state: whether it fires, and each meter's reading when it last did.
     def update(state: tuple[Signal, ...], on: Signal, *now: Signal) -> tuple[Signal, ...]:
         fires = on & _rested(state[1:], now, meters=meters)
         return fires, *(where(fires, new, old) for new, old in zip(now, state[1:], strict=True))
@@ -78,6 +79,7 @@ def once_each(ready: Signal, *, target: Signal, gate: Signal, cooldown: Cooldown
     """As `with_cooldown`, and only for a target other than the one for which this signal last held."""
     meters = _meters(cooldown)
 
+    # The state: whether it fires, the target for which it last did, and each meter's reading then.
     def update(state: tuple[Signal, ...], on: Signal, value: Signal, *now: Signal) -> tuple[Signal, ...]:
         fires = on & (value != state[1]) & _rested(state[2:], now, meters=meters)
         return fires, *(where(fires, new, old) for new, old in zip((value, *now), state[1:], strict=True))
@@ -92,6 +94,7 @@ def last_wish(target: Signal, *, asked: Signal, gate: Signal, cooldown: Cooldown
     """The last finite target that was asked for, changed only when the cooldown since its last change is over."""
     meters = _meters(cooldown)
 
+    # The state: the last target, and each meter's reading when it changed.
     def update(state: tuple[Signal, ...], value: Signal, on: Signal, *now: Signal) -> tuple[Signal, ...]:
         changes = on & (value != state[0]) & _rested(state[1:], now, meters=meters)
         return tuple(where(changes, new, old) for new, old in zip((value, *now), state, strict=True))
@@ -122,8 +125,21 @@ class Budget:
     A token bucket: it starts full with `rescales` tokens, gains them back evenly over `per_steps` steps, and every
     change of the membership costs one, whoever asked for it. While less than one is left, no rule may rescale, evict
     or replace, and what a hook asks for is passed over; of several rules in one step each needs a token of its own, in
-    the order of the policies. Over any run of n steps, policies thus change the cluster at most
-    ``rescales * (1 + n / per_steps)`` times. A rule that is held back is told of, once until a token is left again.
+    the order of the policies. Over any n steps, policies thus change the cluster at most
+    ``rescales * (1 + n / per_steps)`` times. A rule that is held back is recorded once, until a token is left again.
+
+    Args:
+        rescales: Tokens, from 1 to 2 ** 20 - 1.
+        per_steps: Steps in which an empty bucket fills, from 1 to 2 ** 20 - 1.
+
+    Raises:
+        PolicyError: A number is not whole, or out of its range.
+
+    Cost:
+        Two int64 of state, and two truth values for each rule that changes the cluster; no message.
+
+    On rescale:
+        The tokens stay, less one.
     """
 
     rescales: int
@@ -157,6 +173,7 @@ class Credit:
 
 def credit_of(budget: Budget) -> Credit:
     """What a budget still has in a step. Cost: two int64 of state, no message."""
+    # In parts of a token, so that a step's gain is whole: `rescales` of the `per_steps` parts that a change costs.
     full, price, gain = budget.rescales * budget.per_steps, budget.per_steps, budget.rescales
 
     def update(state: tuple[Signal, ...], view: Signal) -> tuple[Signal, ...]:
@@ -174,6 +191,7 @@ def news_of_held(blocked: Signal, *, allowed: Signal, gate: Signal) -> Signal:
     Cost: two truth values of state.
     """
 
+    # The state: whether this is news, and whether it has been told since the rule was last free.
     def update(state: tuple[Signal, ...], now: Signal, free: Signal) -> tuple[Signal, ...]:
         return now & ~state[1], (state[1] | now) & ~free
 
@@ -181,13 +199,23 @@ def news_of_held(blocked: Signal, *, allowed: Signal, gate: Signal) -> Signal:
 
 
 def rescale_cost(*, at_first_s: float) -> Signal:
-    """Seconds for which the last rescale stopped a peer, as the mean over those that went through it.
+    """Seconds for which the last rescale stopped a peer, as the mean over the peers that went through it.
 
-    Before the first rescale, `at_first_s`. Gives: float32 scalar, seconds, agreed. Cost: two floats on the gradient
-    all-reduce, no message.
+    Args:
+        at_first_s: The value before the first rescale, seconds.
+
+    Returns:
+        float32 scalar, seconds, agreed.
+
+    Cost:
+        Two floats on the gradient all-reduce, no message.
+
+    Raises:
+        PolicyError: `at_first_s` is negative or not finite.
     """
     if not 0 <= at_first_s < math.inf:
         raise PolicyError(f".payback(at_first_s={at_first_s!r}): takes a finite number of seconds, at least 0")
+    # A peer that joined by the rescale has no time of its own: it adds nothing, and does not count.
     own = Source("rescale_seconds")
     total = all_reduce(where(is_finite(own), own, 0.0), "sum")
     peers = all_reduce(where(is_finite(own), 1.0, 0.0), "sum")

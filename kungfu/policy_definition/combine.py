@@ -18,10 +18,16 @@ __all__ = ["at_least", "at_most", "compose", "first", "shadow"]
 
 
 def compose(*policies: Policy) -> Policy:
-    """All rules of these policies, as if they were one.
+    """All rules of these policies, as if they were one. Equal parts are computed once.
 
-    It settles no conflict: where two of them set the same thing (the size, the global batch size, the learning rate),
-    `attach` raises `PolicyError`, and `first`, `at_most` or `at_least` is what to write. Equal parts are computed once.
+    It resolves no conflict: where two of them set the same thing (the size, the global batch size, the learning rate),
+    `attach` raises `PolicyError`, and `first`, `at_most` or `at_least` is what to write.
+
+    Args:
+        policies: At least one policy.
+
+    Raises:
+        PolicyError: One of these is no policy.
 
     >>> from kungfu.policies import gns_batch, linear_scaling
     >>> compose(gns_batch(max_peers=8), linear_scaling()).name
@@ -36,8 +42,13 @@ def shadow(policy: Policy) -> Policy:
     """This policy, evaluated and logged but never acted on: to see what it would do before it may.
 
     Its rules conflict with none and count against no budget. A rule that asks for a number is logged when it asks for
-    another one than before, since what it asks for does not come about. Cost: as the policy's own, and a number and a
-    truth value of state for each such rule.
+    another one than before, since what it asks for does not come about.
+
+    Args:
+        policy: The policy to look at.
+
+    Cost:
+        As the policy's own, and a number and a truth value of state for each rule that asks for a number.
 
     >>> from kungfu.policies import gns_batch
     >>> shadow(gns_batch(max_peers=8)).name
@@ -52,27 +63,41 @@ def shadow(policy: Policy) -> Policy:
 
 
 def at_most(*policies: Policy) -> Policy:
-    """For everything that several of these policies set: the smallest number that any of them wants.
+    """For each setting that several of these policies have rules for: the smallest number that any of them asks for.
 
-    What each policy last asked for stands as its wish until it asks again, and in every step the smallest wish is what
+    The number that a policy asked for last stands until it asks again, and in every step the smallest of these numbers
     is asked for; so a policy that asked while a change was pending is served later. A policy that has not asked yet
-    stands for what is: it holds the cluster where it is, and a cap alone never makes it grow. Rules whose setting no
-    other policy has a rule for pass through. Raises `PolicyError` at `attach` where none of them sets anything, or two
-    set the same thing on other terms (another batch size to keep, another ramp). Cost: one float of state a wish, no
-    message.
+    counts with the present value: it holds the cluster where it is, and a cap alone never makes it grow. A rule whose
+    setting no other of the policies has a rule for stays as it is.
+
+    Args:
+        policies: At least two policies.
+
+    Raises:
+        PolicyError: Fewer than two policies are given; at `attach`, where none of them sets anything, or two set the
+            same thing on other terms (another batch size to keep, another ramp).
+
+    Cost:
+        One float of state for each rule that is merged, no message.
+
+    On rescale:
+        What policies asked for stands.
     """
     return _combined("at_most", policies, choose=lambda one, other, now: minimum(_or(one, now), _or(other, now)))
 
 
 def at_least(*policies: Policy) -> Policy:
-    """For everything that several of these policies set: the largest number that any of them wants; see `at_most`."""
+    """For each setting that several of these policies have rules for: the largest number that any of them asks for.
+
+    All else is as for `at_most`.
+    """
     return _combined("at_least", policies, choose=lambda one, other, now: maximum(_or(one, now), _or(other, now)))
 
 
 def first(*policies: Policy) -> Policy:
-    """For everything that several of these policies set: the wish of the first one that has any; see `at_most`.
+    """For each setting that several of these policies have rules for: the number of the first policy that has asked.
 
-    The earlier one has priority from its first wish on, since wishes stand.
+    An earlier policy has priority from its first request on, since requests stand. All else is as for `at_most`.
     """
     return _combined("first", policies, choose=lambda one, other, now: _or(one, other))
 
@@ -100,6 +125,7 @@ def _resolved(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> tuple[Ru
     contested: dict[tuple[Setting, str], list[Rule]] = {}
     for one in rules:
         setting = setting_of(one.action)
+        # Only rules that act can contradict each other; one event (a step, a rescale) is settled apart from the other.
         if setting is not None and one.mode == "acting":
             contested.setdefault((setting, one.trigger.event), []).append(one)
     if not contested:
@@ -107,6 +133,7 @@ def _resolved(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> tuple[Ru
             f"{name}: none of these policies rescales or sets a batch size or a learning rate, so there is nothing to "
             "choose from; list them, or write kf.compose(...)"
         )
+    # The merged rule takes the place of the first of its group, and the others go.
     groups = [tuple(group) for group in contested.values() if len(group) > 1]
     chosen = {id(group[0]): merged_rule(name, group, choose=choose) for group in groups}
     gone = {id(one) for group in groups for one in group[1:]}

@@ -1,4 +1,8 @@
-"""Merge: rules that set the same thing become one, which follows the wish that a choice prefers."""
+"""Merge: rules that set the same thing become one, which follows the request that a choice prefers.
+
+A request is a float32 signal, NaN as long as its rule has not asked for anything; it holds what the rule asked for
+last.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,19 @@ Choice = Callable[[Signal, Signal, Signal], Signal]  # of two wishes and what is
 
 
 def merged_rule(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
-    """One rule, looked at in every step (or on every rescale), for all these, which set the same thing."""
+    """One rule in place of several that set the same thing.
+
+    It is looked at in every step, or on every rescale, since the standing requests of its candidates can differ from
+    the present value at any time.
+
+    Args:
+        name: The name of the merged rule.
+        rules: At least two rules on one event, that set the same thing on the same terms.
+        choose: Chooses between two requests, given the present value as well.
+
+    Raises:
+        PolicyError: The rules set it on other terms.
+    """
     setters = [_setter(one) for one in rules]
     _check_terms(name, rules)
     wishes = _wishes(rules)
@@ -29,6 +45,7 @@ def merged_rule(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
     chosen = functools.reduce(lambda one, other: choose(one, other, present), wishes.values())
     trigger = Trigger(Constant(True), Constant(True), event=rules[0].trigger.event)
     made = _asking(chosen, like=setters[0], trigger=trigger, name=name)
+    # The record shows what the rules saw, then what each asked for, then the present value and the target.
     last = {label: signal for label, signal in made.inputs.items() if label in (_PRESENT[type(setters[0])], "target")}
     seen = {label: signal for one in rules for label, signal in one.inputs.items() if label not in last}
     return replace(made, inputs={**seen, **wishes, **last}, candidates=tuple(wishes))

@@ -32,7 +32,11 @@ class Policy:
     def build(self, training: TrainingSignals) -> tuple[Rule, ...]:
         """The rules of this policy, each under the policy's name.
 
-        Raises `PolicyError` that names the policy and the user's line for whatever goes wrong in its body.
+        Args:
+            training: The signals of the job.
+
+        Raises:
+            PolicyError: With the policy's name and the user's line, for whatever goes wrong in its body.
         """
         try:
             given = self.body(training)
@@ -72,9 +76,15 @@ def in_brackets(origin: str) -> str:
 
 
 def policy(function: Callable[..., RuleOrRules]) -> Callable[..., Policy]:
-    """Makes a policy out of a function of `training`: calling it with its other arguments gives a `Policy`.
+    """Makes a policy of a function of `training`: calling it with its other arguments gives a `Policy`.
 
-    The arguments are checked at once, the function runs at `attach`.
+    The arguments are checked at once; the function runs at `attach`.
+
+    Args:
+        function: Its first parameter is `training`; it returns a rule or a tuple of rules.
+
+    Raises:
+        PolicyError: The first parameter is another one; later, where the arguments do not fit the function.
 
     >>> import kungfu as kf
     >>> @policy

@@ -23,9 +23,12 @@ _FORM = "write PATH.py:NAME(ARGS) or MODULE:NAME(ARGS), e.g. 'kungfu.policies:gn
 def load_policy(spec: str) -> Policy:
     """The policy that `spec` names.
 
-    What stands before the last colon outside of brackets is a module's name or a path that ends in ``.py``; what
-    follows is the name of a policy in it, or of a function that makes one, with literal arguments in brackets. Raises
-    `PolicyError` that says which part does not resolve.
+    Args:
+        spec: Before the last colon outside of brackets, a module's name or a path that ends in ``.py``; after it, the
+            name of a policy in that module, or of a function that makes one, with literal arguments in brackets.
+
+    Raises:
+        PolicyError: A part does not resolve; the message says which.
 
     >>> load_policy("kungfu.policies:schedule({100: 4})").name
     'schedule'

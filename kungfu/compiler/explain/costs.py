@@ -16,7 +16,16 @@ _STATE_BYTES = {"bool": 1, "int64": 8, "float32": 4}
 
 @dataclass(frozen=True)
 class Costs:
-    """What a plan costs a step beyond the gradients: `fixed_floats`, and `floats_per_peer` times the size, ride."""
+    """The cost of a plan per step, beyond the gradients.
+
+    Attributes:
+        messages_per_step: Messages of every step.
+        gated_messages: Messages in the steps of their gates only.
+        fixed_floats: Floats on the gradient all-reduce, whatever the size.
+        floats_per_peer: Floats on the gradient all-reduce for each peer of the cluster.
+        state_bytes: Bytes of the folds' states at size 1.
+        folds: Folds.
+    """
 
     messages_per_step: int
     gated_messages: int

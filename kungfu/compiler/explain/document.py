@@ -18,10 +18,15 @@ __all__ = ["explain_json"]
 
 
 def explain_json(plan: Plan) -> dict[str, Any]:
-    """The plan as a document: `rules`, `shared`, `reads`, `nodes`, `before`, `rides`, `after`, `costs`.
+    """The plan as a document for programs.
 
-    Nodes are known by their labels, which are those of the text; `before` and `after` are the segments in order, each
-    with its gates, its nodes and what its message carries.
+    Args:
+        plan: The plan.
+
+    Returns:
+        An object with the keys `rules`, `shared`, `reads`, `nodes`, `before`, `rides`, `after` and `costs`. Nodes are
+        known by their labels, which are those of the text; `before` and `after` are the segments in order, each with
+        its gates, its nodes and what its message carries.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import gns_batch

@@ -32,13 +32,20 @@ class _Words:
 
 
 def explain(plan: Plan, *, monitors: Monitors = "folded") -> str:
-    """What the rules ask for, what is computed when, what rides on the gradients, and what it all costs a step.
+    """A plan as text: what the rules ask for, what is computed when, what is piggybacked, and the cost per step.
 
     A node stands under its name, else under the variable that the policy keeps it in, else under a number; leaves, and
-    what is a function of step and size alone, stand as themselves. Each line says how the node is made, whether it is
-    local or agreed, its dtype, its unit where one follows from the sources, and the policy's line that made it. What
-    several policies share is computed once, and said so. A monitor has one line, which says of how many nodes it is
-    made; with `monitors` "open" these are shown too.
+    functions of step and size alone, stand as themselves. Each line says how the node is made, whether it is local or
+    agreed, its dtype, its unit where one follows from the sources, and the policy's line that made it. The text says
+    which nodes several policies share, and that they are computed once.
+
+    Args:
+        plan: The plan.
+        monitors: "folded" gives each monitor one line, which says of how many nodes it is made; "open" shows those
+            nodes too.
+
+    Returns:
+        Lines, each with its end.
     """
     labels, folding = labels_of(plan), _folding_of(plan, monitors=monitors)
     words = _Words(labels, units_of(labels), folding, {*folding.hidden})
@@ -169,9 +176,11 @@ def _folding_of(plan: Plan, *, monitors: Monitors) -> _Folding:
     """
     if monitors == "open":
         return _Folding()
+    # Of each monitor, all that is below it.
     nodes = topological((*plan.nodes, *_roots(plan)))
     inside = {node: _below(node) for node in nodes if node.monitor}
     within = {one for below in inside.values() for one in below}
+    # Shown is what no monitor needs, and what a rule uses directly.
     shown = {node for node in nodes if node not in within} | (set(_roots(plan)) & within)
     # What a line that is shown names has a line itself, unless that line is a monitor's.
     while more := {one for node in shown if not node.monitor for one in node.inputs if one not in shown}:

@@ -1,8 +1,8 @@
-"""Units: what the numbers of a plan count, as far as it follows from the units of the sources.
+"""Units: dimensional analysis of a plan, as far as it follows from the units of the sources.
 
-A unit is a product of powers; a constant has any, and a number without a unit takes that of what it is added to. Where
-signals of two units are added, or a unit goes through a
-function that keeps none, nothing is said rather than something wrong.
+A dimension is a product of powers of base units. A constant has any dimension, and a number without one takes that of
+what it is added to. Where signals of two dimensions are added, or one goes through a function that keeps none, the
+dimension is unknown, and no unit is shown rather than a wrong one.
 """
 
 from __future__ import annotations
@@ -76,10 +76,12 @@ def _of_map(name: str, operands: list[Dimension]) -> Dimension:
 
 def _common(units: Iterable[Dimension]) -> Dimension:
     """The one unit of all these; constants, and numbers that count nothing, go with any."""
+    # Constants have no say.
     given = [one for one in units if one is not _ANY]
     distinct = [one for one in given if one]
     if not distinct:
         return given[0] if given else _ANY
+    # Two different units: nothing can be said.
     return distinct[0] if all(one == distinct[0] for one in distinct) else _NONE
 
 
@@ -95,9 +97,10 @@ def _product(one: Dimension, other: Dimension, *, sign: int) -> Dimension:
 
 
 def _of_fold(fold: Fold, found: Mapping[Signal, Dimension]) -> Dimension:
-    """Its state first counts anything, then what its updates make of it, and its output what is made of that.
+    """The dimension of a fold's output, from a fixed point of the dimensions of its state.
 
-    A field may hold what another one held before: each of them is known at the latest after as many rounds.
+    Each field begins with any dimension, and takes that of its update. A field may hold what another one held before,
+    so that the fixed point is reached at the latest after as many rounds as there are fields.
     """
     inside = fold.recurrence
     inputs, state = [found[one] for one in fold.observed], [_ANY for _ in fold.recurrence.init]

@@ -41,9 +41,15 @@ class BytecodeProgram:
 def fused(program: Program) -> Program:
     """The same program, with hundreds of small operations fused into two.
 
-    Their order and rounding stay; an exponential or logarithm, and a long sum, may differ in the last bit. The program
-    stays as it is where its plan has no rule, or sends messages of its own that it has to wait for, and where the
-    native library cannot be had, for want of a compiler: it is slower then, by a few tenths of a millisecond a step.
+    Their order and rounding stay; an exponential or logarithm, and a long sum, may differ in the last bit.
+
+    Args:
+        program: The program, op by op.
+
+    Returns:
+        The program as it is where its plan has no rule, or sends messages of its own that it has to wait for, and where
+        the native library cannot be had for want of a compiler: it is slower then, by a few tenths of a millisecond
+        per step.
     """
     if not program.plan.rules or program.plan.exchanges or not native.is_available():
         return program
