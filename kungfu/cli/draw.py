@@ -60,7 +60,14 @@ def draw_run(folder: Path, target: Path) -> Path:
     """Draws the run that `folder` records as a PNG, and gives its path.
 
     Four panels share the axis of steps: the size with its decisions, the noise scale in samples beside the batch, the
-    loss, and samples/s. Raises ``UsageError`` where there is no record, no step in it, or `target` cannot be written.
+    loss, and samples/s.
+
+    Args:
+        folder: The folder that kungfu-run wrote to.
+        target: The file to write.
+
+    Raises:
+        UsageError: There is no record, no step in it, or `target` cannot be written.
     """
     run = _read(folder)
     canvas = Figure(figsize=(9.0, 9.5), layout="constrained")
@@ -190,12 +197,14 @@ def _fit(panel: Any, values: Series) -> None:
 
 def _smoothed(values: Series, group: Series) -> Series:
     """What is typical around each step, never across a change of `group`: a jump stays one."""
+    # The steps at which the group changes; NaN is a group of its own.
     edges = np.flatnonzero(np.diff(np.nan_to_num(group, nan=-1.0))) + 1
     return np.concatenate([_typical(part, among=_SMOOTH_STEPS) for part in np.split(values, edges)])
 
 
 def _typical(values: Series, *, among: int) -> Series:
     """The median of the known values of the `among` steps around each: single steps that are odd leave no trace."""
+    # One window of values around each step, padded with unknown ones at both ends.
     windows = sliding_window_view(np.pad(values, among // 2, constant_values=math.nan), among)
     known = np.isfinite(windows).any(axis=1)
     typical = np.full(len(values), math.nan)

@@ -1,4 +1,8 @@
-"""The options of kungfu-run about hosts: their names, which of them this machine is, and the secret that they share."""
+"""The options of kungfu-run about hosts: their names, which of them this machine is, and the secret that they share.
+
+Everything that cannot work is refused here, before any process is started: more peers than slots, shared memory between
+machines, a host that others cannot reach, a secret that others can read.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,13 @@ _HOW = (
 
 @dataclass(frozen=True)
 class Hosting:
-    """The hosts of the job, the place of this one among them, and what all of them must know.
+    """The hosts of the job, and which of them this one is.
 
-    ``job`` names the job, if this host founds it; ``secret`` is hexadecimal, and the same on each of several hosts.
+    Attributes:
+        hosts: All hosts, in the order of the command line.
+        place: The index of this host among them.
+        job: The name of the job, if this host founds it.
+        secret: Hexadecimal, the same on each of several hosts.
     """
 
     hosts: tuple[Host, ...]
@@ -70,9 +78,16 @@ def read_hosting(
 ) -> Hosting:
     """The hosts of a command line; without ``--hosts`` this machine alone, under a loopback address.
 
-    ``maximum`` is the most peers that the job may have. Raises ``UsageError`` for what cannot work, before any process
-    starts.
+    Args:
+        given: The parsed command line.
+        maximum: The most peers that the job may have.
+        attachment: The name of the attachment: shared memory reaches one machine only.
+        environment: Holds the secret under ``KUNGFU_SECRET``, unless a file does.
+
+    Raises:
+        UsageError: The hosts cannot form this job.
     """
+    # One machine: nothing is shared, so that a secret for this job alone will do.
     if given.hosts is None:
         _refuse_without_hosts(given)
         return Hosting((Host(_ALONE, maximum, 0),), 0, secrets.token_hex(4), secrets.token_hex(32))
@@ -86,6 +101,7 @@ def read_hosting(
     _check_reach(hosts, attachment=attachment)
     place = own_place(hosts, given.own_name, local_addresses=local_addresses())
     secret = _secret(given.secret_file, environment)
+    # Hosts that were given no secret cannot agree on one; a single host makes its own.
     if secret is None:
         if len(hosts) > 1:
             raise UsageError(f"several hosts need a secret that they share; {_HOW}")
@@ -101,6 +117,8 @@ def _refuse_without_hosts(given: argparse.Namespace) -> None:
 
 
 def _check_reach(hosts: Sequence[Host], *, attachment: str) -> None:
+    """Refuses hosts whose peers could not reach each other."""
+    # Peers of one machine reach each other by any address.
     if len(hosts) == 1 or on_one_machine(hosts):
         return
     if attachment == "local":
@@ -108,6 +126,7 @@ def _check_reach(hosts: Sequence[Host], *, attachment: str) -> None:
             "--attachment local is shared memory, and so for the peers of one machine (or of several loopback "
             "addresses, to try hosts out on one machine); between hosts give --attachment horovod"
         )
+    # A name that means the loopback interface here means another machine elsewhere.
     for host in hosts:
         if on_one_machine([host]):
             found = ", ".join(sorted(addresses_of(host.name)))

@@ -20,7 +20,7 @@ _ANY: Any = AnyEvent  # a union is a value of no type that a type checker has a 
 
 
 def event_to_line(event: LoggedEvent) -> str:
-    """The line of an event, without its end.
+    """The line of an event, without its end; numbers that are not finite stand by name.
 
     >>> from kungfu.event_log.events import NotFiniteEvent
     >>> event_to_line(NotFiniteEvent(time=1.5, what="loss", step=41, value=float("nan")))

@@ -14,7 +14,9 @@ NOT_FINITE: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infi
 def as_json(value: Any, *, nan: str | None = "NaN") -> Any:
     """A value with the names of `NOT_FINITE` for numbers that are not finite, however deep they lie.
 
-    ``nan`` is what stands for NaN: nothing else is unknown in a trace, and there it is ``None``.
+    Args:
+        value: Numbers, texts, lists and mappings.
+        nan: Stands for NaN; ``None`` where NaN means that there is no number.
 
     >>> as_json({"loss": math.nan, "saw": [1.5, -math.inf], "speed": None})
     {'loss': 'NaN', 'saw': [1.5, '-Infinity'], 'speed': None}

@@ -37,10 +37,16 @@ class RuleEvent(LoggedEvent, frozen=True, kw_only=True):
 
 
 class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
-    """A rule asked for ``asked`` peers in place of ``size``; ``done`` says what the barrier made of it.
+    """A rule asked for ``asked`` peers in place of ``size``.
 
-    ``won`` and ``lost`` name the policies behind a combined rule by whether their target was taken, ``peers`` are
-    those that the rule named, ``when`` they leave: "now" or "replaced".
+    Attributes:
+        size: Peers when the rule fired.
+        asked: Peers that it asked for.
+        done: What the barrier made of it, in words.
+        won: The policies of a combined rule whose target was taken.
+        lost: Its other policies that had a target.
+        peers: The peers that the rule named.
+        when: When these leave: "now", or "replaced" when others are ready.
     """
 
     size: int
@@ -107,8 +113,19 @@ class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
 class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
     """The membership changed after ``step`` steps, and training stood still for ``stop_s``.
 
-    ``parts`` has the seconds of each part; those of spawn and ready went on beside training, and the first step's came
-    after the stop.
+    Attributes:
+        step: The last step before the change.
+        rule: The rule or the request that asked for it.
+        decided_at: The step in which it was decided, None where no rule decided it.
+        before: Peers before it.
+        after: Peers after it.
+        view: The version of the new view.
+        joined: The ids of the peers that joined.
+        left: The ids of the peers that left.
+        global_batch_size: Samples per step after it.
+        stop_s: Seconds for which training stood still.
+        parts: Seconds of each part. Those of spawn and ready went on beside training, and those of the first step came
+            after the stop.
     """
 
     step: int
@@ -125,11 +142,24 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
 
 
 class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
-    """Peers were ``lost``, by id with how, and the others train again from ``step`` with the state of ``state_of``.
+    """Peers were lost, and the others train again.
 
-    ``redone`` steps are done once more. ``stop_s`` goes from the end of the last step to the end of the next one, less
-    a step: ``noticed_s`` until the loss was known, ``regrouped_s`` until training could go on. ``step_s`` is the median
-    of the steps before.
+    Attributes:
+        step: The step after which training goes on.
+        before: Peers before the loss.
+        after: Peers that go on.
+        view: The version of the new view.
+        lost: How each peer was lost, by its id.
+        noticed_by: What showed the loss, where no peer was lost.
+        state_of: The peer whose state all others took.
+        redone: Steps that are done once more.
+        target: Peers that the job is to have, once replacements are ready.
+        global_batch_size: Samples per step from now on.
+        stop_s: Seconds from the end of the last step to the end of the next one, less a step.
+        noticed_s: Seconds of it until the loss was known.
+        regrouped_s: Seconds of it until training could go on.
+        step_s: Seconds of a step before the loss, in the median.
+        parts: Seconds of each part.
     """
 
     step: int

@@ -42,10 +42,16 @@ def header_line(plan: Fields | None, *, policy: str, every: int) -> dict[str, An
 
 
 def step_form(place: Texts, *, local: Texts, agreed: Texts | None, fired: Texts) -> str:
-    """What ``%`` makes a line of: one peer's share of a step at ``place`` (step, view, rank).
+    """The format of a step line, one peer's share of one step; ``%`` fills in the numbers.
 
-    Each value is text: ``CONVERSIONS`` of its type, for a number that is put in later, or what ``exactly`` gives. What
-    all peers agree on is written by rank 0 alone.
+    Each value is text: the entry of ``CONVERSIONS`` for its type, where a number is filled in later, or the result of
+    ``exactly``.
+
+    Args:
+        place: Step, view and rank.
+        local: The peer's own sources, by name.
+        agreed: The agreed sources, by name; None on all ranks but 0, since one copy is enough.
+        fired: The rules that fired, with the number that each asked for; empty on all ranks but 0.
     """
     parts = [_entries(place), f'"local":{{{_entries(local)}}}']
     if agreed is not None:
@@ -74,7 +80,10 @@ def line_kind(line: Fields) -> LineKind:
 
 
 def number_from_json(value: Any) -> Any:
-    """A value as it was before it was written: JSON knows no NaN and no infinity.
+    """A value as it was before it was written; JSON knows no NaN and no infinity.
+
+    Args:
+        value: A number, a truth value, None for NaN, the name of an infinity, or a list of these.
 
     >>> number_from_json(None), number_from_json("-inf"), number_from_json(3), number_from_json([1.5, None])
     (nan, -inf, 3, [1.5, nan])
@@ -87,7 +96,7 @@ def number_from_json(value: Any) -> Any:
 
 
 def _written(value: Any) -> Any:
-    """With nine digits, which tell any two float32 apart."""
+    """A value as JSON has it: floats with nine digits, which tell any two float32 apart, and NaN as null."""
     if isinstance(value, list):
         return [_written(one) for one in value]
     if not isinstance(value, float):

@@ -1,4 +1,9 @@
-"""Reads a recorded trace: the steps that all peers of their view told of, and the snapshots between them."""
+"""Reads a recorded trace: the steps of which the lines of all peers are there, and the snapshots between them.
+
+Lines come from several peers in any order, some are missing or cut short where a peer was killed, and a step that was
+undone by a failure stands in two views. Reading gathers lines by step, view and rank first, and then keeps what is
+whole; everything else becomes a remark, never an error.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +25,15 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """One step: each peer's local sources in rank order, the agreed ones, and the rules that fired with their target.
+    """One step of the whole cluster.
 
-    What a plan makes of the gradients stands among them under its name, as in ``norm_squared(grads)``.
+    Attributes:
+        step: Its number, from 1.
+        view: The version of the view in which it was done.
+        local: Each peer's local sources by name, in rank order; gradient reductions stand among them under their names,
+            as in ``norm_squared(grads)``.
+        agreed: The agreed sources by name, with the agreed gradient reductions.
+        fired: The rules that fired, each with the number that it asked for.
     """
 
     step: int
@@ -39,7 +50,14 @@ class RecordedStep:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the folds held after a step, by name: of each rank its local ones, and of rank 0 the agreed ones too."""
+    """The states of the folds after a step.
+
+    Attributes:
+        after: The step; 0 before the first.
+        view: The version of the view that takes the next step.
+        peers: The ids of its peers, in rank order.
+        folds: For each rank, the fields of its local folds by name, and on rank 0 those of the agreed folds too.
+    """
 
     after: int
     view: int
@@ -49,8 +67,15 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Trace:
-    """A recorded run. ``plan`` is what it ran, ``None`` where that is not in the record; ``remarks`` say what of the
-    record could not be used."""
+    """A recorded run.
+
+    Attributes:
+        steps: Its whole steps, in order.
+        snapshots: The whole snapshots, in order.
+        plan: The plan that ran, None where the record does not hold it.
+        policy: What ``kungfu-run --policy`` named, else empty.
+        remarks: Which parts of the record could not be used, and why.
+    """
 
     steps: tuple[RecordedStep, ...]
     snapshots: tuple[Snapshot, ...] = ()
@@ -61,7 +86,7 @@ class Trace:
 
 @dataclass
 class _Gathered:
-    """Lines by what they are of, while they are read."""
+    """The lines that were read so far: of each step (and snapshot) and view, one line for each rank."""
 
     header: Fields | None = None
     steps: dict[tuple[int, int], dict[int, Fields]] = field(default_factory=dict)
@@ -114,14 +139,17 @@ def _take(text: str, gathered: _Gathered, *, where: str) -> None:
     except (ValueError, RecursionError):
         line = None
     kind = line_kind(line) if isinstance(line, dict) else "unknown"
+    # A line that a kill cut short, or that is of another file.
     if kind == "unknown":
         gathered.remarks.append(f"{where}: this line is none of a trace, or half-written; it was left out")
     elif kind == "step":
         gathered.steps.setdefault((line["step"], line["view"]), {})[line["rank"]] = line
     elif kind == "snapshot":
         gathered.snapshots.setdefault((line["after"], line["view"]), {})[line["rank"]] = line
+    # The last line of a record that reached its limit.
     elif kind == "cut":
         gathered.remarks.append(f"{where}: the record ends here, at its limit of {line.get('limit_bytes')} bytes")
+    # A header: the first one counts.
     else:
         _check_header(line, where=where)
         gathered.header = gathered.header or line
@@ -136,13 +164,16 @@ def _check_header(line: Fields, *, where: str) -> None:
 
 def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
     """Of a step that was done in two views, since a failure undid the first, the later one counts."""
+    # Sorted by step and view, so that the last view in which a step was done stands in the mapping.
     latest = dict(sorted(gathered.steps))
     before: int | None = None
     lacking: list[tuple[int, str]] = []
     for step, view in latest.items():
+        # Nobody has told of some steps at all.
         if before is not None and step > before + 1:
             gathered.remarks.append(f"steps {before + 1} to {step - 1} are not in the record")
         before, shares = step, gathered.steps[step, view]
+        # Some ranks have told of this one, and others have not.
         if missing := _missing(shares):
             lacking.append((step, missing))
             continue

@@ -1,4 +1,9 @@
-"""A plan over a recorded trace: what it decides in each step, and where that differs from what the run did."""
+"""A plan over a recorded trace: what it decides in each step, and where that differs from what the run did.
+
+The run's own plan is replayed with the run's membership: local folds follow their peers from view to view, and every
+snapshot of the record is compared with the replayed states. Where steps are missing the states are *lost*: nothing is
+replayed until a snapshot gives them again. Another plan starts with fresh folds and is compared with nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +30,12 @@ _MOST_DIFFERENCES = 20
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a plan decided over a trace, and where the run that was recorded differs (of its own plan only).
+    """The result of a replay.
 
-    ``remarks`` say which steps of the record were not replayed.
+    Attributes:
+        decisions: The rules that fired, in order.
+        differences: Where the recorded run differs, for the run's own plan only; at most some twenty.
+        remarks: Which steps of the record were not replayed, and why.
     """
 
     decisions: tuple[FiredRule, ...]
@@ -37,22 +45,37 @@ class Replayed:
 
 @dataclass
 class _Playing:
-    """A replay under way."""
+    """A replay under way.
+
+    Attributes:
+        replay: The plan with the states of its folds.
+        against: The snapshots to compare with, by step and view.
+        previous: The step before this one.
+        differences: Found so far.
+        is_lost: Whether the states are unknown until the next snapshot.
+        skipped: Steps that were passed over meanwhile.
+    """
 
     replay: Replay
     against: Mapping[tuple[int, int], Snapshot]
     previous: RecordedStep | None = None
     differences: list[str] = field(default_factory=list)
-    is_lost: bool = False  # what the folds held in the run is not known, until there is a snapshot
+    is_lost: bool = False
     skipped: list[int] = field(default_factory=list)
 
 
 def replay(plan: Plan, trace: Trace, *, whose: Literal["the run's", "another"], start: int = 0) -> Replayed:
     """What `plan` decides over the steps of `trace`, from the first step that is at least `start`.
 
-    The run's own plan starts from the snapshot before that step, and its folds and decisions are held against those
-    of the run. Another plan starts with fresh folds; what it decides does not change what it sees. Raises
-    ``UsageError`` for a source that the run did not record, by name, and for a start that no snapshot leads to.
+    Args:
+        plan: The plan.
+        trace: The recorded run.
+        whose: "the run's" plan starts from the snapshot before `start`, and its folds and decisions are compared with
+            those of the run; "another" starts with fresh folds, and what it decides does not change what it sees.
+        start: The first step to replay; 0 for all.
+
+    Raises:
+        UsageError: The run did not record a source that the plan reads, or no snapshot lies before `start`.
     """
     _check_recorded(plan, trace)
     own = whose == "the run's"
@@ -118,6 +141,8 @@ def _beginning(
     best: tuple[tuple[RecordedStep, ...], Snapshot | None] | None = None
     for place, step in enumerate(trace.steps):
         found = snapshots.get((step.step - 1, step.view))
+        # The run's first step needs no snapshot; any other start needs one right before it, the latest that is early
+        # enough.
         if place == 0 and step.step == 1:
             best = trace.steps, found
         elif found is not None and (best is None or step.step <= max(start, 1)):
@@ -129,8 +154,9 @@ def _beginning(
 
 
 def _enter(playing: _Playing, step: RecordedStep) -> None:
-    """A new view: local folds go with their peers, who are known by the snapshots around the change."""
+    """Enters the view of a step: local folds go with their peers, which the snapshots around the change name."""
     before, replaying = playing.previous, playing.replay
+    # The first step, or the same view.
     if before is None or before.view == step.view:
         return
     stayed = _survivors(playing, before, step)
@@ -139,21 +165,24 @@ def _enter(playing: _Playing, step: RecordedStep) -> None:
         for fold, fields in replaying.states.items()
     }
     replaying.rescale(step.size)
+    # A view begins with a snapshot, which shows whether the replay went through the change as the run did.
     snapshot = playing.against.get((step.step - 1, step.view))
     if snapshot is not None and not playing.is_lost and step.step == before.step + 1:
         _compare_states(playing, snapshot)
 
 
 def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
-    """Whether what the folds hold before `step` is not known: of steps before it nobody lived to tell, or what was told
-    could not be written. The next snapshot says what they hold."""
+    """Whether the states of the folds before `step` are unknown, since steps before it are missing in the record."""
     before = playing.previous
     snapshot = playing.against.get((step.step - 1, step.view))
+    # A gap: no peer lived to tell of the steps in it, or they could not be written.
     if before is not None and step.step > before.step + 1:
         playing.is_lost = True
+    # A snapshot after a gap gives the states again.
     if playing.is_lost and snapshot is not None:
         _restore(playing.replay, snapshot)
         playing.is_lost = False
+    # Still in the dark: this step is passed over, and remembered for the remark.
     if playing.is_lost:
         playing.previous = step
         playing.skipped.append(step.step)
@@ -173,9 +202,10 @@ def _unreplayed(steps: Sequence[int]) -> Iterator[str]:
 
 
 def _survivors(playing: _Playing, before: RecordedStep, step: RecordedStep) -> list[int]:
-    """The ranks of the old view that are in the new one, in its order; who stays comes before who joins."""
+    """The ranks of the old view that are in the new one, in its order; peers that stay come before those that join."""
     views = {one.view: one.peers for one in playing.against.values()}
     old, new = views.get(before.view), views.get(step.view)
+    # Without snapshots nobody knows which peers left: the last ones, as far as can be told.
     if old is None or new is None:
         return list(range(min(before.size, step.size)))
     return [old.index(peer) for peer in new if peer in old]
@@ -204,6 +234,7 @@ def _held(snapshot: Snapshot, name: str) -> list[Any]:
 def _compare(playing: _Playing, step: RecordedStep, found: Sequence[FiredRule]) -> None:
     decided = {one.rule: one.value for one in found}
     for name in sorted(decided.keys() | step.fired.keys()):
+        # It fires in the one and not in the other, or asks for another number.
         if name not in step.fired:
             _differ(playing, f"step {step.step}: {name} fires in the replay, and did not in the run")
         elif name not in decided:

@@ -34,7 +34,15 @@ _OTHER = (
 
 @dataclass(frozen=True)
 class _Replay:
-    """What is told."""
+    """A replay beside its run.
+
+    Attributes:
+        trace: The recorded steps.
+        whose: Whether the run's own plan was replayed, or another one.
+        replayed: The decisions of the replay.
+        events: What happened in the run.
+        start: The first step that is shown.
+    """
 
     trace: Trace
     whose: Literal["the run's", "another"]

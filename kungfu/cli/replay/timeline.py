@@ -34,7 +34,16 @@ OF_RULES = (DecisionEvent, CalledEvent, SetEvent, ShadowEvent, HeldEvent, Supers
 
 @dataclass(frozen=True)
 class TimelineRow:
-    """One line of the timeline. ``times`` a rule decided the same, from ``step`` to ``last``."""
+    """One line of the timeline.
+
+    Attributes:
+        step: The step after which it happened.
+        rule: The rule, empty for a change of the membership or a checkpoint.
+        replayed: What the rule asks for in the replay, empty where it does not fire there.
+        run: What happened in the run, empty where nothing did.
+        times: How often the rule decided the same in a row.
+        last: The last of these steps.
+    """
 
     step: int
     rule: str
@@ -52,9 +61,11 @@ def timeline(decisions: Sequence[FiredRule], events: Sequence[LoggedEvent], *, s
     for event in events:
         if isinstance(event, OF_RULES) and event.step >= start:
             by_rule.setdefault((event.step, event.rule), []).append(event)
+    # A decision of the replay stands beside what the run tells of that rule in that step.
     for one in decisions:
         matched = by_rule.pop((one.step, one.rule), [])
         rows.append(TimelineRow(one.step, one.rule, told(one), "; ".join(_happened(event) for event in matched)))
+    # What is left happened in the run only.
     rows += [TimelineRow(step, rule, "", _happened(event)) for (step, rule), left in by_rule.items() for event in left]
     return list(_collapsed(sorted(rows, key=lambda row: row.step)))
 

@@ -15,9 +15,13 @@ _REPORT_S = 5.0
 
 
 def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A remark on every row of steps that is missing between the first one in `metrics` and the last one that was done.
+    """A remark on each row of steps that is missing between the first one in `metrics` and the last one that was done.
 
     Rank 0 sends its steps every `--report-every` seconds, so that its last ones are lost with it.
+
+    Args:
+        events: The events of the run: they say which step was the last, and where peers were lost.
+        metrics: The measured steps.
 
     >>> missing_steps([], [{"step": step} for step in (39, 40, 45)])
     ['steps 41 to 44 are not in metrics.jsonl']

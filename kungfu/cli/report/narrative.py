@@ -70,7 +70,7 @@ class Paragraph:
 
 
 def narrative(events: Sequence[LoggedEvent]) -> list[Paragraph]:
-    """The narrative of `events`, in the order of the record.
+    """The narrative of `events`: the root cause of a failure first, then each event, then what it came to.
 
     >>> narrative([ViewEvent(time=5.0, version=1, peers=(0, 1))])[0]
     Paragraph(at_s=0.0, headline='training begins with 2 peers: peers 0 and 1', details=())

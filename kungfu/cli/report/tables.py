@@ -27,10 +27,14 @@ _STOP = ("stood still", "right")
 
 
 def decisions_table(events: Iterable[LoggedEvent]) -> Table:
-    """A row for each decision, rescale and recovery of `events`.
+    """A row for each decision, rescale, recovery and refusal.
 
-    A decision's row has what the rule saw and asked for; that of a rescale or a recovery has the size it came to, and
-    for how long training stood still. Unknown values are shown as ``-``.
+    Args:
+        events: The events of a run, in order.
+
+    Returns:
+        A table in which the row of a decision has what the rule saw and asked for, and that of a rescale or a recovery
+        the size it came to and for how long training stood still. Unknown values are shown as ``-``.
     """
     table = Table(title="Decisions", title_justify="left")
     for name, side in (*_COLUMNS, _STOP):
@@ -52,14 +56,8 @@ def _row(event: LoggedEvent) -> tuple[str, ...]:
             return figure(event.step), event.rule, "", "", came, duration(event.stop_s)
         case RecoveredEvent():
             came = f"{figure(event.before)} -> {figure(event.after)} peers"
-            return (
-                figure(event.step),
-                f"loss of {counted(len(event.lost), 'peer')}",
-                "",
-                "",
-                came,
-                duration(event.stop_s),
-            )
+            lost = f"loss of {counted(len(event.lost), 'peer')}"
+            return figure(event.step), lost, "", "", came, duration(event.stop_s)
         case RefusedEvent():
             return "", event.rule, "", figure(event.asked), f"refused: {event.reason}", ""
     return ()
