@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from kungfu.compiler.gradient_reductions import GradientReduction, gradient_reductions_of
 from kungfu.control import Rule
+from kungfu.control.action import operands
 from kungfu.signal import Collective, Fold, Signal, Source, topological
+from kungfu.signal.sources import GivenBy, SourceKind
 
 __all__ = ["MessageLayout", "Outcome", "Plan", "Segment", "inputs_of_rules", "is_whole"]
 
@@ -102,7 +104,22 @@ class Plan:
     @property
     def sources(self) -> frozenset[str]:
         """The names of the sources that a step must offer."""
-        return frozenset(one.source for one in self.nodes if isinstance(one, Source))
+        return frozenset(self.source_kinds)
+
+    @cached_property
+    def source_kinds(self) -> Mapping[str, SourceKind]:
+        """What each source is that a step must offer, by name; those of the user's own are among them."""
+        kinds = {one.source: one.kind for one in self.nodes if isinstance(one, Source)}
+        return {name: kinds[name] for name in sorted(kinds)}
+
+    def given_by(self, giver: GivenBy) -> Mapping[str, Source]:
+        """The sources that one of the program's own calls gives, by name."""
+        found = {one.source: one for one in self.nodes if isinstance(one, Source) and one.kind.given_by == giver}
+        return {name: found[name] for name in sorted(found)}
+
+    def rules_reading(self, source: str) -> tuple[str, ...]:
+        """The names of the rules that this source has a part in: of the policies that declare it."""
+        return tuple(one.name for one in self.rules if source in _sources_under(one))
 
     @cached_property
     def gradient_reductions(self) -> Mapping[str, GradientReduction]:
@@ -134,6 +151,11 @@ class Plan:
             yield from segment.nodes
             yield from segment.message.collectives if segment.message else ()
         yield from self.piggybacked.collectives
+
+
+def _sources_under(rule: Rule) -> set[str]:
+    roots = (rule.gate, rule.fires, *operands(rule.action), *rule.inputs.values())
+    return {one.source for one in topological(roots) if isinstance(one, Source)}
 
 
 class Outcome(NamedTuple):

@@ -17,7 +17,7 @@ from kungfu.compiler.plan import MessageLayout, Outcome, Plan
 from kungfu.errors import UsageError
 from kungfu.signal import Fold, Source
 from kungfu.signal.operation import DType, Operation, SignalType
-from kungfu.signal.sources import SOURCES
+from kungfu.signal.sources import SourceKind
 
 __all__ = ["Replay"]
 
@@ -96,14 +96,15 @@ class Replay:
 
     def _source(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer:
         # Each peer has to tell its own value.
-        if SOURCES[name].placement == "local":
+        kind = self.plan.source_kinds[name]
+        if kind.placement == "local":
             own = [{"rank": rank, **one} for rank, one in enumerate(local)]
             if any(name not in one for one in own):
-                return _absent(name, "the local source {!r}, and it was not given for every peer", peers=self.size)
+                return _absent(kind, f"the local source {name!r}, and it was not given for every peer", peers=self.size)
             return tuple(one[name] for one in own)
         # The gradients may be absent as long as recorded reductions stand for them.
         if name == "mean_grads" and name not in agreed and any("grads" not in one for one in local):
-            return _absent(name, "{!r}: give it, or 'grads' to compute it from", peers=self.size)
+            return _absent(kind, f"{name!r}: give it, or 'grads' to compute it from", peers=self.size)
         known = {"size": self.size, "view": self.view, **agreed}
         return ((known[name] if name in known else _derived(name, local, known)),) * self.size
 
@@ -121,9 +122,9 @@ class _Absent:
     message: str
 
 
-def _absent(name: str, message: str, *, peers: int) -> PerPeer:
-    text = f"the plan reads {message.format(name)}"
-    if SOURCES[name].type.shape != ("nest",):
+def _absent(kind: SourceKind, message: str, *, peers: int) -> PerPeer:
+    text = f"the plan reads {message}"
+    if kind.type.shape != ("nest",):
         raise UsageError(text)
     return (_Absent(text),) * peers
 

@@ -1,7 +1,7 @@
 """The vocabulary of policies: maps, one line an entry, and the collectives that turn local into agreed."""
 
 from kungfu.ops.clock import job_seconds
-from kungfu.ops.collectives import all_gather, all_reduce
+from kungfu.ops.collectives import all_gather, all_reduce, weighted_mean
 from kungfu.ops.elementwise import (
     abs,
     cast,
@@ -78,5 +78,6 @@ __all__ = [
     "sum",
     "synchronized",
     "take",
+    "weighted_mean",
     "where",
 ]

@@ -19,7 +19,7 @@ from kungfu.compiler.fired import FiredRule, fired_rules
 from kungfu.compiler.replay import Replay
 from kungfu.errors import UsageError
 from kungfu.record.reader import RecordedStep, Snapshot, Trace
-from kungfu.signal import NEST, SOURCES
+from kungfu.signal import NEST
 
 __all__ = ["Replayed", "replay"]
 
@@ -115,8 +115,15 @@ def _check_recorded(plan: Plan, trace: Trace) -> None:
             f"the policy needs {' and '.join(reductions)}, which this run did not record: a record holds of the "
             "gradients only what the run's own policies made of them; record a run whose policies need it too"
         )
-    numbers = {name for name in plan.sources if SOURCES[name].type.shape != NEST}
+    numbers = {name for name, kind in plan.source_kinds.items() if kind.type.shape != NEST}
     missing = sorted(numbers - held - {"size", "view"})
+    declared = {**plan.given_by("publish"), **plan.given_by("feed")}
+    own = [declared[name].written for name in missing if name in declared]
+    if own:
+        raise UsageError(
+            f"the policy needs {' and '.join(own)}, which this run did not record: a record holds of what a program "
+            "publishes and feeds only what the run's own policies use; record a run whose policies use it too"
+        )
     if missing:
         raise UsageError(
             f"the policy needs the source {' and '.join(missing)}, which is not in this record: "

@@ -23,7 +23,7 @@ from kungfu.signal.fold_methods import FOLDS, FoldMethods
 from kungfu.signal.operation import NEST, OPERATORS, Operation, SignalType
 from kungfu.signal.operators import Operators
 from kungfu.signal.source_location import location_of_caller
-from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement
+from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement, SourceKind
 
 if TYPE_CHECKING:
     from kungfu.signal.fold import Fold
@@ -157,22 +157,38 @@ class Constant(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source(Signal):
-    """What a step offers, by its name in `kungfu.signal.SOURCES`; `owner` is the job whose policy took it."""
+    """What a step offers, by its name in `kungfu.signal.SOURCES`, or what the user's program gives, as `declared`.
+
+    `owner` is the job whose policy took it.
+    """
 
     source: str
     owner: object = None
+    declared: SourceKind | None = None
+
+    @cached_property
+    def kind(self) -> SourceKind:
+        """What it is, in which unit, and who gives it."""
+        return SOURCES[self.source] if self.declared is None else self.declared
+
+    @property
+    def written(self) -> str:
+        """How a policy writes it, as in ``training.size``."""
+        if self.declared is None:
+            return f"training.{self.source}"
+        return f'training.{"fed" if self.declared.given_by == "feed" else "published"}("{self.source}")'
 
     @cached_property
     def type(self) -> SignalType:
-        return SOURCES[self.source].type
+        return self.kind.type
 
     @cached_property
     def placement(self) -> Placement:
-        return SOURCES[self.source].placement
+        return self.kind.placement
 
     @cached_property
     def known(self) -> Known:
-        return SOURCES[self.source].known
+        return self.kind.known
 
     @cached_property
     def exact(self) -> bool:

@@ -6,7 +6,7 @@ import ast
 import linecache
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -15,6 +15,7 @@ from types import CodeType, FrameType, TracebackType
 __all__ = [
     "attributed_to",
     "is_prebuilt",
+    "location_in_frames",
     "location_in_traceback",
     "location_of_caller",
     "location_of_function",
@@ -66,6 +67,16 @@ def location_in_traceback(traceback: TracebackType | None) -> str:
             found = f"{code.co_filename}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
     return found
+
+
+def location_in_frames(frames: Iterable[tuple[str, int]]) -> str:
+    """``file:line`` of the innermost of these frames that is the user's, given outermost first; empty without one."""
+    own = [
+        f"{path}:{line}"
+        for path, line in frames
+        if not path.startswith((_PACKAGE, "<", _STANDARD)) and _INSTALLED not in path
+    ]
+    return own[-1] if own else ""
 
 
 def location_of_function(function: object) -> str:

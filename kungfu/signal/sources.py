@@ -1,4 +1,4 @@
-"""What a step offers to a policy: one line a source.
+"""What a step offers to a policy: one line a source. Sources of the user's own are in ``own_sources``.
 
 A source has a type, a placement, and the moment it is known. *Local*: each peer has its own value. *Agreed*: all
 peers hold the same value. *Before* and *after* are meant against the gradient all-reduce of the step: what is made of
@@ -12,9 +12,21 @@ from typing import Literal
 
 from kungfu.signal.operation import NEST, SignalType
 
-__all__ = ["GATE_SOURCES", "ONLY_AT_RESCALE", "RESCALE_SOURCES", "SOURCES", "Known", "Placement", "SourceKind"]
+__all__ = [
+    "GATE_SOURCES",
+    "ONLY_AT_RESCALE",
+    "RESCALE_SOURCES",
+    "SOURCES",
+    "GivenBy",
+    "Known",
+    "Placement",
+    "SourceKind",
+]
 
 Placement = Literal["local", "agreed"]
+GivenBy = Literal[
+    "step", "publish", "feed"
+]  # kungfu's step, or the user's program by training.publish or training.feed
 Known = Literal["before", "after"]
 
 _FLOAT = SignalType("float32")
@@ -25,7 +37,7 @@ _NEST = SignalType("float32", NEST)
 
 @dataclass(frozen=True)
 class SourceKind:
-    """One source: what it is, in which unit, and what to use where an agreed value is needed."""
+    """One source: what it is, in which unit, who gives it, and what to use where an agreed value is needed."""
 
     type: SignalType
     placement: Placement
@@ -33,6 +45,7 @@ class SourceKind:
     unit: str
     meaning: str
     agreed_counterpart: str = ""
+    given_by: GivenBy = "step"
 
 
 SOURCES = {

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NoReturn
 from kungfu.errors import PolicyError
 from kungfu.signal.fold import Fold
 from kungfu.signal.node import Source
+from kungfu.signal.operation import DType
+from kungfu.signal.own_sources import fed, published
 from kungfu.signal.sources import SOURCES
 
 __all__ = ["TrainingSignals"]
@@ -44,6 +46,8 @@ _OTHER_WORDS = {
 class TrainingSignals:
     """What a step offers to a policy: its sources, one property each, and what follows from them.
 
+    What the user's own program gives has a method each.
+
     The signals belong to `job`, if one is given: no other job's policies may use them. The table behind the properties
     is `kungfu.signal.SOURCES`. A name that no step offers raises `PolicyError`, which says what was probably meant.
 
@@ -68,7 +72,7 @@ class TrainingSignals:
             )
 
     def __dir__(self) -> Iterable[str]:
-        return sorted([*SOURCES, "view_steps"])
+        return sorted([*SOURCES, "fed", "published", "view_steps"])
 
     # ---- sources ---------------------------------------------------------------------------------------------------
 
@@ -196,6 +200,67 @@ class TrainingSignals:
     def previous_global_batch_size(self) -> Source:
         """Samples of a step before the rescale; in kf.control.on_rescale() (int64, samples, agreed)."""
         return self._source("previous_global_batch_size")
+
+    # ---- of the user's own -----------------------------------------------------------------------------------------
+
+    def published(self, name: str, *, dtype: DType = "float32", unit: str = "", meaning: str = "") -> Source:
+        """The number that the program's step gives by ``training.publish(name, value)``, in the step at hand.
+
+        An auxiliary loss, an accuracy, a statistic of the gradients: what the user's model computes. Local; to make it
+        agreed, write ``kf.ops.weighted_mean(x, training.samples)`` or ``kf.ops.all_reduce(x, "mean")``, which ride on
+        the gradients. On a peer without samples it is NaN, or 0 or false where it is no float, and so it is in a step
+        that does not come to its ``publish``. Over micro-batches a float is averaged by samples; of the others the last
+        one counts.
+
+        Args:
+            name: Letters, digits and ``_``; no signal of the step has it. Every policy that uses it declares it alike.
+            dtype: "float32", "int64" or "bool".
+            unit: What it counts, for those who read the plan.
+            meaning: What it is, in some words, for them too.
+
+        Raises:
+            PolicyError: The name or the dtype does not fit; later, where policies declare the name differently, and
+                at the first step, where the program does not publish it before ``training.average()``.
+
+        Cost:
+            A variable; no message.
+
+        On rescale:
+            Each step has its own value.
+
+        >>> import kungfu as kf
+        >>> training = TrainingSignals()
+        >>> accuracy = training.published("accuracy")
+        >>> kf.ops.weighted_mean(accuracy, training.samples).placement
+        'agreed'
+        """
+        return published(name, dtype=dtype, unit=unit, meaning=meaning, owner=self._job)
+
+    def fed(self, name: str, *, unit: str = "", meaning: str = "") -> Fold:
+        """The last number that the program gave by ``training.feed(name, value)`` between its steps, on rank 0.
+
+        A price, a validation accuracy, the hour: what Python knows. Agreed: rank 0's number comes with the message of
+        the next step, and stands until rank 0 is fed another one. Gives a float32 scalar, NaN before the first.
+
+        Args:
+            name: Letters, digits and ``_``; no signal of the step has it. Every policy that uses it declares it alike.
+            unit: What it counts, as in "dollars/hour", for those who read the plan.
+            meaning: What it is, in some words, for them too.
+
+        Raises:
+            PolicyError: The name does not fit; later, where policies declare it differently.
+
+        Cost:
+            One float on the gradient all-reduce, one float of state.
+
+        On rescale:
+            The number is kept: it goes along with the shared state, to peers that join and into checkpoints, and stays
+            when rank 0 goes.
+
+        >>> TrainingSignals().fed("price", unit="dollars/hour").placement
+        'agreed'
+        """
+        return fed(name, unit=unit, meaning=meaning, owner=self._job)
 
     # ---- what follows from them ------------------------------------------------------------------------------------
 

@@ -140,6 +140,8 @@ class ClusterModel:
         rescaling: The steps and the seconds that a change of the cluster takes.
         speeds: The jitter of each peer's step, and who is slow where and when.
         hosts: Where peers run, and what it costs a host that others start there.
+        published_by_step: By name what the program's step publishes, equal on all peers.
+        fed_by_step: By name what the program feeds before a step, NaN where that is nothing.
 
     Raises:
         UsageError: A number that makes no sense, a slow host or slot that the cluster lacks, or no room for the first
@@ -155,6 +157,8 @@ class ClusterModel:
     rescaling: Rescaling = Rescaling()
     speeds: PeerSpeeds = field(default_factory=PeerSpeeds)
     hosts: HostSlots = field(default_factory=HostSlots)
+    published_by_step: Mapping[str, Callable[[SimulatedStep], float]] = field(default_factory=dict)
+    fed_by_step: Mapping[str, Callable[[SimulatedStep], float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not is_whole_number(self.steps, least=1):

@@ -30,7 +30,8 @@ def run_policy(
     them; a mapping from sources to arrays, with a value a step, or for local ones a row of one value a peer; or a
     recorded run (its folder, the lines of its ``trace.jsonl``, a `kungfu.record.Trace`). What arrays and records hold
     stays as it is, whatever is decided. Of arrays, ``step``, ``size``, the limits of the size and ``pending`` may be
-    left out; what a plan makes of gradients is given under its name, as in ``norm_squared(grads)``. `budget`: the job's
+    left out; what a plan makes of gradients is given under its name, as in ``norm_squared(grads)``, and so is what
+    the program publishes or feeds, which is local. `budget`: the job's
     budget of rescales.
 
     Gives the decisions in order, those in the shadow too, and on a model those of rules on a rescale, under the step
@@ -52,7 +53,8 @@ def run_policy(
 
 def _given(plan: Plan, arrays: Mapping[str, Any]) -> Iterator[FiredRule]:
     playing: Replay | None = None
-    for local, agreed in steps_of(arrays):
+    declared = [name for name, kind in plan.source_kinds.items() if kind.given_by != "step"]
+    for local, agreed in steps_of(arrays, declared):
         if playing is None:
             playing = Replay(plan, size=len(local))
         if playing.size != len(local):

@@ -154,6 +154,8 @@ def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str,
         "clock_seconds": job.clocks.total_s,
         "rescale_seconds": job.clocks.rescale_s,
         "step_seconds": job.clocks.step_s if job.clocks.view_steps >= 2 else math.nan,
+        **{name: value(position) for name, value in job.model.published_by_step.items()},
+        **{name: value(position) for name, value in job.model.fed_by_step.items()},
     }
     return [
         {

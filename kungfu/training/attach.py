@@ -37,8 +37,10 @@ from kungfu.training.barrier import Barrier, BarrierContext
 from kungfu.training.between_steps import BetweenSteps
 from kungfu.training.checkpoint.manager import Trained
 from kungfu.training.graph.average import Averaging
+from kungfu.training.graph.fed import FedValues
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.learning_rate import make_learning_rate
+from kungfu.training.graph.published import make_published_values
 from kungfu.training.graph.step_record import make_step_record
 from kungfu.training.graph.training_state import TrainingState, classify, plant_seeds
 from kungfu.training.step_runner import StepRunner
@@ -153,6 +155,7 @@ def _graph_state(plan: Plan) -> GraphState:
         inputs=sum(len(names) for names in plan.rule_inputs),
         whole=sum(is_whole(one) for rule in plan.rules for one in rule.inputs.values()),
         step_record=make_step_record(plan),
+        own=(make_published_values(plan), FedValues.of(plan)),
     )
 
 

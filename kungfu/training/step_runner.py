@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from enum import Enum
 from functools import cached_property, partial
@@ -12,6 +13,7 @@ import tensorflow as tf
 from kungfu.compiler.fired import fired_rules
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 from kungfu.runtime.api import ExitReport, ShadowAsk, StandaloneMembership, Terms
+from kungfu.signal.source_location import location_of_caller
 from kungfu.training.barrier import Barrier
 from kungfu.training.data import BatchPlan, Stamps, is_stale
 from kungfu.training.graph.accumulate import Accumulation
@@ -69,6 +71,7 @@ class StepRunner:
         self._compiled: CompiledStep | None = None
         self._position: StepPosition | None = None  # as the last step told, if nothing else can have changed it since
         self._stale, self._finished, self._looped = 0, False, False
+        self._unused: set[str] = set()  # names that were fed for no policy
         self._failure: BaseException | None = None  # of the last barrier, as long as nobody has mended it
 
     @property
@@ -112,6 +115,28 @@ class StepRunner:
         """The program leaves its loop before training is over: the others may wait for it."""
         if self._exits is not None and self._compiled is not None and not self._finished and not self.left:
             self._exits.left_loop()
+
+    def feed(self, name: str, value: Any) -> None:
+        """A number for the policies, from between the steps; see ``Training.feed``."""
+        fed = self.graph_state.metrics.fed
+        if not tf.executing_eagerly():
+            raise UsageError(
+                f"training.feed({name!r}) was called inside a function that TensorFlow traces, so it would be called "
+                "once and never again: call it from Python between two steps, or give what the step computes to "
+                "training.publish(name, value)"
+            )
+        if self._finished:
+            raise UsageError(f"training.feed({name!r}) was called after training was over: no step follows")
+        if name in fed.names:
+            fed.feed(name, value, where=location_of_caller())
+        elif name not in self._unused:
+            self._unused.add(name)
+            declared = ", ".join(map(repr, fed.names)) or "none"
+            print(
+                f"kungfu: training.feed({name!r}) ({location_of_caller()}) goes nowhere: no rule of this run "
+                f"uses training.fed({name!r}); names that are used: {declared}",
+                file=sys.stderr,
+            )
 
     def finish(self) -> None:
         """Training is over on this peer; idempotent."""
@@ -210,7 +235,8 @@ class StepRunner:
             self.trace.random_streams = self.barrier.between_steps.random_streams()
         compiled = self.compiled(function, tensors, structure)
         if self._gate is not None:
-            warm_up(compiled, context.attachment, tensors, effects=effects_of(self.trace.graph, gate=self._gate))
+            with context.graph_state.metrics.fed.lock:  # what another thread feeds is kept from being undone
+                warm_up(compiled, context.attachment, tensors, effects=effects_of(self.trace.graph, gate=self._gate))
         context.graph_state.progress.batch.assign(self._first_batch(tensors))
         self.barrier.join(self._first_terms)
         self._record_view()
@@ -234,9 +260,13 @@ class StepRunner:
             context.rate,
             self.accumulation,
         )
-        compiled = CompiledStep(
-            order_after_average(function, means=lambda: self.trace.means), parts, tensors, structure
-        )
+        ordered = order_after_average(function, means=lambda: self.trace.means)
+        try:
+            compiled = CompiledStep(ordered, parts, tensors, structure)
+        except Exception as error:
+            if self.trace.refused is None or error is self.trace.refused:
+                raise
+            raise self.trace.refused from error
         if self.trace.averages != 1:
             raise UsageError(
                 f"the function marked @training.step calls training.average() {self.trace.averages} times; it must "

@@ -16,6 +16,7 @@ from kungfu.training.checkpoint.manager import CheckpointRequest
 from kungfu.training.data import BatchPlan, Remainder, batches, make_batch_plan
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import Averaging, average
+from kungfu.training.graph.published import publish
 from kungfu.training.registered.registry import Kind
 from kungfu.training.registered.rescale_hooks import Rescaled
 from kungfu.training.step_runner import SKIPPED, Skipped, StepRunner
@@ -121,10 +122,79 @@ class Training:
         Cost:
             One message, on which the policy's signals ride.
         """
-        with self._runner.trace.average():
+        trace, published = self._runner.trace, self._averaging.graph_state.metrics.published
+        with trace.average():
+            published.refuse_missing(trace.published, trace.captured())
             means = average(self._averaging, gradients, loss=loss, accumulation=self._runner.accumulation)
-        self._runner.trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
+        trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
         return cast("Nest", means)
+
+    @_not_converted
+    def publish(self, name: str, value: Any) -> None:
+        """Gives the policies a number that the step computes; they declare it as ``training.published(name)``.
+
+        Call it inside a function marked ``@training.step``, before ``training.average()``, once for each name: also in
+        a function or a branch inside of it; in a loop the last value counts. A name that no policy uses costs nothing.
+
+        Args:
+            name: As the policies declare it.
+            value: A scalar of the declared kind: a float of any width, a whole number, or a truth value.
+
+        Raises:
+            UsageError: It is called outside of a step; ``training.feed`` takes a number from there.
+            PolicyError: A value of another shape or dtype than declared, or a name that was published in this step
+                before. A declared name that the step does not publish is refused by ``average``. It names the policy
+                and the line.
+
+        Cost:
+            Two small ops; no message.
+
+        >>> import keras, kungfu as kf, tensorflow as tf
+        >>> model, optimizer = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
+        >>> @kf.policy
+        ... def stop_when_flat(training):
+        ...     slope = kf.ops.all_reduce(training.published("slope"), "mean")
+        ...     return kf.control.always().when(slope < 1.0).stop()
+        >>> training = kf.attach(model, optimizer, policies=[stop_when_flat()])
+        >>> @training.step
+        ... def train_step(x):
+        ...     with tf.GradientTape() as tape:
+        ...         loss = tf.reduce_mean(model(x) ** 2)
+        ...     grads = tape.gradient(loss, model.trainable_variables)
+        ...     training.publish("slope", tf.linalg.global_norm(grads))
+        ...     grads = training.average(grads, loss=loss)
+        ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
+        """
+        publish(self._averaging.graph_state.metrics.published, self._runner.trace, name, value)
+
+    def feed(self, name: str, value: Any) -> None:
+        """Gives the policies a number that the program knows between two steps; they declare it by ``training.fed``.
+
+        A price, a validation accuracy, the hour. Rank 0's number rides on the message of the next step, and from then
+        on it stands until rank 0 is fed another one: over rescales, for peers that join, in checkpoints, and when
+        rank 0 goes. Other peers may feed numbers too, as a program does that is the same on all peers; they are passed
+        over, whatever they are. Any thread may feed. A name that no policy uses is passed over, with a remark.
+
+        Args:
+            name: As the policies declare it.
+            value: A finite number that a float32 holds.
+
+        Raises:
+            PolicyError: The value is no number, or not finite. It names the policy and the line.
+            UsageError: It is called inside of a function that is being traced, or after training was over.
+
+        Cost:
+            Next to nothing; no message.
+
+        >>> import keras, kungfu as kf
+        >>> @kf.policy
+        ... def stop_when_dear(training):
+        ...     return kf.control.always().when(training.fed("price", unit="dollars/hour") > 3.0).stop()
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        >>> training = kf.attach(model, keras.optimizers.SGD(0.1), policies=[stop_when_dear()])
+        >>> training.feed("price", 2.75)
+        """
+        self._runner.feed(name, value)
 
     def batches(
         self,

@@ -183,7 +183,11 @@ def _rules(pools: Pools, program: Sequence[Instruction]) -> tuple[Rule, ...]:
 
 def _seeded(training: Any) -> Pools:
     whole = [getattr(training, name) for name in WHOLE_SOURCES]
-    numbers = whole + [getattr(training, name) for name in FLOAT_SOURCES]
+    numbers = (
+        whole
+        + [getattr(training, name) for name in FLOAT_SOURCES]
+        + [training.published("score"), training.fed("price")]
+    )
     vectors = [ops.all_gather(training.busy_seconds)]
     return Pools(numbers, whole, [training.step % 2 == 0, training.loss > 0, training.mean_loss > 0], vectors)
 

@@ -49,9 +49,9 @@ def failures(source: str, namespace: dict[str, Any], *, name: str) -> str:
     return "".join(report)
 
 
-def test_the_page_has_ten_recipes_each_with_a_program_and_what_it_decides() -> None:
+def test_the_page_has_twelve_recipes_each_with_a_program_and_what_it_decides() -> None:
     kinds = [[kind for kind, _ in blocks(text)] for text in recipes()]
-    assert kinds == [["python", "pycon"]] * 10
+    assert kinds == [["python", "pycon"]] * 12
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_a_recipe_is_one_to_ten_lines_and_costs_no_message() -> None:
         assert 1 <= len([one for one in source.splitlines() if one.strip()]) <= 10, source
         for name in re.findall(r"^def (\w+)\(training", source, re.MULTILINE):
             made[name] = found[name]()
-    assert len(made) == 12
+    assert len(made) == 14
     for name, policy in made.items():
         assert compile_policies([policy]).messages_per_step == 0, name
 

@@ -76,12 +76,12 @@ def test_every_source_is_a_property_with_its_meaning_and_its_unit() -> None:
         assert text.lower().startswith(kind.meaning.lower()), name
         assert str(kind.type) in text
         assert kind.unit in text
-    assert dir(training) == sorted([*SOURCES, "view_steps"])
+    assert dir(training) == sorted([*SOURCES, "fed", "published", "view_steps"])
 
 
 def test_a_misspelt_name_is_an_error_of_a_type_checker() -> None:
     names = {name for name, one in vars(TrainingSignals).items() if isinstance(one, property)}
-    assert names == set(dir(training))
+    assert names | {"fed", "published"} == set(dir(training))
 
 
 def test_the_steps_of_a_view_are_counted_from_1_and_anew_after_a_rescale() -> None:

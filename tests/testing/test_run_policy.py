@@ -339,3 +339,35 @@ def test_a_model_that_stands_still_is_refused() -> None:
         ClusterModel({1: 100}, steps=3, speed_by_peer={1: 0})
     with pytest.raises(UsageError, match=r"0.0 samples / s with 2 peers; takes a finite number above 0"):
         run_policy(schedule({1: 2}), ClusterModel({1: 0}, steps=3))
+
+
+@kf.policy
+def stop_when_accurate(training):
+    accuracy = kf.ops.weighted_mean(training.published("accuracy"), training.samples)
+    return kf.control.always().when(accuracy > 0.9).stop()
+
+
+def test_what_a_program_publishes_is_given_as_an_array_or_by_the_model():
+    arrays = {"accuracy": [[0.5, 0.9], [0.9, 1.0], [1.0, 1.0]], "samples": [[1.0, 1.0]] * 3}
+    assert [one.step for one in run_policy(stop_when_accurate(), arrays)] == [2, 3]
+    model = ClusterModel(throughput_by_size={1: 100}, steps=9, published_by_step={"accuracy": lambda step: 0.15 * step})
+    assert [one.step for one in run_policy(stop_when_accurate(), model)] == [7]
+
+
+def test_an_array_under_a_name_that_nobody_declares_is_refused_with_those_that_are():
+    with pytest.raises(UsageError, match=r"'acuracy' is no source.*and the policy declares accuracy"):
+        run_policy(stop_when_accurate(), {"acuracy": [1.0]})
+
+
+@kf.policy
+def stop_when_dear(training):
+    return kf.control.always().when(training.fed("price") > 2).stop()
+
+
+def test_what_a_program_feeds_is_given_as_an_array_or_by_the_model():
+    assert [one.step for one in run_policy(stop_when_dear(), {"price": [1.0, 3.0, math.nan, 1.0]})] == [2, 3]
+    prices = {5: 3.0}
+    model = ClusterModel(
+        throughput_by_size={1: 100}, steps=9, fed_by_step={"price": lambda step: prices.get(step, math.nan)}
+    )
+    assert [one.step for one in run_policy(stop_when_dear(), model)] == [5]

@@ -12,7 +12,8 @@ from kungfu.compiler.explain.sharing import shared_parts
 from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Rule
-from kungfu.signal import SOURCES, Constant, Signal
+from kungfu.signal import Constant, Signal
+from kungfu.signal.sources import SourceKind
 
 __all__ = ["explain_json"]
 
@@ -37,7 +38,7 @@ def explain_json(plan: Plan) -> dict[str, Any]:
     return {
         "rules": [_rule(one, labels) for one in (*plan.rules, *plan.on_rescale)],
         "shared": [{"by": list(one.by), "nodes": _names(one.nodes, labels)} for one in shared_parts(plan)],
-        "reads": {name: _source(name) for name in sorted(plan.sources)},
+        "reads": {name: _source(kind) for name, kind in plan.source_kinds.items()},
         "nodes": list(_nodes(labels)),
         "before": [_segment(one, labels) for one in plan.before],
         "rides": _names(plan.piggybacked.collectives, labels),
@@ -59,8 +60,7 @@ def _rule(rule: Rule, labels: Labels) -> dict[str, Any]:
     }
 
 
-def _source(name: str) -> Mapping[str, str]:
-    kind = SOURCES[name]
+def _source(kind: SourceKind) -> Mapping[str, str]:
     return {"placement": kind.placement, "type": str(kind.type), "unit": kind.unit, "meaning": kind.meaning}
 
 

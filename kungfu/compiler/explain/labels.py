@@ -29,7 +29,7 @@ def labels_of(plan: Plan) -> Labels:
     numbers = count(1)
     for node in order:
         if isinstance(node, (Source, Constant)):
-            labels[node] = node.source if isinstance(node, Source) else repr(node.value)
+            labels[node] = _source(node) if isinstance(node, Source) else repr(node.value)
         elif isinstance(node, Map) and is_exact(node):
             labels[node] = f"({made(node, labels)})"
         else:
@@ -37,11 +37,16 @@ def labels_of(plan: Plan) -> Labels:
     return labels
 
 
+def _source(node: Source) -> str:
+    """What was fed last goes by the name itself, so what one peer was just fed needs another."""
+    return f"newly_fed({node.source})" if node.kind.given_by == "feed" else node.source
+
+
 def _names(plan: Plan, order: Iterable[Signal]) -> dict[Signal, str]:
     """The names that the user gave: by ``.named``, and by an assignment, which is of the last node made on its line."""
     names = {signal: name for name, signal in plan.watched_signals.items()}
     last = {node.origin: node for node in order if not is_plain(node)}
-    taken = {*names.values(), *SOURCES}
+    taken = {*names.values(), *SOURCES, *plan.sources}
     for origin, node in last.items():
         variable = variable_at(origin)
         if variable and node not in names:

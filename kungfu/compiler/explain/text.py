@@ -14,7 +14,7 @@ from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Rule
 from kungfu.control.rule import RuleMode
-from kungfu.signal import SOURCES, Signal, topological
+from kungfu.signal import Signal, topological
 
 __all__ = ["explain"]
 
@@ -126,8 +126,7 @@ def _shared(shared: Shared, labels: Labels) -> str:
 
 
 def _reads(plan: Plan) -> Iterator[str]:
-    for name in sorted(plan.sources):
-        kind = SOURCES[name]
+    for name, kind in plan.source_kinds.items():
         unit = f", {kind.unit}" if kind.unit else ""
         yield f"{name}: {kind.placement} {kind.type}{unit}; {kind.meaning}"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from kungfu.signal import SOURCES, Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
+from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
 
 __all__ = ["units_of"]
 
@@ -47,7 +47,7 @@ def units_of(nodes: Iterable[Signal]) -> dict[Signal, str]:
 
 def _unit(node: Signal, found: Mapping[Signal, Dimension]) -> Dimension:
     if isinstance(node, Source):
-        unit = SOURCES[node.source].unit
+        unit = node.kind.unit
         return {unit: 1} if unit else {}
     if isinstance(node, Constant):
         return _ANY

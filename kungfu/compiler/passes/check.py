@@ -12,7 +12,7 @@ from kungfu.control.action import mask_of, operands, setting_of, target_of
 from kungfu.errors import PolicyError
 from kungfu.signal import Collective, Fold, Signal, Source, is_gate, topological
 from kungfu.signal.operation import SCALAR, SignalType
-from kungfu.signal.sources import GATE_SOURCES, ONLY_AT_RESCALE, RESCALE_SOURCES
+from kungfu.signal.sources import GATE_SOURCES, ONLY_AT_RESCALE, RESCALE_SOURCES, SourceKind
 
 __all__ = ["check"]
 
@@ -40,6 +40,7 @@ def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None
             except PolicyError as error:
                 where = f"{rule.origin}: " if rule.origin else ""
                 raise PolicyError(f"{where}{error}", policy=name, origin=rule.origin) from error
+    _check_declared(built)
     _check_conflicts(built)
 
 
@@ -68,7 +69,7 @@ def _check_owner(rule: Rule, *, policy: str, job: object) -> None:
     for node in topological((rule.gate, rule.when, rule.fires, *operands(rule.action), *rule.inputs.values())):
         if isinstance(node, Source) and node.owner is not None and node.owner is not job:
             raise PolicyError(
-                f"policy {policy!r} uses training.{node.source} ({node.origin}) of another attach: each has signals of "
+                f"policy {policy!r} uses {node.written} ({node.origin}) of another attach: each has signals of "
                 "its own, so take them from the `training` that the policy is called with, and keep none in a global"
             )
 
@@ -95,7 +96,7 @@ def _check_sources(rule: Rule, *, policy: str) -> None:
         at_rescale = rule.trigger.event == "rescale"
         source = node.source if isinstance(node, Source) else ""
         if at_rescale and (isinstance(node, (Fold, Collective)) or (source and source not in RESCALE_SOURCES)):
-            what = f"training.{source}" if source else f"{node!r}"
+            what = node.written if isinstance(node, Source) else f"{node!r}"
             raise PolicyError(
                 f"policy {policy!r} uses {what} ({node.origin}) in a rule on a rescale, which is settled inside the "
                 f"barrier from {', '.join(sorted(RESCALE_SOURCES))} and constants only; use those"
@@ -123,6 +124,34 @@ def _check_placement(signal: Signal, *, use: str) -> None:
             f"{use}{name_clause(signal)} is made of {local_names(signal)}: each peer has its own value, so peers would "
             f"decide differently; {remedy_of(signal)}"
         )
+
+
+def _check_declared(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
+    """A signal of the user's own is one thing, whichever policies use it."""
+    seen: dict[str, tuple[str, Source]] = {}
+    for name, rules in built:
+        roots = (node for rule in rules for node in (rule.gate, rule.fires, *operands(rule.action)))
+        for node in topological(roots):
+            if not isinstance(node, Source) or node.declared is None:
+                continue
+            other, first = seen.setdefault(node.source, (name, node))
+            if (differs := _difference(first.kind, node.kind)) is not None:
+                raise PolicyError(
+                    f"policy {name!r} declares {node.written} ({node.origin}) {differs[1]}, and policy {other!r} "
+                    f"declares {first.written} ({first.origin}) {differs[0]}: one name is one signal, so declare it "
+                    "alike, or give one of them another name",
+                    policy=name,
+                    origin=node.origin,
+                )
+
+
+def _difference(one: SourceKind, other: SourceKind) -> tuple[str, str] | None:
+    """In what two declarations of one name differ, in the words of each; what they mean may be told differently."""
+    if one.given_by != other.given_by:
+        return f"as what the program gives by training.{one.given_by}", f"by training.{other.given_by}"
+    if one.type != other.type:
+        return f"as {one.type}", f"as {other.type}"
+    return (f"in {one.unit!r}", f"in {other.unit!r}") if one.unit != other.unit else None
 
 
 def _check_conflicts(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from kungfu.signal import NEST, SCALAR, Signal, Source
 from kungfu.signal.source_location import variable_at
-from kungfu.signal.sources import SOURCES
 
 __all__ = ["local_names", "name_and_type", "name_clause", "remedy_of"]
 
@@ -31,13 +30,11 @@ def remedy_of(signal: Signal) -> str:
     """The collective to insert, around what the user gave a name to, else around the source."""
     part = _local_part(signal)
     leaf = next(one for one in part if isinstance(one, Source))
-    counterpart = SOURCES[leaf.source].agreed_counterpart
+    counterpart = leaf.kind.agreed_counterpart
     label = _first_named_number(part)
     if leaf.type.shape == NEST and not label:
-        return (
-            f"use training.{counterpart}, or reduce kf.ops.norm_squared(training.{leaf.source}) with kf.ops.all_reduce"
-        )
-    label = label or f"training.{leaf.source}"
+        return f"use training.{counterpart}, or reduce kf.ops.norm_squared({leaf.written}) with kf.ops.all_reduce"
+    label = label or leaf.written
     return f'write kf.ops.all_reduce({label}, "mean")' + (f", or use training.{counterpart}" if counterpart else "")
 
 

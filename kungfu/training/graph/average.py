@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -72,9 +71,15 @@ def average(averaging: Averaging, gradients: Any, *, loss: Any, accumulation: Ac
             f"training.average() was given {len(leaves)} gradients and all of them are None: the loss does not depend "
             "on these variables; compute it under the tape, from the model's output"
         )
-    exchange = partial(_exchange, averaging)
-    own = _scalar(loss)
-    means = iter(exchange(dense, own) if accumulation is None else accumulation.exchanged(dense, own, exchange))
+    own, published = _scalar(loss), averaging.graph_state.metrics.published.floats()
+
+    def exchange(share: Sequence[Any], mean_loss: Any) -> list[Any]:
+        own_values = list(share[len(dense) :])
+        return [*_exchange(averaging, share[: len(dense)], mean_loss, own_values), *own_values]
+
+    # What is published is averaged over micro-batches as gradients are.
+    share = [*dense, *published]
+    means = iter(exchange(share, own) if accumulation is None else accumulation.exchanged(share, own, exchange))
     return tf.nest.pack_sequence_as(gradients, [None if leaf is None else next(means) for leaf in leaves])
 
 
@@ -103,7 +108,7 @@ def _dense(gradient: Any) -> Any:
     return tf.convert_to_tensor(gradient)
 
 
-def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list[Any]:
+def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any, published: list[Any]) -> list[Any]:
     """Graph: the one message of a step, from this peer's gradients to their means; the policies conclude in it."""
     graph_state, program = averaging.graph_state, averaging.program
     samples = graph_state.metrics.samples.read_value()
@@ -115,6 +120,8 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
     asked = graph_state.posts.asked.read_value()
     # Before the message: what this peer knows by itself, and the local reductions that ride on it.
     sources = _known_before(averaging, gradients, loss, samples, size, expected)
+    fed, offers = graph_state.metrics.fed.offered()
+    sources |= graph_state.metrics.published.offered(published, samples) | fed
     sources |= _of_samples(program, program.gradient_reductions(sources), samples)
     # In the header a peer without samples has no part in the mean loss, whatever it computed.
     header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), _float(asked - graph_state.posts.served)])
@@ -133,6 +140,8 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any) -> list
     sources |= after
     fired = _conclude(averaging, sources | program.gradient_reductions(sources), extras)
     # No policy sends a message of its own: the update need not wait for them.
+    with tf.control_dependencies([fired]):  # a message that fails has carried nothing
+        graph_state.metrics.fed.carry(offers)
     if not program.plan.exchanges:
         return means
     with tf.control_dependencies([fired]):  # a peer lost in those messages must not leave an update half done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from kungfu.compiler import Outcome
 from kungfu.runtime.api import Position, Terms, advanced
+from kungfu.training.graph.fed import FedValues
+from kungfu.training.graph.published import PublishedValues
 from kungfu.training.graph.step_record import StepRecord
 from kungfu.training.graph.variable_io import read_variable, write_variable
 
@@ -199,6 +201,8 @@ class StepMetrics:
     samples: tf.Variable  # of this peer
     total_samples: tf.Variable  # of all peers
     micro: MicroBatchState
+    published: PublishedValues = field(default_factory=PublishedValues)
+    fed: FedValues = field(default_factory=lambda: FedValues({}, {}))
 
 
 @dataclass(frozen=True)
@@ -214,11 +218,23 @@ class GraphState:
     metrics: StepMetrics
 
     @classmethod
-    def create(cls, *, rules: int, masks: int, inputs: int, step_record: StepRecord, whole: int = 0) -> GraphState:
-        """Fresh variables for so many rules, masks and logged values, of which ``whole`` are whole numbers."""
+    def create(
+        cls,
+        *,
+        rules: int,
+        masks: int,
+        inputs: int,
+        step_record: StepRecord,
+        whole: int = 0,
+        own: tuple[PublishedValues, FedValues] | None = None,
+    ) -> GraphState:
+        """Fresh variables for so many rules, masks and logged values, of which ``whole`` are whole numbers.
+
+        ``own`` holds what the program publishes and feeds.
+        """
         return cls(
             order=_integer("kungfu/order"),
-            progress=ProgressVariables(*(_integer(f"kungfu/{field.name}") for field in fields(ProgressVariables))),
+            progress=ProgressVariables(*(_integer(f"kungfu/{one.name}") for one in fields(ProgressVariables))),
             view=ViewVariables(
                 *(_integer(f"kungfu/{name}", value) for name, value in (("version", 0), ("size", 1), ("rank", 0))),
                 *(_integer(f"kungfu/{name}") for name in ("view_steps", "global_batch", "target", "refused")),
@@ -250,6 +266,7 @@ class GraphState:
                     _numbers("kungfu/micro_samples", value=0.0),
                     _numbers("kungfu/micro_loss", value=0.0),
                 ),
+                *(own or ()),
             ),
         )
 
@@ -260,11 +277,13 @@ class GraphState:
     def variables(self) -> list[tf.Variable]:
         groups = (self.progress, self.view, self.posts, self.times, *self._outcomes())
         metrics = (self.metrics.step_record.row, self.metrics.samples, self.metrics.total_samples)
-        return [self.order, *(getattr(group, field.name) for group in groups for field in fields(group)), *metrics]
+        return [self.order, *(getattr(group, one.name) for group in groups for one in fields(group)), *metrics]
 
     def in_share(self) -> list[tf.Variable]:
-        """Where this peer is in its share of a step, which no barrier sees."""
-        return [getattr(self.metrics.micro, field.name) for field in fields(MicroBatchState)]
+        """Where this peer is in its share of a step, and what the program gave to it, which no barrier sees."""
+        micro, published, fed = self.metrics.micro, self.metrics.published, self.metrics.fed
+        place = [getattr(micro, one.name) for one in fields(MicroBatchState)]
+        return [*place, *published.variables.values(), *fed.variables()]
 
     def _outcomes(self) -> tuple[Outcomes, Outcomes]:
         return self.rules.posted, self.rules.shadows

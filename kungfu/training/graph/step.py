@@ -144,6 +144,7 @@ class CompiledStep:
         graph_state, accumulation = self._parts.graph_state, self._parts.accumulation
         samples = tf.where(micro[2] > 0, 0, _samples(tensors))
         graph_state.metrics.samples.assign(tf.cast(samples, tf.float32))
+        graph_state.metrics.published.clear()
         if self._parts.rate is not None:
             self._parts.rate.advance(graph_state.progress)
         args, kwargs = tf.nest.pack_sequence_as(self._structure, list(tensors))

@@ -91,7 +91,10 @@ class StepRecord:
 
 
 def make_step_record(plan: Plan) -> StepRecord:
-    """The record of a plan's steps: every source that is one number, the reductions of the gradients, and the rules."""
+    """The record of a plan's steps: every source that is one number, the reductions of the gradients, and the rules.
+
+    Those of the user's own are in it where a rule uses them.
+    """
     columns = tuple(_columns(plan))
     row = tf.Variable(np.full(len(columns), np.nan), dtype=tf.float64, trainable=False, name="kungfu/tape")
     return StepRecord(columns, row)
@@ -102,6 +105,9 @@ def _columns(plan: Plan) -> Iterator[Column]:
         yield Column("step", name, dtype)
     for name, kind in SOURCES.items():
         if kind.type.shape == SCALAR and name not in ONLY_AT_RESCALE:
+            yield Column(kind.placement, name, kind.type.dtype)
+    for name, kind in plan.source_kinds.items():
+        if kind.given_by != "step":
             yield Column(kind.placement, name, kind.type.dtype)
     for name, reduction in plan.gradient_reductions.items():
         yield Column(reduction.placement, name, "float32")

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.errors import UsageError
+from kungfu.errors import KungfuError, UsageError
 from kungfu.framework_internals import add_control_inputs, is_in_xla_context
 from kungfu.training.tracing.effects import EffectGate
 from kungfu.training.tracing.handles import is_variable
@@ -25,11 +25,15 @@ class StepTrace:
 
     def __init__(self, gate: EffectGate | None = None, random_streams: RandomStreams | None = None) -> None:
         self._gate, self.random_streams, self._around = gate, random_streams, ExitStack()
+        self.is_under_way = False
         self.averages = 0  # calls of training.average()
+        self.published: dict[str, tuple[Any, str]] = {}  # by name the graph, and the user's line
         self.means: list[Any] = []  # what it gave
+        self.refused: KungfuError | None = None  # what was raised inside, which AutoGraph gives another type
         self.graph: Any = None  # of the function
         self.handles: list[Any] = []  # of the variables that the function touched, without those that only kungfu does
         self._ours: set[int] = set()
+        self._own: Any = None  # the graph of the function
 
     def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, made so that this object knows of its last trace."""
@@ -39,6 +43,7 @@ class StepTrace:
             try:
                 returned = function(*args, **kwargs)
             finally:
+                self.is_under_way = False
                 self._around.close()
             self._end()
             return returned
@@ -49,14 +54,47 @@ class StepTrace:
     def average(self) -> Iterator[None]:
         """Around the building of an average: the variables that come up there are kungfu's."""
         self.averages += 1
+        with self.ours():
+            yield
+
+    @contextmanager
+    def ours(self) -> Iterator[None]:
+        """Around what kungfu adds to the user's function: the variables that come up there are kungfu's."""
         before = _ids(_captured())
-        yield
+        try:
+            yield
+        except KungfuError as error:
+            self.refused = error
+            raise
         self._ours |= _ids(_captured()) - before
+
+    def publish(self, name: str, where: str) -> str:
+        """A value is published under a name; gives the user's line that published it before, in this trace.
+
+        TensorFlow may trace a function inside of the step twice: its line publishes once, in one graph and in another.
+        """
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        before = self.published.get(name)
+        self.published[name] = (graph, where)
+        return "" if before is None or (before[0] is not graph and before[1] == where) else before[1]
+
+    def captured(self) -> set[int]:
+        """The ids of the handles that the function uses so far, from the graph under construction up to its own."""
+        if tf.executing_eagerly():
+            return set()
+        graph = tf.compat.v1.get_default_graph()
+        found = _ids(_captured())
+        while graph is not self._own and (graph := getattr(graph, "outer_graph", None)) is not None:
+            found |= _ids([external for external, _ in getattr(graph, "captures", ())])
+        return found
 
     @tf.autograph.experimental.do_not_convert
     def _begin(self) -> None:
-        self.averages, self.means = 0, []
+        self.is_under_way, self.averages, self.means = True, 0, []
+        self.refused = None
+        self.published.clear()
         self._ours = _ids(_captured())
+        self._own = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         if self._gate is not None:
             self._around.enter_context(self._gate.around())
         if self.random_streams is not None and not tf.executing_eagerly():
