@@ -81,6 +81,7 @@ def simulate(
     simulation = Simulation(initial_progress(workload), empty_record(len(jobs)), pauses or Pauses())
     state = State(0.0, gpus, workload, read_only(simulation.progress), _NOBODY, _NOBODY, _NOBODY)
     memory, wake_s, submitted, repeats = policy.begin(workload, gpus), math.inf, 0, 0
+    # Until nobody arrives, ends or asks to be woken any more.
     while (moment := _next_moment(state, submitted=submitted, wake_s=wake_s)) < math.inf:
         repeats = _count_repeats(repeats, state=state, moment=moment)
         state = _end_and_arrive(state, simulation=simulation, now_s=moment, submitted=submitted)
@@ -90,12 +91,14 @@ def simulate(
         state = _after_plan(state, simulation=simulation, changed=apply_plan(plan, state=state, simulation=simulation))
         if watch is not None:
             watch(state)
+    # No event is left that could start those that wait.
     if len(state.pending):
         raise InternalError(f"{policy.name} leaves {len(state.pending)} jobs waiting for ever on an idle cluster")
     return finished_result(simulation.record, jobs=jobs, gpus=gpus, policy=policy.name)
 
 
 def _next_moment(state: State, *, submitted: int, wake_s: float) -> float:
+    """The time of the next event: an arrival, an end or a wake-up, never before now; infinite where there is none."""
     arrivals = state.workload.submit_s
     arrival_s = float(arrivals[submitted]) if submitted < len(arrivals) else math.inf
     end_s = float(state.progress.end_s[state.running].min()) if len(state.running) else math.inf
@@ -103,6 +106,7 @@ def _next_moment(state: State, *, submitted: int, wake_s: float) -> float:
 
 
 def _count_repeats(repeats: int, *, state: State, moment: float) -> int:
+    """How many events in a row were at one instant: a policy that keeps asking to be woken would never end."""
     if moment > state.now_s:
         return 0
     if repeats > _EVENTS_AT_ONE_INSTANT:
@@ -117,6 +121,7 @@ def _end_and_arrive(state: State, *, simulation: Simulation, now_s: float, submi
     if len(ended):
         end_jobs(simulation, jobs=ended, now_s=now_s)
         running = running[state.progress.gpus[running] > 0]
+    # Several jobs may arrive at one instant: the policy decides on all of them together.
     submit_s = state.workload.submit_s
     if submitted < len(submit_s) and submit_s[submitted] <= now_s:
         arrived = np.arange(submitted, np.searchsorted(submit_s, now_s, side="right"), dtype=np.int64)
@@ -127,6 +132,7 @@ def _end_and_arrive(state: State, *, simulation: Simulation, now_s: float, submi
 def _after_plan(state: State, *, simulation: Simulation, changed: Ints) -> State:
     """The state after the plan was applied to the jobs ``changed``."""
     held = state.progress.gpus
+    # A preempted job waits again, in order of arrival, and a started one waits no longer.
     if len(changed):
         stopped = changed[held[changed] == 0]
         running = np.union1d(state.running[held[state.running] > 0], changed[held[changed] > 0])
@@ -219,6 +225,7 @@ def apply_plan(plan: SchedulePlan, *, state: State, simulation: Simulation) -> I
         )
     before = progress.gpus[jobs]
     record_change(simulation.record, jobs=jobs, before=before, after=after, now_s=state.now_s)
+    # The work done at the old speed is settled first; from here on the new speed counts.
     progress.remaining_s[jobs] = remaining_s(state, jobs=jobs)
     progress.since_s[jobs] = _resume_s(before, after=after, state=state, jobs=jobs, pauses=simulation.pauses)
     progress.gpus[jobs] = after
@@ -228,6 +235,7 @@ def apply_plan(plan: SchedulePlan, *, state: State, simulation: Simulation) -> I
 
 
 def _resume_s(before: Ints, *, after: Ints, state: State, jobs: Ints, pauses: Pauses) -> Floats:
+    """When each job makes progress again: at once where it starts or stops, after its pause where it is adjusted."""
     pause_s = np.where(after > before, pauses.out_s, pauses.in_s)
     resume_s = np.maximum(state.now_s + pause_s, state.progress.since_s[jobs])
     resumes: Floats = np.where((before > 0) & (after > 0), resume_s, state.now_s)
@@ -235,6 +243,7 @@ def _resume_s(before: Ints, *, after: Ints, state: State, jobs: Ints, pauses: Pa
 
 
 def _speed(workload: Workload, *, jobs: Ints, gpus: Ints) -> Floats:
+    """Progress per second, relative to the size that the user asked for."""
     kind = workload.kind[jobs]
     speed: Floats = workload.rates[kind, gpus] / workload.rates[kind, workload.gpus[jobs]]
     return speed

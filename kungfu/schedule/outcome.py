@@ -79,11 +79,13 @@ def empty_record(count: int) -> SimulationRecord:
 
 def record_change(record: SimulationRecord, *, jobs: Ints, before: Ints, after: Ints, now_s: float) -> None:
     """Credit ``jobs`` with what they held until now, and count starts and adjustments."""
+    # What they held since they were touched last; the new number counts from now on.
     elapsed = now_s - record.touched_s[jobs]
     record.usage.gpu_seconds[jobs] += before * elapsed
     record.usage.held_s[jobs] += np.where(before > 0, elapsed, 0.0)
     record.usage.adjustments[jobs] += (before > 0) & (after > 0) & (before != after)
     record.touched_s[jobs] = now_s
+    # A job that was preempted has started once already.
     first = jobs[(after > 0) & np.isnan(record.start_s[jobs])]
     record.start_s[first] = now_s
 
@@ -114,9 +116,14 @@ SIZE_CLASSES: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class GroupMetrics:
-    """Means over a group of jobs, in seconds; NaN for a group without jobs.
+    """Means over a group of jobs; NaN for a group without jobs.
 
-    ``jct_s`` from arrival to end, ``wait_s`` from arrival to the first start, ``pending_s`` all time without GPUs.
+    Attributes:
+        jobs: Jobs in the group.
+        jct_s: Seconds from arrival to end, the job completion time.
+        wait_s: Seconds from arrival to the first start.
+        pending_s: Seconds without any GPUs.
+        adjustments: Changes of the number of GPUs while the job ran.
     """
 
     jobs: int
@@ -128,9 +135,16 @@ class GroupMetrics:
 
 @dataclass(frozen=True)
 class Summary:
-    """The metrics of one simulation; ``utilisation`` is busy GPU seconds over GPUs times makespan, 0 to 1.
+    """The metrics of one simulation.
 
-    It is NaN for a makespan that is too short beside the time of day to be told from 0.
+    Attributes:
+        policy: The name of the policy.
+        gpus: GPUs of the cluster.
+        makespan_s: Seconds from the first arrival to the last end.
+        utilisation: Busy GPU seconds over GPUs times makespan, 0 to 1; NaN for a makespan that is too short beside the
+            time of day to be told from 0.
+        overall: The means over all jobs.
+        by_size: The means over each class of `SIZE_CLASSES`.
     """
 
     policy: str

@@ -40,7 +40,14 @@ Memory = TypeVar("Memory")
 class Workload:
     """The jobs as vectors, one entry per job in order of arrival; a job is known by its index.
 
-    ``rates[kind[j], p]`` is the throughput of job j on p GPUs, in the units of its curve.
+    Attributes:
+        gpus: GPUs that the user asked for.
+        min_gpus: The fewest that the job runs on.
+        max_gpus: The most that it can use, at most those of the cluster.
+        submit_s: Arrival, seconds.
+        duration_s: Seconds on the GPUs that the user asked for.
+        kind: The row of `rates` that holds the job's curve.
+        rates: ``rates[kind[j], p]`` is the throughput of job j on p GPUs, in the units of its curve.
     """
 
     gpus: Ints
@@ -56,9 +63,13 @@ class Workload:
 class JobProgress:
     """The progress of each job. Only the engine writes it; policies get read-only views.
 
-    ``remaining_s`` is work left at ``since_s``, in seconds at the size the user asked for. A job makes no progress
-    before ``since_s``, which lies in the future while it is paused. ``end_s`` is infinite for a job that does not
-    run; ``finished`` tells what has ended.
+    Attributes:
+        gpus: GPUs that the job holds.
+        remaining_s: Work left at `since_s`, in seconds at the size the user asked for.
+        since_s: From when the job makes progress; it lies in the future while the job is paused.
+        speed: Progress per second from then on.
+        end_s: When the job will end; infinite for one that does not run.
+        finished: Whether the job has ended.
     """
 
     gpus: Ints
@@ -73,7 +84,14 @@ class JobProgress:
 class State:
     """The cluster at one instant, before the policy has decided.
 
-    ``running`` and ``pending`` are indices in order of arrival; ``arrived`` are those of the pending that came now.
+    Attributes:
+        now_s: The time, seconds.
+        gpus: GPUs of the cluster.
+        workload: All jobs, those to come included.
+        progress: The progress of each job.
+        running: The indices of the jobs that run, in order of arrival.
+        pending: The indices of the jobs that wait, in order of arrival.
+        arrived: Those of the pending jobs that have arrived now.
     """
 
     now_s: float
@@ -87,9 +105,12 @@ class State:
 
 @dataclass(frozen=True)
 class SchedulePlan:
-    """GPUs for some jobs (0 preempts); a job that is not named keeps what it has.
+    """GPUs for some jobs; a job that is not named keeps what it has.
 
-    ``wake_s`` is when to ask again though nothing arrives or ends.
+    Attributes:
+        jobs: The indices of the jobs.
+        gpus: The GPUs of each; 0 preempts the job.
+        wake_s: When to ask again though no job arrives or ends.
     """
 
     jobs: Ints

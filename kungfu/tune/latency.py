@@ -68,6 +68,7 @@ def quantile(latency: Latency, *, uniform: Seconds) -> Seconds:
     """
     if latency.sigma_s == 0:
         return np.full_like(uniform, latency.mean_s)
+    # The law is cut off at 0: shares are taken of what lies above.
     below_zero = _normal_cdf(-latency.mean_s / latency.sigma_s)
     share = below_zero + uniform * (1.0 - below_zero)
     return np.maximum(latency.mean_s + latency.sigma_s * _normal_quantile(share), 0.0)
@@ -127,7 +128,11 @@ class ScalingCurve:
     """Seconds per iteration of one trial on p GPUs: build it with `scaling`.
 
     Throughput 1/t is linear between measured points, flat after the last and proportional to p below the first.
-    ``sigma_s`` is the standard deviation of one iteration (before truncation at 0), the same on any number of GPUs.
+
+    Attributes:
+        gpus: The measured numbers of GPUs, rising.
+        seconds: Seconds per iteration on each of them.
+        sigma_s: The standard deviation of one iteration (before truncation at 0), the same on any number of GPUs.
     """
 
     gpus: tuple[int, ...]
@@ -141,6 +146,7 @@ class ScalingCurve:
 
     def iteration(self, gpus: int) -> Latency:
         """The law of one iteration on ``gpus`` >= 1 GPUs."""
+        # Below the first measured point, time is inverse to GPUs.
         if gpus < self.gpus[0]:
             return Latency(self.seconds[0] * self.gpus[0] / gpus, self.sigma_s)
         rate = np.interp(gpus, self.gpus, [1.0 / seconds for seconds in self.seconds])

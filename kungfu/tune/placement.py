@@ -142,6 +142,7 @@ def _fill(
 ) -> TrialPlacement:
     room = _Room(dict(kept), free_gpu_slots(TrialPlacement(kept), nodes=nodes), set(reserved))
     queue = sorted((-gpus, trial) for trial, gpus in allocation.items() if trial not in kept)
+    # Largest first; displaced trials are strictly smaller, and queue up again, so that the loop ends.
     while queue:
         trial = queue.pop(0)[1]
         for displaced in _seat(trial, allocation=allocation, room=room, node_gpus=nodes.gpus):
@@ -150,17 +151,20 @@ def _fill(
 
 
 def _seat(trial: str, *, allocation: Allocation, room: _Room, node_gpus: int) -> list[str]:
-    """Place one trial, wholly or not at all; returns the trials that were displaced for it."""
+    """Places one trial, wholly or not at all; returns the trials that were displaced for it."""
     units = _units(allocation[trial], node_gpus=node_gpus)
     chosen: list[tuple[str, int, list[str]]] = []
     for unit in units:
         used = {node for node, _, _ in chosen}
+        # Best fit first, since it moves nobody; else a node is cleared of smaller trials.
         found = _best_fit(room, unit=unit, used=used) or _cleared(
             room, unit=unit, used=used, allocation=allocation, below=allocation[trial]
         )
+        # One part finds no place: nothing has changed yet, and the trial waits.
         if found is None:
             return []
         chosen.append((found[0], unit, found[1]))
+    # A trial on several nodes is displaced from all of them, though one is cleared.
     displaced = sorted({other for _, _, others in chosen for other in others})
     for other in displaced:
         _remove(room, trial=other)
@@ -201,6 +205,7 @@ def _fewest(tenants: Mapping[str, int], *, needed: int) -> list[str] | None:
     going: list[str] = []
     left = sorted(tenants, key=lambda trial: (tenants[trial], trial))
     while needed > 0 and left:
+        # The smallest that is enough alone, else the largest.
         enough = [trial for trial in left if tenants[trial] >= needed]
         trial = enough[0] if enough else left[-1]
         left.remove(trial)
@@ -311,6 +316,7 @@ def _release(
     allocation = {trial: len(slots) for trial, slots in placement.slots.items()}
     after = place(allocation, last=placement, nodes=left, reserved=reserved)
     moved = moves(placement, after=after)
+    # These nodes cannot go: a trial would be left without GPUs, or one that must stay would move.
     if unplaced(allocation, placement=after) or set(moved) & set(reserved):
         return None
     return Shrunk(after, tuple(name for name in nodes.names if name in released), moved)

@@ -84,17 +84,27 @@ def warm_starts(
 
 
 def descend(simulator: Simulator, *, start: Estimate, deadline_s: float, search: Search) -> Estimate:
-    """Step down from ``start`` while a step saves money and the deadline holds.
+    """Steps down from a plan while a step saves money and the deadline holds.
 
-    Each time the neighbour with the largest ``(C - C') / (T' - T)`` is taken, dollars saved per second lost; one that
+    Each step goes to the neighbour with the largest ``(C - C') / (T' - T)``, dollars saved per second lost; one that
     saves without losing time comes first. Neighbours that miss the deadline are left out before choosing, where the
     paper chooses first and then gives up.
+
+    Args:
+        simulator: the job and the cloud.
+        start: a plan that meets the deadline.
+        deadline_s: when the search has to be done, in seconds from its start.
+        search: settings of the planner.
+
+    Cost:
+        One estimate for each neighbour of each plan on the way.
     """
     best = start
     while True:
         found = [estimate(simulator, plan=plan) for plan in neighbours(simulator, plan=best.gpus, steps=search.steps)]
         allowed = [each for each in found if meets(each, deadline_s=deadline_s)]
         saving = [each for each in allowed if each.dollars < best.dollars - search.least_saving]
+        # A local optimum.
         if not saving:
             return best
         best = max(saving, key=lambda each: _benefit(each, than=best))
@@ -131,6 +141,7 @@ def next_fair(trials: int, *, gpus: int) -> int | None:
     >>> [next_fair(10, gpus=24), next_fair(10, gpus=20), next_fair(10, gpus=10), next_fair(10, gpus=1)]
     [20, 10, 5, None]
     """
+    # More GPUs than trials: each trial gets the same number. Else as many trials share a GPU on each.
     if gpus > trials:
         return (gpus - 1) // trials * trials
     return next((smaller for smaller in range(gpus - 1, 0, -1) if trials % smaller == 0), None)
@@ -139,12 +150,16 @@ def next_fair(trials: int, *, gpus: int) -> int | None:
 def neighbours(simulator: Simulator, *, plan: AllocationPlan, steps: Steps) -> Iterator[AllocationPlan]:
     """Each plan that differs from ``plan`` in one stage, by one step down.
 
-    ``literal``: the next fair share. ``instance``: besides it, the first fair share that needs fewer instances. Where
-    whole instances are paid, 23 GPUs cost what 24 do, six instances of four, and only take longer: a descent by
-    literal steps ends on that plateau.
+    Args:
+        simulator: the job and the cloud.
+        plan: GPUs of each stage.
+        steps: ``literal`` gives the next fair share; ``instance`` gives besides it the first fair share that needs
+            fewer instances. Where whole instances are paid, 23 GPUs cost what 24 do, six instances of four, and only
+            take longer: a descent by literal steps ends on that plateau.
     """
     for stage, gpus in enumerate(plan):
         smaller = next_fair(simulator.experiment.stages[stage].trials, gpus=gpus)
+        # One GPU for all trials of the stage: there is no step down.
         if smaller is None:
             continue
         yield _with(plan, stage=stage, gpus=smaller)

@@ -113,6 +113,7 @@ def _draw_sync(latency: Latency, *, stage: int, samples: int, seed: int) -> Seco
 def _draw_train(iteration: Latency, *, startup: Latency, stage: tuple[int, Stage], samples: int, seed: int) -> Seconds:
     """Start-up and all iterations of each trial of a stage (its index and itself): shape (trials, samples)."""
     index, work = stage
+    # Nothing is random: one duration for all.
     if iteration.sigma_s == 0 and startup.sigma_s == 0:
         return np.full((work.trials, samples), startup.mean_s + work.iterations * iteration.mean_s)
     generator = _generator(seed, kind=_TRAIN, stage=index)
@@ -162,6 +163,7 @@ def slowest_setup(simulator: Simulator, *, stage: int, count: int) -> Seconds:
     def compute() -> Seconds:
         return np.asarray(instance_setups(simulator, stage=stage, count=count).max(axis=0))
 
+    # Where set-ups do not vary, that of one instance is that of any number.
     distinct = count if simulator.cloud.delays.init.sigma_s > 0 else 1
     return remember(simulator, key=("setup", stage, distinct), compute=compute)
 
@@ -195,6 +197,7 @@ def stage_training(simulator: Simulator, *, stage: int, gpus: int) -> StageTrain
     """The training of stage ``stage`` on ``gpus`` GPUs."""
 
     def compute() -> StageTraining:
+        # Trials that do not run at once queue up behind each other; the slowest chain ends the stage.
         shared = share(simulator.experiment.stages[stage], gpus=gpus)
         drawn = trial_times(simulator, stage=stage, gpus_per_trial=shared.gpus_per_trial)
         seconds = slowest_chain(drawn, chains=shared.at_once) + stage_sync(simulator, stage=stage)

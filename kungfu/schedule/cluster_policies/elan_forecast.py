@@ -139,6 +139,7 @@ def sum_of_ends_s(running: RunningJobs, *, context: ForecastContext) -> float:
     while len(running.jobs):
         step = _next_completion(running, context=context)
         now_s += step.time_s
+        # Several jobs may end at the same time.
         total_s += now_s * (len(running.jobs) - len(step.running.jobs))
         running = step.running
     return total_s
@@ -160,6 +161,7 @@ def opening(running: RunningJobs, *, wanted: int, context: ForecastContext) -> O
 def estimated_opening(running: RunningJobs, *, wanted: int, context: ForecastContext) -> Opening:
     """The same if every job kept the GPUs that one sharing gives now."""
     running = allocated(running, context=context)
+    # In the order of their ends, each job adds its GPUs to those that are free.
     left = left_s(running, context=context)
     order = np.argsort(left, kind="stable")
     free = context.gpus - int(running.held.sum()) + np.cumsum(running.held[order])

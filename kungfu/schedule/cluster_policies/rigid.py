@@ -92,6 +92,7 @@ def first_fit_mask(sizes: Ints, *, free: int) -> npt.NDArray[np.bool_]:
     chosen = np.zeros(len(sizes), dtype=np.bool_)
     left = np.flatnonzero(sizes <= free)
     while len(left):
+        # All up to the first request that does not fit run; it is passed over, with all that are larger than the rest.
         totals = np.cumsum(sizes[left])
         fitting = int(np.searchsorted(totals, free, side="right"))
         chosen[left[:fitting]] = True
@@ -125,6 +126,7 @@ def shadow_time(ends_s: Floats, *, sizes: Ints, free: int, wanted: int) -> Shado
     >>> shadow_time(np.array([10.0, 5.0]), sizes=np.array([3, 1]), free=0, wanted=2)
     Shadow(time_s=10.0, spare=2)
     """
+    # GPUs come free in the order of the ends.
     order = np.argsort(ends_s, kind="stable")
     released = free + np.cumsum(sizes[order])
     time_s = float(ends_s[order[np.searchsorted(released, wanted)]])
@@ -148,6 +150,7 @@ def _overtaking(state: State, *, started: Ints, waiting: Ints, free: int) -> Int
     ends_s = np.concatenate((state.progress.end_s[state.running], state.now_s + work.duration_s[started]))
     sizes = work.gpus[np.concatenate((state.running, started))]
     limit = shadow_time(ends_s, sizes=sizes, free=free, wanted=int(work.gpus[waiting[0]]))
+    # A job may overtake where it ends before the shadow time, or fits into what the head leaves spare then.
     rest = waiting[1:]
     in_time = state.now_s + work.duration_s[rest] <= limit.time_s
     able = (work.gpus[rest] <= free) & (in_time | (work.gpus[rest] <= limit.spare))
@@ -198,6 +201,7 @@ def earliest_gap(gaps: Gaps, *, gpus: int, duration_s: float) -> float:
     >>> earliest_gap(gaps, gpus=1, duration_s=2.0), earliest_gap(gaps, gpus=1, duration_s=3.0)
     (0.0, 5.0)
     """
+    # For each gap, when the next gap with too few GPUs begins.
     short = np.flatnonzero(gaps.free < gpus)
     blocked_s = np.append(gaps.time_s[short], math.inf)
     next_blocked_s = blocked_s[np.searchsorted(short, np.arange(len(gaps.time_s)))]

@@ -48,7 +48,13 @@ class Levels:
 class Queues:
     """All living jobs in scan order, queue 0 first, as vectors beside each other.
 
-    ``service`` GPU seconds, ``executed_s`` and ``waited_s`` count from the last promotion; time up to ``now_s``.
+    Attributes:
+        job: The index of each job.
+        level: Its queue.
+        service: GPU seconds that it has received since its last promotion.
+        executed_s: Seconds for which it ran since then.
+        waited_s: Seconds for which it was preempted since then.
+        now_s: The time up to which all this is counted.
     """
 
     job: Ints
@@ -92,9 +98,11 @@ def next_crossing_s(queues: Queues, *, held: Ints, levels: Levels) -> float:
 
     Rounding up to a second is the published simulator's; its times are whole numbers.
     """
+    # The next job to sink, at the rate at which it receives service.
     sinks = (held > 0) & (queues.level < len(levels.quanta))
     left_s = (_limits(levels)[queues.level[sinks]] - queues.service[sinks]) / held[sinks]
     in_s = _whole_s(left_s).min(initial=math.inf)
+    # The next job to rise, where promotion is on.
     if levels.starvation is not None:
         rises = (held == 0) & (queues.level > 0) & (queues.executed_s > 0)
         left_s = _patience_s(queues, levels.starvation)[rises] - queues.waited_s[rises]
@@ -141,6 +149,7 @@ def _credited(queues: Queues, *, state: State) -> Queues:
 def _entered(queues: Queues, *, arrived: Ints) -> Queues:
     if not len(arrived):
         return queues
+    # Behind all of queue 0.
     at = int(np.searchsorted(queues.level, 0, side="right"))
     fresh = np.zeros(len(arrived))
     return Queues(
@@ -154,8 +163,11 @@ def _entered(queues: Queues, *, arrived: Ints) -> Queues:
 
 
 def _moved(queues: Queues, *, state: State, levels: Levels) -> Queues:
+    """The queues after each job has sunk by one level or risen to queue 0, where it is due."""
     held = state.progress.gpus[queues.job]
+    # Sinks: it runs, and has used up the quantum of its queue.
     sinks = (held > 0) & (queues.service + held * _LATE_S >= _limits(levels)[queues.level])
+    # Rises: it was preempted, and has waited its patience out.
     rises = np.zeros(len(held), dtype=np.bool_)
     if levels.starvation is not None:
         waited_out = queues.waited_s + _LATE_S >= _patience_s(queues, levels.starvation)

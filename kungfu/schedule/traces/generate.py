@@ -78,7 +78,9 @@ def generated(shape: str, *, jobs: int, gpus: int, load: float = 0.8, seed: int 
     random = np.random.default_rng(seed)
     form = SHAPES[shape]
     sizes = _sizes(form, jobs=jobs, gpus=gpus, random=random)
+    # Log-normal run times, cut at both ends.
     runs_s = np.clip(np.exp(random.normal(np.log(form.median_s), form.spread, jobs)), 10.0, form.longest_s).round()
+    # The time in which jobs that ask for this work use the wanted share of the cluster.
     span_s = float((sizes * runs_s).sum()) / (gpus * load)
     arrivals = _arrivals(form, jobs=jobs, span_s=span_s, random=random)
     models = [ring_curve(communication, up_to=256) for communication in _MODELS]
@@ -92,6 +94,7 @@ def _jobs(arrivals: Floats, *, sizes: Ints, runs_s: Floats, curves: list[Curve])
 
 
 def _sizes(form: TraceShape, *, jobs: int, gpus: int, random: np.random.Generator) -> Ints:
+    # Sizes beyond the cluster are never drawn.
     powers = 2 ** np.arange(len(form.sizes))
     weights = np.where(powers <= gpus, form.sizes, 0.0)
     drawn: Ints = random.choice(powers, size=jobs, p=weights / weights.sum())
@@ -103,6 +106,7 @@ def _arrivals(form: TraceShape, *, jobs: int, span_s: float, random: np.random.G
     kept = np.empty(0)
     while len(kept) < jobs:
         drawn = random.uniform(0.0, span_s, jobs)
+        # Rejection: a time is kept in proportion to the rate of its hour.
         likely = 1.0 + form.daily * np.sin(2 * np.pi * drawn / _DAY_S)
         kept = np.concatenate((kept, drawn[random.uniform(0.0, 1.0 + form.daily, jobs) < likely]))
     return np.sort(kept[:jobs]).round()

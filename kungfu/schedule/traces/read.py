@@ -1,6 +1,7 @@
 """Reading a trace into jobs: which column holds what, every cell checked, every fault named by its place.
 
-A new format is one more entry of `FORMATS`, or a `Columns` of your own.
+A trace here is a file of jobs as clusters publish them, one row per job; the trace of a training run is read in
+`kungfu.record`. A new format is one more entry of `FORMATS`, or a `Columns` of your own.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ def own_columns(text: str) -> Columns:
     given = dict(pairs)
     allowed = set(Columns.__dataclass_fields__)
     wrong = [word for word, value in pairs if word not in allowed or not value]
+    # A word that is given twice.
     wrong += [word for word in given if [key for key, _ in pairs].count(word) > 1]
     missing = [word for word in ("submit", "gpus", "duration") if word not in given]
     if wrong or missing or given.get("order", "any") not in ("any", "sorted"):
@@ -127,8 +129,10 @@ def read_job_trace(
     curve_of = _curves(measured, scaling=scaling)
     jobs = [_job(row, columns=columns, curve_of=curve_of) for row in rows]
     _check_unique(jobs, rows=rows, columns=columns)
+    # The format promises no order: jobs are sorted by arrival.
     if columns.order == "any":
         return tuple(sorted(jobs, key=lambda job: job.submit_s))
+    # The format promises an order: a row out of it is a fault of the file.
     _check_sorted(jobs, rows=rows, columns=columns)
     return tuple(jobs)
 
@@ -146,6 +150,7 @@ def _job(row: TraceRow, *, columns: Columns, curve_of: _CurveOf | None) -> Clust
 
 
 def _curve(row: TraceRow, *, columns: Columns, gpus: int, curve_of: _CurveOf | None) -> Curve:
+    """The throughput curve of a job: perfect scaling where no table is given."""
     if curve_of is None or columns.model is None or columns.batch is None:
         return LINEAR
     batch = whole_number(row.cells[columns.batch], where=row.at(columns.batch))
