@@ -292,8 +292,10 @@ def topological(roots: Iterable[Signal], *, leaves: frozenset[Signal] = frozense
     stack = [(root, False) for root in reversed(tuple(roots))]
     while stack:
         node, ready = stack.pop()
+        # Its inputs are done, or are not asked for.
         if ready or node in leaves:
             done[node] = None
+        # Seen for the first time: it comes up again after its inputs. A stack of our own, since graphs may be deep.
         elif node not in done:
             stack.append((node, True))
             stack.extend((one, False) for one in reversed(node.inputs) if one not in done)

@@ -165,6 +165,7 @@ def tenancies(instances: Sequence[int]) -> tuple[Tenancy, ...]:
     ended: list[Tenancy] = []
     held = 0
     for stage, needed in enumerate(instances):
+        # More instances than before are provisioned, fewer are released.
         if needed > held:
             alive.append((stage, needed - held))
         else:
@@ -179,6 +180,7 @@ def _release(alive: deque[tuple[int, int]], *, surplus: int, last: int) -> list[
         first, count = alive.popleft()
         gone = min(count, surplus)
         ended.append(Tenancy(first, last, gone))
+        # Of the oldest group, some stay.
         if gone < count:
             alive.appendleft((first, count - gone))
         surplus -= gone

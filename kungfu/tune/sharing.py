@@ -25,7 +25,7 @@ class Share:
 def share(stage: Stage, *, gpus: int) -> Share:
     """A fair share: ``floor(gpus / trials)`` each, or one GPU each for as many as there are GPUs.
 
-    What does not divide stays idle.
+    GPUs that do not divide stay idle.
 
     >>> share(Stage(trials=3, iterations=9), gpus=14), share(Stage(trials=32, iterations=1), gpus=24)
     (Share(gpus_per_trial=4, at_once=3), Share(gpus_per_trial=1, at_once=24))
@@ -36,10 +36,14 @@ def share(stage: Stage, *, gpus: int) -> Share:
 
 
 def instances_for(stage: Stage, *, gpus: int, node: int, packing: Packing) -> int:
-    """How many instances of ``node`` GPUs hold a stage of ``gpus`` GPUs.
+    """How many instances hold a stage.
 
-    ``counted``: ``ceil(gpus / node)``, as the paper counts. ``placed``: enough that each trial below ``node`` GPUs
-    stays on one instance and each larger one has whole instances.
+    Args:
+        stage: the stage.
+        gpus: its GPUs.
+        node: GPUs of an instance.
+        packing: ``counted`` gives ``ceil(gpus / node)``, as the paper counts; ``placed`` gives enough that each trial
+            below ``node`` GPUs stays on one instance, and each larger one has whole instances.
 
     >>> [instances_for(Stage(10, 3), gpus=30, node=4, packing=packing) for packing in ("counted", "placed")]
     [8, 10]
@@ -47,6 +51,7 @@ def instances_for(stage: Stage, *, gpus: int, node: int, packing: Packing) -> in
     if packing == "counted":
         return -(-gpus // node)
     shared = share(stage, gpus=gpus)
+    # Several trials fit on an instance; else a trial takes several instances.
     if shared.gpus_per_trial < node:
         return -(-shared.at_once // (node // shared.gpus_per_trial))
     return shared.at_once * -(-shared.gpus_per_trial // node)
@@ -73,8 +78,10 @@ def slowest_chain(seconds: Seconds, *, chains: int) -> Seconds:
     Equal durations need ``ceil(trials / chains)`` waves; with as many chains as trials it is the longest trial.
     """
     trials = len(seconds)
+    # All at once.
     if chains >= trials:
         return np.asarray(seconds.max(axis=0))
+    # Equal durations go in waves.
     if np.ptp(seconds) == 0:
         return np.asarray(seconds[0] * -(-trials // chains))
     return np.array([_list_schedule(column.tolist(), chains=chains) for column in seconds.T])

@@ -95,6 +95,7 @@ def _stage_boxes(seconds: list[float], *, chains: int, width: int, begin_s: floa
     found: list[Box] = []
     free_chain = 0
     for trial, (duration, before) in enumerate(zip(seconds, assign(seconds, chains=chains), strict=True)):
+        # One of the first trials begins a chain of GPUs; every other one follows the trial that it waited for.
         if before < 0:
             first_gpu, start_s, free_chain = free_chain, begin_s, free_chain + width
         else:

@@ -43,10 +43,15 @@ class Filled:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The inside of a fold: where its state starts, its next state, and what it gives, all over placeholders.
+    """The inside of a fold, a small graph over placeholders for the state and the inputs.
 
-    The output `reads` the state as it is after the update, or, for a value that is known at the beginning of a step
-    already, as it was before. A field that is a vector starts with all its entries at one value.
+    Attributes:
+        label: What the fold is called where the user gave it no name.
+        init: The first value of each field of the state; a field that is a vector starts with all its entries at it.
+        updates: The next value of each field.
+        output: The value of the fold.
+        reads: Whether the output reads the state as it is after the update ("new"), or as it was before ("old"), a
+            value that is known at the beginning of a step.
     """
 
     label: str
@@ -58,7 +63,14 @@ class Recurrence:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fold(Signal):
-    """A signal with memory. It runs in the steps in which its gate is on, and skips inputs that are not finite."""
+    """A signal with memory. It runs in the steps in which its gate is on, and skips inputs that are not finite.
+
+    Attributes:
+        observed: The signals that its update sees.
+        recurrence: Its inside.
+        gate: In which steps it runs, a function of step and size.
+        on_rescale: What a rescale does to its state.
+    """
 
     observed: tuple[Signal, ...]
     recurrence: Recurrence
