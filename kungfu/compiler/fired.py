@@ -55,6 +55,9 @@ def fired_rules(plan: Plan, outcome: Outcome, *, step: int) -> list[FiredRule]:
         outcome: Its outcome, as arrays.
         step: The step that it belongs to.
     """
+    if not np.any(outcome.fired):
+        # What is true of most steps; the inputs of a rule that did not fire mean nothing.
+        return []
     found, masks = list[FiredRule](), iter(outcome.masks)
     inputs_by_rule = inputs_of_rules(plan, outcome.inputs, outcome.inputs_whole)
     for index, (rule, inputs) in enumerate(zip(plan.rules, inputs_by_rule, strict=True)):

@@ -43,7 +43,7 @@ def watching(*signals: Any, every: int = 1) -> Policy:
 def shown(model: ClusterModel, *signals: Any, beside: tuple[Policy, ...] = ()) -> list[tuple[float, ...]]:
     """By step, what these signals are."""
     decided = run_policy([*beside, watching(*signals)], model)
-    return [tuple(one.saw.values()) for one in decided if one.mode == "shadow"]
+    return [tuple(one.inputs.values()) for one in decided if one.mode == "shadow"]
 
 
 def busy_of(rank: int) -> Any:

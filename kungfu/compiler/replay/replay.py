@@ -1,29 +1,32 @@
 """Replay: the plan in NumPy, for a whole cluster at once; the oracle of the TensorFlow program.
 
-Every value is a tuple with one array a peer. A message is added up in rank order in float32, as the attachments do.
+The plan is written down once as a program of NumPy calls (`program_writer`), which computes what all peers have in
+common once. With a backend given it is evaluated afresh in every step, peer by peer: the tests hold the program to
+that, to the last bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from kungfu.compiler.evaluate import Backend, Evaluation, conclude, prepare
-from kungfu.compiler.plan import MessageLayout, Outcome, Plan
+from kungfu.compiler.plan import Outcome, Plan
+from kungfu.compiler.replay.numpy_backend import Absent, PerPeer
+from kungfu.compiler.replay.numpy_program import Cell, NumpyProgram
+from kungfu.compiler.replay.program_writer import ProgramWriter
 from kungfu.errors import UsageError
-from kungfu.signal import Fold, Source
-from kungfu.signal.operation import DType, Operation, SignalType
+from kungfu.signal import Fold
 from kungfu.signal.sources import SourceKind
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "program_of"]
 
-PerPeer = tuple[Any, ...]
 BackendFactory = Callable[[Mapping[str, PerPeer], int], Backend]
 Local = Sequence[Mapping[str, Any]]  # one peer's local sources after the other
+States = Mapping[Fold, tuple[PerPeer, ...]]
 
 
 class Replay:
@@ -32,7 +35,7 @@ class Replay:
     Args:
         plan: The plan.
         size: Peers in the cluster at first.
-        backend: Makes what computes a step from its sources and the size; NumPy without it.
+        backend: Makes what computes a step from its sources and the size; without it the program computes.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import schedule
@@ -42,13 +45,30 @@ class Replay:
     [nan, 3.0]
     """
 
-    def __init__(
-        self, plan: Plan, *, size: int, backend: Callable[[Mapping[str, PerPeer], int], Backend] | None = None
-    ):
-        self._backend = backend or NumpyBackend
+    def __init__(self, plan: Plan, *, size: int, backend: BackendFactory | None = None):
+        self._backend = backend
         self.plan = plan
         self.size, self.view = size, 1
-        self.states = {fold: _starts(fold, peers=size) for fold in plan.folds}
+        # Asked for in every step, and each a walk over the plan.
+        self._folds, self._names, self._kinds = plan.folds, sorted(plan.sources), plan.source_kinds
+        self._reductions = plan.gradient_reductions
+        self._programs: dict[frozenset[str], NumpyProgram] = {}
+        # The states are held as tuples with each peer's value, as a program's cells, or, until one changes, as both.
+        self._states: States | None = {fold: _starts(fold, peers=size) for fold in self._folds}
+        self._cells: tuple[Sequence[Cell], list[Any]] | None = None
+
+    @property
+    def states(self) -> States:
+        """What the folds hold: for each field of each fold's state a tuple with one array a peer."""
+        if self._states is None:
+            cells, values = self._cells or ((), [])
+            shown = iter([cell.shown(value, self.size) for cell, value in zip(cells, values, strict=True)])
+            self._states = {fold: tuple(next(shown) for _ in fold.recurrence.init) for fold in self._folds}
+        return self._states
+
+    @states.setter
+    def states(self, states: States) -> None:
+        self._states, self._cells = states, None
 
     def step(self, local: Local, agreed: Mapping[str, Any]) -> Outcome:
         """The outcome of one step, as every peer of the cluster would come to it.
@@ -63,17 +83,36 @@ class Replay:
         """
         if len(local) != self.size:
             raise UsageError(f"a cluster of {self.size} peers got local sources of {len(local)}; call rescale first")
-        sources = {name: self._source(name, local, agreed) for name in sorted(self.plan.sources)}
-        sources |= {
-            name: one for name in self.plan.gradient_reductions if (one := self._reduction(name, local, agreed))
-        }
-        backend = self._backend(sources, self.size)
+        sources = {name: self._source(name, local, agreed) for name in self._names}
+        given = {name: one for name in self._reductions if (one := self._reduction(name, local, agreed))}
+        if self._backend is not None:
+            return self._evaluated(self._backend({**sources, **given}, self.size))
+        program = self._program(frozenset(given))
+        outcome, states = program.run({**sources, **given}, self._held(program), size=self.size)
+        self._cells, self._states = (program.states, states), None
+        return outcome
+
+    def _evaluated(self, backend: Backend) -> Outcome:
+        """The outcome of a step by a backend that computes at once."""
         with np.errstate(all="ignore"):
             piggybacked = prepare(self.plan, Evaluation(backend, self.states))
             evaluation = Evaluation(backend, self.states)
             outcome = conclude(self.plan, evaluation, summed=backend.exchanged(piggybacked, "piggybacked"))
         self.states = {fold: evaluation.renewed[fold] for fold in self.states}
         return outcome
+
+    def _program(self, given: frozenset[str]) -> NumpyProgram:
+        """The program for steps in which these gradient reductions are given in place of the gradients."""
+        if given not in self._programs:
+            self._programs[given] = program_of(self.plan, given)
+        return self._programs[given]
+
+    def _held(self, program: NumpyProgram) -> list[Any]:
+        """What the program's cells of the states begin with."""
+        if self._cells is not None:
+            return self._cells[1]
+        fields = [values for fold in self._folds for values in self.states[fold]]
+        return [cell.loaded(values) for cell, values in zip(program.states, fields, strict=True)]
 
     def rescale(self, size: int) -> None:
         """Changes the size of the cluster: the last peers leave, or new ones join after the others.
@@ -96,37 +135,61 @@ class Replay:
 
     def _source(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer:
         # Each peer has to tell its own value.
-        kind = self.plan.source_kinds[name]
+        kind = self._kinds[name]
         if kind.placement == "local":
-            own = [{"rank": rank, **one} for rank, one in enumerate(local)]
-            if any(name not in one for one in own):
-                return _absent(kind, f"the local source {name!r}, and it was not given for every peer", peers=self.size)
-            return tuple(one[name] for one in own)
+            if all(name in one for one in local):
+                return tuple(one[name] for one in local)
+            if name == "rank":
+                return tuple(one.get(name, rank) for rank, one in enumerate(local))
+            return _absent(kind, f"the local source {name!r}, and it was not given for every peer", peers=self.size)
         # The gradients may be absent as long as recorded reductions stand for them.
         if name == "mean_grads" and name not in agreed and any("grads" not in one for one in local):
             return _absent(kind, f"{name!r}: give it, or 'grads' to compute it from", peers=self.size)
-        known = {"size": self.size, "view": self.view, **agreed}
-        return ((known[name] if name in known else _derived(name, local, known)),) * self.size
+        if name in agreed:
+            return (agreed[name],) * self.size
+        if name in ("size", "view"):
+            return (self.size if name == "size" else self.view,) * self.size
+        return (_derived(name, local, {"size": self.size, "view": self.view, **agreed}),) * self.size
 
     def _reduction(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer | None:
         """A gradient reduction that is given in place of the gradients."""
-        if self.plan.gradient_reductions[name].placement == "agreed":
+        if self._reductions[name].placement == "agreed":
             return (np.float32(agreed[name]),) * self.size if name in agreed else None
         return tuple(np.float32(one[name]) for one in local) if all(name in one for one in local) else None
 
 
-@dataclass(frozen=True)
-class _Absent:
-    """Stands for gradients that were not given: an error only where the plan does need them."""
+def program_of(plan: Plan, given: frozenset[str]) -> NumpyProgram:
+    """The program of a plan.
 
-    message: str
+    Args:
+        plan: The plan.
+        given: The gradient reductions that are offered in place of the gradients.
+    """
+    writer = ProgramWriter({name: plan.gradient_reductions[name].placement == "agreed" for name in given})
+    kinds = [(fold, one.type) for fold in plan.folds for one in fold.recurrence.updates]
+    held = [writer.cell(type, shared=fold.placement == "agreed") for fold, type in kinds]
+    left = iter(held)
+    states = {fold: tuple(next(left) for _ in fold.recurrence.init) for fold in plan.folds}
+    piggybacked = prepare(plan, Evaluation(writer, states))
+    evaluation = Evaluation(writer, states)
+    outcome = conclude(plan, evaluation, summed=writer.exchanged(piggybacked, "piggybacked"))
+    after = [one for fold in plan.folds for one in evaluation.renewed[fold]]
+    # What a peer holds for itself stays so, also where it happens to be the same on all.
+    renewed = [
+        writer.cast(one if cell.shared else writer.for_each_peer(one), cell.type.dtype)
+        for cell, one in zip(held, after, strict=True)
+    ]
+    template: list[Any] = [None] * writer.cells
+    for number, value in writer.constants.items():
+        template[number] = value
+    return NumpyProgram(writer.code, template, writer.inputs, held, renewed, list(outcome))
 
 
 def _absent(kind: SourceKind, message: str, *, peers: int) -> PerPeer:
     text = f"the plan reads {message}"
     if kind.type.shape != ("nest",):
         raise UsageError(text)
-    return (_Absent(text),) * peers
+    return (Absent(text),) * peers
 
 
 def _starts(fold: Fold, *, peers: int) -> tuple[PerPeer, ...]:
@@ -175,79 +238,3 @@ def _weighted(values: Sequence[Any], local: Local) -> Any:
     total = reduce(np.add, weights)
     shares = [np.asarray(v, np.float32) * (w / total) for v, w in zip(values, weights, strict=True) if w > 0]
     return reduce(np.add, shares) if shares else np.float32(np.nan)
-
-
-@dataclass(frozen=True)
-class NumpyBackend:
-    """Computes with one array a peer; see `kungfu.compiler.evaluate.Backend`."""
-
-    sources: Mapping[str, PerPeer]
-    size: int
-
-    def source(self, source: Source) -> PerPeer:
-        values = self.sources[source.source]
-        return values if source.type.shape == ("nest",) else self.cast(values, source.type.dtype)
-
-    def given(self, name: str) -> PerPeer | None:
-        return self.sources.get(name)
-
-    def constant(self, value: bool | int | float, dtype: DType) -> PerPeer:
-        return (np.asarray(value, dtype),) * self.size
-
-    def cast(self, value: PerPeer, dtype: DType) -> PerPeer:
-        return tuple(np.asarray(one).astype(dtype) for one in value)
-
-    def apply(self, operation: Operation, operands: Sequence[PerPeer], dtypes: Sequence[DType]) -> PerPeer:
-        given = zip(*operands, strict=True)
-        return tuple(operation.numpy(*map(_operand, one, dtypes)) for one in given)
-
-    def all_finite(self, value: PerPeer) -> PerPeer:
-        return tuple(np.all(np.isfinite(one)) for one in value)
-
-    def blank(self, type: SignalType) -> PerPeer:
-        return (np.full(type.extents(self.size), np.nan if type.dtype == "float32" else 0, type.dtype),) * self.size
-
-    def branch(
-        self, on: PerPeer, then: Callable[[], list[PerPeer]], otherwise: Callable[[], list[PerPeer]]
-    ) -> list[PerPeer]:
-        return then() if on[0] else otherwise()
-
-    def scattered(self, value: PerPeer) -> PerPeer:
-        return tuple(_entry(one, rank=rank, size=self.size) for rank, one in enumerate(value))
-
-    def packed(self, scalars: Sequence[PerPeer], vectors: Sequence[PerPeer]) -> PerPeer:
-        return tuple(
-            np.concatenate([[one[peer] for one in scalars], *(one[peer] for one in vectors)]).astype(np.float32)
-            for peer in range(self.size)
-        )
-
-    def unpacked(self, message: PerPeer, layout: MessageLayout) -> list[PerPeer]:
-        first = len(layout.scalars)
-        starts = [first + index * self.size for index in range(len(layout.vectors))]
-        singles = [tuple(one[i] for one in message) for i in range(first)]
-        return singles + [tuple(one[at : at + self.size] for one in message) for at in starts]
-
-    def averaged(self, value: PerPeer) -> PerPeer:
-        return tuple(one / np.float32(self.size) for one in value)
-
-    def exchanged(self, message: PerPeer, tag: str) -> PerPeer:
-        return (reduce(np.add, message),) * self.size
-
-    def stacked(self, values: Sequence[PerPeer], dtype: DType) -> Any:
-        """The values as rank 0 has them."""
-        return np.asarray([one[0] for one in values], dtype)
-
-    def rows(self, vectors: Sequence[PerPeer]) -> Any:
-        return np.stack([one[0] for one in vectors]) if vectors else np.zeros((0, self.size), np.bool_)
-
-
-def _operand(value: Any, dtype: DType) -> Any:
-    if isinstance(value, _Absent):
-        raise UsageError(value.message)
-    return value if isinstance(value, list) else np.asarray(value).astype(dtype)
-
-
-def _entry(value: Any, *, rank: int, size: int) -> Any:
-    vector = np.zeros(size, np.float32)
-    vector[rank] = value
-    return vector

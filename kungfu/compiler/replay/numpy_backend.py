@@ -1,0 +1,105 @@
+"""NumPy as a backend: every value is a tuple with one array a peer, and each is computed for itself.
+
+A message is added up in rank order in float32, as the attachments do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from kungfu.compiler.plan import MessageLayout
+from kungfu.errors import UsageError
+from kungfu.signal import Source
+from kungfu.signal.operation import DType, Operation, SignalType
+
+__all__ = ["Absent", "NumpyBackend", "PerPeer"]
+
+PerPeer = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Stands for gradients that were not given: an error only where the plan does need them."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class NumpyBackend:
+    """Computes with one array a peer; see `kungfu.compiler.evaluate.Backend`."""
+
+    sources: Mapping[str, PerPeer]
+    size: int
+
+    def source(self, source: Source) -> PerPeer:
+        values = self.sources[source.source]
+        return values if source.type.shape == ("nest",) else self.cast(values, source.type.dtype)
+
+    def given(self, name: str) -> PerPeer | None:
+        return self.sources.get(name)
+
+    def constant(self, value: bool | int | float, dtype: DType) -> PerPeer:
+        return (np.asarray(value, dtype),) * self.size
+
+    def cast(self, value: PerPeer, dtype: DType) -> PerPeer:
+        return tuple(np.asarray(one).astype(dtype) for one in value)
+
+    def apply(self, operation: Operation, operands: Sequence[PerPeer], dtypes: Sequence[DType]) -> PerPeer:
+        given = zip(*operands, strict=True)
+        return tuple(operation.numpy(*map(_operand, one, dtypes)) for one in given)
+
+    def all_finite(self, value: PerPeer) -> PerPeer:
+        return tuple(np.all(np.isfinite(one)) for one in value)
+
+    def blank(self, type: SignalType) -> PerPeer:
+        return (np.full(type.extents(self.size), np.nan if type.dtype == "float32" else 0, type.dtype),) * self.size
+
+    def branch(
+        self, on: PerPeer, then: Callable[[], list[PerPeer]], otherwise: Callable[[], list[PerPeer]]
+    ) -> list[PerPeer]:
+        return then() if on[0] else otherwise()
+
+    def scattered(self, value: PerPeer) -> PerPeer:
+        return tuple(_entry(one, rank=rank, size=self.size) for rank, one in enumerate(value))
+
+    def packed(self, scalars: Sequence[PerPeer], vectors: Sequence[PerPeer]) -> PerPeer:
+        return tuple(
+            np.concatenate([[one[peer] for one in scalars], *(one[peer] for one in vectors)]).astype(np.float32)
+            for peer in range(self.size)
+        )
+
+    def unpacked(self, message: PerPeer, layout: MessageLayout) -> list[PerPeer]:
+        first = len(layout.scalars)
+        starts = [first + index * self.size for index in range(len(layout.vectors))]
+        singles = [tuple(one[i] for one in message) for i in range(first)]
+        return singles + [tuple(one[at : at + self.size] for one in message) for at in starts]
+
+    def averaged(self, value: PerPeer) -> PerPeer:
+        return tuple(one / np.float32(self.size) for one in value)
+
+    def exchanged(self, message: PerPeer, tag: str) -> PerPeer:
+        return (reduce(np.add, message),) * self.size
+
+    def stacked(self, values: Sequence[PerPeer], dtype: DType) -> Any:
+        """The values as rank 0 has them."""
+        return np.asarray([one[0] for one in values], dtype)
+
+    def rows(self, vectors: Sequence[PerPeer]) -> Any:
+        return np.stack([one[0] for one in vectors]) if vectors else np.zeros((0, self.size), np.bool_)
+
+
+def _operand(value: Any, dtype: DType) -> Any:
+    if isinstance(value, Absent):
+        raise UsageError(value.message)
+    return value if isinstance(value, list) else np.asarray(value).astype(dtype)
+
+
+def _entry(value: Any, *, rank: int, size: int) -> Any:
+    vector = np.zeros(size, np.float32)
+    vector[rank] = value
+    return vector

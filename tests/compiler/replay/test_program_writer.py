@@ -1,0 +1,105 @@
+"""A NumPy program gives what the evaluation of each peer for itself gives, to the last bit, for any policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+
+from kungfu import control, ops
+from kungfu.compiler import Outcome, Plan, compile_policies
+from kungfu.compiler.replay import NumpyBackend, Replay
+from kungfu.errors import PolicyError
+from kungfu.policies import straggler_replacement
+from kungfu.policy_definition import Policy
+from tests.compiler.cluster import invented
+from tests.compiler.random_policy import ROUGH, Instruction, instructions, random_policy
+from tests.compiler.test_equivalence import roughened
+
+SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=3)
+
+
+def assert_identical(outcome: Outcome, expected: Outcome) -> None:
+    for name, one, other in zip(Outcome._fields, outcome, expected, strict=True):
+        assert np.asarray(one).dtype == np.asarray(other).dtype, name
+        np.testing.assert_array_equal(one, other, err_msg=name, strict=True)
+
+
+def assert_same_states(replay: Replay, other: Replay) -> None:
+    for fold, fields in replay.states.items():
+        for one, expected in zip(fields, other.states[fold], strict=True):
+            for mine, theirs in zip(one, expected, strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+
+
+def compiled_or_rejected(policy: Policy) -> Plan:
+    """The plan of a random policy; one that has a rule which can never fire is no example."""
+    try:
+        return compile_policies([policy])
+    except PolicyError:
+        reject()
+
+
+def hard_numbers(sources: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Some of the numbers are no finite ones, and some zeros are negative."""
+    odd = [np.float32(one) for one in (np.nan, np.inf, -np.inf, -0.0)]
+    return {
+        name: rng.choice(odd) if isinstance(value, np.floating) and name != "samples" and rng.random() < 0.05 else value
+        for name, value in sources.items()
+    }
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+@given(program=instructions(at_least=3, at_most=25, makers=ROUGH), sizes=SIZES, seed=st.integers(0, 2**16))
+def test_a_program_gives_the_bits_of_a_replay_peer_by_peer(
+    program: list[Instruction], sizes: list[int], seed: int
+) -> None:
+    plan, rng = compiled_or_rejected(random_policy(program)), np.random.default_rng(seed)
+    quick, slow = Replay(plan, size=sizes[0]), Replay(plan, size=sizes[0], backend=NumpyBackend)
+    for number in range(1, 21):
+        size = sizes[(number - 1) * len(sizes) // 20]
+        if size != quick.size:
+            quick.rescale(size)
+            slow.rescale(size)
+        local, agreed = invented(rng, number=number, size=size, pending=bool(rng.random() < 0.2))
+        local, agreed = [hard_numbers(roughened(one, rng), rng) for one in local], roughened(agreed, rng)
+        assert_identical(quick.step(local, agreed), slow.step(local, agreed))
+        if number % 5 == 0:
+            assert_same_states(quick, slow)
+
+
+@pytest.mark.parametrize("size", [1, 2, 9, 16])
+def test_a_message_is_added_up_in_rank_order_in_float32(size: int) -> None:
+    def body(training: Any) -> Any:
+        busy = ops.all_gather(training.busy_seconds)
+        return control.always().call(ignore, ops.all_reduce(training.loss, "sum"), ops.sum(busy), busy[-1])
+
+    plan, rng = compile_policies([Policy("sums", body)]), np.random.default_rng(size)
+    quick, slow = Replay(plan, size=size), Replay(plan, size=size, backend=NumpyBackend)
+    for step in range(1, 20):
+        local = [{"loss": one, "busy_seconds": 1 / one} for one in rng.random(size) * 10.0 ** rng.integers(-8, 8, size)]
+        agreed = {"step": step, "pending": False}
+        assert_identical(quick.step(local, agreed), slow.step(local, agreed))
+
+
+def test_states_that_are_set_are_those_of_the_next_step() -> None:
+    plan = compile_policies([straggler_replacement(every=2)])
+    first, second = Replay(plan, size=3), Replay(plan, size=3)
+    agreed = {"step": 1, "pending": False, "max_size": 4, "min_size": 1, "refused_size": 0}
+    for step in range(1, 6):
+        first.step([{"busy_seconds": one, "samples": 2.0} for one in (1.0, 2.0, 3.0 + step)], {**agreed, "step": step})
+    second.states = first.states
+    assert_same_states(second, first)
+    for one in (first, second):
+        one.rescale(2)
+        one.rescale(3)
+    local = [{"busy_seconds": one, "samples": 2.0} for one in (1.0, 2.0, 3.0)]
+    assert_identical(first.step(local, {**agreed, "step": 6}), second.step(local, {**agreed, "step": 6}))
+
+
+def ignore(control: Any, *values: float) -> None:
+    """A hook that does nothing."""
