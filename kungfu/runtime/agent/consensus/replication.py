@@ -29,6 +29,7 @@ __all__ = [
     "StaleLeader",
     "lost_after_s",
     "retry_after_s",
+    "split_off",
 ]
 
 # Between two messages when there is nothing to say.
@@ -37,6 +38,8 @@ HEARTBEAT_EVERY_S = 0.5
 _RETRY_AFTER_S = 1.0
 _LOOK_S = 0.2
 _NOTHING = pb.ReplicateRequest()
+# What was recorded while a follower did not reply goes out in several messages: gRPC takes none beyond 64 MiB.
+_MOST_BYTES = 16 << 20
 
 
 def retry_after_s(deadlines: Deadlines) -> float:
@@ -168,7 +171,8 @@ class FollowerLink:
                 self._changed.wait(HEARTBEAT_EVERY_S)
             if self._closing and self._pending == _NOTHING:
                 return None
-            message, self._pending, self._heartbeat_due = self._pending, pb.ReplicateRequest(), False
+            message, self._heartbeat_due = self._pending, False
+            self._pending = split_off(message, most_bytes=_MOST_BYTES)
             self.count += 1
             message.number = self.count
             return message
@@ -196,6 +200,28 @@ class FollowerLink:
             how = "its agent has ended or cannot be reached"
         self._put(HostUnreachable(self.number, f"{how} (for {time.monotonic() - began:.1f} s)"))
         return None
+
+
+def split_off(message: pb.ReplicateRequest, *, most_bytes: int) -> pb.ReplicateRequest:
+    """Takes the records that have no room out of a message, and gives them as the next one.
+
+    The end of the job moves with them: a follower that has heard of it takes no more records.
+
+    Args:
+        message: Loses the records after those with which it comes to ``most_bytes``.
+        most_bytes: Of records in one message; the ones that pass this limit still go with it.
+    """
+    rest, size, kept = pb.ReplicateRequest(), 0, 0
+    while size < most_bytes and kept < len(message.reports):
+        size, kept = size + message.reports[kept].ByteSize(), kept + 1
+    if kept < len(message.reports):
+        rest.reports.extend(message.reports[kept:])
+        del message.reports[kept:]
+        rest.leaves, message.leaves = message.leaves, False
+        if message.HasField("end"):
+            rest.end.CopyFrom(message.end)
+            message.ClearField("end")
+    return rest
 
 
 class Replicator:

@@ -19,6 +19,7 @@ from kungfu.runtime.agent.consensus.replication import (
     Replicator,
     StaleLeader,
     lost_after_s,
+    split_off,
 )
 from kungfu.runtime.agent.consensus.service import HostService, ReplicateReceived
 from kungfu.runtime.hosts import Host
@@ -239,3 +240,39 @@ def test_a_follower_of_a_later_term_makes_this_leader_stale() -> None:
         assert isinstance(event, StaleLeader)
         assert "follows another leader: of term 5" in event.said
         assert not replicator.commit(state(0, 1, hosts=2))
+
+
+def records(number: int, size_bytes: int) -> pb.Records:
+    return pb.Records(peer=3, number=number, records=[pb.Record(trace="x" * size_bytes)])
+
+
+def test_records_that_have_no_room_go_out_with_the_next_message_and_the_end_of_the_job_after_the_last_of_them() -> None:
+    message = pb.ReplicateRequest(
+        state=b"s", version=4, starts=[pb.PeerStart(peer=7)], kills=[2], end=pb.JobEnd(code=3), leaves=True,
+        reports=[records(number, 100) for number in range(5)],
+    )  # fmt: skip
+    rest = split_off(message, most_bytes=150)
+    assert ([one.number for one in message.reports], [one.number for one in rest.reports]) == ([0, 1], [2, 3, 4])
+    assert (message.state, message.version, len(message.starts), list(message.kills)) == (b"s", 4, 1, [2])
+    assert (message.HasField("end"), message.leaves) == (False, False)
+    assert (rest.end.code, rest.leaves, rest.state, len(rest.starts), list(rest.kills)) == (3, True, b"", 0, [])
+    last = split_off(rest, most_bytes=10_000)
+    assert last == pb.ReplicateRequest()
+    assert rest.end.code == 3
+
+
+@pytest.mark.slow
+def test_more_records_than_one_message_takes_come_in_order_and_lose_no_host() -> None:
+    patient = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=30.0))
+    with agents(2) as (hosts, made), replicator_of(hosts, settings=patient) as (replicator, heard):
+        reports = [records(number, 15 << 20) for number in range(1, 6)]  # 75 MiB
+        replicator.add_follower(1)
+        replicator.send(1, pb.ReplicateRequest(reports=reports, end=pb.JobEnd(code=3)))
+        came = list[pb.ReplicateRequest]()
+        while not came or not came[-1].HasField("end"):
+            received = made[1].heard.get(timeout=30.0)
+            assert isinstance(received, ReplicateReceived)
+            came.append(received.request)
+        assert [one.number for message in came for one in message.reports] == [1, 2, 3, 4, 5]
+        assert heard.get(timeout=10.0) == HostReported(1, ())
+        assert replicator.reachable == {0, 1}
