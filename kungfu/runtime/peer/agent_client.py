@@ -1,4 +1,4 @@
-"""A peer's line to its agent. Reports go out from a thread of their own, so that training never waits for a log."""
+"""A peer's calls to its agent. Reports go out from a thread of their own, so that training never waits for a log."""
 
 from __future__ import annotations
 
@@ -74,12 +74,15 @@ class AgentClient:
         self._call(self._stub.ReportPreemption, pb.PreemptionNotice(peer=self._peer.id, why=why))
 
     def record(self, stream: str, entry: RecordEntry) -> None:
-        """Queues a line for a stream of the agent's journal, which has it within ``report_s``, an event sooner.
+        """Queues an entry for a stream of the agent's journal, which has it within ``report_s``, an event sooner.
 
-        A function that gives the line's fields, or its text, is called off the training thread, where the line is
-        written too.
+        Args:
+            stream: "events", "metrics" or "trace".
+            entry: An event; or a function that gives the fields of a line, or its text, and is called in the reporting
+                thread.
         """
         self._records.put((stream, entry) if callable(entry) else pb.Record(event=from_fields(fields_of(entry))))
+        # People wait for events.
         if stream == "events":
             self._news.set()
 
@@ -102,8 +105,9 @@ class AgentClient:
     def _report(self) -> None:
         last = False
         while not last:
+            # An event seldom comes alone: a stop has several, which travel together.
             if self._news.wait(self._report_s):
-                self._closing.wait(_NEWS_WITHIN_S)  # seldom alone: a stop is told in several
+                self._closing.wait(_NEWS_WITHIN_S)
                 self._news.clear()
             last = self._closing.is_set()
             with suppress(PeerFailure, DeadlineExceeded):  # an agent that stands still hears it when it goes on

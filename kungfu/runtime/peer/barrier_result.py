@@ -1,4 +1,4 @@
-"""Where a peer stands, how it came to stand there, and what it may tell: between this layer and training."""
+"""The result of a barrier or of the entry into a view, and what a peer may enter in the record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kungfu.runtime.core.view import View
 
 __all__ = ["BarrierResult", "DeferredEntry", "LossRecovery", "PeerState", "RecordEntry"]
 
-# What goes into the job's record: an event, or a function that gives the fields of a line or its text; see
+# An entry of the job's record: an event, or a function that gives the fields of a line or its text when it is sent; see
 # ``AgentClient.record``.
 DeferredEntry = Callable[[], Mapping[str, Any] | str]
 RecordEntry = LoggedEvent | DeferredEntry
@@ -31,7 +31,7 @@ class PeerState:
 
 @dataclass(frozen=True)
 class LossRecovery:
-    """What this peer lived through: how others were lost, by id, how it noticed, and whose state it goes on with."""
+    """A recovery: how the others were lost, by id, how this peer noticed, and the rank whose state all go on with."""
 
     lost: Mapping[int, str]
     error: str

@@ -53,10 +53,12 @@ class ExitReport:
 
     def left_loop(self) -> None:
         """The program has left its training loop before the end of training: told if it goes on after that."""
+        # The program goes on for now, and this is no child that it has forked.
         if not self._over.is_set() and os.getpid() == self._process:
             threading.Thread(target=self._tell_if_it_goes_on, args=(self._steps(),), daemon=True).start()
 
     def _tell_if_it_goes_on(self, step: int) -> None:
+        # It did not end right after its loop.
         if not self._over.wait(_GOES_ON_S):
             self._say(Exit("loop", step))
 
@@ -74,6 +76,7 @@ class ExitReport:
         for thread in (threading.main_thread(), trains):
             thread.join()
         self._tell()
+        # Other threads hold the process up before `atexit`.
         if not self._withdrawn.wait(_HELD_UP_S):
             self._withdraw()
 
@@ -102,17 +105,22 @@ class ExitReport:
 
 
 def report_unattached_exit() -> None:
-    """For a program that an error of kungfu ends before ``attach``, which would let the agent hear of its end.
+    """Reports the end of a program that an error of kungfu ends before ``attach``, which would report it.
 
     What the program prints is for people: that it asks for something that cannot work, the agent has to be told.
     """
     settings = read_settings()
+    # Under kungfu-run, and not attached.
     if settings is not None and not _reporting.is_set():
         ExitReport(settings)
 
 
 def exit_of(error: BaseException | None, *, step: int) -> Exit:
-    """How a program ends that an exception ended, or none.
+    """How a program ends.
+
+    Args:
+        error: The exception that ends it; ``None`` at the end of the script or by ``sys.exit``.
+        step: Steps done.
 
     >>> exit_of(None, step=7)
     Exit(kind='exit', step=7, name='', error='', where='')

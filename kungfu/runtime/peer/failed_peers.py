@@ -29,8 +29,10 @@ class FailedPeers:
         """Process ``peer`` is gone (-1: none is), and views up to ``version`` are broken (0: none is)."""
         with self._lock:
             self._heard_at = self._clock()
+            # A process has ended: no view that has it can go on.
             if peer >= 0:
                 self._gone[peer] = how
+            # Views are broken, whoever is at fault.
             if version > self._broken:
                 self._broken, self._how = version, how
 
@@ -41,6 +43,9 @@ class FailedPeers:
 
     def failure_in(self, view: View) -> PeerFailure | None:
         """Why a wait for the members of ``view`` is in vain; ``None`` if nothing speaks against it.
+
+        Args:
+            view: The view, whose ranks the failure names.
 
         >>> from kungfu.runtime.core.view import Peer
         >>> failed_peers, view = FailedPeers(), View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
@@ -53,21 +58,26 @@ class FailedPeers:
         """
         with self._lock:
             for rank, peer in enumerate(view.peers):
+                # A member has ended.
                 if peer.id in self._gone:
                     text = f"rank {rank} (peer {peer.id}) is gone: {self._gone[peer.id]}"
                     return PeerFailure(text, ranks=[rank], peers=[peer.id], view=view.version)
-            # A view that others have left: who is at fault they have told the agent.
+            # Others have left this view, and have told the agent which peers are at fault.
             broken = view.version <= self._broken
             return PeerFailure(f"view {view.version} is broken: {self._how}", view=view.version) if broken else None
 
     def lasting_failure_in(self, view: View) -> PeerFailure | None:
-        """The same, once nothing new was heard for a second.
+        """The failure of ``failure_in``, once nothing new was heard for a second.
 
-        Attachments see the end of a process by themselves, and at once. Who was given up because its host stands still
-        or is cut off may live and train on with this peer: only what was heard speaks against that.
+        Attachments see the end of a process by themselves, and at once. But a peer that was given up because its host
+        stands still or is cut off may live and train on with this one: only what the agent announced speaks against it.
+
+        Args:
+            view: The view.
         """
         with self._lock:
             news = self._gone or self._broken
+            # Nothing was announced, or so recently that the attachment may be about to see it by itself.
             if not news or self._clock() - self._heard_at < _SEEN_BY_THEN_S:
                 return None
         return self.failure_in(view)
@@ -83,7 +93,11 @@ class NoticedLoss:
 
 
 def at_fault(error: KungfuError, view: View) -> set[int]:
-    """The ids of the peers that an error names; ranks are those of ``view``.
+    """The ids of the peers that an error names.
+
+    Args:
+        error: How a loss was noticed.
+        view: The view whose ranks the error names, unless it says another one.
 
     >>> from kungfu.runtime.core.view import Peer
     >>> view = View(3, (Peer(0, "a:1"), Peer(4, "a:2"), Peer(5, "a:3")))
@@ -95,12 +109,15 @@ def at_fault(error: KungfuError, view: View) -> set[int]:
     set()
     """
     match error:
+        # A connection ended.
         case PeerFailure():
             ranks = error.ranks
+        # They may live, and did not come.
         case DeadlineExceeded():
             ranks = error.waiting_for
         case _:
             return set()
+    # The error is of another view, whose ranks are other peers.
     if error.view not in (None, view.version):
-        ranks = ()  # they were other peers
+        ranks = ()
     return {view.ids[rank] for rank in ranks if rank < view.size} | set(error.peers)

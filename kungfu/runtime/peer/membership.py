@@ -42,7 +42,7 @@ from kungfu.runtime.state import ReplicatedState
 
 __all__ = ["Membership"]
 
-_EVER_S = 365 * 86400.0  # the agent ends who waits in vain
+_EVER_S = 365 * 86400.0  # the agent ends a peer that waits in vain
 # What a program does at its end would take the processor from those who plug together without it.
 _STEP_ASIDE_S = 0.1
 _BEFORE_A_LOSS = "a barrier before a loss"
@@ -93,9 +93,16 @@ class Membership:
     ) -> BarrierResult:
         """Says that this peer is ready, and waits until a view admits it and its state is that of the others.
 
-        It is admitted if its program, by its ``description``, is that of the others; else the agent says what differs
-        and ends it. Of ``machine`` (threads and processor, in words) a difference is only told.
         From then on SIGTERM is a notice: the job lets this peer go. Before, it ends the process, which has nothing yet.
+
+        Args:
+            state: The replicated state; it is overwritten, unless this peer begins the job as rank 0.
+            description: This peer's program. One that differs from that of the others is not admitted: the agent says
+                what differs, and ends it.
+            machine: Threads and processor, in words; a difference is reported, and changes nothing.
+
+        Returns:
+            The view that this peer is in, and its terms; nothing stood before it.
         """
         with state.writable():  # the first use of anything is slow, and this one keeps nobody waiting
             state.digest()
@@ -107,16 +114,27 @@ class Membership:
         return result
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
-        """This peer lost others: unplugs itself, reports, and enters the view of those who live.
+        """This peer lost others: unplugs itself, reports, and enters the view of the survivors.
 
-        Those furthest on hold the state that counts, the others take it from them; the lowest rank leads, and lets
-        ``adjust`` make the terms. Where one of them knows that training has ended, it has ended for all: the lost
-        leader may have said so to some only. Raises what is wrong if it is not for the loss of a peer.
+        The survivors that have done most steps hold the state that counts, and the others take it from them. Where one
+        of them knows that training has ended, it has ended for all: the lost leader may have told only some of them.
+
+        Args:
+            state: The replicated state.
+            loss: How this peer noticed the loss, its steps done, and the terms in force.
+            adjust: Makes the terms of the new view where this peer has the lowest rank, and so leads it.
+
+        Returns:
+            The new view and its terms, with how the others were lost.
+
+        Raises:
+            KungfuError: Anything that is not the loss of a peer; further losses are reported, and recovered from.
         """
         before = replace(self._member(), terms=loss.terms)
 
         def entry(admission: pb.Admission) -> ViewEntry:
             entry = self._entry_of(admission)
+            # Another survivor leads, and sends the terms.
             if entry.peer_state.rank != 0:
                 return entry
             return replace(
@@ -187,9 +205,9 @@ class Membership:
         )
 
     def mark_state_complete(self) -> None:
-        """This peer has all that belongs to the state of its view, also what does not travel with the variables.
+        """From now on this peer holds the state: it also has the registered values, which travel after the variables.
 
-        Before, it counts as one that lacks the state, unless it began the job or held the state when the view began.
+        Before, it counts as a peer without state, unless it began the job or held the state when its view began.
         """
         self._holds = True
 
@@ -203,6 +221,7 @@ class Membership:
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
         """This peer's training is over, and SIGTERM ends it as it does any program."""
+        # This peer was in a view, so that SIGTERM was a notice.
         if self._ignore_preemption is not None:
             self._ignore_preemption()
         self._agent_client.finish(summary, leaving=leaving)
@@ -244,12 +263,15 @@ class Membership:
 
     def _apply(self, before: PeerState, entry: ViewEntry, state: ReplicatedState, parts: dict[str, float]) -> None:
         after = entry.peer_state
+        # The view stays; its terms may be others.
         if after.view.version == before.view.version:
             self._peer_state = after
+        # The view lets this peer go.
         elif after.rank is None:
             self._attachment.close()
             self._peer_state = after
             time.sleep(_STEP_ASIDE_S)
+        # The membership changes around this peer.
         else:
             self._enter(entry, state, parts)
 
@@ -258,8 +280,8 @@ class Membership:
         self._holds = self._holds and entry.holds  # a state that is being replaced is neither the old nor the new one
         self._entering = entry.view
         self._peer_state = after = self._installer.install(entry, state, parts)
-        # Who begins the job with others holds as much as rank 0: nobody has trained yet. Who takes the state over later
-        # lacks what its program registered, which comes before the next step: see `mark_state_complete`.
+        # A peer that begins the job holds as much as rank 0, for nobody has trained yet. One that takes the state over
+        # lacks the registered values, which come before the next step: see `mark_state_complete`.
         self._holds = self._holds or entry.view.begins
         self._barriers, self._entering = 0, None
         return after
@@ -273,9 +295,13 @@ class Membership:
         before: PeerState | None,
         loss: NoticedLoss | None,
     ) -> BarrierResult:
-        """Waits for a view that admits this peer, and enters it; if that breaks before it trains, reports and goes on.
+        """Waits for a view that admits this peer, and enters it; again if that breaks before it trains.
 
-        ``before`` is where this peer stood, and ``loss`` what it has to report first; a joiner has neither.
+        Args:
+            state: The replicated state.
+            admitted: Makes the entry into the view of an admission.
+            before: Where this peer stood; ``None`` for a joiner.
+            loss: What it has to report first; ``None`` for a joiner.
         """
         while True:
             started, parts = self._clock(), dict[str, float]()
@@ -284,12 +310,15 @@ class Membership:
                 parts["regroup"] = self._clock() - started
             entry = admitted(admission)
             try:
+                # This peer knows that training has ended, and whoever leads the survivors may not.
                 if loss is not None and loss.terms.stopped:
                     self._forward_stop(entry)
                 after = self._enter(entry, state, parts)
+            # This view has lost a member too, before it trained: the agent forms another one.
             except (PeerFailure, DeadlineExceeded) as error:
                 loss = NoticedLoss(error, 0, Terms()) if loss is None else replace(loss, error=error)
                 continue
+            # A joiner, whose first view broke perhaps: it had nothing to lose.
             if before is None or loss is None:
                 return BarrierResult(None, after, parts=parts, sources=entry.sources)
             recovery = LossRecovery(dict(admission.recovery.lost), str(loss.error), entry.sources[0])
@@ -298,24 +327,26 @@ class Membership:
     def _report_and_await_admission(self, loss: NoticedLoss) -> pb.Admission:
         """Leaves, reports, and waits for a view; reports again if somebody else turns out to stand still meanwhile."""
         self._attachment.leave()
-        told = [self._loss_report(loss)]
-        self._agent_client.report_loss(told[0])
+        reported = [self._loss_report(loss)]
+        self._agent_client.report_loss(reported[0])
 
         def look() -> None:
             report = self._loss_report(loss)
-            if not {*report.suspects} <= {*told[-1].suspects}:
-                told.append(report)
+            # Another peer turns out to stand still: the agent has to suspect it too.
+            if not {*report.suspects} <= {*reported[-1].suspects}:
+                reported.append(report)
                 self._agent_client.report_loss(report)
 
         return self._await_admission(meanwhile=look)
 
     def _loss_report(self, loss: NoticedLoss) -> LossReport:
-        """What this peer knows of a loss: whom the error names, and who shows no life as far as it can see."""
+        """What this peer knows of a loss: the peers that the error names, and those whose heartbeats it misses."""
         error, view = str(loss.error), self._entering or (self._peer_state.view if self._peer_state else None)
         suspects = set[int]()
         if view is not None:
             suspects = at_fault(loss.error, view)
             silence = self._installer.silent_peers(view)
+            # A peer that the error does not name stands still.
             if silence is not None and not suspects.issuperset(silence.peers):
                 suspects.update(silence.peers)
                 error = f"{error}; {silence}"
@@ -329,6 +360,7 @@ class Membership:
     def _entry_of(self, admission: pb.Admission) -> ViewEntry:
         view = to_view(admission.view)
         rank = view.rank_of(self._settings.peer)
+        # Only a fault of the runtime admits a peer to a view without it.
         if rank is None:
             raise InternalError(f"peer {self._settings.peer} was admitted to view {view.version}, which lacks it")
         return ViewEntry(
@@ -346,8 +378,9 @@ class Membership:
         return terms
 
     def _forward_stop(self, entry: ViewEntry) -> None:
-        """Whoever leads the survivors hears that training has ended before it makes their terms."""
+        """Tells the leader of the survivors that training has ended, before it makes their terms."""
         leader = entry.view.peers[0]
+        # This peer leads them itself.
         if leader.id == self._settings.peer:
             return
         what = f"rank 0 (peer {leader.id}), about to lead view {entry.view.version}"

@@ -42,9 +42,12 @@ def _silent_leader(never: str) -> pb.Failure:
 
 
 class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated without types
-    """What other peers and the agent may ask of this peer.
+    """Takes the messages of other peers and of the agent to this peer.
 
-    ``on_offer`` is called (in a thread of the server) when the agent says that prepared peers wait: it posts.
+    Args:
+        deadline_s: How long a peer waits for another one, in seconds.
+        on_offer: Called in a thread of the server when there is something to hold a barrier for: it posts.
+        prepare_attachment: Prepares the attachment of a view of so many peers; gives its address.
     """
 
     def __init__(
@@ -84,20 +87,22 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def Fetch(self, request: pb.FetchRequest, context: Any) -> Iterator[pb.StateChunk]:  # noqa: N802 - gRPC's name
         try:
             yield from self.state_server.stream(request, deadline_s=self._deadline_s)
+        # This peer did not come to serve that transfer, or the rank before did not take its part.
         except DeadlineExceeded as error:
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
+        # The plan gives that rank nothing, or not these bytes.
         except PeerFailure as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
     def Admit(self, request: pb.Admission, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
-            # Of two views the later one holds, and of two agents that form one the leader of the later term: what was
-            # sent before it arrives late.
+            # Of two views the later one counts, and of two agents that form one the leader of the later term.
             newest = max(self._newest, (request.view.version, request.term))
             late = newest != (request.view.version, request.term)
             if not late:
                 self._admission, self._newest = request, newest
                 self._changed.notify_all()
+        # The message was sent before the admission that this peer knows, and arrives after it.
         if late:
             version, term = self._newest
             context.abort(
@@ -109,8 +114,9 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
 
     def OfferJoiners(self, request: pb.PreparedPeers, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
+            # A repetition, since the answer was lost, or an older offer.
             if request.number and request.number <= self._offered:
-                return pb.Ack()  # told again, for its answer was lost, or an older one
+                return pb.Ack()
             self._offered = request.number or self._offered
             self._offer = to_prepared(request)
         self._on_offer()
@@ -120,8 +126,9 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         with rpc.refusing(context):
             external = to_external_request(request)
         with self._changed:
+            # A repetition, since the answer was lost.
             if request.number and request.number in self._told:
-                return pb.Ack()  # told again, for its answer was lost
+                return pb.Ack()
             self._told.add(request.number)
             # Sent again with every view, in case it has another leader; a second one would be written otherwise.
             if external.kind == "checkpoint" and external.id in self._kept:
@@ -139,7 +146,8 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         return pb.Ack()
 
     def PrepareAttachment(self, request: pb.ViewInfo, context: Any) -> pb.AttachmentAddress:  # noqa: N802 - gRPC's name
-        with self._preparing:  # asked again if the answer was lost, or by another agent: the others have this one
+        with self._preparing:
+            # A view is asked for again if the answer was lost, or by another agent: others may have this address.
             if self._prepared is None or self._prepared[0] != request.version:
                 self._prepared = request.version, self._prepare_attachment(len(request.peers))
             return pb.AttachmentAddress(address=self._prepared[1])
@@ -150,10 +158,20 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def admission(
         self, *, after: int, deadline_s: float, what: str, meanwhile: Callable[[], None] = lambda: None
     ) -> pb.Admission:
-        """The newest view that this peer is admitted to, later than version ``after``; ``DeadlineExceeded`` if none
-        comes. Waits in views before it are over. ``meanwhile`` is called five times a second."""
+        """Waits for the newest view that this peer is admitted to; all waits in views before it are over.
+
+        Args:
+            after: The version of the newest view that it knows: admissions to earlier ones do not count.
+            deadline_s: Seconds.
+            what: What it waits for, in words.
+            meanwhile: Called five times a second.
+
+        Raises:
+            DeadlineExceeded: No admission has come.
+        """
         until = time.monotonic() + deadline_s
         while (admission := self._admitted(after, within_s=min(_LOOK_S, until - time.monotonic()))) is None:
+            # Nobody has admitted this peer.
             if time.monotonic() >= until:
                 raise DeadlineExceeded(f"waited {deadline_s:.0f} s for {what}", waited_s=deadline_s)
             meanwhile()
@@ -165,6 +183,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             return self._admission is not None and self._admission.view.version > after
 
         with self._changed:
+            # None has come so far.
             if not self._changed.wait_for(arrived, timeout=within_s):
                 return None
             admission, self._admission = self._admission, None
@@ -175,6 +194,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         with self._changed:
             external = self._external_requests.pop(0) if self._external_requests else None
             others = bool(self._external_requests)
+        # A barrier carries out one of them.
         if others:
             self._on_offer()
         return external

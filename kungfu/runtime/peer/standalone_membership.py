@@ -21,7 +21,7 @@ __all__ = ["StandaloneMembership"]
 class StandaloneMembership:
     """Stays in a view of size 1: every barrier is held at once, and no request changes it.
 
-    It is view 0, the one for which the loader cuts its first batch: alone, no batch is ever stale.
+    It is view 0, the one for which the loader cuts its first batch, so that no batch is ever stale.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""Where the peers of a view meet: once over what becomes of it, and again where another one begins."""
+"""The two rendezvous of a barrier: the peers of a view meet to decide, and those of the next one to begin it."""

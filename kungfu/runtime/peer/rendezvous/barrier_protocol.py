@@ -1,4 +1,4 @@
-"""The first rendezvous of a barrier: all peers of a view say what they hold, and the leader decides for them."""
+"""The first rendezvous of a barrier: all peers of a view bring the digests of their state, and the leader decides."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["BarrierProtocol"]
 
 @dataclass(frozen=True)
 class BarrierProtocol:
-    """What a peer holds a barrier with; ``abandon_reason`` gives the failure that makes a wait for a view pointless."""
+    """What a peer holds a barrier with; ``abandon_reason`` gives the failure because of which a wait is in vain."""
 
     settings: Settings
     attachment: Attachment
@@ -54,16 +54,27 @@ class BarrierProtocol:
         names: Sequence[str],
         state: ReplicatedState,
     ) -> pb.BarrierReply:
-        """Meets the peers of ``view``; rank 0 leads, and calls ``decision`` when all are there and hold the same state.
+        """Holds the barrier with the other peers of ``view``; rank 0 leads.
 
-        ``names`` are those of the variables of which the arrival has the checksums. Where some of them differ by
-        rounding only, they are rank 0's on all peers before ``decision`` is called.
-        Raises ``DeadlineExceeded`` naming who did not come, ``PeerFailure`` for a peer that is gone, ``InternalError``
-        when the states differ; what the leader raises is raised by all.
+        Args:
+            view: The view.
+            arrival: What this peer brings.
+            decision: Called on rank 0, once all are there and hold the same state.
+            names: Those of the variables of which the arrival has the checksums.
+            state: The replicated state; variables that differ by rounding only are rank 0's before the decision.
+
+        Returns:
+            What the leader decided.
+
+        Raises:
+            DeadlineExceeded: A peer did not come; the error names it.
+            PeerFailure: A peer is gone.
+            InternalError: The states differ. What the leader raises, all raise.
         """
         verdict = self._hold_round(view, arrival, decision, names)
         if not verdict.differing:
             return verdict
+        # There is no decision yet: variables differ, and become rank 0's where that is rounding. Then all arrive again.
         context = transfer_context(self.settings, view, arrival.rank, f"values of barrier {arrival.number}")
         abandoned = partial(self.abandon_reason, view)
         server = self.service.state_server
@@ -91,8 +102,9 @@ class BarrierProtocol:
         verdict: pb.BarrierReply = rpc.call_unless(
             abandon_reason, arrive, arrival, deadline_s=deadline_s, what=what, peer=leader.id
         )
+        # The leader has raised this error, and so do all: it is no loss of the leader.
         if verdict.HasField("failure"):
-            raise to_failure(verdict.failure)  # as all raise it: what ends the leader is no loss of it
+            raise to_failure(verdict.failure)
         return verdict
 
     def _lead(
@@ -107,6 +119,7 @@ class BarrierProtocol:
                 what=f"barrier {arrival.number} of view {arrival.version}",
                 abandoned=partial(self.abandon_reason, view),
             )
+            # Some variables are not the same on all peers: they are looked at before anything is decided.
             if differing := variables_to_reconcile(names, arrivals, view):
                 verdict = pb.BarrierReply(differing=differing)
             else:
@@ -114,6 +127,7 @@ class BarrierProtocol:
                 self._log_dissent({rank: message.requested for rank, message in arrivals.items()}, view)
                 self._log_other_shadows(arrivals, view)
                 verdict = self._announce(view, decision())
+        # A peer did not come, is gone, or holds another state, or a joiner could not be admitted: all raise that.
         except KungfuError as error:
             rendezvous.conclude(pb.BarrierReply(failure=from_failure(error)))
             raise
@@ -121,31 +135,34 @@ class BarrierProtocol:
         return verdict
 
     def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
-        """Who rounds in another way does so at every barrier: people are told once of each variable."""
+        """Records which variables differed by rounding; people see each of them once, since it recurs at each barrier."""
         if (event := rounding_event(names, arrivals, view)) is not None:
             news = {one.name for one in event.widest}
             self.agent_client.record("events", replace(event, again=news <= self.reported_rounding))
             self.reported_rounding.update(news)
 
     def _log_dissent(self, requested: Mapping[int, str], view: View) -> None:
-        """Rank 0's decision is the decision: arithmetic may differ in the last bit between machines. But say so."""
+        """Records that peers asked for different things; rank 0's requests count."""
+        # Arithmetic may differ in the last bit between machines.
         if len(set(requested.values())) > 1:
             by_rank = {str(rank): words for rank, words in requested.items()}
             self.agent_client.record("events", DissentEvent(view=view.version, wishes=by_rank))
 
     def _log_other_shadows(self, arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
-        """What only some peers would have asked for: nobody acts on it yet, and rank 0 tells of its own only."""
+        """Records what rules in the shadow asked for on some peers only; rank 0 records its own where all agree."""
         asked = {rank: [*map(to_shadow, message.shadows)] for rank, message in sorted(arrivals.items())}
         if found := differing(asked):
             shadows = {str(rank): what for rank, what in found.items()}
             self.agent_client.record("events", ShadowDissentEvent(view=view.version, shadows=shadows))
 
     def _announce(self, view: View, decision: Decision) -> pb.BarrierReply:
-        """Tells the agent and the joiners; the peers of the view hear it as the answer to their arrival."""
+        """Tells the agent and the joiners what is decided; the peers of the view get it as their reply."""
+        # Another number of processes is needed for what is under way.
         if decision.prepare is not None:
             self.agent_client.request_size(decision.prepare, host=decision.host, leaving=decision.terms.leaving)
         requests = map(from_rescale_request, decision.requests)
         verdict = pb.BarrierReply(view=from_view(decision.view), terms=from_terms(decision.terms), requests=requests)
+        # Another view: its members need the address of its attachment, and joiners an admission.
         if decision.view.version != view.version:
             verdict.attachment_address = self._attachment_address(decision.view)
             stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]
@@ -158,6 +175,7 @@ class BarrierProtocol:
 
     def _attachment_address(self, view: View) -> str:
         first = view.peers[0]
+        # This peer stays rank 0.
         if first.id == self.settings.peer:
             return self.attachment.prepare(view.size)
         with rpc.connect(first.address, secret=self.settings.secret) as channel:

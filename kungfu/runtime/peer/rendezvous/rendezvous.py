@@ -39,17 +39,26 @@ class Rendezvous(Generic[Arrival, Result]):
     def everyone(
         self, size: int, *, deadline_s: float, what: str, abandoned: AbandonReason = no_abandon_reason
     ) -> dict[int, Arrival]:
-        """The arrivals of all ranks below ``size``; ``DeadlineExceeded`` names those who are missing.
+        """Waits for the arrivals of all ranks below ``size``.
 
-        ``abandoned`` gives a ``PeerFailure`` once the wait is in vain. It is asked five times a second, and at each
-        ``wake``.
+        Args:
+            size: The number of peers that meet.
+            deadline_s: Seconds.
+            what: The rendezvous in words, for errors.
+            abandoned: Gives a ``PeerFailure`` once the wait is in vain; asked five times a second and at each ``wake``.
+
+        Raises:
+            DeadlineExceeded: Some are missing; the error names them.
+            PeerFailure: The wait is in vain.
         """
         until = time.monotonic() + deadline_s
         with self._changed:
             while self._missing(size) and (left_s := until - time.monotonic()) > 0:
+                # A peer is gone, or the view is broken: the others would wait for nothing.
                 if (failure := abandoned()) is not None:
                     raise failure.prefixed(f"at {what}: ")
                 self._changed.wait(min(left_s, _LOOK_S))
+            # The deadline has expired.
             if missing := self._missing(size):
                 names = ", ".join(f"rank {rank}" for rank in missing)
                 text = f"waited {deadline_s:.1f} s at {what} for {names}"
@@ -60,7 +69,7 @@ class Rendezvous(Generic[Arrival, Result]):
         return [rank for rank in range(size) if rank not in self._arrivals]
 
     def wake(self) -> None:
-        """Lets who waits look again whether its wait is in vain."""
+        """Has those who wait look again whether their wait is in vain."""
         with self._changed:
             self._changed.notify_all()
 
@@ -80,7 +89,7 @@ class Rendezvous(Generic[Arrival, Result]):
 class RendezvousTable(Generic[Arrival, Result]):
     """One rendezvous per key, made when the first peer asks for it; old ones are dropped, by number and by age.
 
-    No peer can be as far behind as ``_KEPT`` of them: the next one begins when all have left the one before.
+    No peer can lag by as many as ``_KEPT`` of them, since the next one begins when all have left the one before.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -95,12 +104,13 @@ class RendezvousTable(Generic[Arrival, Result]):
             rendezvous = self._open.setdefault(key, (now, Rendezvous()))[1]
             others = [(k, since) for k, (since, _) in self._open.items() if k != key]
             for old, since in others:
+                # Nobody comes to this one any more.
                 if now - since > _FORGOTTEN_S or len(self._open) > _KEPT:
                     del self._open[old]
             return rendezvous
 
     def wake(self) -> None:
-        """Lets everybody who waits in one of them look again."""
+        """Has everybody who waits in one of them look again."""
         with self._lock:
             waiting = [rendezvous for _, rendezvous in self._open.values()]
         for rendezvous in waiting:

@@ -28,15 +28,24 @@ StateReport = pb.BarrierArrival | pb.InstallationReport
 def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, StateReport], view: View) -> list[int]:
     """The places of the variables that have to be looked at before the rendezvous can have a result.
 
-    ``names`` are the leader's. Raises ``InternalError`` that names a variable that differs although it was looked at.
+    Args:
+        names: Those of the leader's variables.
+        reports: What each rank says of its state.
+        view: The view of the ranks.
+
+    Raises:
+        InternalError: A variable differs although it was looked at; the error names it.
     """
     digests = {rank: one.digests for rank, one in reports.items()}
     found = differing_variables(digests)
+    # All hold the same state.
     if not found:
         return []
     countable = max(found) < min(len(one) for one in digests.values())
+    # The first round: it may be rounding, where all peers have those variables.
     if countable and not any(one.round for one in reports.values()):
         return list(found)
+    # They differ after they were looked at, or not all peers have them: it is no rounding.
     said = first_difference(names, digests)
     index, rank = min(found), found[min(found)][0]
     gap = next((one for one in reports[rank].gaps if one.index == index), None)
@@ -51,6 +60,7 @@ def rounding_event(names: Sequence[str], reports: Mapping[int, StateReport], vie
         for gap in one.gaps:
             if gap.index not in widest or _width(gap) > _width(widest[gap.index]):
                 widest[gap.index] = gap
+    # Nothing was looked at, or nothing differed by more than its digest.
     if not widest:
         return None
     order = sorted(widest.values(), key=_width, reverse=True)

@@ -36,9 +36,13 @@ class DifferingVariables(list[int]):
 
 @dataclass(frozen=True)
 class ViewEntry:
-    """How a peer comes into a view: where it will stand, and the ranks that hold the state.
+    """How a peer comes into a view.
 
-    In a view of survivors ``survivor_terms`` gives the leader's terms, once it has the state; the others adopt them.
+    Args:
+        peer_state: The view, this peer's rank in it, and its terms.
+        rendezvous: The address at which the attachments meet, where they need one.
+        sources: The ranks that hold the state from the start.
+        survivor_terms: In a view of survivors, on its leader: gives their terms, once it has the state.
     """
 
     peer_state: PeerState
@@ -68,10 +72,20 @@ class ViewInstaller:
     clock: Callable[[], float] = field(default=time.monotonic)
 
     def install(self, entry: ViewEntry, state: ReplicatedState, parts: dict[str, float]) -> PeerState:
-        """Enters the view: where this peer stands in it. ``parts`` gets the seconds of attaching and of the state.
+        """Enters the view.
 
-        Raises ``PeerFailure`` for a member that is gone, ``DeadlineExceeded`` naming who did not come,
-        ``InternalError`` when the states differ.
+        Args:
+            entry: The view, and who holds the state.
+            state: The replicated state; fetched if this peer lacks it.
+            parts: Gets the seconds of attaching and of the state, by name.
+
+        Returns:
+            Where this peer stands in the view, with the terms in force.
+
+        Raises:
+            PeerFailure: A member is gone.
+            DeadlineExceeded: A member did not come; the error names it.
+            InternalError: The states differ.
         """
         rank, started = entry.peer_state.rank, self.clock()
         assert rank is not None
@@ -86,6 +100,7 @@ class ViewInstaller:
             parts["state/take and compare"] = self.clock() - started
             message = pb.InstallationReport(version=entry.view.version, rank=rank, digests=digest.values())
             terms = self._compared(entry, message, tuple(digest))
+        # The view cannot begin yet: some variables are not the same on all peers.
         if isinstance(terms, DifferingVariables):
             terms = self._compared_again(entry, message, terms, state)
         self.channels.keep(peer.address for peer in entry.view.peers)
@@ -154,14 +169,17 @@ class ViewInstaller:
                 what=f"the start of view {view.version}",
                 abandoned=partial(self.abandon_reason, view),
             )
+            # Some variables are not the same on all peers: they are looked at before the view begins.
             if differing := variables_to_reconcile(names, arrivals, view):
                 rendezvous.conclude(pb.InstallationReply(differing=differing))
                 return DifferingVariables(differing)
+            # They differed by rounding, and are rank 0's now.
             if (event := rounding_event(names, arrivals, view)) is not None:
                 self.agent_client.record("events", event)
             terms = entry.peer_state.terms if entry.survivor_terms is None else entry.survivor_terms()
-            # First the agent: whoever hears that the view is in force must not know more than it does.
+            # The agent hears it first: no peer may know of a view that its agent does not know of.
             self.agent_client.report_view_started(view)
+        # A member did not come, is gone, or holds another state: all raise that.
         except KungfuError as error:
             rendezvous.conclude(pb.InstallationReply(failure=from_failure(error)))
             raise
