@@ -23,7 +23,10 @@ class Buffers:
 
     @classmethod
     def of(cls, arrays: Sequence[NDArray[np.generic]]) -> Buffers:
-        """The memory of arrays, each in one piece.
+        """The memory of arrays.
+
+        Args:
+            arrays: Each in one piece; they are kept alive.
 
         >>> Buffers.of([np.zeros(3, np.float32), np.ones(1, np.int64)]).total_bytes
         20
@@ -54,6 +57,7 @@ class Buffers:
             address, size = (int(number) for number in self.table[row])
             before = int(ends[row]) - size
             skipped, end = max(start - before, 0), min(stop - before, size)
+            # The part reaches into this variable.
             if skipped < end:
                 yield address + skipped, end - skipped
 
@@ -61,8 +65,11 @@ class Buffers:
 def digests(buffers: Buffers) -> list[int]:
     """The checksum of every variable: 64 bits, of its bytes in their order.
 
-    The same in every process on machines of one byte order. Two contents that differ by accident have the same one with
-    probability 2^-64; it is no defence against somebody who wants that. Cost: one pass over the memory, at its speed.
+    It is the same in every process on machines of one byte order. Two contents that differ by accident have the same
+    one with probability 2^-64; it is no defence against somebody who wants that.
+
+    Cost:
+        One pass over the memory, at its speed.
 
     >>> a, b = digests(Buffers.of([np.array([1.0, 2.0]), np.array([2.0, 1.0])]))
     >>> a == b

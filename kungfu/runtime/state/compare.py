@@ -33,6 +33,10 @@ def sampled(buffers: Buffers, turn: int) -> Buffers:
 
     The slices are agreed, since ``turn`` is, and 32 turns in a row see every byte.
 
+    Args:
+        buffers: The memory of the variables.
+        turn: A number that is the same on all peers, and another one each time.
+
     >>> array = np.zeros(1 << 20, np.uint8)
     >>> [sampled(Buffers.of([array, array[:5]]), turn).total_bytes for turn in (0, 31)]
     [32773, 32773]
@@ -47,8 +51,9 @@ def sampled(buffers: Buffers, turn: int) -> Buffers:
 def differing_variables(digests: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
     """By the index of a variable, the ranks whose variable is not that of the lowest rank.
 
-    A variable beyond the end of one peer's list differs too. Variables are known by their indices: Keras numbers their
-    names in each process by itself.
+    Args:
+        digests: The checksums of each rank's variables, in their order: Keras numbers names in each process by itself.
+            A variable beyond the end of one rank's list differs too.
 
     >>> differing_variables({0: [1, 2], 1: [1, 3], 2: [1, 2]})
     {1: [1]}
@@ -63,13 +68,17 @@ def differing_variables(digests: Mapping[int, Sequence[int]]) -> dict[int, list[
 
 
 def first_difference(names: Sequence[str], digests: Mapping[int, Sequence[int]]) -> str | None:
-    """The first variable on which the peers disagree, by the lowest rank's ``names``, and a rank that differs from it;
-    ``None`` if all agree.
+    """The first variable on which the peers disagree, and a rank that differs; ``None`` if all agree.
+
+    Args:
+        names: Those of the lowest rank's variables.
+        digests: The checksums of each rank's variables, in their order.
 
     >>> first_difference(["w", "b"], {0: [1, 2], 1: [1, 3]})
     'b of rank 1 is not that of rank 0'
     """
     found = differing_variables(digests)
+    # All hold the same.
     if not found:
         return None
     index, reference = min(found), min(digests)
@@ -96,7 +105,12 @@ class VariableGap:
 
 
 def gap_of(index: int, own: NDArray[np.generic], reference: NDArray[np.generic]) -> VariableGap:
-    """The gap between this peer's values and those of rank 0, of one shape and dtype.
+    """The gap between two values of one variable.
+
+    Args:
+        index: That of the variable.
+        own: This peer's value.
+        reference: Rank 0's, of the same shape and dtype.
 
     >>> gap_of(0, np.array([1.0, 2.00001]), np.array([1.0, 2.0])).is_rounding
     True

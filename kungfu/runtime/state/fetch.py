@@ -58,8 +58,10 @@ def _await(running: Sequence[Future[None]], transfers: Sequence[_PartTransfer], 
     pending = set(running)
     while pending:
         done, pending = wait(pending, timeout=_LOOK_S, return_when=FIRST_EXCEPTION)
+        # A part that has failed raises here, and ends the others.
         for one in done:
             one.result()
+        # The view is broken, or this peer cannot enter it.
         if pending and (failure := abandoned()) is not None:
             raise failure.prefixed("the transfer of the state was abandoned: ")
         for transfer in transfers:
@@ -79,6 +81,7 @@ class _PartTransfer:
     _hang_up: Callable[[], None] | None = lambda: None
 
     def run(self, buffers: Buffers) -> None:
+        """Receives the part, from memory that both processes share or over the network."""
         if self._same_host:
             receive_over_memory(buffers, self.part, self.context, patience_s=self.patience_s, on_open=self._opened)
         else:
@@ -88,6 +91,7 @@ class _PartTransfer:
         """Ends the transfer at once, whatever it waits for."""
         with self._lock:
             hang_up, self._hang_up = self._hang_up, None
+        # It has begun, and was not cut before.
         if hang_up is not None:
             hang_up()
 
@@ -111,6 +115,7 @@ class _PartTransfer:
     def _opened(self, hang_up: Callable[[], None]) -> bool:
         """Remembers how to end the transfer; false where ``cut`` came first."""
         with self._lock:
+            # It was cut before it had begun.
             if self._hang_up is None:
                 return False
             self._hang_up = hang_up

@@ -27,21 +27,33 @@ def receive_over_network(
     on_open: Callable[[Callable[[], None]], bool],
     on_progress: Callable[[int], None],
 ) -> None:
-    """Receives ``part`` over the network; ``on_progress`` is told how many bytes have come.
+    """Receives ``part`` over the network.
 
-    See ``shared_memory_transfer.receive_over_memory`` for the other arguments and for the errors.
+    Args:
+        buffers: The memory to be filled.
+        part: The range of bytes, and the rank that sends it.
+        context: The view, and this peer's rank in it.
+        on_open: Is given what ends the transfer early; false where that has been asked for already.
+        on_progress: Is told how many bytes have come.
+
+    Raises:
+        PeerFailure: The source is gone, or refuses.
+        DeadlineExceeded: The source waited in vain for the rank before this one.
+        InternalError: Another number of bytes came.
     """
     request = pb.FetchRequest(
         version=context.view.version, start=part.start, stop=part.stop, rank=context.rank, purpose=context.purpose
     )
     came, wanted, began = 0, part.stop - part.start, time.monotonic()
     with rpc.connect(context.view.peers[part.source].address, secret=context.secret) as channel:
+        # The transfer was cut before it had begun.
         if not on_open(channel.close):
             return
         try:
             for chunk in _chunks(channel, request):
+                # More than was asked for: an error, below.
                 if came + len(chunk.data) > wanted:
-                    came += len(chunk.data)  # more than was asked for: an error, below
+                    came += len(chunk.data)
                     break
                 buffers.write(part.start + came, chunk.data)
                 came += len(chunk.data)
@@ -64,6 +76,7 @@ def _chunks(channel: rpc.Channel, request: pb.FetchRequest) -> Iterator[pb.State
                 yield chunk
             return
         except rpc.RpcError as error:
+            # The source has begun to serve this rank, which it does once; or it refuses, or its port does.
             if came or not rpc.is_passing(error, channel.address):
                 raise
         time.sleep(_RETRY_S)

@@ -68,10 +68,12 @@ class StateServer:
 
     def _await_turn(self, request: pb.FetchRequest, deadline_s: float) -> Buffers:
         with self._changed:
+            # This peer has not entered the view, or another rank has not taken its part.
             if not self._changed.wait_for(lambda: self._is_answerable(request), timeout=deadline_s):
                 raise DeadlineExceeded(f"waited {deadline_s:.1f} s for {self._awaited(request)}")
             served = self._served
             assert served is not None
+            # The request is of an older view, of a rank that the plan gives nothing, or of bytes that are not there.
             known = served.version == request.version and served.waiting[:1] == [request.rank]
             if not known or not 0 <= request.start <= request.stop <= served.buffers.total_bytes:
                 raise PeerFailure(
@@ -104,6 +106,7 @@ class StateServer:
         """Lets the next rank have its turn, whether this one has taken all or has hung up."""
         with self._changed:
             served = self._served
+            # The view is still the same, and this rank was expected.
             if served is not None and served.version == request.version and request.rank in served.waiting:
                 served.waiting.remove(request.rank)
             self._changed.notify_all()
@@ -113,7 +116,13 @@ class StateServer:
 def serving(state: StateMemory, context: TransferContext, *, server: StateServer) -> Iterator[None]:
     """Within the block the peers of ``context.view`` that lack the state can take it from this one.
 
-    An error that ends the block gets a note for each of them that failed.
+    Args:
+        state: The memory that is served.
+        context: The view, this peer's rank in it, and which ranks hold the state.
+        server: Serves peers of other hosts.
+
+    Raises:
+        BaseException: An error that ends the block gets a note for each peer whose transfer failed.
     """
     transfers = context.transfers(0 if len(context.sources) == context.view.size else state.readable().total_bytes)
     same_host = near_of(context.rank, context.view, transfers)
@@ -129,6 +138,7 @@ def serving(state: StateMemory, context: TransferContext, *, server: StateServer
             serving_host(buffers, context, same_host, failures=failures),
         ):
             yield
+    # The block failed, perhaps because a peer could not take its part: its error says so too.
     except BaseException as error:
         for failure in failures:
             error.add_note(failure)

@@ -36,6 +36,7 @@ def serving_host(
     buffers: Buffers, context: TransferContext, ranks: Sequence[int], *, failures: list[str]
 ) -> Iterator[None]:
     """Within the block the ``ranks`` of this host can take their parts; what failed is in ``failures`` then."""
+    # No peer of this host takes anything from this one.
     if not ranks:
         yield
         return
@@ -85,6 +86,7 @@ def receive_over_memory(
     """
     connection = _connect(part, context, patience_s, on_open)
     with connection:
+        # The transfer was cut while it connected.
         if not on_open(lambda: _hang_up(connection)):
             return
         library = load_state()
@@ -99,8 +101,10 @@ def _request(connection: socket.socket, part: SourceSlice, context: TransferCont
         handshake.call(connection, me=_credentials(context), listener=part.source)
         connection.sendall(_REQUEST.pack(part.start, part.stop))
         return memfd.receive(connection, bytes_=ring_bytes, deadline_s=context.deadline_s, rank=part.source)
+    # The source listens, and does not answer.
     except (TimeoutError, DeadlineExceeded) as error:
         raise _late(part.source, f"{in_words(part)} to answer", context.deadline_s, context) from error
+    # The source has ended, or hung up.
     except (ConnectionError, PeerFailure) as error:
         raise PeerFailure(f"lost {in_words(part)}: {error}", ranks=[part.source], view=context.view.version) from error
 
@@ -128,8 +132,9 @@ def _connect(
 def _accept(listening: socket.socket) -> socket.socket | None:
     try:
         return listening.accept()[0]
+    # The listening socket was shut down: the block has ended.
     except OSError:
-        return None  # the listening socket was shut down: the block is over
+        return None
 
 
 def _serve(connection: socket.socket, buffers: Buffers, context: TransferContext, failures: list[str]) -> None:
@@ -137,6 +142,7 @@ def _serve(connection: socket.socket, buffers: Buffers, context: TransferContext
     with connection:
         try:
             _send(connection, buffers, context)
+        # The receiver is gone or late; the others are served all the same.
         except (KungfuError, OSError) as error:
             failures.append(str(error))
 
@@ -191,8 +197,10 @@ def _late(rank: int, what: str, waited_s: float, context: TransferContext) -> De
 
 def _raise_for(outcome: int, rank: int, what: str, how_far: str, context: TransferContext) -> None:
     """Raises the error that the compiled code's outcome means; ``rank`` is the peer at the other end."""
+    # The process at the other end has ended, or has given up.
     if outcome == _HUNG_UP:
         raise PeerFailure(f"lost {what}: it hung up; {how_far}", ranks=[rank], view=context.view.version)
+    # It lives, and does not go on.
     if outcome == _LATE:
         raise _late(rank, f"{what}: {how_far}", context.deadline_s, context)
     if outcome != 0:

@@ -55,6 +55,7 @@ def sync_state(
     """
     rescaled = not context.view.begins  # the first view is no rescale: a resumed job goes on as it was
     with ExitStack() as serving_block:
+        # A joiner, or a survivor that had done fewer steps: it takes the state while its attachment opens.
         if not context.holds_state:
             _fetch_beside(state, context, attach=attach, abandoned=abandoned)
         if rescaled:

@@ -1,4 +1,7 @@
-"""Where variables are in memory, for the runtime to read and overwrite while the graph stands still."""
+"""Where variables are in memory, for the runtime to read and overwrite while the graph stands still.
+
+The other modules of this package know memory only: TensorFlow ends at this wall.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ def memory_of(variables: Sequence[tf.Variable]) -> Buffers:
 
     What is assigned to a variable while the buffers are held goes to new memory, so they never change.
     """
+    # All are on the CPU.
     if not _elsewhere(variables):
         return _own_memory(variables, use="read")
     with tf.device("/CPU:0"):
@@ -30,8 +34,9 @@ def memory_of(variables: Sequence[tf.Variable]) -> Buffers:
 def writable_memory_of(variables: Sequence[tf.Variable]) -> Iterator[Buffers]:
     """The memory of variables, to be written into; at the end of the block they have what was written.
 
-    On the CPU that is their own memory, after a buffer that is shared with another tensor was left to that one.
+    On the CPU that is their own memory; a buffer that a variable shares with another tensor is left to that one first.
     """
+    # All are on the CPU.
     if not _elsewhere(variables):
         yield _own_memory(variables, use="overwrite")
         return

@@ -3,6 +3,8 @@
 Memory, kernels and libraries are touched once before the peer says that it is ready; then every variable that the step
 knows of, the user's own included, is what it was before. Nothing else may tell of that run either: nothing is printed
 or summarised, no Python of the program's is called.
+
+It is apart from the step's runner, which decides when a step runs: this one knows what TensorFlow holds of a step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Tells of peers that are late while the others still wait, before the deadline ends the wait."""
+"""Tells of peers that are late while the others still wait, before the deadline ends the wait.
+
+It is apart from `attach`, which only puts parts together: this one has a thread, with a beginning and an end.
+"""
 
 from __future__ import annotations
 

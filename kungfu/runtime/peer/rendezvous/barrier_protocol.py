@@ -135,7 +135,7 @@ class BarrierProtocol:
         return verdict
 
     def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
-        """Records which variables differed by rounding; people see each of them once, since it recurs at each barrier."""
+        """Records which variables differed by rounding; people see each of them once, though it recurs."""
         if (event := rounding_event(names, arrivals, view)) is not None:
             news = {one.name for one in event.widest}
             self.agent_client.record("events", replace(event, again=news <= self.reported_rounding))
