@@ -94,6 +94,7 @@ class Agent:
                 ending = self._next()
             return replace(ending, raised=self._raised())
         except Exception as error:
+            # A fault of this agent, which leads: its followers elect another leader.
             if isinstance(self._role, Leader) and not alone:
                 error.add_note("The other hosts of this job go on without this one, if they run most of its peers.")
             raise
@@ -146,6 +147,7 @@ class Agent:
             while not interrupts and (event := context.take(0.0)) is not None:
                 if isinstance(event, SignalReceived):
                     interrupts.append(event)
+                # A message of the leader that has admitted this agent, before its reply: handled afterwards.
                 else:
                     self._deferred.append(event)
             return bool(interrupts)
@@ -156,9 +158,11 @@ class Agent:
                 admitted = request_admission(
                     context.job, settings, interrupted=interrupted, threads=context.supervisor.threads
                 )
+            # The job refuses this host, or nobody has admitted it in time.
             except KungfuError as error:
                 code = 3 if isinstance(error, DeadlineExceeded) else 2
                 return Ending(code, Failure(-1, str(error), code))
+            # A signal came while it asked.
             if interrupts:
                 return Ending(128 + interrupts[0].number)
             settings = admitted.settings if admitted else replace(settings, job=secrets.token_hex(4))
@@ -168,6 +172,7 @@ class Agent:
             process=identify_process(os.getpid()),
         )  # fmt: skip
         self._journal.keep(JOB_FILE, partial(write_job_file, self._journal.folder, content))
+        # Another host leads the job.
         if len(context.job.hosts) > 1 and admitted is not None:
             self._role = Follower(context)
             context.consensus.follow(settings.job, admitted.leader, admitted.term)
@@ -208,6 +213,7 @@ class Agent:
         if outcome is None:
             # Another agent leads. Else this one was interrupted, and without a leader it can end its own part only.
             return None if context.consensus.leader is not None else Ending(128 + signal.SIGINT)
+        # The others may go on without this host.
         if isinstance(outcome, NoQuorum):
             return Ending(NO_QUORUM_CODE, Failure(-1, outcome.why, NO_QUORUM_CODE))
         self._context = replace(context, clock=context.consensus.leader_clock())
@@ -247,13 +253,16 @@ class Agent:
     def _flushed(self) -> bool:
         """Waits until every event that was put before is handled and, where there are followers, replicated.
 
-        ``False`` if the main thread does not do so any more.
+        Returns:
+            Whether it is; ``False`` if the main thread handles no events any more.
         """
+        # Nobody else needs to know of an event before it is confirmed.
         if len(self._context.job.hosts) == 1:
             return True
         passed, until = threading.Event(), time.monotonic() + self._context.job.settings.deadlines.wait_s
         self._context.put(QueueFlush(passed))
         while not passed.wait(_TICK_S):
+            # This agent ends, or is held up.
             if self._closing.is_set() or time.monotonic() > until:
                 return False
         return True
@@ -269,6 +278,7 @@ class Agent:
                 continue
             host = job.hosts[leader]
             is_down = silence_s <= patience_s and _is_down(host)
+            # It is lost, and the main thread does not know yet.
             if (silence_s > patience_s or is_down) and consensus.lose_leader():
                 how = "has ended or cannot be reached" if is_down else f"was not heard for {silence_s:.1f} s"
                 self._context.put(LeaderLost(f"host {host.name}, which led the job: its agent {how}"))

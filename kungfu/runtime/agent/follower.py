@@ -37,8 +37,10 @@ class Follower:
         Returns:
             How the job ended on this host, if that is its end; ``LeaderLost`` if a new leader is to be elected.
         """
+        # Of this host: the leader decides what it means.
         if isinstance(event, SignalReceived):
             return self._on_signal(event.number)
+        # What the leader has decided for this host, and recorded.
         if isinstance(event, ReplicateReceived):
             return self._perform(event.request)
         # A leader that was heard again, or was replaced, is not lost any more.

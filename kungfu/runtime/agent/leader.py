@@ -69,11 +69,17 @@ class Leader:
     def is_idle(self) -> bool:
         """Whether no deadline is near."""
         cluster, request_log = self._controller.cluster, self._controller.requests.request_log
-        awaited = cluster.starting or cluster.regrouping is not None or current(request_log) is not None
+        awaited = (
+            cluster.starting
+            or cluster.hosts.queue
+            or cluster.regrouping is not None
+            or current(request_log) is not None
+        )
         return self._controller.has_begun and not awaited
 
     def begin(self) -> Ending | None:
         """Starts the job, once the agents of all its hosts are admitted; or goes on with it after an election."""
+        # The job has begun under another leader, which is lost.
         if self._elected is not None:
             return self._take_over(self._elected)
         self._record_host(self._job.own_host, os.getpid())
@@ -106,6 +112,7 @@ class Leader:
                 return self._controller.fail(decided.Fail(-1, str(error), late=isinstance(error, DeadlineExceeded)))
             # A message to a peer failed, and is repeated.
             case NotifyFailed(peer, error):
+                # Of a peer whose end is known people need not hear that it does not answer.
                 if peer in self._controller.cluster.alive:
                     self._controller.record(UnheardEvent(peer=peer, error=error))
                 return None
@@ -119,9 +126,11 @@ class Leader:
     def close(self, ending: Ending | None) -> None:
         """Tells the followers how the job ended; if only this agent ends, that it leaves and they are to elect another.
 
-        ``None`` means that this agent has failed: it leaves without an end of the job.
+        Args:
+            ending: How this host's part of the job ended; ``None`` where this agent has failed.
         """
         end = None
+        # The whole job has ended, not only this host's part of it.
         if ending is not None and not ending.leaves:
             said = ending.failure or Failure(-1, "", ending.code)
             end = pb.JobEnd(
@@ -198,6 +207,7 @@ class Leader:
 
     def _check_missing_hosts(self) -> Ending | None:
         limit_s = self._job.settings.deadlines.ready_s
+        # There is time left.
         if self._clock() - self._began <= limit_s:
             return None
         there = self._controller.cluster.hosts.slots
@@ -253,6 +263,7 @@ class Leader:
         if (ending := self._controller.end_without_quorum()) is not None:
             return ending
         self._controller.record(HostLostEvent(host=host, name=self._controller.name_of(host), why=how), told=True)
+        # The peers of that host are lost with it.
         if self._controller.has_begun:
             lost = decided.HostLost(host, f"host {self._job.hosts[host].name} is lost: {how}")
             return self._controller.decide(lost)
@@ -280,6 +291,7 @@ class Leader:
         for number in sorted(self._controller.cluster.hosts.known - elected.voters):
             how = "its agent has ended or cannot be reached"
             ending = ending or self._on_host_lost(number, how)
+        # The job has ended with the leader, or has not begun to train: nobody could ask for anything yet.
         if ending is not None or self._controller.cluster.view is None:
             return ending
         # Requests whose barrier was held under the leader before are carried out.
@@ -287,6 +299,7 @@ class Leader:
 
     def _reconcile(self, event: HostReported) -> None:
         """Makes good what the leader before decided last, but could not have performed, on one host."""
+        # The leader that founded the job has performed all that it decided.
         if self._elected is None:
             return
         here = {peer for peer in self._inherited if self._controller.cluster.hosts.of.get(peer, 0) == event.host}

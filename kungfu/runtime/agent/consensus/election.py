@@ -108,6 +108,7 @@ def elect(
         if is_first and not leader_is_heard and has_quorum(log.possible_clusters, frozenset({consensus.host, *votes})):
             term = max([term, log.term, *(vote.voted_term for vote in votes.values())]) + 1
             elected = _stand(consensus, {number: hosts[number] for number in votes}, settings, term)
+            # A quorum has voted for this agent; else it looks again who is there, and may stand in the next term.
             if elected is not None:
                 return elected
         # This agent has lost the election to another one, and was told so by its first message.
@@ -134,6 +135,7 @@ def _stand(consensus: ConsensusState, others: Mapping[int, Host], settings: Sett
     if newest is not None and (newest.term, newest.version) > (log.term, log.version):
         log = log.with_state(newest.term, newest.version, newest.state, newest.requests)
     snapshot, voters = log.snapshot, _members_of(log.snapshot, voters)
+    # The voters are no quorum, under the newest state or under one that may count in its place.
     if snapshot is None or not has_quorum(log.possible_clusters, voters):
         return None
     # While it asked, this agent has itself voted for the candidate of a later term.
@@ -153,6 +155,7 @@ def _no_quorum_reason(
     log = consensus.log
     view = log.snapshot.cluster.view if log.snapshot else None
     present = {consensus.host, *(number for number, vote in votes.items() if not vote.hears_leader)}
+    # No view says yet which hosts would be a quorum.
     if view is None or log.snapshot is None:
         return f"{how}, before the first view was formed"
     of = log.snapshot.cluster.hosts.of

@@ -107,6 +107,7 @@ def request_admission(
         # Nobody is in a job. A silent host may be: this one was in it too, say, and was cut off and restarted.
         if job.own_host == 0 and not job_exists and not silent:
             return None
+        # Nobody has admitted this host in time.
         if time.monotonic() > until:
             waited_s = job.settings.deadlines.ready_s
             whom = f"; {', '.join(silent)} cannot be reached" if silent else ""
@@ -122,8 +123,10 @@ def _asked(host: Host, request: pb.HostAdmissionRequest, settings: Settings) -> 
             stub = HostServiceStub(channel)
             deadline_s, what = min(_REQUEST_DEADLINE_S, settings.deadlines.ready_s), f"the agent of {host.name}"
             reply: pb.HostAdmissionReply = rpc.call(stub.AdmitHost, request, deadline_s=deadline_s, what=what)
+    # It runs, perhaps in another job, and was given another secret.
     except rpc.SecretRefused as error:
         raise UsageError(f"{host.name} knows another secret: give every host the same one") from error
+    # A port that refuses has no agent; else the host may be cut off, or stand still.
     except KungfuError:
         return pb.HostAdmissionReply() if rpc.is_refused(host.address) else None
     return reply

@@ -53,6 +53,9 @@ configure_tagged_union(Action, _converter)
 def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
     """The state as MessagePack: opaque to the wire, as a snapshot of Raft is.
 
+    Args:
+        snapshot: The state.
+
     >>> from kungfu.runtime.core.cluster import Rules
     >>> from kungfu.runtime.settings import Deadlines
     >>> snapshot = JobSnapshot(Cluster(Rules(Deadlines())), pids={3: 4711})
@@ -84,6 +87,7 @@ class RequestLogEncoder:
 
         Cost: nothing where the log is that of the call before, else the entries that have changed, and a copy.
         """
+        # A request has come, or has come further.
         if log is not self._log:
             self._entries = {name: self._entry(name, entry) for name, entry in log.entries.items()}
             entries = {name: encoded for name, (_, encoded) in self._entries.items()}
@@ -93,6 +97,7 @@ class RequestLogEncoder:
 
     def _entry(self, name: str, entry: LoggedRequest) -> tuple[LoggedRequest, msgspec.Raw]:
         known = self._entries.get(name)
+        # It has not changed since it was encoded.
         if known is not None and known[0] is entry:
             return known
         return entry, msgspec.Raw(msgspec.msgpack.encode(_converter.unstructure(entry)))

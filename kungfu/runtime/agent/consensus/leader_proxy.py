@@ -70,6 +70,7 @@ class LeaderClient:
             try:
                 return answer.result(timeout=_LOOK_S)
             except grpc.FutureTimeoutError:
+                # The leader was lost, or replaced, before it has answered.
                 if self._consensus.leader != leader:
                     answer.cancel()
                     raise _NoLeaderError from None
@@ -115,11 +116,13 @@ class LeaderProxy:
     def _answer(self, method: str, request: Any, context: Any) -> Any:
         until = time.monotonic() + self._deadline_s
         while True:
+            # This agent leads, or was elected while it waited.
             if self._consensus.await_leader(max(0.0, until - time.monotonic())) == self._consensus.host:
                 return getattr(self._local, method)(request, context)
             try:
                 left_s = max(0.1, until - time.monotonic())
                 return self._client.call(self._stub, method, request, deadline_s=left_s)
+            # The leader's own error, or nobody answered in time.
             except grpc.RpcError as error:
                 context.abort(error.code(), error.details())
             except _NoLeaderError:

@@ -48,10 +48,13 @@ def retry_after_s(deadlines: Deadlines) -> float:
 
 
 def lost_after_s(deadlines: Deadlines) -> float:
-    """How long a leader may be silent before its followers take it for lost.
+    """How long a leader may be silent before its followers take it for lost, in seconds.
 
     Its last message may have come a moment before its link went down; and a message that it sends when the link is
     back after less than ``--heartbeat`` arrives only with its next attempt.
+
+    Args:
+        deadlines: The job's.
     """
     return HEARTBEAT_EVERY_S + deadlines.heartbeat_s + retry_after_s(deadlines)
 
@@ -131,7 +134,9 @@ class FollowerLink:
     def await_acknowledged(self, version: int, *, deadline: float) -> bool:
         """Waits until the follower has acknowledged ``version`` or is lost; returns whether it has.
 
-        ``deadline`` is monotonic.
+        Args:
+            version: Of the state.
+            deadline: On the monotonic clock, in seconds.
         """
         with self._changed:
             self._changed.wait_for(
@@ -160,6 +165,7 @@ class FollowerLink:
             with self._changed:
                 self.acknowledged = max(self.acknowledged, message.version)
                 self._changed.notify_all()
+            # Its agent says what it has started: a new leader compares that with what was decided.
             if is_first:
                 self._put(HostReported(self.number, tuple(reply.started)))
                 is_first = False
@@ -167,8 +173,10 @@ class FollowerLink:
     def _next_message(self) -> pb.ReplicateRequest | None:
         """Waits for something to send, or until a heartbeat is due; ``None`` at the end."""
         with self._changed:
+            # There is nothing to say: after this wait an empty message goes out, a heartbeat.
             if not self._closing and not self._heartbeat_due and self._pending == _NOTHING:
                 self._changed.wait(HEARTBEAT_EVERY_S)
+            # All is said.
             if self._closing and self._pending == _NOTHING:
                 return None
             message, self._heartbeat_due = self._pending, False
@@ -266,7 +274,9 @@ class Replicator:
     def add_follower(self, number: int, *, anew: bool = True) -> None:
         """From now on sends everything to the agent of host ``number``, the newest state first.
 
-        Unless its agent begins ``anew``, it has heard this leader before, and its messages are counted on.
+        Args:
+            number: That of the host.
+            anew: Whether its agent has not heard this leader before; else the count of its messages goes on.
         """
         count = 0 if anew else self._counts.get(number, 0)
         self._links[number] = link = FollowerLink(
@@ -325,6 +335,7 @@ class Replicator:
         # Some are late: each of them acknowledges in the end or is lost, but a quorum need not wait for them.
         while (late := [link for link in links if self._is_late(link)]) and not is_enough(self.acknowledged_by):
             late[0].await_acknowledged(self._version, deadline=time.monotonic() + _LOOK_S)
+        # Every follower holds it: no earlier state counts any more.
         if all(link.acknowledged >= self._version for link in links):
             self._committed = self._version
             # Until they know of the commit, followers require a quorum under the older state too.

@@ -85,6 +85,7 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
     def Replicate(self, request: pb.ReplicateRequest, context: Any) -> pb.ReplicateReply:  # noqa: N802 - gRPC's name
         if (why := self._consensus.append(request)) != "":
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
+        # A repetition, whose first reply was lost, is acknowledged and not performed again.
         if self._consensus.is_new(request):
             self._put(ReplicateReceived(request))
         return pb.ReplicateReply(started=self._started())

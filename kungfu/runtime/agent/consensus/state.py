@@ -114,6 +114,7 @@ class ConsensusState:
     def follow(self, job: str, leader: int, term: int = 0) -> None:
         """Follows the leader that has admitted this agent, unless a leader of a later term was heard already."""
         with self._changed:
+            # No message of a leader has come before its admission did.
             if not self._job and term >= max(self._term, self._voted[0]):
                 self._job, self._leader, self._heard = job, leader, self._clock()
                 self._term = term
@@ -146,6 +147,7 @@ class ConsensusState:
                 self._number = 0
             self._job, self._term, self._leader = request.job, request.term, request.leader
             self._heard, self._leader_now = self._clock(), request.now
+            # A newer state; heartbeats and commands bring none, and a new leader may repeat one.
             if request.state and (request.term, request.version) > (self._log.term, self._log.version):
                 self._log = self._log.with_state(request.term, request.version, request.state, request.requests)
             self._log = self._log.after_commit(request.committed)
@@ -155,9 +157,11 @@ class ConsensusState:
     def is_new(self, request: pb.ReplicateRequest) -> bool:
         """Whether the message was not taken in before; the leader repeats it if the reply was lost.
 
-        Numbers are counted in each term, so a message of an earlier term is never new.
+        Args:
+            request: Its number is counted in its term, so that a message of an earlier term is never new.
         """
         with self._changed:
+            # The leader of that term is replaced, or this message was taken in.
             if request.term != self._term or request.number <= self._number:
                 return False
             self._number = request.number
@@ -167,6 +171,7 @@ class ConsensusState:
         """Notes that the leader is lost; returns whether this is news."""
         with self._changed:
             news = self._leader is not None and not self.is_leader
+            # It is followed until now; a leader does not lose itself.
             if news:
                 self._leader = None
             self._changed.notify_all()
@@ -189,6 +194,7 @@ class ConsensusState:
     def become_leader(self, job: str, term: int) -> bool:
         """Makes this agent the leader of ``term``; ``False`` if it has voted in, or follows, a later one by now."""
         with self._changed:
+            # This agent follows the leader of that term or of a later one, or has voted for a later candidate.
             if term <= self._term or term < self._voted[0]:
                 return False
             self._job, self._term, self._leader = job, term, self.host
@@ -202,6 +208,7 @@ class ConsensusState:
             # The term is over, or this agent has voted in a later one, or for another candidate in this one.
             if term <= self._term or term < last or (term == last and host != candidate):
                 return False
+            # A vote for another agent, which is given time to lead.
             if (term, host) != self._voted and host != self.host:
                 self._voted_at = self._clock()
             self._voted = (term, host)
@@ -210,7 +217,11 @@ class ConsensusState:
     def answer_vote(self, request: pb.VoteRequest) -> pb.VoteReply:
         """Answers a candidate, or a pre-vote.
 
-        The log in the reply is the one held when the vote is given: no message of the leader is taken in between.
+        Args:
+            request: Of the candidate; without ``binding`` a pre-vote, which binds nobody.
+
+        Returns:
+            The vote, with the log held at that moment: no message of a leader is taken in between.
         """
         with self._changed:
             return self._answer_vote(request)
