@@ -187,7 +187,7 @@ class Agent:
         if supervisor.devices and len(supervisor.devices) != supervisor.slots:
             host = self._context.job.own_host if len(self._context.job.hosts) > 1 else None
             devices = DevicesEvent(host=host, devices=tuple(supervisor.devices), slots=supervisor.slots)
-            self._context.recorder.event(devices, told=True)
+            self._context.recorder.event(devices, shown=True)
 
     def _raised(self) -> dict[int, str]:
         """The exceptions that peers were lost to, as far as this agent knows."""

@@ -160,6 +160,10 @@ class AgentContext:
 def name_of(peer: int, cluster: Cluster) -> str:
     """The name of a peer in messages: its rank if it has one.
 
+    Args:
+        peer: Its id.
+        cluster: The job as it is known.
+
     >>> from kungfu.runtime.settings import Deadlines
     >>> name_of(3, Cluster(Rules(Deadlines())))
     'peer 3'

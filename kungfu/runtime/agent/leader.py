@@ -152,7 +152,7 @@ class Leader:
 
     def _record_host(self, number: int, pid: int) -> None:
         event = HostJoinedEvent(host=number, name=self._controller.name_of(number), pid=pid)
-        self._admissions.append(self._context.recorder.event(event, told=self._has_followers))
+        self._admissions.append(self._context.recorder.event(event, shown=self._has_followers))
         self._controller.requests.on_record(event)
 
     def _on_admission(self, requested: AdmissionRequested) -> Ending | None:
@@ -200,7 +200,9 @@ class Leader:
         if len(hosts.slots) < len(self._job.hosts):
             return None
         job = self._context.settings.job
-        self._controller.record(StartedEvent(job=job, size=self._job.size, command=tuple(self._job.command)), told=True)
+        self._controller.record(
+            StartedEvent(job=job, size=self._job.size, command=tuple(self._job.command)), shown=True
+        )
         return self._controller.apply(
             decided.start_job(self._job.size, rules=self._job.rules, now=self._clock(), hosts=hosts)
         )
@@ -248,7 +250,7 @@ class Leader:
         # Another host can take the peers: they leave this one at the next barrier.
         if is_notice and set(hosts.slots) - {host} and self._controller.cluster.view is not None:
             event = HostNoticedEvent(host=host, name=self._controller.name_of(host), signal=named)
-            self._controller.record(event, told=True)
+            self._controller.record(event, shown=True)
             return self._controller.decide(decided.HostNoticed(host))
         self._controller.record(EndedEvent(reason=named, host=host if self._has_followers else None))
         return Ending(128 + number)
@@ -262,7 +264,7 @@ class Leader:
         # Without it this leader has no quorum: the others may elect another one.
         if (ending := self._controller.end_without_quorum()) is not None:
             return ending
-        self._controller.record(HostLostEvent(host=host, name=self._controller.name_of(host), why=how), told=True)
+        self._controller.record(HostLostEvent(host=host, name=self._controller.name_of(host), why=how), shown=True)
         # The peers of that host are lost with it.
         if self._controller.has_begun:
             lost = decided.HostLost(host, f"host {self._job.hosts[host].name} is lost: {how}")
@@ -281,7 +283,7 @@ class Leader:
             self._controller.replicator.add_follower(number)
         own = self._job.own_host
         event = LeaderEvent(host=own, name=self._controller.name_of(own), term=elected.term)
-        self._controller.record(event, told=True)
+        self._controller.record(event, shown=True)
         # The voters must hold the state under this term before anything is decided.
         if (ending := self._controller.replicate()) is not None:
             return ending

@@ -47,7 +47,7 @@ def find_root_cause(
     ranks: Mapping[int, int],
     first: int,
     late: bool,
-    told: Mapping[int, ExitKind],
+    exit_kinds: Mapping[int, ExitKind],
 ) -> Failure:
     """Of the peers that ended badly, the one whose end is not explained by another's.
 
@@ -60,14 +60,14 @@ def find_root_cause(
         ranks: The ranks of those that are in the view.
         first: Whose end was seen first.
         late: Whether a deadline of the job has expired.
-        told: What peers said themselves of how their programs ended; the others were killed, or never came to
-            ``attach`` for a reason of their own.
+        exit_kinds: The kinds of ends that peers reported of their programs; the others were killed, or never came
+            to ``attach`` for a reason of their own.
 
     >>> ended = {0: "exit code 1", 1: "killed by SIGKILL"}
-    >>> find_root_cause(ended, {}, ranks={0: 0, 1: 1}, first=0, late=False, told={0: "loss"}).text
+    >>> find_root_cause(ended, {}, ranks={0: 0, 1: 1}, first=0, late=False, exit_kinds={0: "loss"}).text
     'rank 1 (peer 1): killed by SIGKILL'
     """
-    kinds: dict[int, ExitKind] = {peer: told.get(peer, "exception") for peer in ended}
+    kinds: dict[int, ExitKind] = {peer: exit_kinds.get(peer, "exception") for peer in ended}
     if _AGENT in ended:
         kinds[_AGENT] = "loss"  # the agent itself only ever loses somebody
     root = min(ended, key=lambda peer: (_CONSEQUENCE.get(kinds[peer], 0), peer != first, peer))

@@ -19,7 +19,7 @@ TOLD: list[tuple[list[str], ExitKind]] = [(LOST, "loss"), (WAITED, "deadline"), 
 def root(tails: dict[int, list[str]], *, first: int = 0, late: bool = False, **ended: str) -> Failure:
     ends = dict.fromkeys(tails, "exit code 1") | {int(peer[1:]): how for peer, how in ended.items()}
     told = {peer: kind for peer, tail in tails.items() for said, kind in TOLD if tail == said}
-    return find_root_cause(ends, tails, ranks=RANKS, first=first, late=late, told=told)
+    return find_root_cause(ends, tails, ranks=RANKS, first=first, late=late, exit_kinds=told)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_root_is_the_end_that_no_other_explains(tails: dict[int, list[str]],
 def test_what_is_printed_after_the_error_does_not_hide_it() -> None:
     noise = [*LOST, "INFO: closing the log", "loss: 0.3", "Epoch: 4"]
     ended = {0: "exit code 1", 1: "killed by SIGKILL"}
-    found = find_root_cause(ended, {0: noise}, ranks=RANKS, first=0, late=False, told={0: "loss"})
+    found = find_root_cause(ended, {0: noise}, ranks=RANKS, first=0, late=False, exit_kinds={0: "loss"})
     assert found.text == "rank 1 (peer 1): killed by SIGKILL"
 
 
@@ -72,27 +72,29 @@ def test_the_headline_and_the_whole_output_come_along() -> None:
 
 def test_what_the_agent_lost_yields_to_the_end_that_explains_it() -> None:
     lost = {-1: "lost rank 1 (peer 1) to take Admit: connection refused"}
-    found = find_root_cause(lost | {1: "killed by SIGKILL"}, {1: []}, ranks=RANKS, first=-1, late=False, told={})
+    found = find_root_cause(lost | {1: "killed by SIGKILL"}, {1: []}, ranks=RANKS, first=-1, late=False, exit_kinds={})
     assert (found.peer, found.text, found.code) == (1, "rank 1 (peer 1): killed by SIGKILL", 1)
-    alone = find_root_cause(lost, {}, ranks=RANKS, first=-1, late=False, told={})
+    alone = find_root_cause(lost, {}, ranks=RANKS, first=-1, late=False, exit_kinds={})
     assert (alone.peer, alone.text, alone.code) == (-1, lost[-1], 1)
 
 
 def test_who_lost_others_while_the_first_view_was_formed_yields_to_the_one_that_ended() -> None:
     ended = {0: "lost rank 1, about to install view 1", 1: "exit code 0"}
-    found = find_root_cause(ended, {}, ranks=RANKS, first=0, late=False, told={0: "loss"})
+    found = find_root_cause(ended, {}, ranks=RANKS, first=0, late=False, exit_kinds={0: "loss"})
     assert (found.peer, found.text) == (1, "rank 1 (peer 1): exit code 0")
 
 
 def test_a_peer_that_was_killed_is_the_root_whatever_it_had_printed_before() -> None:
     ended = {0: "killed by SIGKILL", 1: "exit code 1"}
-    found = find_root_cause(ended, {0: LOST, 1: LOST}, ranks=RANKS, first=1, late=False, told={1: "loss"})
+    found = find_root_cause(ended, {0: LOST, 1: LOST}, ranks=RANKS, first=1, late=False, exit_kinds={1: "loss"})
     assert (found.peer, found.code) == (0, 1)
 
 
 def test_what_a_peer_said_itself_counts_and_not_what_it_printed() -> None:
     ended = {0: "exit code 1", 1: "exit code 1"}
-    found = find_root_cause(ended, {0: RAISED, 1: LOST}, ranks=RANKS, first=0, late=False, told={0: "loss", 1: "usage"})
+    found = find_root_cause(
+        ended, {0: RAISED, 1: LOST}, ranks=RANKS, first=0, late=False, exit_kinds={0: "loss", 1: "usage"}
+    )
     assert (found.peer, found.code) == (1, 2)
 
 

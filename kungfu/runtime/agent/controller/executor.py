@@ -34,7 +34,7 @@ class Executor:
         context: The agent's.
         replicator: Carries commands to followers.
         snapshot: The state that the leader begins with.
-        record: Takes events of the record; with ``told`` a person sees them too.
+        record: Takes events of the record; with ``shown`` a person sees them too.
         known: Gives the cluster as it is known now.
 
     Attributes:
@@ -61,7 +61,7 @@ class Executor:
             case decided.Spawn():
                 self._spawn(command, joins=cluster.view is not None, threads=cluster.hosts.threads)
             case decided.Kill(peer, reason):
-                self._record(DismissedEvent(peer=peer, reason=reason), told=True)
+                self._record(DismissedEvent(peer=peer, reason=reason), shown=True)
                 self.kill(peer, host=cluster.hosts.of.get(peer, self._own_host))
             case decided.AdmitFirstView():
                 self._peers.admit_first_view(command)
@@ -69,7 +69,7 @@ class Executor:
                 self._peers.compare(command, differs=decided.ProgramDiffers)
             case decided.Remark(usual, others):
                 machines = {str(peer): machine for peer, machine in others.items()}
-                self._record(MachinesDifferEvent(usual=usual, others=machines), told=True)
+                self._record(MachinesDifferEvent(usual=usual, others=machines), shown=True)
             case decided.AdmitSurvivors():
                 self._admit_survivors(command)
             case decided.Announce():
@@ -93,11 +93,13 @@ class Executor:
         """Ends a peer at once."""
         if host == self._own_host:
             self._context.supervisor.kill(peer)
+        # The agent of its host kills it.
         else:
             self._replicator.send(host, pb.ReplicateRequest(kills=[peer]))
 
     def _spawn(self, command: decided.Spawn, *, joins: bool, threads: int) -> None:
         peer, leaving = command.peer, command.leaving
+        # The agent of that host starts it, and reports its process.
         if command.host != self._own_host:
             start = pb.PeerStart(peer=peer, joins=joins, leaving=leaving, threads=threads)
             self._replicator.send(command.host, pb.ReplicateRequest(starts=[start]))
@@ -111,23 +113,23 @@ class Executor:
         if prepared.ready:
             self._record(OfferedEvent(peers=tuple(peer.id for peer in prepared.ready)))
         if prepared.missing:
-            self._record(MissingEvent(peers=tuple(prepared.missing), reason=prepared.reason), told=True)
+            self._record(MissingEvent(peers=tuple(prepared.missing), reason=prepared.reason), shown=True)
         self._peers.send_to_rank_0(command)
 
     def _admit_survivors(self, command: decided.AdmitSurvivors) -> None:
         survivors, lost = tuple(command.view.ids), {str(peer): how for peer, how in command.lost.items()}
         regrouping = RegroupingEvent(version=command.view.version, peers=survivors, lost=lost, target=command.target)
-        self._record(regrouping, told=True)
+        self._record(regrouping, shown=True)
         self._peers.admit_survivors(command, on_unreachable=decided.LeaderUnreachable)
 
     def _announce(self, command: decided.Announce, cluster: Cluster) -> None:
         # A view is broken, but no process is gone.
         if command.peer < 0:
-            self._record(BrokenEvent(version=command.version, why=command.how), told=True)
+            self._record(BrokenEvent(version=command.version, why=command.how), shown=True)
         # A peer of the view is gone: recorded once, however often it is announced.
         elif command.version and command.peer not in self._recorded_lost:
             self._recorded_lost.add(command.peer)
-            self._record(self._loss_event(command, cluster), told=True)
+            self._record(self._loss_event(command, cluster), shown=True)
         ending = {id_ for id_, one in cluster.losses.exiting.items() if one.is_gone}
         alive = [peer for id_, peer in self.addresses.items() if id_ in cluster.alive - ending]
         self._peers.announce(command, alive)

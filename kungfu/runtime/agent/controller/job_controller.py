@@ -46,6 +46,7 @@ class JobController:
 
     def __init__(self, context: AgentContext, elected: Elected | None) -> None:
         self._context, self._job, self._clock = context, context.job, context.clock
+        # The job goes on from the newest state of those who have voted for this leader.
         if elected is not None:
             snapshot, term, version = elected.snapshot, elected.term, elected.version
         else:
@@ -72,6 +73,7 @@ class JobController:
 
     def handle(self, event: Any) -> Ending | None:
         """Handles an event of a peer, a question or a request, or a tick; returns how the job ended, if it did."""
+        # Questions, and lines of the record, change nothing in the job.
         if not isinstance(event, Query | ReportedRecords):
             self._record_event(event)
             if (ending := self.decide(event)) is not None:
@@ -98,30 +100,32 @@ class JobController:
     def _record_event(self, event: Any) -> None:
         """Records what peers did of themselves; commands are recorded where they are performed."""
         if isinstance(event, decided.ViewStarted):
-            self.record(ViewEvent(version=event.view.version, peers=tuple(event.view.ids)), told=True)
+            self.record(ViewEvent(version=event.view.version, peers=tuple(event.view.ids)), shown=True)
         elif isinstance(event, decided.ProcessEnded):
             self.record(PeerEndedEvent(peer=event.peer, how=decided.exit_in_words(event.code)))
         elif isinstance(event, decided.ProgramExiting):
             self._record_exit(event)
         elif isinstance(event, decided.PeerNoticed):
-            self.record(NoticedEvent(peer=event.peer), told=True)
+            self.record(NoticedEvent(peer=event.peer), shown=True)
         elif isinstance(event, decided.PeerProgressed):
             self.executor.addresses[event.peer.id] = event.peer
 
     def _record_exit(self, event: decided.ProgramExiting) -> None:
         """Records once that a program ends, or leaves its loop, while its peer trains."""
         peer, exit, cluster = event.peer, event.exit, self.cluster
+        # It does not train, or has said so before.
         if cluster.view is None or peer not in cluster.members or peer in cluster.losses.exiting:
             return
         others = len(cluster.members) - 1
         ended = ProgramEndedEvent(
             peer=peer, rank=cluster.view.rank_of(peer), step=exit.step, others=others, how=exit.kind, error=exit.error
         )
-        self.record(ended, told=True)
+        self.record(ended, shown=True)
 
     def apply(self, outcome: decided.Transition) -> Ending | None:
         """Takes over the decided state, replicates it, then performs its commands."""
         before, (self.cluster, commands) = self.cluster, outcome
+        # A command may only be performed once a quorum knows of the decision.
         if (commands or self.cluster is not before) and (ending := self.replicate()) is not None:
             return ending
         for command in commands:
@@ -193,7 +197,7 @@ class JobController:
         return Ending(failure.code, failure)
 
     def _release(self, host: int) -> Ending | None:
-        self.record(HostLeftEvent(host=host, name=self.name_of(host), why="its peers have left"), told=True)
+        self.record(HostLeftEvent(host=host, name=self.name_of(host), why="its peers have left"), shown=True)
         # The leader's own host: the others elect another leader.
         if host == self._job.own_host:
             return Ending(0, leaves=True)
@@ -207,11 +211,11 @@ class JobController:
         return self.executor.pids.get(peer, 0)
 
     def _tell(self, event: LoggedEvent) -> None:
-        self.record(event, told=True)
+        self.record(event, shown=True)
 
-    def record(self, event: LoggedEvent, *, told: bool = False) -> None:
-        """Adds an event to the record; ``told``: a person shall see it."""
-        self._context.recorder.event(event, told=told)
+    def record(self, event: LoggedEvent, *, shown: bool = False) -> None:
+        """Adds an event to the record; ``shown``: a person shall see it."""
+        self._context.recorder.event(event, shown=shown)
         self.requests.on_record(event)
 
     def name_of(self, host: int) -> str:

@@ -97,6 +97,7 @@ class PeerClient:
                 admission = self._admission(view, (0,), self._settings.deadlines.wait_s)
                 for peer in view.peers:
                     self._ask(peer, "Admit", admission, self._settings.deadlines.wait_s)
+            # A first peer has ended, or does not answer: there is no view without it.
             except KungfuError as error:
                 self._put(FormationFailed(error))
 
@@ -110,6 +111,7 @@ class PeerClient:
             try:
                 reference, its = self._first_described(command.references)
                 how = difference(its, self._described(other), names=(f"peer {reference.id}", f"peer {other.id}"))
+            # The programs differ in any case; only what differs is not known.
             except KungfuError as error:
                 how = f"in what could not be found out ({error})"
             self._put(differs(other.id, how))
@@ -174,8 +176,10 @@ class PeerClient:
     def send_to_rank_0(self, command: OfferJoiners | ForwardRequest) -> None:
         """Asks rank 0, which leads the barriers, to hold one for this command.
 
-        In a view with another rank 0 the agent makes a new offer, and repeats a request that was not met. Of two
-        offers, and of two requests of people, the newer one counts.
+        In a view with another rank 0 the agent makes a new offer, and repeats a request that was not met.
+
+        Args:
+            command: Of two offers, and of two requests of people, the newer one counts.
         """
         rank_0, number = command.view.peers[0], next(self._numbers)
         method, message, kind = _in_wire_form(command)
@@ -229,6 +233,7 @@ class PeerClient:
             try:
                 return ask()
             except KungfuError as error:
+                # People hear of it once, however often it is repeated, unless nothing depends on it any more.
                 if not failed and not is_over():
                     self._put(NotifyFailed(peer.id, str(error)))
                 failed = True
@@ -238,6 +243,7 @@ class PeerClient:
 
     def _ask(self, peer: Peer, method: str, message: Any, within_s: float, is_over: IsOver = _never) -> Any:
         def abandoned() -> PeerFailure | None:
+            # It will never answer.
             if self._has_ended(peer):
                 return PeerFailure("its process has ended", peers=[peer.id])
             return PeerFailure("nothing depends on it any more") if is_over() else None

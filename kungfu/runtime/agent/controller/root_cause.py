@@ -35,23 +35,26 @@ def root_cause(
         At most three seconds; none where a deadline has expired, for then nobody has ended.
     """
     ended, known = {command.peer: command.reason, **command.others}, dict(tails)
-    told = {peer: departure.exit.kind for peer, departure in cluster.losses.exiting.items()}
+    exit_kinds = {peer: departure.exit.kind for peer, departure in cluster.losses.exiting.items()}
+    # Its process has not ended, but it has said what is wrong.
     if command.kind is not None:
-        told[command.peer] = command.kind
+        exit_kinds[command.peer] = command.kind
     awaited = cluster.alive - set(command.others)
     # Where the cause is known, only its own end is waited for, with its last output; else the ends of all others.
     awaited = awaited & {command.peer} if command.code is not None else awaited - {command.peer}
     deadline = time.monotonic() + _ROOT_CAUSE_S
     while awaited and not command.late and (left := deadline - time.monotonic()) > 0:
         event = context.take(left)
+        # No other process has ended in time.
         if event is None:
             break
         # A program says why it ends before its process has ended.
         if isinstance(event, decided.ProgramExiting):
-            told[event.peer] = event.exit.kind
+            exit_kinds[event.peer] = event.exit.kind
         elif isinstance(event, pb.HostEvent) and event.kind == pb.HOST_EVENT_KIND_ENDED:
             known[event.peer] = list(event.tail)
             awaited -= {event.peer}
+            # This end may be the reason for the others.
             if _is_bad(event, cluster) and event.peer not in ended:
                 ended[event.peer] = decided.exit_in_words(event.code)
     last_words = {peer: known.get(peer) or context.supervisor.tail(peer) for peer in ended}
@@ -61,7 +64,7 @@ def root_cause(
     if command.code is not None:
         text, output = named(command.peer, command.reason, ranks.get(command.peer)), tuple(last_words[command.peer])
         return Failure(command.peer, text, command.code, output, command.chosen)
-    return find_root_cause(ended, last_words, ranks=ranks, first=command.peer, late=command.late, told=told)
+    return find_root_cause(ended, last_words, ranks=ranks, first=command.peer, late=command.late, exit_kinds=exit_kinds)
 
 
 def _is_bad(event: pb.HostEvent, cluster: Cluster) -> bool:

@@ -99,6 +99,7 @@ class Journal:
 
     def append(self, stream: str, lines: Sequence[str]) -> None:
         """Appends lines to a stream as they are; to the trace only while it may grow."""
+        # There is nothing to append, or the trace is off.
         if not lines or stream not in self._files:
             return
         with self._lock:
@@ -135,6 +136,7 @@ class Journal:
         with self._lock:
             first = not self._failing
             self._failing[file.path] = file
+            # A full disk fails all files: people hear of the first one.
             if first and file.gap is not None:
                 self._tell_of_loss(self._name(file), file.gap.error)
 
@@ -152,6 +154,7 @@ class Journal:
         """Closes a file; a gap at its end is final, and recorded."""
         with self._lock:
             file.close()
+            # Its last lines could not be written.
             if file.gap is not None:
                 self._end_gap(file, file.gap)
                 self._write_gaps()
@@ -176,6 +179,7 @@ class Journal:
         for name, write in list(self._unwritten.items()):
             try:
                 write()
+            # It is tried again with a later line.
             except OSError as error:
                 self._tell_of_loss(name, error.strerror or str(error))
             else:
@@ -183,6 +187,7 @@ class Journal:
 
     def _tell_of_loss(self, name: str, error: str) -> None:
         now = self._clock()
+        # People were told a moment ago.
         if self._told_at is not None and 0 <= now - self._told_at < _TELL_EVERY_S:
             return
         self._told_at, self._told = now, True
@@ -194,6 +199,7 @@ class Journal:
     def _fitting(self, line: str) -> str | None:
         """A line of the trace, if it fits; in place of the first one that does not, a line that says so."""
         left, self._trace_left = self._trace_left, self._trace_left - len(line.encode()) - 1
+        # The first line that does not fit: the trace ends here, and says so.
         if self._trace_left < 0 <= left:
             return json.dumps({"cut": True, "limit_bytes": self._trace_limit})
         return line if self._trace_left >= 0 else None

@@ -74,9 +74,14 @@ class LogFile:
         self._descriptor = os.open(self.path, flags, 0o666)
 
     def write(self, data: bytes, *, at_once: bool = False) -> LogGap | None:
-        """Appends whole lines, and returns the gap that ends with them, if one does.
+        """Appends whole lines.
 
-        ``at_once`` tries the file even if it failed less than a second ago.
+        Args:
+            data: The lines.
+            at_once: Tries the file even if it failed less than a second ago.
+
+        Returns:
+            The gap that ends with them; ``None`` if none does.
         """
         if self._closed:
             return None
@@ -88,6 +93,7 @@ class LogFile:
         try:
             mark = self._mark(self.gap) if self._mark and self.gap else b""
             self._write((self._head if data else b"") + mark + data)
+        # A gap begins, or goes on.
         except OSError as error:
             self._add_to_gap(data, error.strerror or str(error))
             return None
@@ -121,6 +127,7 @@ class LogFile:
         self.gap = replace(first, until=now, lines=first.lines + _lines_in(data))
 
     def _write(self, data: bytes) -> None:
+        # It could not be created before, or its folder was gone.
         if self._descriptor is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.open()

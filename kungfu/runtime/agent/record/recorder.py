@@ -60,13 +60,13 @@ class HostRecorder:
         self._numbers: dict[int, int] = {}  # of the last message of each peer
         self._finished: set[int] = set()  # the peers whose end of training is recorded
 
-    def event(self, event: LoggedEvent, *, told: bool = False) -> pb.Records:
-        """Records an event of the leader, which a person sees if ``told``; returns it as the other hosts get it."""
+    def event(self, event: LoggedEvent, *, shown: bool = False) -> pb.Records:
+        """Records an event of the leader, which a person sees if ``shown``; returns it as the other hosts get it."""
         with self._lock:
             stamped = self.journal.write(event)
             records = pb.Records(peer=_LEADER, records=[pb.Record(event=from_fields(fields_of(stamped)))])
             self.replicate(records)
-        if told:
+        if shown:
             self._console.event(event)
         return records
 
@@ -76,7 +76,7 @@ class HostRecorder:
             is_new = event.peer not in self._finished
             self._finished.add(event.peer)
         if is_new:
-            self.event(event, told=True)
+            self.event(event, shown=True)
 
     def take(self, records: pb.Records) -> ReportedRecords:
         """Records what a peer, or the leader on another host, has sent; a repeated message changes nothing."""
@@ -84,7 +84,9 @@ class HostRecorder:
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
         now = round(self._clock(), 6)
         with self._lock:
+            # A peer counts its messages; those of the leader come in order, once each.
             if records.peer != _LEADER:
+                # A repetition: the peer has not heard that the first one was taken.
                 if 0 < records.number <= self._numbers.get(records.peer, 0):
                     return ReportedRecords()
                 self._numbers[records.peer] = records.number

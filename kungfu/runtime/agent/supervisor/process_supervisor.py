@@ -77,6 +77,7 @@ class ProcessSupervisor:
             threads: Of each peer of the job within an op; see ``peer_environment``.
         """
         peer = settings.peer
+        # A joiner takes the state of the others, not a checkpoint.
         if joins:
             settings = replace(settings, checkpoints=replace(settings.checkpoints, founders=0, resume=""))
         taken = {one: slot for one, slot in list(self._slots_by_peer.items()) if one in self.running}

@@ -30,6 +30,9 @@ _HOW = (
 def guarded(command: Sequence[str]) -> list[str]:
     """The command with this file before its script or module, where it is Python with one; else as it is.
 
+    Args:
+        command: The user's program.
+
     >>> guarded(["bash", "run.sh"]), guarded(["python", "-c", "print(1)"])
     (['bash', 'run.sh'], ['python', '-c', 'print(1)'])
     >>> [os.path.basename(word) for word in guarded(["/usr/bin/python3.11", "-u", "train.py", "--epochs", "3"])]
@@ -94,16 +97,19 @@ def _check(model: Any) -> None:
     """Raises ``UsageError`` where ``fit`` can only be a mistake, and says so where it may be one."""
     module = sys.modules.get("kungfu.training.attach")  # loaded with the first use of it
     attached = [] if module is None else module.attached_models()
+    # Nothing of kungfu was loaded: the script cannot mean to train together.
     if "kungfu" not in sys.modules:
         raise _refusal(
             "model.fit() was called in a peer of kungfu-run that has not loaded kungfu: each peer would train a model "
             f"of its own on all of the data, and nothing would be averaged; {_HOW}"
         )
+    # This model is trained by steps of kungfu.
     if any(one is model and not is_over for one, is_over in attached):
         raise _refusal(
             "model.fit() was called on the model that kf.attach() was given: it goes around training.step, so nothing "
             f"would be averaged, and no policy would see its steps; {_HOW}"
         )
+    # It may be a model beside the one that will be attached, or a mistake.
     if not attached and not _told:
         _told.append("apart")
         print(

@@ -65,6 +65,10 @@ def _in_container(text: str, gpus: int) -> tuple[str, ...]:
 def device_for_slot(slot: int, devices: Sequence[str]) -> str:
     """The device of a slot: one of its own while there are enough, then they are shared in turn.
 
+    Args:
+        slot: Its number, from 0.
+        devices: The names of the host's devices.
+
     >>> [device_for_slot(slot, ("GPU-a", "GPU-b")) for slot in range(3)]
     ['GPU-a', 'GPU-b', 'GPU-a']
     """
@@ -90,6 +94,7 @@ def choose_slot(
     """
     shared = Counter(taken.values())
     free = [slot for slot in range(slots) if slot not in shared]
+    # The lowest one; where all were left recently, the one that was left first.
     if free:
         return min(free, key=lambda slot: (_avoided(vacated.get(slot), now), slot))
     of_leaving = [slot for peer, slot in taken.items() if peer in leaving]

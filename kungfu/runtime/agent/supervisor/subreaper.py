@@ -65,21 +65,27 @@ class _Subreaper:
                 return False
             if pid == 0:  # some are left, and run
                 return True
+            # The peer itself: the agent hears its exit code at once, whatever else is left.
             if pid == self.peer:
                 self.peer_exited, self.status = True, os.waitstatus_to_exitcode(status)
                 self.report(self.status)
 
     def must_kill_all(self) -> bool:
-        """Waits for a message of the agent or a signal; returns whether all that is left must be killed.
+        """Waits for a message of the agent or a signal.
 
         SIGTERM to this process has no effect: a platform that sends it to all processes of a host sends it to the peer
         and to the agent too, for whom it is a preemption notice.
+
+        Returns:
+            Whether all that is left must be killed.
         """
         ready, _, _ = select.select([self.control, self.woken], [], [])
+        # A child has exited, or SIGTERM has come.
         if self.woken in ready:
             os.read(self.woken, 64)
         if self.control not in ready:
             return False
+        # Nothing is read where the agent is gone.
         received = os.read(self.control, 64)
         self.agent_gone = self.agent_gone or not received
         for number in received:
@@ -102,6 +108,7 @@ def _exec(command: list[str], parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
+        # Else the parent has died before the signal of its death was set.
         if os.getppid() == parent:
             os.execvp(command[0], command)
     except OSError:
@@ -132,6 +139,7 @@ def main(control: int, folder: str, command: list[str]) -> None:
         sys.exit(1)
     subreaper = _Subreaper(control)
     subreaper.run(command)
+    # Nobody else would remove it.
     if subreaper.agent_gone and folder:
         import shutil
 
