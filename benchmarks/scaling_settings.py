@@ -1,0 +1,183 @@
+"""Whether a policy that adds peers comes to rest where it should, on a modelled cluster with noise and a slow joiner.
+
+``python -m benchmarks.scaling_settings [--quick] [--processes N]`` prints a table and, as its last line, a JSON object.
+The job starts with 2 peers of at most 12, its throughput is linear in their number, and one of the joiners, peer 2 to
+7, runs at 0.5 or 0.75 of full speed; stragglers are replaced beside. It should end at 12 peers and stay there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import kungfu as kf
+from kungfu import policies
+from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, SlowPeer, Start, run_on_model
+
+LIMIT, START, STEPS, SETTLED_AFTER = 12, 2, 2000, 600
+JITTERS, UNITS, SEEDS = (0.0, 0.05, 0.2), (1, 2), (0, 1, 2)
+LINEAR = {1: 100.0, LIMIT: 100.0 * LIMIT}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run to make.
+
+    Args:
+        slow_peer: The id of the slow joiner.
+        speed: The fraction of full speed at which it runs.
+        efficiency: The scaling efficiency that added peers must exceed.
+        joining_steps: Steps that a joiner takes.
+        jitter: The standard deviation of each peer's step, as a fraction.
+        unit: Peers added at once.
+        seed: Of the jitter.
+    """
+
+    slow_peer: int
+    speed: float
+    efficiency: float
+    joining_steps: int
+    jitter: float
+    unit: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run.
+
+    Args:
+        setting: What was run.
+        size: Peers at the end.
+        late_changes: Changes of the size after the first 600 steps; a replacement is none.
+        replacements: Peers that were replaced.
+        false_replacements: Those of them that were not slow.
+        seconds: Processor seconds of the run.
+    """
+
+    setting: Setting
+    size: int
+    late_changes: int
+    replacements: int
+    false_replacements: int
+    seconds: float
+
+
+def settings(*, quick: bool = False) -> list[Setting]:
+    """All settings, or a few of them that go wrong easily."""
+    slow = itertools.product(range(2, 8), (0.5, 0.75), (0.1, 0.5), (2, 30))
+    made = [Setting(*one, *rest) for one in slow for rest in itertools.product(JITTERS, UNITS, SEEDS)]
+    return [one for one in made if _is_quick(one)] if quick else made
+
+
+def _is_quick(one: Setting) -> bool:
+    return (one.slow_peer, one.speed, one.unit, one.seed) == (4, 0.5, 1, 0) and one.jitter < 0.1
+
+
+def the_policies(setting: Setting) -> list[kf.Policy]:
+    """The scaling policy with its usual numbers, and the one that replaces stragglers beside it."""
+    scaling, replacing = (
+        _first_of("autoscale", "scaling_schedule"),
+        _first_of("replace_stragglers", "straggler_replacement"),
+    )
+    return [scaling(max_peers=LIMIT, efficiency=setting.efficiency, unit=setting.unit), replacing()]
+
+
+def _first_of(*names: str) -> Callable[..., kf.Policy]:
+    """The prebuilt policy that has one of these names."""
+    return next(getattr(policies, name) for name in names if hasattr(policies, name))
+
+
+def made(setting: Setting) -> Result:
+    """One run."""
+    began = time.process_time()
+    slow = SlowPeer(setting.speed, peer=setting.slow_peer)
+    model = ClusterModel(
+        LINEAR,
+        steps=STEPS,
+        start=Start(size=START, max_size=LIMIT),
+        rescaling=Rescaling(setting.joining_steps),
+        speeds=PeerSpeeds(setting.jitter, setting.seed, (slow,)),
+    )
+    run = run_on_model(the_policies(setting), model)
+    sizes = [START, *(one.size for one in run.changes)]
+    late = [
+        change for change, before in zip(run.changes, sizes, strict=False)
+        if change.size != before and change.step > SETTLED_AFTER
+    ]  # fmt: skip
+    # Who leaves at a barrier at which others come is replaced by one of them.
+    replaced = [peer for change in run.changes if change.joined for peer in change.left]
+    false = [peer for peer in replaced if peer != setting.slow_peer]
+    return Result(setting, run.size, len(late), len(replaced), len(false), time.process_time() - began)
+
+
+def summarised(results: Sequence[Result]) -> dict[str, float]:
+    """The figures of these runs; ``within_one_unit`` is the share that ends within one unit of the limit."""
+    near = [one for one in results if LIMIT - one.size <= one.setting.unit]
+    return {
+        "runs": len(results),
+        "within_one_unit": len(near) / len(results),
+        "least_size": min(one.size for one in results),
+        "most_late_changes": max(one.late_changes for one in results),
+        "runs_over_2_late_changes": sum(one.late_changes > 2 for one in results),
+        "replacements": sum(one.replacements for one in results),
+        "false_replacements": sum(one.false_replacements for one in results),
+    }
+
+
+def table_of(results: Sequence[Result]) -> Table:
+    """A row for each jitter and unit."""
+    names = [one.name for one in the_policies(results[0].setting)]
+    table = Table(title=f"{' beside '.join(names)}: 2 to 12 peers, {STEPS:,} steps", box=SIMPLE_HEAD)
+    headings = (
+        "jitter",
+        "unit",
+        "runs",
+        "end within one unit of 12",
+        "least size",
+        "most changes after 600",
+        "runs over 2",
+    )
+    for heading in (*headings, "replaced", "falsely"):
+        table.add_column(heading, justify="right")
+    for jitter, unit in itertools.product(JITTERS, UNITS):
+        rows = [one for one in results if (one.setting.jitter, one.setting.unit) == (jitter, unit)]
+        if rows:
+            runs, within, *others = summarised(rows).values()
+            table.add_row(f"{jitter:.0%}", str(unit), f"{runs:.0f}", f"{within:.1%}", *(f"{one:.0f}" for one in others))
+    return table
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run everything; the last line is one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few of the settings, in some seconds")
+    parser.add_argument("--processes", type=int, default=2, help="how many run at once (2)")
+    parser.add_argument("--each", action="store_true", help="one more JSON object for each run, before the table")
+    arguments = parser.parse_args(words)
+    began, wanted = time.monotonic(), settings(quick=arguments.quick)
+    with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool:
+        results = list(track(pool.imap(made, wanted, chunksize=4), description="settings", total=len(wanted)))
+    if arguments.each:
+        for one in results:
+            print(json.dumps(asdict(one)))
+    Console().print(table_of(results))
+    per_step = sum(one.seconds for one in results) / len(results) / STEPS
+    times = {"wall_s": time.monotonic() - began, "ms_per_step": 1000 * per_step}
+    names = [one.name for one in the_policies(wanted[0])]
+    print(json.dumps({"policies": names, **summarised(results), **times}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
