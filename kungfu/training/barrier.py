@@ -17,7 +17,6 @@ from kungfu.compiler import Plan
 from kungfu.compiler.fired import FiredRule, fired_on_rescale, fired_rules
 from kungfu.compiler.rule_requests import call_hook, requests_of, setting_change_of
 from kungfu.control import Call, Checkpoint
-from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.api import (
     REMEMBERED,
     Attachment,
@@ -27,7 +26,6 @@ from kungfu.runtime.api import (
     Limits,
     Manifest,
     Membership,
-    NoticedLoss,
     RunPosition,
     SettingChange,
     ShadowAsk,
@@ -52,7 +50,17 @@ __all__ = ["Barrier", "BarrierContext"]
 
 @dataclass(frozen=True)
 class BarrierContext:
-    """What a barrier works with."""
+    """The parts of a run that a barrier reads and changes.
+
+    Args:
+        graph_state: kungfu's own variables.
+        plan: The compiled policies.
+        state: The replicated state.
+        attachment: Sums over the peers of the view.
+        membership: Stands for the job; of one peer where nobody launched it.
+        rate: Moves the learning rate, where a policy sets it.
+        limits: The least and the most peers.
+    """
 
     graph_state: GraphState
     plan: Plan
@@ -99,9 +107,9 @@ class Barrier:
         result = context.membership.join(context.state, description=description, machine=machine_in_words())
         after = result.after
         terms = after.terms if after.terms.global_batch_size else first_terms(after.view.size)
-        self._enter(result, terms)
+        self.enter(result, terms)
         self.event_log.joined(result)
-        step = self._steps()
+        step = self.steps()
         self.event_log.spanned("join", result, step=step, total_s=time.monotonic() - started)
         self.between_steps.entered(result, step=step)
         if self.between_steps.checkpoints.wanted and self.rank == 0:
@@ -109,7 +117,15 @@ class Barrier:
             context.graph_state.posts.asked.assign_add(1)
 
     def hold(self) -> None:
-        """The barrier of a running job: averages, calls hooks, decides, and enters the view that comes after."""
+        """The barrier of a running job: averages, calls hooks, decides, and enters the view that comes after.
+
+        Raises:
+            KungfuError: A peer is gone or late, or the replicated state differs.
+            OpError: A message failed; its meaning is found by `kungfu.training.recovery`.
+
+        Cost:
+            A checksum of the state, a round of calls between the peers, and the mean of what layers keep of the data.
+        """
         started = time.monotonic()
         self.step_timer.arrived()
         context, graph_state = self.context, self.context.graph_state
@@ -125,18 +141,18 @@ class Barrier:
             self.terms,
             requests=requests,
             shadows=(*self.shadows,),
-            adjust=lambda before, decision: self._adjusted(before, decision, requests.settings),
+            adjust=lambda before, decision: self.adjusted_terms(before, decision, requests.settings),
         )
         self.shadows.clear()
         self.unanswered, result = None, replace(result, parts={**prepared, **result.parts})
         # A new view: this peer takes its place in it, or leaves. Else only settings may have changed.
         changed = result.before is not None and result.after.view.version != result.before.view.version
         if changed:
-            self._enter(result, result.after.terms)
-            self._ask_for_departures()
+            self.enter(result, result.after.terms)
+            self.ask_for_departures()
         else:
             self._put_in_force(result.after.terms)
-        step = self._steps()
+        step = self.steps()
         self.between_steps.entered(result, step=step)
         for asked_by in requests.checkpoints:
             self.between_steps.checkpoints.ask(CheckpointRequest(asked_by))
@@ -152,47 +168,13 @@ class Barrier:
             what = "leave" if result.after.rank is None else "rescale"
             self.event_log.spanned(what, result, step=step, total_s=stop_s)
 
-    def recover(self, error: KungfuError) -> None:
-        """Others were lost in a step or at a barrier: goes on with those who live, from the state of one of them.
-
-        The requests of a barrier that broke are made again at the next one.
-
-        Args:
-            error: How this peer noticed the loss.
-
-        Raises:
-            KungfuError: ``error`` itself, where this program runs alone; the runtime's, where too few peers live.
-        """
-        context, graph_state = self.context, self.context.graph_state
-        # Alone there is nobody to be lost: the error is the program's.
-        if isinstance(context.membership, StandaloneMembership):
-            raise error
-        self.step_timer.lost()
-        started, done = time.monotonic(), self._steps()
-        loss = NoticedLoss(error, done, self.terms)
-        # Not all peers have done the same steps, so what their shadows asked for cannot be compared.
-        self.shadows.clear()
-        result = context.membership.recover(context.state, loss, adjust=self._adjusted)
-        self._enter(result, result.after.terms)
-        step = self._steps()
-        self.between_steps.entered(result, step=step)
-        write_variable(graph_state.times.synchronised, math.nan)
-        write_variable(graph_state.posts.halted, False)
-        # The loss was noticed inside a barrier: its requests are still open.
-        if self.unanswered is not None:
-            graph_state.posts.asked.assign_add(1)
-        self._ask_for_departures()
-        write_variable(graph_state.times.rescale_seconds, self.step_timer.recovered())
-        self.event_log.recovered(result, step=step, redone=max(0, done - step), stop=self.step_timer.stop)
-        self.event_log.spanned("recovery", result, step=step, total_s=time.monotonic() - started)
-
     def finish(self) -> None:
         """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""
         # A joiner that came in at the last barrier has done by now what that barrier left.
         self.complete_pending()
         self.average_statistics()
         # A checkpoint that the last step's rules ask for has no further barrier: it is written now.
-        last = fired_rules(self.context.plan, self.context.graph_state.rules.posted.fetched(), step=self._steps())
+        last = fired_rules(self.context.plan, self.context.graph_state.rules.posted.fetched(), step=self.steps())
         for rule in last:
             if isinstance(rule.action, Checkpoint):
                 self.between_steps.checkpoints.ask(CheckpointRequest(rule.rule))
@@ -200,34 +182,12 @@ class Barrier:
         self.complete_pending()
         self.context.membership.final_barrier(self.context.state, self.terms, shadows=(*self.shadows,))
 
-    def failure_of(self, error: tf.errors.OpError, *, where: str) -> Exception:
-        """Ours for an error of the all-reduce; any other error of the graph is the user's own and stays what it is.
-
-        ``where`` is what the peers were doing: "step 7", "the barrier after step 7".
-        The attachment is left first: a failed one may keep its sockets open, and peers after it waiting.
-        """
-        attachment = self.context.attachment
-        found = attachment.failure_of(error)
-        # An op of the user's failed, not a collective.
-        if found is None:
-            return error
-        attachment.leave()
-        return found.prefixed(f"in {where}: ")
-
-    def lost(self) -> PeerFailure | None:
-        """Before a step: that the job has given up somebody in the view, whose messages may still come."""
-        context = self.context
-        if (failure := context.membership.lasting_failure()) is None:
-            return None
-        context.attachment.leave()
-        return failure.prefixed(f"before step {self._steps() + 1}: ")
-
     def complete_pending(self) -> None:
         """Before a step: does what the barrier after the last one left to do, if there was one; see `BetweenSteps`."""
         if self.between_steps.pending is None or self.rank is None:
             return
         batch = int(read_variable(self.context.graph_state.progress.batch))
-        manifest = Manifest(self._steps(), self.size, batch, self.terms)
+        manifest = Manifest(self.steps(), self.size, batch, self.terms)
         peers = PeerGroup(self.rank, self.size, self._total)
         self.between_steps.complete_pending(peers, manifest, met=self.context.membership.mark_state_complete)
 
@@ -242,13 +202,16 @@ class Barrier:
     def checkpoint(self, request: CheckpointRequest) -> None:
         """Asks for a checkpoint at the barrier after the next step; rank 0's call counts, the others remember it."""
         self.between_steps.checkpoints.ask(request)
+        # Before the first step no step can carry the request: `join` does it.
         if self.between_steps.inside and self.rank == 0:
             self.context.graph_state.posts.asked.assign_add(1)
 
     def average_statistics(self) -> None:
         """Statistics that layers keep of the data become their mean over peers.
 
-        What is the same on all is left as it is: tables that nobody updates are among them, and may be large.
+        Cost:
+            A pass over their memory and a message of 64 bytes for each. Those that are the same on all are not sent:
+            tables that nobody updates are among them, and may be large.
         """
         variables = list(self.context.state.classes.averaged.values())
         if not variables or self.size == 1:
@@ -261,7 +224,8 @@ class Barrier:
         for place, mean in zip(places, self._total(read, scale=1.0 / self.size, tag=f"means {named:08x}"), strict=True):
             variables[place].assign(mean)
 
-    def _enter(self, result: BarrierResult, terms: Terms) -> None:
+    def enter(self, result: BarrierResult, terms: Terms) -> None:
+        """Takes this peer's place in another view, under its terms; without a rank it has left the job."""
         view, rank = result.after.view, result.after.rank
         self.place = (rank, view.size)
         variables = self.context.graph_state.view
@@ -271,14 +235,15 @@ class Barrier:
         if not self.between_steps.registry.goes_along:  # else it is complete when those values have come
             self.context.membership.mark_state_complete()
 
-    def _ask_for_departures(self) -> None:
-        """Who stays only until others hold the state leaves at the barrier after the next step: there they do."""
+    def ask_for_departures(self) -> None:
+        """Asks for a barrier after the next step where peers stay only until others hold the state: by then they do."""
         if self.rank == 0 and self.terms.departing:
             self.context.graph_state.posts.asked.assign_add(1)
 
     def _put_in_force(self, terms: Terms) -> None:
         """Puts terms in force at this peer."""
         rate, progress = self.context.rate, self.context.graph_state.progress
+        # A rule has set the learning rate: a new ramp, counted in its own unit.
         if rate is not None and terms.ramp != self.terms.ramp:
             done = progress.step if terms.ramp is not None and terms.ramp.unit == "steps" else progress.trained
             rate.place(terms.ramp, done=int(read_variable(done)))
@@ -294,18 +259,20 @@ class Barrier:
         requests = requests_of(self._posted(), membership.view, call=self._call)
         if self.unanswered is not None:
             requests = requests.after(self.unanswered)  # the barrier before this one broke
+        # Only rank 0 has one: from `kungfu-run`, the job's API or a scheduler.
         external = membership.take_external_request()
-        return requests if external is None else requests.with_external(external, step=self._steps())
+        return requests if external is None else requests.with_external(external, step=self.steps())
 
     def _posted(self) -> list[FiredRule]:
         """The rules that fired since they were asked for last, once."""
         posted = self.context.graph_state.rules.posted
         # The step whose rules fired is the one before the step that carried their post.
-        fired = fired_rules(self.context.plan, posted.fetched(), step=self._steps() - 1)
+        fired = fired_rules(self.context.plan, posted.fetched(), step=self.steps() - 1)
         write_variable(posted.fired, [False] * posted.fired.shape[0])
         return fired
 
-    def _steps(self) -> int:
+    def steps(self) -> int:
+        """The steps done so far."""
         return self.context.graph_state.progress.steps()
 
     def _call(self, fired: FiredRule, action: Call) -> int | None:
@@ -314,11 +281,11 @@ class Barrier:
         self.event_log.called(fired.rule, step=fired.step, inputs=fired.inputs, asked=asked, ignored=ignored)
         return answer.size
 
-    def _adjusted(self, before: View, decision: Decision, settings: Sequence[SettingChange] = ()) -> Terms:
+    def adjusted_terms(self, before: View, decision: Decision, settings: Sequence[SettingChange] = ()) -> Terms:
         """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""
         graph_state, rate = self.context.graph_state, self.context.rate
         position = RunPosition(
-            steps=self._steps(),
+            steps=self.steps(),
             samples=int(read_variable(graph_state.progress.trained)),
             epoch_samples=int(read_variable(graph_state.progress.samples)),
             learning_rate=math.nan if rate is None else rate.position(),
@@ -338,7 +305,7 @@ class Barrier:
     def _settings_on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[SettingChange]:
         """What the rules on a rescale choose from the new size."""
         graph_state, rate = self.context.graph_state, self.context.rate
-        step = self._steps()
+        step = self.steps()
         sources = {
             "size": size,
             "previous_size": previous_size,
@@ -355,6 +322,7 @@ class Barrier:
         return [setting_change_of(one) for one in fired_on_rescale(plan, sources, step=step)]
 
     def _on_scale(self, setting: SettingChange) -> SettingChange:
+        """A learning rate on the scale of the user's schedule, where there is one; other settings as they are."""
         rate = self.context.rate
         if setting.kind != "learning_rate" or rate is None:
             return setting

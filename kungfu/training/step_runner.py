@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from enum import Enum
 from functools import cached_property, partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import tensorflow as tf
 
@@ -30,6 +30,7 @@ from kungfu.training.graph.step import (
 from kungfu.training.graph.step_report import StepPosition, StepReport, read_position
 from kungfu.training.graph.variable_io import read_variable, write_variable
 from kungfu.training.graph.warm_up import warm_up
+from kungfu.training.recovery import Recovery
 from kungfu.training.telemetry.trace_recorder import TraceRecorder
 from kungfu.training.tracing.effects import EffectGate, effects_of
 from kungfu.training.tracing.rollback import BatchRollback
@@ -54,12 +55,21 @@ _STALE_IN_A_ROW = 1000
 
 
 class StepRunner:
-    """What Python remembers of a run between two calls of its step, and what it does around each."""
+    """The life of a run's step in Python: what is remembered between two calls, and what is done around each.
+
+    A peer dies: see `kungfu.training.recovery`. A barrier is held: see `kungfu.training.barrier`.
+
+    Args:
+        barrier: Holds this peer's place in the job.
+        recorder: Writes the trace, where it is asked for.
+        exits: Reports how the program ends, where it has an agent.
+    """
 
     def __init__(
         self, barrier: Barrier, recorder: TraceRecorder | None = None, exits: ExitReport | None = None
     ) -> None:
         self.barrier, self._recorder, self._exits = barrier, recorder, exits
+        self.recovery = Recovery(barrier)
         self.stamps = Stamps()
         self.calls = 0
         # A program that runs alone is never waited for: nothing of its step comes before its time.
@@ -72,7 +82,6 @@ class StepRunner:
         self._position: StepPosition | None = None  # as the last step told, if nothing else can have changed it since
         self._stale, self._finished, self._looped = 0, False, False
         self._unused: set[str] = set()  # names that were fed for no policy
-        self._failure: BaseException | None = None  # of the last barrier, as long as nobody has mended it
 
     @property
     def graph_state(self) -> GraphState:
@@ -96,6 +105,7 @@ class StepRunner:
 
     def position(self) -> StepPosition:
         """Where the run is; costs nothing after a step that came to its end."""
+        # Before the first step, after one that failed, and where a loop in the graph does steps unseen.
         if self._position is None or self._looped:
             return read_position(self.graph_state)
         return self._position
@@ -143,16 +153,15 @@ class StepRunner:
         if self._finished:
             return
         self._finished = True
-        if self._compiled is None:
+        if self._compiled is None:  # no step was ever called: this peer is in no view
             return
+        # Peers may be lost over the last barrier too: those who live hold another one.
         while not self.left:
             try:
                 self.barrier.finish()
                 break
             except (PeerFailure, DeadlineExceeded, tf.errors.OpError) as error:
-                where = "the last barrier"
-                ours = self.barrier.failure_of(error, where=where) if isinstance(error, tf.errors.OpError) else error
-                self._recover(ours, error)
+                self._recover(error, where="the last barrier")
         self.barrier.between_steps.checkpoints.wait()
         self.barrier.event_log.ended()
         summary = {"steps": self._steps(), "traces": self.traces(), **self.barrier.step_timer.summary()}
@@ -160,7 +169,7 @@ class StepRunner:
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of the step, with everything around it; see ``Training.step``."""
-        if not tf.executing_eagerly():
+        if not tf.executing_eagerly():  # a tf.function of the program's is being traced
             return self._call_inside(function, args, kwargs)
         self.calls += 1
         if self.left or self.stopped or self._finished:
@@ -168,27 +177,30 @@ class StepRunner:
                 "a training step was called after this peer's training was over; see training.left, training.stopped"
             )
         tensors = as_tensors(args, kwargs)
-        if self._compiled is None:
+        if self._compiled is None:  # the first call: this peer joins by it
             self._compiled = self._begin(function, tensors, (args, kwargs))
-        if (lost := self.barrier.lost()) is not None:
-            self._recover(lost, None)
+        # A peer of the view is gone, and the step would wait for it.
+        if (lost := self.recovery.lasting_failure()) is not None:
+            self._recover(lost)
             return SKIPPED
+        # The batch was cut for another view or position, or a barrier within a loop in the graph has failed.
         stamp = self.stamps.of(tensors)
-        if self._failure is not None or is_stale(stamp, self.position()):
+        if self.recovery.barrier_failure is not None or is_stale(stamp, self.position()):
             return self._skipped()
-        self._position = None
+        self._position = None  # until the step has come to its end
         try:
             self.barrier.complete_pending()
             returned, report = self._compiled((stamp.micro, stamp.micros, int(stamp.empty)), tensors)
         except TypeError:  # as TensorFlow says, with the whole tensors, that they are not what was traced
             self._compiled.refuse_unlike(tensors)
             raise
-        except tf.errors.OpError as error:
-            self._recover(self.barrier.failure_of(error, where=f"step {self._steps() + 1}"), error)
+        except tf.errors.OpError as error:  # peers were lost, or an op of the user's own failed
+            self._recover(error, where=f"step {self._steps() + 1}")
             return SKIPPED
         result = self._concluded(returned, report)
-        if report.code == BARRIER_FAILED:
-            self._recover(self._failed_barrier(), self._failure)
+        if report.code == BARRIER_FAILED:  # after a step that is done, on all peers
+            self.recovery.after_barrier()
+            self._record_view()
         else:
             self._position = report.position
         return result
@@ -196,19 +208,16 @@ class StepRunner:
     def _skipped(self) -> Any:
         """The batch is not trained on, and what was accumulated of its step is dropped."""
         self._stale += 1
-        if self._stale > _STALE_IN_A_ROW:
+        if self._stale > _STALE_IN_A_ROW:  # no loader that follows the position gives so many
             raise UsageError(f"{self._stale} batches in a row were stale: pass on those of training.batches()")
         write_variable(self.graph_state.metrics.micro.done, 0)
         self._position = None
         return SKIPPED
 
-    def _recover(self, failure: BaseException, cause: BaseException | None) -> None:
+    def _recover(self, error: BaseException, *, where: str = "") -> None:
         """Goes on without the peers that were lost; whatever else went wrong is raised."""
         self._position = None
-        if not isinstance(failure, PeerFailure | DeadlineExceeded):
-            raise failure from (cause if cause is not failure else None)
-        self.barrier.recover(failure)
-        self._failure = None
+        self.recovery.recover(error, where=where)
         self._record_view()
 
     def _call_inside(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -222,18 +231,17 @@ class StepRunner:
 
         self._looped = True
 
-        def failed() -> None:
-            self._raise_failure()
-
-        return self._compiled.inside(as_tensors(args, kwargs), failed=failed)
+        return self._compiled.inside(as_tensors(args, kwargs), failed=self.recovery.raise_barrier_failure)
 
     def _begin(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
         """Traces, warms up on a copy of the state where there is a job, and enters it."""
         context = self.barrier.context
         self.barrier.between_steps.begin()
+        # In a job the step draws random numbers of this peer's; alone, those that it would draw without kungfu.
         if self._gate is not None:
             self.trace.random_streams = self.barrier.between_steps.random_streams()
         compiled = self.compiled(function, tensors, structure)
+        # In a job others would wait for the first step's kernels.
         if self._gate is not None:
             with context.graph_state.metrics.fed.lock:  # what another thread feeds is kept from being undone
                 warm_up(compiled, context.attachment, tensors, effects=effects_of(self.trace.graph, gate=self._gate))
@@ -283,6 +291,7 @@ class StepRunner:
 
     def _first_terms(self, size: int) -> Terms:
         """The batch of the first view; it follows from rank 0's, which came with the state: all peers agree on it."""
+        # Without a loader each peer brings as many samples as rank 0; a resumed checkpoint has a batch in force.
         batch = int(read_variable(self.graph_state.progress.batch))
         checkpoints = self.barrier.between_steps.checkpoints
         whole = batch * size if self._batch is None else checkpoints.batch_in_force(batch)
@@ -291,37 +300,24 @@ class StepRunner:
         return checkpoints.continued(Terms(global_batch_size=whole, batch_per_peer=whole / size))
 
     def _hold_barrier(self) -> int:
-        """Called inside the graph: whatever happens is kept for ``_concluded`` to raise."""
-        halted = self.graph_state.posts.halted
+        """Called inside the graph: whatever goes wrong is kept, and raised or recovered from outside of it."""
         try:
             self.barrier.hold()
             if self._looped:  # nothing of the program's comes before the next step
                 self.barrier.complete_pending()
         except BaseException as error:  # noqa: BLE001 - raised again outside the graph, where it keeps its type
-            self._failure = error
-            write_variable(halted, True)
+            self.recovery.keep(error)
             return BARRIER_FAILED
-        write_variable(halted, self.left or self.stopped)
+        write_variable(self.graph_state.posts.halted, self.left or self.stopped)
         return BARRIER_HELD
 
     def _concluded(self, returned: Any, report: StepReport) -> Any:
         self._stale = 0
+        # The last micro-batch of the share, or the only one.
         if report.code != ACCUMULATED:
             self.barrier.step_timer.stepped()
             self._log_step(report)
         return returned
-
-    def _failed_barrier(self) -> BaseException:
-        """Statistics are averaged in a barrier, and a peer may be lost over that too."""
-        failure = self._failure
-        assert failure is not None
-        if isinstance(failure, tf.errors.OpError):
-            return self.barrier.failure_of(failure, where=f"the barrier after step {self._steps()}")
-        return failure
-
-    def _raise_failure(self) -> NoReturn:
-        failure = self._failed_barrier()
-        raise failure from (self._failure if self._failure is not failure else None)
 
     def _record_view(self) -> None:
         if self._recorder is not None:
@@ -342,13 +338,16 @@ class StepRunner:
         step_record, row = self.graph_state.metrics.step_record, report.row
         if self._recorder is not None:
             self._recorder.stepped(row)
+            # A barrier may have changed the view, which the trace begins anew.
             if report.code == BARRIER_HELD:
                 self._record_view()
             else:
                 self._recorder.step_ended(after=step_record.step(row))
         event_log.measured(step_record.loss(row), step=step_record.step(row))
+        # The leader writes each step; any other peer waits for the first one after a change, should it lead.
         if leads or event_log.has_news:
             event_log.stepped(partial(step_record.metrics, row))
+        # Rules that only say what they would do: peers compare that at the next barrier, and the leader writes it.
         if self._in_shadow and step_record.fired(row) & self._in_shadow:
             shadows = fired_rules(
                 self.barrier.context.plan, self.graph_state.rules.shadows.fetched(), step=self._steps()
