@@ -25,6 +25,11 @@ class BetweenSteps:
 
     A barrier lies inside a step, where the programs of the peers are at different places; so it leaves what
     is ``pending``, and the call of the next step does it.
+
+    Args:
+        trained: What trains.
+        settings: Where checkpoints go, and which one to resume.
+        record: Takes the stream and the event.
     """
 
     def __init__(
@@ -49,12 +54,9 @@ class BetweenSteps:
         return list(self.checkpoints.state().classes.shared.values())
 
     def random_streams(self) -> RandomStreams:
-        """The random numbers of this peer's steps.
-
-        On resume, peer 0 restores the random states that are registered as its own from the checkpoint; the other
-        peers get new ones.
-        """
+        """The random numbers of this peer's steps; in a resumed job other ones than before."""
         trained, after = self._trained, self.checkpoints.resumed_step
+        # Peer 0 has restored what is registered as its own from the checkpoint; other peers draw states of their own.
         goes_on = after > 0 and trained.peer == 0
         planted = () if goes_on else tuple(self.registry.of("own").values())
         own = self.checkpoints.state().classes.own.values()
@@ -72,6 +74,7 @@ class BetweenSteps:
         """A barrier is over: what it left to do is pending until the next step."""
         self.inside = True
         before, recovery = result.before, result.recovery
+        # Rank 0 was lost, and with it a checkpoint that it may not have written.
         if before is not None and recovery is not None and before.view.peers[0].id in recovery.lost:
             self.checkpoints.take_over()
         self.pending = _pending_sync(result, step=step, founds=self._founds)

@@ -260,28 +260,37 @@ class Training:
     def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:
         """Lets further state of the program go along with training, under a name of its own.
 
-        ``get()`` gives the value and ``set(value)`` takes another: a ``bool``, ``int``, ``float``, a NumPy array of
-        numbers whose shape and dtype stay, ``bytes``, or what JSON knows (``None``, ``str``, ``list``, ``dict`` with
-        ``str`` keys); the last two in at most ``room_bytes`` bytes. A ``tf.Variable`` of numbers may stand in place of
-        both. By ``kind`` it is
-
-        - "shared": equal on all peers and compared after every barrier; a joiner takes it over, and after a loss all
-          take that of the peer that is furthest on;
-        - "averaged": floating; each peer's own between barriers, after which it becomes the mean over peers;
-        - "own": this peer's; a checkpoint holds rank 0's, which peer 0 takes up again.
-
-        All go into checkpoints. Values meet before the step that follows a barrier: ``get`` is called there, and
+        It goes into checkpoints. Values meet before the step that follows a barrier: ``get`` is called there, and
         ``set`` where the agreed value is another. Call it between ``attach`` and the first step, in the same order on
-        all peers. Cost: nothing in a step; after a barrier a message of 64 bytes a shared value, in a new view of all
-        of them.
-        Raises ``UsageError`` for a name, a value or a moment that does not fit, and later for values that differ.
+        all peers.
+
+        Args:
+            name: Its name, of this value only.
+            get: Gives the value: a ``bool``, ``int``, ``float``, a NumPy array of numbers whose shape and dtype stay,
+                ``bytes``, or what JSON knows (``None``, ``str``, ``list``, ``dict`` with ``str`` keys). A
+                ``tf.Variable`` of numbers may stand in place of both functions.
+            set: Takes another value.
+            kind: "shared": equal on all peers and compared after every barrier. "averaged": floating; each peer's own
+                between barriers, after which it becomes the mean over peers. "own": this peer's; a checkpoint holds
+                rank 0's, which peer 0 takes up again.
+            room_bytes: The most bytes of ``bytes``, or of JSON as text.
+
+        Raises:
+            UsageError: A name, a value or a moment does not fit; later, in a step, where shared values differ.
+
+        Cost:
+            Nothing in a step; after a barrier a message of 64 bytes per shared value, in a new view of all of them.
+
+        On rescale:
+            A joiner takes shared values over; after a loss all take those of the peer that is furthest on.
+
+        Reference:
+            Wu et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, table III.
 
         >>> import keras, kungfu as kf
         >>> model, best = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), {"loss": 9.0, "step": 0}
         >>> training = kf.attach(model, keras.optimizers.SGD(0.1))
         >>> training.register("best", lambda: best, best.update)
-
-        Wu et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, table III.
         """
         self._runner.barrier.between_steps.registry.register(name, get, set, kind=kind, room_bytes=room_bytes)
 

@@ -19,7 +19,7 @@ __all__ = ["BatchPlan", "MicroBatch", "Remainder", "make_batch_plan"]
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one call of the step is given: number ``micro`` of ``micros`` micro-batches of a step's slice."""
+    """The batch of one call of the step: number ``micro`` of ``micros`` micro-batches of a step's slice."""
 
     step_slice: StepSlice
     micro: int = 0
@@ -28,7 +28,19 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """``batch_size`` is that of the whole job at its start; a peer's share above ``max_local_batch_size`` is cut."""
+    """The data of a run and the order in which it is walked.
+
+    Args:
+        source: Gives samples by their index.
+        sampler: Says which samples belong to which step and peer.
+        batch_size: Samples per step of the whole job, at its start.
+        epochs: How often the data is walked.
+        remainder: Whether a smaller last step of an epoch is kept or dropped.
+        max_local_batch_size: The most samples of one call of the step; a larger share is cut into micro-batches.
+
+    On rescale:
+        A micro-batch holds the view that it was cut for, and one of another view is cut again.
+    """
 
     source: SampleSource
     sampler: Sampler
@@ -40,13 +52,13 @@ class BatchPlan:
     def micro_batch(self, step_slice: StepSlice, *, micro: int = 0) -> MicroBatch:
         """A micro-batch of a step's slice. All peers have as many of them, by the largest share among the peers."""
         most = self.max_local_batch_size
-        return MicroBatch(
-            step_slice, micro, 1 if most is None else max(1, -(-self.sampler.largest_share(step_slice) // most))
-        )
+        # Rounded up, and at least one: every peer calls its step.
+        micros = 1 if most is None else max(1, -(-self.sampler.largest_share(step_slice) // most))
+        return MicroBatch(step_slice, micro, micros)
 
     def following(self, micro_batch: MicroBatch) -> MicroBatch | None:
         """The micro-batch after this one if nothing changes; ``None`` at the end of the last epoch."""
-        if micro_batch.micro + 1 < micro_batch.micros:
+        if micro_batch.micro + 1 < micro_batch.micros:  # the share is not used up
             return replace(micro_batch, micro=micro_batch.micro + 1)
         after = self.sampler.after(micro_batch.step_slice)
         return None if after.position.epoch >= self.epochs else self.micro_batch(after)
@@ -69,14 +81,17 @@ class BatchPlan:
         )
 
     def load(self, micro_batch: MicroBatch) -> Any:
-        """The tensors of a micro-batch.
+        """The tensors of a micro-batch, as the source gives them.
 
-        Where it is empty, those of one sample of the job's step: layers need something to run on.
+        Raises:
+            Exception: The one of the user's loading, with a note on the samples that it was about.
 
-        An error of the user's loading says which samples it was about.
+        Undefined:
+            An empty micro-batch is given one sample of rank 0's: layers need something to run on.
         """
         indices = self.indices(micro_batch)
-        if not len(indices):  # rank 0 has the largest share, so it has a sample
+        # Rank 0 has the largest share of the step, so it has a sample.
+        if not len(indices):
             indices = self.sampler.indices(replace(micro_batch.step_slice, rank=0))[:1]
         try:
             return self.source.take(indices)

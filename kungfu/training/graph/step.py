@@ -41,8 +41,17 @@ WHOLE = (0, 1, 0)
 
 @dataclass(frozen=True)
 class StepParts:
-    """What the step is made of: ``trace`` and ``rollback`` learn of the user's function when it is traced; ``handles``
-    are those of everything that the barrier may write."""
+    """What the step is made of.
+
+    Args:
+        graph_state: kungfu's own variables.
+        trace: Learns of the user's function when it is traced.
+        rollback: Learns then which variables a peer without samples has to put back.
+        handles: Those of everything that the barrier may write.
+        barrier: Holds the barrier, and gives what the step came to.
+        rate: Moves the learning rate, where a policy sets it.
+        accumulation: Where the loader cuts shares into micro-batches.
+    """
 
     graph_state: GraphState
     trace: StepTrace
@@ -81,9 +90,11 @@ class CompiledStep:
     def __call__(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[Any, StepReport]:
         """What the user's function returned, and what the step tells of itself; ``micro`` as in ``WHOLE``."""
         rollback = self._parts.rollback
+        # Nearly always: this peer has samples, or the step touches nothing that is this peer's own.
         if not rollback.is_needed or not (micro[2] or _is_empty(tensors)):
             report, *flat = self._outer(_constant(micro), *tensors)
             return self._packed(flat), read_report(report)
+        # The sample is another peer's: it must not be counted in what this peer keeps for itself.
         rollback.remember()
         try:
             report, *flat = self._outer(_constant(micro), *tensors)
@@ -108,10 +119,20 @@ class CompiledStep:
                 )
 
     def inside(self, tensors: Sequence[Any], *, failed: Callable[[], None]) -> Any:
-        """The step inside a function of the user's, a loop of steps say: what the user's function returned.
+        """The step inside a function of the user's, a loop of steps say.
 
-        What the step came to cannot be told there, so a barrier that failed makes the loop fail: ``failed`` raises.
-        After that, and after a barrier that ended training, the loop runs no more steps, which give zeros.
+        After a barrier that failed, or ended training, the loop runs no more steps, which give zeros.
+
+        Args:
+            tensors: The batch.
+            failed: Raises the failure of a barrier, which makes the loop fail: what the step came to cannot be told
+                there.
+
+        Returns:
+            What the user's function returned.
+
+        Raises:
+            UsageError: The batch is not of the types and shapes that the step was traced with.
         """
         self.refuse_unlike(tensors)
         nothing = [(output.shape, output.dtype) for output in self._traced.outputs[1:]]
@@ -141,7 +162,9 @@ class CompiledStep:
     # ---- traced ----------------------------------------------------------------------------------------------------
 
     def _step(self, micro: Any, *tensors: Any) -> list[Any]:
+        """Graph: the whole step, once traced: the rate, the user's function, the end of the step, the report."""
         graph_state, accumulation = self._parts.graph_state, self._parts.accumulation
+        # Where the share is empty the batch holds another peer's sample, which has no weight in the mean.
         samples = tf.where(micro[2] > 0, 0, _samples(tensors))
         graph_state.metrics.samples.assign(tf.cast(samples, tf.float32))
         graph_state.metrics.published.clear()
@@ -150,8 +173,10 @@ class CompiledStep:
         args, kwargs = tf.nest.pack_sequence_as(self._structure, list(tensors))
         with nullcontext() if accumulation is None else accumulation.begun(micro):
             returned = self._inner(*args, **kwargs)
+        # Only now is it known which variables the function touches.
         self._parts.rollback.covers(self._parts.trace.handles)
         self._parts.rollback.restored(samples)
+        # Tensors leave the graph; anything else that the function returns is given back as ``None``.
         leaves = tf.nest.flatten(returned)
         self._returned = (returned, [isinstance(leaf, tf.Tensor) for leaf in leaves])
         code = self._ended() if accumulation is None else accumulation.ended(self._ended)
@@ -160,6 +185,7 @@ class CompiledStep:
     def _ended(self) -> Any:
         """The step is done on all peers: the position moves on, and a barrier is held if one was asked for."""
         _advance(self._parts.graph_state)
+        # The number that the message brought: all peers hold the barrier, or none does.
         asked = self._parts.graph_state.posts.everywhere.read_value() > 0
         return tf.cond(asked, self._barrier, lambda: tf.constant(DONE, tf.int64))
 
@@ -217,6 +243,7 @@ def _advance(graph_state: GraphState) -> None:
     offset = progress.offset + taken
     # As in kungfu.runtime.core.sample_slices.advanced.
     least = tf.where(progress.drops > 0, tf.minimum(graph_state.view.global_batch_size, samples), tf.ones_like(samples))
+    # The epoch ends where no further step fits; without a loader there are no epochs.
     over = tf.logical_and(samples > 0, offset + least > samples)
     progress.epoch.assign_add(tf.cast(over, tf.int64))
     progress.offset.assign(tf.where(over, tf.zeros_like(offset), offset))
@@ -235,7 +262,7 @@ def as_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
                 "whose samples are of different lengths or not all there: make it dense with ragged.to_tensor() or "
                 "tf.sparse.to_dense() before the step"
             )
-        try:
+        try:  # an array, a number, a variable
             tensors.append(tf.convert_to_tensor(leaf))
         except (TypeError, ValueError) as error:
             raise UsageError(

@@ -32,7 +32,7 @@ from kungfu.training.telemetry.step_timer import Downtime
 
 __all__ = ["EventLogWriter", "timing_tree"]
 
-# Of a loss that is no number by turns.
+# The least number of steps between two events about a loss that is no number by turns.
 _QUIET_STEPS = 100
 
 # The line of a step may be made later, in another thread: it is given as a function.
@@ -40,7 +40,15 @@ Record = Callable[[str, RecordEntry], None]
 
 
 class EventLogWriter:
-    """Only rank 0 writes, so the journal holds one story; the others remember the same, should they become rank 0."""
+    """Writes the events of a run, and a line of metrics per step.
+
+    Only rank 0 writes what all peers know, so the journal holds it once; the others remember the same, should they
+    become rank 0. A change of the membership is written once the first step of the new view has ended, with its cost.
+
+    Args:
+        record: Takes the stream and what is told on it.
+        clock: Seconds that never go back.
+    """
 
     def __init__(self, record: Record, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._record, self._clock = record, clock
@@ -64,7 +72,7 @@ class EventLogWriter:
     def called(
         self, rule: str, *, step: int, inputs: Mapping[str, float], asked: int | None, ignored: str = ""
     ) -> None:
-        """A hook was called; ``ignored`` says why what it asked for is passed over, where it is."""
+        """A hook was called; ``ignored`` says why its answer is passed over, where it is."""
         if self._leading:
             self._record("events", CalledEvent(step=step, rule=rule, saw=inputs, asked=asked, ignored=ignored))
 
@@ -97,17 +105,21 @@ class EventLogWriter:
         before, after = result.before, result.after
         assert before is not None
         if result.requests:
+            # The leader of the view in which they were decided tells of them: the next one may have another.
             if self._leading:
                 self.superseded(self._no_longer(result))
                 for request in result.requests:
                     self._decided(result, request)
             self._under_way = result.requests
+        # This change comes in the first step after another one, which is told now: its leader may leave.
         if after.view.version != before.view.version:
-            self.ended()  # of the change before, if this one comes in its first step: who led then may leave now
+            self.ended()
         self._leading = after.rank == 0
+        # The view stays: perhaps because those who were awaited did not come.
         if after.view.version == before.view.version:
             self._stayed(result)
             return
+        # Another view: the requests that were under way have led to it.
         ended = self._under_way
         self._rescale = RescaleEvent(
             step=step,
@@ -127,10 +139,10 @@ class EventLogWriter:
     def spanned(self, what: str, result: BarrierResult, *, step: int, total_s: float) -> None:
         """Every peer's: how long a change of the membership took it, part by part."""
         before, after = result.before, result.after
-        if before is None:
+        if before is None:  # this peer has just joined
             assert after.rank is not None
             peer = after.view.ids[after.rank]
-        else:
+        else:  # it was there before, and may have left
             assert before.rank is not None
             peer = before.view.ids[before.rank]
         parts = timing_tree(result.parts)
@@ -138,19 +150,24 @@ class EventLogWriter:
         self._record("events", span)
 
     def recovered(self, result: BarrierResult, *, step: int, redone: int, stop: Callable[[], Downtime]) -> None:
-        """Peers were lost, and those who live have gone on from ``step``; ``redone`` steps of this peer are undone.
+        """Peers were lost, and those who live have gone on.
 
-        ``stop`` tells what it cost: so far, and once the next step has ended, with that step.
+        Args:
+            result: The view of those who live, and whom they lost.
+            step: The steps done in the state that they go on from.
+            redone: The steps of this peer that are undone by that.
+            stop: Gives what it cost: so far, and once the next step has ended, with that step.
         """
         before, after, recovery = result.before, result.after, result.recovery
         assert before is not None
         assert recovery is not None
         self._leading = after.rank == 0
         self.ended()  # a change of the membership that no step came after
+        # An exchange of peers was under way: the newcomers that it asked for come for the lost ones instead.
         if before.terms.leaving:
             exchanges = [one for one in self._under_way if one.leave and one.leave.when == "replaced"]
             self.superseded([Superseded(one, "the loss of peers") for one in exchanges])
-        self._under_way = ()  # who comes next comes for those that were lost
+        self._under_way = ()
         self._rescale = RecoveredEvent(
             step=step,
             before=before.view.size,
@@ -180,13 +197,16 @@ class EventLogWriter:
         One that comes and goes is told at most once in a hundred steps.
         """
         since, is_finite = self._not_finite, loss - loss == 0.0
+        # A number, as in the step before: nearly every step.
         if is_finite and since is None:
             return
+        # A number again; that is told where it was told that it was none.
         if is_finite:
             if self._is_told and since is not None:
                 self._tell_loss(FiniteAgainEvent(what="loss", step=step, since=since), step)
             self._not_finite, self._is_told = None, False
             return
+        # No number, from this step on or since an earlier one: told once, and not too soon after the last time.
         self._not_finite = since = step if since is None else since
         if not self._is_told and step >= self._quiet_until:
             self._is_told = True
@@ -204,6 +224,8 @@ class EventLogWriter:
             self._record("events", rescale)
 
     def _told_rescale(self, event: RescaleEvent | RecoveredEvent) -> None:
+        """A step has ended while a change of the membership waits for the first one after it."""
+        # After a loss: this step is the first one, and the cost of the loss ends with it.
         if isinstance(event, RecoveredEvent):
             stop = self._stop()
             parts = {**event.parts, "first_step_s": round(stop.first_step_s or 0.0, 6)}
@@ -212,7 +234,7 @@ class EventLogWriter:
             # The barrier ended the step that held it: the first step of the new view is the one after that.
             self._is_first_step = True
             return
-        else:
+        else:  # the first step of the new view
             parts = {**event.parts, "first_step_s": round(self._clock() - self._entered, 6)}
             self._rescale = replace(event, parts=parts)
         self.ended()
@@ -226,8 +248,10 @@ class EventLogWriter:
         """What was under way before, where the requests of this barrier put something else in its place."""
         before, after, older = result.before, result.after.terms, self._under_way
         assert before is not None
+        # Nothing was under way, or it has come to its end.
         if not older or not before.terms.target_size:
             return []
+        # The same peers are to leave, and as many are to be there: it goes on.
         stays = {*before.terms.leaving} & {*result.after.view.ids} <= {*after.leaving}
         if stays and before.terms.target_size in (after.target_size, result.after.view.size):
             return []
@@ -291,10 +315,12 @@ def _fired(fired: FiredRule) -> ShadowEvent | HeldEvent:
 
 
 def timing_tree(seconds: Mapping[str, float], *, within: str = "") -> tuple[SpanPart, ...]:
-    """The parts of a stop, in the order in which they were timed; ``within`` is the part that has them.
+    """The parts of a stop as a tree, in the order in which they were timed.
 
-    The name of a part within another is that of the other, a slash, and its own. Parts may overlap: a state travels
-    while the attachment opens.
+    Args:
+        seconds: By name; the name of a part within another is that of the other, a slash, and its own. Parts may
+            overlap: a state travels while the attachment opens.
+        within: The name of the part whose parts are given; empty for the top.
 
     >>> [barrier] = timing_tree({"barrier": 0.02, "barrier/digest": 0.01})
     >>> barrier.s, barrier.parts

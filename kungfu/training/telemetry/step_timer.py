@@ -25,7 +25,8 @@ _PERCENTILES = (50, 90, 99)
 class Durations:
     """Durations counted in bins that grow by 2 %, so that a percentile is right within 1 % (and 1 us).
 
-    A week of steps fills some hundred bins.
+    Cost:
+        Half a microsecond each to add; a week of steps fills some hundred bins.
 
     >>> took = Durations()
     >>> for milliseconds in range(1, 101):
@@ -48,14 +49,14 @@ class Durations:
         wanted, seen = percent / 100 * self._counts.total(), 0
         for place in sorted(self._counts):
             seen += self._counts[place]
-            if seen >= wanted:
+            if seen >= wanted:  # the middle of the bin, which for the last one may lie above the longest of all
                 return min(math.exp((place + 0.5) * _GROWTH), self._longest)
         return math.nan
 
     def summary(self) -> dict[str, Any]:
         """How many there were, their 50th, 90th and 99th percentile and the longest, in seconds; only 0 of none."""
         count = self._counts.total()
-        if not count:
+        if not count:  # no percentile of nothing
             return {"count": 0}
         marks = {f"p{percent}": float(f"{self.percentile(percent):.4g}") for percent in _PERCENTILES}
         return {"count": count, **marks, "max": round(self._longest, 6)}
@@ -95,9 +96,11 @@ class _Loss:
 class Downtime:
     """What the loss of peers cost this one, in seconds from the end of the last step to the end of the next one.
 
-    ``noticed_s``: until this peer knew of the loss, with what it had done of a step by then; ``regrouped_s``: from
-    there until it could train again; ``first_step_s``: from there to the end of the next step, ``None`` where no step
-    came; ``step_s``: the median of the steps before, 0 where none are known.
+    Args:
+        noticed_s: Until this peer knew of the loss, with what it had done of a step by then.
+        regrouped_s: From there until it could train again.
+        first_step_s: From there to the end of the next step; ``None`` where no step came.
+        step_s: The median of the steps before; 0 where none are known.
     """
 
     noticed_s: float
@@ -117,8 +120,16 @@ class StepTimer:
     """Told of every step, it counts the time from end to end, the program's own between steps included.
 
     Barriers are counted apart, and those that change the view once more, as stops; so are losses of peers, from step to
-    step: see `Downtime`. Every 32 steps ``wait_at_most`` is told what ``plausible_wait_s`` makes of them; in a new view
-    nothing is known and the longest wait holds.
+    step: see `Downtime`. Its states follow the run: a view is entered, steps end in it, a barrier is arrived at and
+    held, a loss is noticed and recovered from, which enters the next view.
+
+    Args:
+        deadlines: Bound how long a late peer is waited for.
+        wait_at_most: Told every 32 steps, in seconds, what ``plausible_wait_s`` makes of them.
+        clock: Seconds that never go back.
+
+    On rescale:
+        In a new view nothing is known, and the longest wait holds.
     """
 
     def __init__(
@@ -139,8 +150,10 @@ class StepTimer:
 
     def entered(self) -> None:
         """A view begins; its attachment has just been opened."""
+        # A new view after a loss: its downtime counts on from the last step before. Else the peer has just joined, or
+        # a barrier has changed the view, and either is where the first step begins.
         if self._loss is None:
-            self._ended = self._clock()  # who joins has ended no step yet
+            self._ended = self._clock()
         self._count()
         self._view = _Experience()
         self._adjust()
@@ -152,18 +165,19 @@ class StepTimer:
     def held(self, seconds: float, *, changed: bool) -> None:
         """A barrier was held, in which the membership ``changed`` or not; its seconds are no step's."""
         self._took["barrier_s"].add(seconds)
-        if changed:
+        if changed:  # for the program it was a stop
             self._took["stop_s"].add(seconds)
-        if self._view.ended is not None:
+        if self._view.ended is not None:  # the next step is measured as if the barrier had taken no time
             self._view.ended += seconds
         self._arrived = None
-        if self._loss is not None:
+        if self._loss is not None:  # in the first step after a loss, which has not ended yet
             self._loss.barrier_s += seconds
 
     def lost(self) -> None:
         """This peer knows of a loss, and cannot train until it has `recovered`."""
         since, before = self._ended, self._loss
-        if before is not None:  # one more before any step: the first is counted until it could train again
+        # One more loss before any step: the first one is counted until this peer could train again.
+        if before is not None:
             since = before.went_on
             self._took["stop_s"].add(before.stop(None).seconds)
         self._loss = _Loss(since, self._clock(), self._median_s())
@@ -183,13 +197,16 @@ class StepTimer:
     def stepped(self) -> None:
         """A step has ended. The first of a view has no step before it, and does not count."""
         view, now = self._view, self._clock()
+        # A barrier that broke came after the step's end; one that was held has been taken out already.
         self._ended, self._arrived = now if self._arrived is None else self._arrived, None
+        # The first step after a loss: with its end training goes on.
         if self._loss is not None:
             self._stop, self._loss = self._loss.stop(self._ended), None
             self._took["stop_s"].add(self._stop.seconds)
         if view.ended is not None:
             self._noted.append(now - view.ended)
             steps = view.steps + len(self._noted)
+            # Soon, when as many are known as it takes to judge; from then on now and then.
             if steps == KNOWN_STEPS or steps % _LOOK_EVERY == 0:
                 self._count()
                 self._adjust()
@@ -212,6 +229,7 @@ class StepTimer:
         return 0.0 if math.isnan(all_s) else all_s
 
     def _count(self) -> None:
+        """Takes the noted steps into the counts and the window of the view."""
         view, noted = self._view, self._noted
         for seconds in noted:
             self._took["step_s"].add(seconds)
@@ -220,6 +238,7 @@ class StepTimer:
         noted.clear()
 
     def _adjust(self) -> None:
+        """Tells how long a late peer is waited for from here, by the steps of this view."""
         if self._wait_at_most is None:
             return
         between = {"floor_s": self._deadlines.wait_s, "ceiling_s": self._deadlines.longest_wait_s}
