@@ -17,6 +17,7 @@ from kungfu.runtime.core.terms import Ramp, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.enums import EXIT_KINDS, EXTERNAL_REQUEST_KINDS, KEEPS, LEAVE_TIMES, RAMP_UNITS
+from kungfu.runtime.ipc.fields import INT64
 
 __all__ = [
     "from_description",
@@ -70,6 +71,13 @@ def to_view(message: pb.ViewInfo) -> View:
 
 
 def from_terms(terms: Terms) -> pb.Terms:
+    """The message of terms; raises ``UsageError`` for a batch that no message can carry."""
+    # A rule asks for any number of samples, where nobody knows how many an epoch has.
+    if terms.global_batch_size not in INT64:
+        raise UsageError(
+            f"a rule asks for steps of {float(terms.global_batch_size):g} samples; hold what it asks for within what "
+            "the job can do, as kf.ops.clip does"
+        )
     return pb.Terms(
         global_batch_size=terms.global_batch_size,
         batch_per_peer=terms.batch_per_peer,

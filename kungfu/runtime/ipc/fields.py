@@ -13,9 +13,10 @@ from typing import Any
 
 from kungfu.runtime.ipc import messages_pb2 as pb
 
-__all__ = ["from_fields", "to_fields"]
+__all__ = ["INT64", "from_fields", "to_fields"]
 
-_INT64 = range(-(1 << 63), 1 << 63)
+# The integers that have room in a field of a message.
+INT64 = range(-(1 << 63), 1 << 63)
 
 
 def from_fields(fields: Mapping[str, Any]) -> pb.Fields:
@@ -39,7 +40,7 @@ def _from_value(value: Any) -> pb.Value:
         case bool():
             return pb.Value(truth=value)
         case int():
-            return pb.Value(whole=value) if value in _INT64 else pb.Value(large=str(value))
+            return pb.Value(whole=value) if value in INT64 else pb.Value(large=str(value))
         case float():
             return pb.Value(number=value)
         case str():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from dataclasses import fields as fields_of
 from typing import Any, Literal, get_args
 
 from kungfu.errors import UsageError
@@ -18,6 +19,7 @@ from kungfu.runtime.core.requests import (
     ScaleIn,
     ScaleOut,
     StopTraining,
+    in_words,
 )
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.requests.request_log import RequestState
@@ -94,16 +96,18 @@ _KIND_OF: Mapping[type[Action], JobRequestKind] = {form.action: kind for kind, f
 
 
 def from_request(request: JobRequest) -> pb.JobRequest:
-    """The message of a request; raises ``UsageError`` for a batch size that cannot be kept."""
+    """The message of a request; raises ``UsageError`` for a batch size that cannot be kept, and for other numbers."""
     kind = _KIND_OF[type(request.action)]
     keep: Keep | None = getattr(request.action, "keep", None)
-    return pb.JobRequest(
-        id=request.id,
-        kind=_REQUEST_KINDS.to_value(kind),
-        if_view=request.if_view,
-        keep=None if keep is None else KEEPS.to_value(keep),
-        **_FORMS[kind].fields(request.action),
-    )
+    kept = None if keep is None else KEEPS.to_value(keep)
+    try:
+        fields = _FORMS[kind].fields(request.action)
+        return pb.JobRequest(
+            id=request.id, kind=_REQUEST_KINDS.to_value(kind), if_view=request.if_view, keep=kept, **fields
+        )
+    # A number has no room in a message, or is none.
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{in_words(request.action)} cannot be asked for: {error}") from error
 
 
 def to_request(message: pb.JobRequest) -> JobRequest:
@@ -184,4 +188,4 @@ def _to_peer(message: pb.PeerStatus) -> PeerStatus:
 
 
 def _to_figures(message: pb.JobMetrics) -> JobMetrics:
-    return JobMetrics(**{field.name: optional_field(message, field.name) for field in fields(JobMetrics)})
+    return JobMetrics(**{field.name: optional_field(message, field.name) for field in fields_of(JobMetrics)})

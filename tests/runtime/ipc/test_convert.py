@@ -106,6 +106,12 @@ def test_an_external_request(request: ExternalRequest) -> None:
     assert convert.to_external_request(message) == request
 
 
+def test_a_batch_that_no_message_can_carry_is_a_usage_error_with_the_number() -> None:
+    assert convert.to_terms(convert.from_terms(Terms(2**63 - 1))).global_batch_size == 2**63 - 1
+    with pytest.raises(UsageError, match=r"steps of 1e\+30 samples; hold what it asks for"):
+        convert.from_terms(Terms(10**30))
+
+
 def test_an_empty_message_is_the_terms_of_a_job_that_has_none_yet() -> None:
     assert convert.to_terms(pb.Terms()) == Terms()
 

@@ -111,5 +111,11 @@ def test_a_kind_of_a_newer_version_is_refused_with_what_to_do(read: Callable[[],
         read()
 
 
+@pytest.mark.parametrize("action", [Resize(10**20), ScaleIn((2**70,)), Profile(1, 2, 10**30)])
+def test_a_number_that_no_message_can_carry_is_a_usage_error_with_the_request(action: Any) -> None:
+    with pytest.raises(UsageError, match=r"^(resize|scale-in|profile) .* cannot be asked for: .*out of range"):
+        from_request(JobRequest("r", action))
+
+
 def test_a_request_that_says_no_batch_size_keeps_that_of_the_whole_job() -> None:
     assert to_request(pb.JobRequest(id="r", kind=RESIZE, size=3)).action == Resize(3, "global_batch_size")
