@@ -42,6 +42,7 @@ def plausible_wait_s(steps_s: Sequence[float], *, longest_s: float, floor_s: flo
     """
     ceiling_s = max(floor_s, ceiling_s)
     if len(steps_s) < KNOWN_STEPS:
+        # The view is young: its steps may trace, or fill caches.
         return ceiling_s
     typical = median(steps_s)
     spread = median(abs(step - typical) for step in steps_s)
@@ -52,6 +53,9 @@ def noted_after_s(deadline_s: float) -> float:
     """The seconds after which people are told of a wait: a quarter of its deadline, from 2 to 15 s.
 
     The local attachment has the same numbers in its own language.
+
+    Args:
+        deadline_s: The deadline of the wait.
 
     >>> noted_after_s(60.0), noted_after_s(20.0), noted_after_s(1.0)
     (15.0, 5.0, 2.0)

@@ -119,7 +119,7 @@ def decide(
     4
     """
     merged = merge(requests.rescale, requests.external)
-    decision = _membership(view, terms, limits, merged.taken, prepared)
+    decision = _next_membership(view, terms, limits, merged.taken, prepared)
     decision = replace(decision, requests=merged.taken, superseded=merged.superseded)
     return replace(decision, terms=adjust(view, decision))
 
@@ -149,6 +149,10 @@ def with_settings(
 def meant_size(view: View, terms: Terms) -> int:
     """How many peers a view is meant to have: a peer that stays only until others hold the state does not count.
 
+    Args:
+        view: The view.
+        terms: Its terms, which name the peers that stay only so long.
+
     >>> three = View(2, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
     >>> meant_size(three, Terms(departing=(0,)))
     2
@@ -159,51 +163,55 @@ def meant_size(view: View, terms: Terms) -> int:
 # ---- the membership --------------------------------------------------------------------------------------------------
 
 
-def _membership(
+def _next_membership(
     view: View, terms: Terms, limits: Limits, requests: Sequence[RescaleRequest], prepared: Prepared | None
 ) -> Decision:
     """The next view and its terms, before settings change them; of the requests the first asks for a size, if any."""
     terms = _without_the_lost(view, terms)
     if terms.departing and len(terms.departing) < view.size:
         # Those who came at the last barrier hold the state by now, so the peers that they replace can leave.
-        return _departed(view, terms, limits, requests, prepared)
+        return _let_departing_leave(view, terms, limits, requests, prepared)
     if requests:
         # Only departing peers are left: those who were to come for them were lost, and a new request is newer.
         terms = replace(terms, departing=())
     if any(one.leave is not None for one in requests):
-        return _left(view, terms, limits, requests, prepared)
+        # Peers leave by name, and perhaps a size is requested too.
+        return _let_named_leave(view, terms, limits, requests, prepared)
     terms = replace(terms, leaving=tuple(peer for peer in terms.leaving if view.rank_of(peer) is not None))
     if requests:
-        return _resized(view, terms, limits, requests[0], prepared)
+        # Only a size is requested: of two sizes one was chosen.
+        return _resize(view, terms, limits, requests[0], prepared)
     if prepared is not None and terms.target_size > 0:
         # The agent offers peers for the change that is under way.
-        return _towards(view, terms, terms.target_size, prepared, asked=_under_way(view, terms), told=True)
+        return _change_size(view, terms, terms.target_size, prepared, asked=_under_way(view, terms), preparing=True)
     # A barrier for something else, a checkpoint say.
     return Decision(view, terms)
 
 
-def _resized(view: View, terms: Terms, limits: Limits, request: RescaleRequest, prepared: Prepared | None) -> Decision:
+def _resize(view: View, terms: Terms, limits: Limits, request: RescaleRequest, prepared: Prepared | None) -> Decision:
     """A size alone is requested: it takes the place of a change that is under way."""
-    told, asked = terms.target_size > 0, _under_way(view, terms)
+    preparing, asked = terms.target_size > 0, _under_way(view, terms)
     terms = replace(terms, target_size=0, leaving=())
-    terms, target = _wanted(request, terms, limits)
-    return _towards(view, terms, target, prepared, asked=asked, told=told)
+    terms, target = _with_reachable_size(request, terms, limits)
+    return _change_size(view, terms, target, prepared, asked=asked, preparing=preparing)
 
 
-def _towards(view: View, terms: Terms, target: int, prepared: Prepared | None, *, asked: int, told: bool) -> Decision:
-    """The change to ``target`` peers; ``asked`` are under way, if the agent was ``told`` to prepare any."""
+def _change_size(
+    view: View, terms: Terms, target: int, prepared: Prepared | None, *, asked: int, preparing: bool
+) -> Decision:
+    """The change to ``target`` peers; ``asked`` are under way, if the agent was ``preparing`` any."""
     if target < view.size:
         # A shrink needs nobody's preparation: the newest peers leave at once, those under way are dismissed.
         shrunk = view.changed(leave=view.newest(view.size - target))
-        return Decision(*_settled(shrunk, terms), target if told else None)
+        return Decision(*_with_batch_of_size(shrunk, terms), target if preparing else None)
     if target == view.size and not terms.leaving:
         # The view is as large as requested: those under way are dismissed.
-        return Decision(view, replace(terms, target_size=0), target if told else None)
+        return Decision(view, replace(terms, target_size=0), target if preparing else None)
     coming = target - view.size + len(terms.leaving)
     if prepared is None or not _accounts_for(prepared, asked, view) or coming > asked:
         # Peers have yet to be prepared: for the first time, or more of them, or again after an older offer.
         return Decision(view, replace(terms, target_size=target), target + len(terms.leaving))
-    return _joined(view, terms, target, prepared)
+    return _admit_offered(view, terms, target, prepared)
 
 
 def _under_way(view: View, terms: Terms) -> int:
@@ -215,12 +223,13 @@ def _without_the_lost(view: View, terms: Terms) -> Terms:
     """A peer that was about to leave and was lost is not replaced once more: its replacement has come."""
     departing = tuple(peer for peer in terms.departing if view.rank_of(peer) is not None)
     if departing == terms.departing:
+        # None of them was lost.
         return terms
     target = terms.target_size - (len(terms.departing) - len(departing))
     return replace(terms, departing=departing, target_size=max(view.size, target) if terms.target_size else 0)
 
 
-def _departed(
+def _let_departing_leave(
     view: View, terms: Terms, limits: Limits, requests: Sequence[RescaleRequest], prepared: Prepared | None
 ) -> Decision:
     """The replaced peers leave; whatever else the barrier is asked for is decided about the rest."""
@@ -228,12 +237,12 @@ def _departed(
     rest = replace(view.changed(leave=terms.departing), version=view.version)
     target = terms.target_size - gone
     terms = replace(terms, departing=(), target_size=target if target > rest.size else 0)
-    after = _membership(rest, terms, limits, requests, prepared)
+    after = _next_membership(rest, terms, limits, requests, prepared)
     prepare = None if after.prepare is None else after.prepare + gone
     return replace(after, view=View(view.version + 1, after.view.peers), prepare=prepare)
 
 
-def _joined(view: View, terms: Terms, target: int, prepared: Prepared) -> Decision:
+def _admit_offered(view: View, terms: Terms, target: int, prepared: Prepared) -> Decision:
     """The offered peers join, and as many leave as were to leave for them."""
     growth, leaving = target - view.size, terms.leaving
     welcome = prepared.ready[: growth + len(leaving)]
@@ -247,7 +256,7 @@ def _joined(view: View, terms: Terms, target: int, prepared: Prepared) -> Decisi
         # Nobody who holds the state would stay. The lowest rank does, for it leads, and departs at the next barrier.
         terms, going = replace(terms, departing=going[:1]), going[1:]
     # The agent hears of it when the view trains. Told a size before, it would offer once more those who are joining.
-    return Decision(*_settled(view.changed(leave=going, join=welcome), terms))
+    return Decision(*_with_batch_of_size(view.changed(leave=going, join=welcome), terms))
 
 
 def _accounts_for(prepared: Prepared, asked: int, view: View) -> bool:
@@ -279,23 +288,32 @@ class _Named:
     host: int | None
 
 
-def _left(
+def _let_named_leave(
     view: View, terms: Terms, limits: Limits, requests: Sequence[RescaleRequest], prepared: Prepared | None
 ) -> Decision:
     """Peers leave by name; where a size is requested too, the named ones go first.
 
     A notice cannot be refused, but the last peer of a job stays until another one has come.
+
+    Args:
+        view: The view that holds the barrier.
+        terms: Its terms.
+        limits: The least and the most peers of the job.
+        requests: Those that are carried out; the first one asks for a size, if one does.
+        prepared: The agent's newest offer, if there is one.
     """
-    lead, named, told = requests[0], _named(view, terms, limits, requests), terms.target_size > 0
+    lead, named, preparing = requests[0], _named(view, terms, limits, requests), terms.target_size > 0
     if lead.leave is None:
-        terms, wanted = _wanted(lead, terms, limits)
+        # A size is requested too.
+        terms, wanted = _with_reachable_size(lead, terms, limits)
     else:
-        wanted = _unasked(view, terms, limits, lead, named)
+        # How many there shall be follows from who leaves.
+        wanted = _size_after_named_leave(view, terms, limits, lead, named)
         refused = view.size - len(named.now) - named.kept if named.kept else 0
         terms = terms if named.noticed_only else replace(terms, refused_size=refused)
         if not named.now and not named.replaced:
             # Nobody of them is in the view, or all have to stay: whatever is under way goes on.
-            return _membership(view, terms, limits, (), prepared)
+            return _next_membership(view, terms, limits, (), prepared)
     staying = [peer for peer in view.ids if peer not in named.now]
     # A smaller size is made of the named peers first, and then of the newest.
     order = [*named.replaced, *(peer for peer in reversed(staying) if peer not in named.replaced)]
@@ -304,26 +322,27 @@ def _left(
     shrunk = view.changed(leave=gone) if gone else view
     pending = wanted > shrunk.size or bool(leaving)
     if gone:
+        # Some leave at this barrier.
         stays = named.noticed_only and (pending or lead.leave is not None)
         shrunk, terms = _after_leaving(shrunk, terms, lead, batch_stays=stays)
     terms = replace(terms, target_size=wanted if pending else 0, leaving=leaving)
     processes = wanted + len(leaving) + len(gone)  # the agent still counts those who leave
-    return Decision(shrunk, terms, processes if pending or told else None, host=named.host)
+    return Decision(shrunk, terms, processes if pending or preparing else None, host=named.host)
 
 
 def _named(view: View, terms: Terms, limits: Limits, requests: Sequence[RescaleRequest]) -> _Named:
     """The peers that requests name; one that is to leave now is not replaced."""
     lead, leaves = requests[0], [one.leave for one in requests if one.leave is not None]
     of = {when: {peer for one in leaves if one.when == when for peer in one.peers} for when in get_args(When)}
-    told = [peer for peer in view.ids if peer in of["noticed"]]
-    noticed = told[: view.size - 1]
+    given_notice = [peer for peer in view.ids if peer in of["noticed"]]
+    noticed = given_notice[: view.size - 1]
     evicted = [peer for peer in view.ids if peer in of["now"] and peer not in noticed]
     free = evicted[: max(0, view.size - len(noticed) - limits.minimum)]
     now = tuple(peer for peer in view.ids if peer in noticed or peer in free)
     others = of["replaced"] - {*now}
-    if told and not noticed and lead.size > 0:
+    if given_notice and not noticed and lead.size > 0:
         # The only peer of the job is given notice: it leaves when another one has come.
-        others |= {*told}
+        others |= {*given_notice}
     if lead.leave is None:
         # The size says how many there shall be: a peer that cannot leave now leaves for one that comes.
         others |= {*evicted} - {*now}
@@ -335,7 +354,7 @@ def _named(view: View, terms: Terms, limits: Limits, requests: Sequence[RescaleR
     return _Named(now, replaced, len(evicted) - len(free), bool(noticed) and not evicted, host)
 
 
-def _unasked(view: View, terms: Terms, limits: Limits, lead: RescaleRequest, named: _Named) -> int:
+def _size_after_named_leave(view: View, terms: Terms, limits: Limits, lead: RescaleRequest, named: _Named) -> int:
     """The size that the job shall have after requests that name peers and ask for no size."""
     staying = view.size - len(named.now)
     if named.now and named.noticed_only:
@@ -353,13 +372,13 @@ def _after_leaving(view: View, terms: Terms, lead: RescaleRequest, *, batch_stay
     if batch_stays:
         # A peer that is taken away does not change what is trained: the batch stays until others have come.
         return view, replace(terms, target_size=0, leaving=())
-    return _settled(view, replace(terms, keep=lead.keep))
+    return _with_batch_of_size(view, replace(terms, keep=lead.keep))
 
 
 # ---- sizes and batches -----------------------------------------------------------------------------------------------
 
 
-def _wanted(request: RescaleRequest, terms: Terms, limits: Limits) -> tuple[Terms, int]:
+def _with_reachable_size(request: RescaleRequest, terms: Terms, limits: Limits) -> tuple[Terms, int]:
     """The size that a request can have, and the terms that say which one was out of reach."""
     terms = replace(terms, keep=request.keep)
     target = _reachable(request.size, terms, limits)
@@ -370,13 +389,15 @@ def _reachable(size: int, terms: Terms, limits: Limits) -> int:
     """Within the job's limits, and no more peers than a batch that must not change has samples."""
     target = limits.clip(size)
     if terms.keep == "global_batch_size" and terms.global_batch_size:
+        # Every peer needs a sample of it.
         return max(1, min(target, terms.global_batch_size))
     return target
 
 
-def _settled(view: View, terms: Terms) -> tuple[View, Terms]:
-    """The terms of a view that has just changed its size: the change is over, and the batch follows."""
+def _with_batch_of_size(view: View, terms: Terms) -> tuple[View, Terms]:
+    """The terms of a view that has just changed its size: the change is done, and the batch follows."""
     terms, size = replace(terms, target_size=0, leaving=()), meant_size(view, terms)
     if terms.keep == "global_batch_size":
+        # Each peer has another share of the same batch.
         return view, replace(terms, batch_per_peer=terms.global_batch_size / size)
     return view, replace(terms, global_batch_size=round(terms.batch_per_peer * size))

@@ -124,6 +124,7 @@ class ExternalRequest:
     def rescale(self, *, step: int) -> RescaleRequest | None:
         """The change of the membership that this asks for after ``step``; ``None`` for a checkpoint and for a stop."""
         if self.kind in ("checkpoint", "stop"):
+            # The membership stays.
             return None
         leave = Leave(self.peers, _WHEN[self.kind], self.host) if self.kind in _WHEN else None
         return RescaleRequest(self.size, self.keep, self.why, step, leave=leave)
@@ -203,6 +204,7 @@ def merge(requests: Sequence[RescaleRequest], external: RescaleRequest | None = 
     for one in requests:
         before = _superseding(one, size=size, external=external)
         if before is None:
+            # It can be carried out beside the others.
             taken.append(one)
         else:
             superseded.append(Superseded(one, before))

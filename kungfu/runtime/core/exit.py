@@ -24,10 +24,14 @@ _KINDS: Mapping[type[BaseException], ExitKind] = {
 class Exit:
     """How a peer's program leaves its training.
 
-    ``kind`` is "loop" where it left the training loop and goes on, "exit" at the end of the script or by ``sys.exit``
-    (the exit code says which), "usage" by an error that asks for something that cannot work, "loss" and "deadline" by
-    what the loss of others, or a wait for them, raised, and "exception" by any other one. ``error`` is the exception
-    with its message, ``name`` its class, and ``where`` the file and line of the program; ``step`` counts steps done.
+    Args:
+        kind: "loop" where it left the training loop and goes on, "exit" at the end of the script or by ``sys.exit``
+            (the exit code says which), "usage" by an error that asks for something that cannot work, "loss" and
+            "deadline" by an error about the loss of others or a wait for them, and "exception" by any other one.
+        step: Steps done.
+        name: The class of the exception; empty without one.
+        error: The exception with its message.
+        where: The file and the line of the program.
     """
 
     kind: ExitKind
@@ -44,6 +48,9 @@ class Exit:
 def kind_of(error: BaseException) -> ExitKind:
     """The kind of the end of a program by an uncaught exception.
 
+    Args:
+        error: The exception.
+
     >>> kind_of(UsageError("a batch of 3")), kind_of(OSError("no space")), kind_of(PeerFailure("lost rank 1"))
     ('usage', 'exception', 'loss')
     """
@@ -53,13 +60,18 @@ def kind_of(error: BaseException) -> ExitKind:
 def described(exit: Exit) -> str:
     """What the program did, in words.
 
+    Args:
+        exit: How it left its training.
+
     >>> described(Exit("exception", 5, "ValueError", "ValueError: too wide", "train.py:42"))
     'its program raised ValueError: too wide (train.py:42) after step 5'
     """
     after = f"after step {exit.step}"
     if exit.kind == "loop":
+        # Its process goes on, and may come back for the last barrier.
         return f"it left its training loop {after}, before the end of training"
     if exit.kind == "exit":
+        # By itself, without an error.
         return f"its program ended by itself {after}, before the end of training"
     where = f" ({exit.where})" if exit.where else ""
     return f"its program raised {exit.error}{where} {after}"

@@ -24,7 +24,7 @@ EXIT_CODES = {
 # An error as Python prints it at the end of a traceback: shown to people, and never what something is decided by.
 _HEADLINE = re.compile(r"^[\w.]*?(\w+(?:Error|Exception|Failure|Exceeded|Interrupt))(?::|$)")
 _AGENT = -1
-_CONSEQUENCE: Mapping[ExitKind, int] = {"loss": 1, "deadline": 2}  # who lost others, or waited for them in vain
+_CONSEQUENCE: Mapping[ExitKind, int] = {"loss": 1, "deadline": 2}  # the loss of others, or a wait for them in vain
 _CODES: Mapping[ExitKind, int] = {"usage": 2, "deadline": 3}
 
 
@@ -78,7 +78,12 @@ def find_root_cause(
 
 
 def named(peer: int, text: str, rank: int | None) -> str:
-    """What is said of a peer, after what people call it; of none, the text alone.
+    """A text about a peer, after the peer's name; about none, the text alone.
+
+    Args:
+        peer: Its id; -1 for none.
+        text: The text.
+        rank: Its rank, if it has one.
 
     >>> named(3, "exit code 1", 2), named(4, "exit code 1", None), named(-1, "no host", None)
     ('rank 2 (peer 3): exit code 1', 'peer 4: exit code 1', 'no host')
@@ -90,6 +95,9 @@ def named(peer: int, text: str, rank: int | None) -> str:
 
 def headline(tail: Sequence[str]) -> str:
     """The last error in the last lines of a peer's output, '' if there is none.
+
+    Args:
+        tail: The lines; nothing is decided by them.
 
     >>> headline(["Traceback (most recent call last):", "ValueError: too wide", "bye"])
     'ValueError: too wide'

@@ -120,13 +120,16 @@ def _first(here: Sequence[ProgramPart], there: Sequence[ProgramPart], names: tup
     """The first part that only one of them has; parts come after those that they are made of, so it is the cause."""
     here, there = ([part for part in parts if part.shown] for parts in (here, there))
     if [part.content for part in here] == [part.content for part in there]:
+        # What people are shown is the same, and only what follows from it is not.
         return f"{names[0]} and {names[1]} compute the same in another order"
     (mine, _), (yours, _) = only = _only(here, there), _only(there, here)
     if mine is not None and yours is not None:
+        # Each has a part that the other lacks: these are likely two versions of one.
         detail = " (in a detail that is not shown)" if mine.shown == yours.shown else ""
         return f"{names[0]} has {mine.shown}, {names[1]} has {yours.shown}{detail}"
     for (part, count), who, others in zip(only, names, reversed(names), strict=True):
         if part is not None:
+            # Only one of them has it.
             more = f" and {count - 1} more" if count > 1 else ""
             return f"{who} has {part.shown}{more}, {others} does not"
     # The same parts, in another order or another number of times.

@@ -60,6 +60,14 @@ def slice_indices(
 ) -> NDArray[np.int64]:
     """The indices of this peer's slice of the next step; empty where there are fewer samples than peers.
 
+    Args:
+        position: The agreed position.
+        samples: Samples of an epoch.
+        seed: That of the order of the samples.
+        global_batch_size: Samples of a step, of all peers together.
+        size: Peers.
+        rank: This peer's.
+
     >>> batch = {"samples": 100, "seed": 1, "global_batch_size": 64}
     >>> [len(slice_indices(Position(0, 90), **batch, size=4, rank=rank)) for rank in range(4)]
     [3, 3, 2, 2]
@@ -71,7 +79,13 @@ def slice_indices(
 
 
 def advanced(position: Position, taken: int, *, samples: int, least: int = 1) -> Position:
-    """The position after a step that took so many samples. An epoch ends where fewer than ``least`` samples remain.
+    """The position after a step.
+
+    Args:
+        position: The position before it.
+        taken: Samples of the step.
+        samples: Samples of an epoch.
+        least: An epoch ends where fewer remain.
 
     >>> advanced(Position(0, 64), 32, samples=100), advanced(Position(0, 64), 32, samples=100, least=32)
     (Position(epoch=0, offset=96), Position(epoch=1, offset=0))

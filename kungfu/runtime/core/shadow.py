@@ -28,6 +28,9 @@ class ShadowAsk:
 def differing(asked: Mapping[int, Sequence[ShadowAsk]]) -> Mapping[int, str]:
     """The requests that not all peers would have made since they met last, by rank and in words; empty without any.
 
+    Args:
+        asked: What rules in the shadow asked for, by rank.
+
     >>> two = ShadowAsk("shadow(grow)", 50, 2.0)
     >>> differing({0: [two], 1: []})
     {0: 'shadow(grow) asks for 2 at step 50', 1: ''}
@@ -39,6 +42,7 @@ def differing(asked: Mapping[int, Sequence[ShadowAsk]]) -> Mapping[int, str]:
         for rank, own in asked.items()
     }
     if not any(lone.values()):
+        # All peers would have asked for the same.
         return {}
     return {rank: "; ".join(map(_in_words, found)) for rank, found in lone.items()}
 

@@ -17,10 +17,17 @@ RampUnit = Literal["steps", "samples"]
 
 @dataclass(frozen=True)
 class Ramp:
-    """From ``start`` to ``target``, beginning after ``since`` steps (or samples) and lasting ``over`` of them.
+    """A ramp of the learning rate.
 
     ``lr_t = start + (t - since) / over * (target - start)`` for ``since <= t < since + over``, and ``target`` from
     there on. (The paper's algorithm ends the ramp at ``over``, its equation at ``since + over``, as here.)
+
+    Args:
+        start: The rate at its beginning.
+        target: The rate at its end.
+        since: The steps (or samples) done before it.
+        over: Its length, in ``unit``.
+        unit: Steps or samples.
     """
 
     start: float
@@ -30,12 +37,16 @@ class Ramp:
     unit: RampUnit = "steps"
 
     def at(self, done: int) -> float:
-        """The rate of the step before which ``done`` steps (or samples) are done.
+        """The rate of a step.
+
+        Args:
+            done: The steps (or samples) done before it.
 
         >>> [Ramp(0.1, 0.2, since=40, over=4).at(t) for t in (40, 41, 42, 44, 99)]
         [0.1, 0.125, 0.15000000000000002, 0.2, 0.2]
         """
         if done >= self.since + self.over:
+            # The ramp has ended; one of length 0 ends where it begins.
             return self.target
         return self.start + (done - self.since) / self.over * (self.target - self.start)
 
@@ -128,13 +139,16 @@ def apply_settings(terms: Terms, settings: Sequence[SettingChange], position: Ru
     """
     for setting in settings:
         if setting.kind == "global_batch_size":
+            # A step takes at least a sample per peer, and at most an epoch.
             most = position.epoch_samples or round(setting.value)
             whole = max(size, min(round(setting.value), most))
             terms = replace(terms, global_batch_size=whole, batch_per_peer=whole / size)
         elif setting.kind == "learning_rate":
+            # A ramp begins at the rate that is in force, also within another ramp.
             since = position.steps if setting.unit == "steps" else position.samples
             ramp = Ramp(position.learning_rate, setting.value, since, setting.over, setting.unit)
             terms = replace(terms, ramp=ramp)
         else:
+            # Training ends at this barrier.
             terms = replace(terms, stopped=True)
     return terms

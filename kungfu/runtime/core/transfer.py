@@ -40,7 +40,12 @@ class Transfer:
 
 
 def plan(view: View, sources: Sequence[int], *, total_bytes: int) -> dict[int, Transfer]:
-    """The transfer of every rank of ``view`` that is none of ``sources``, the ranks that hold the state.
+    """The transfer of every rank of ``view`` that lacks the state.
+
+    Args:
+        view: The view.
+        sources: Its ranks that hold the state.
+        total_bytes: The size of the state.
 
     >>> from kungfu.runtime.core.view import Peer
     >>> view = View(2, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3"), Peer(3, "b:1"), Peer(4, "b:2")))
@@ -53,9 +58,11 @@ def plan(view: View, sources: Sequence[int], *, total_bytes: int) -> dict[int, T
     holders = _by_host(view, sources)
     lacking = _by_host(view, [rank for rank in range(view.size) if rank not in set(sources)])
     transfers: dict[int, Transfer] = {}
+    # Peers with a holder on their host share its memory: all at once.
     for host in [host for host in lacking if host in holders]:
         for place, rank in enumerate(lacking.pop(host)):
             transfers[rank] = Transfer(0, _parts(_from(holders[host], place), total_bytes))
+    # The other hosts come in turns, each host that holds the state serving one of them.
     turn, waiting = 0, list(lacking)
     while waiting:
         served, waiting = waiting[: len(holders)], waiting[len(holders) :]

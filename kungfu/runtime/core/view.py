@@ -28,7 +28,11 @@ class Peer:
 
 @dataclass(frozen=True)
 class View:
-    """Version and members, in rank order.
+    """A numbered membership.
+
+    Args:
+        version: Its number; 0 is that of a program that runs alone, and 1 the first one of a job.
+        peers: Its members, in rank order.
 
     >>> view = View(1, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
     >>> view.changed(leave=view.newest(2), join=[Peer(3, "b:1")])
@@ -64,12 +68,17 @@ class View:
         going, coming = set(leave), sorted(join, key=lambda peer: peer.id)
         peers = tuple(peer for peer in self.peers if peer.id not in going) + tuple(coming)
         if not peers or len({peer.id for peer in peers}) != len(peers):
+            # No decision empties a view, or admits a member twice.
             raise InternalError(f"view {self.version} cannot become {[peer.id for peer in peers]}")
         return View(self.version + 1, peers)
 
 
 def spread(total: int, parts: int) -> list[int]:
-    """``total`` samples over ``parts`` peers, as even as it goes, the lower ranks first.
+    """Spreads samples over peers, as even as it goes; the lower ranks get the rest.
+
+    Args:
+        total: Samples.
+        parts: Peers.
 
     >>> spread(100, 3), spread(2, 3)
     ([34, 33, 33], [1, 1, 0])
@@ -79,7 +88,11 @@ def spread(total: int, parts: int) -> list[int]:
 
 
 def even_slices(total: int, sources: Sequence[int]) -> list[tuple[int, int, int]]:
-    """The part of ``total`` bytes that each source gives: (source, start, stop), end to end.
+    """The part that each source gives: (source, start, stop), end to end.
+
+    Args:
+        total: Bytes.
+        sources: Those that give.
 
     >>> even_slices(10, [0, 2, 3])
     [(0, 0, 4), (2, 4, 7), (3, 7, 10)]

@@ -116,9 +116,14 @@ def on_size_wanted(
 
 
 def _waiting_for_slots(cluster: Cluster, count: int, leaving: Iterable[int]) -> int:
-    """How many of ``count`` new peers find no slot now, but will when the members that were given notice are gone.
+    """How many new peers find no slot now, but will when the members that were given notice are gone.
 
     The leader asks for their replacements in the barrier that lets them go, so a moment before their slots are free.
+
+    Args:
+        cluster: The cluster.
+        count: The number of new peers.
+        leaving: The members that leave only when their replacements have come.
     """
     lacking = max(0, count - sum(free_slots(cluster).values()))
     return min(lacking, about_to_be_free(cluster, {*leaving}))
@@ -135,6 +140,7 @@ def spawn_queued(cluster: Cluster, now: float) -> Transition:
     # No slot will be free for them any more: a host was lost, say, or a member that was given notice did not leave.
     given_up = len(left) if not about_to_be_free(cluster, ()) else sum(now - since > limit for since in left)
     if not count and not given_up:
+        # All slots are still taken.
         return cluster, []
     cluster = replace(cluster, hosts=replace(cluster.hosts, queue=left[given_up:]))
     cluster, spawns = spawn(cluster, [None] * (count + given_up), now)
@@ -155,6 +161,7 @@ def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> T
         # It was dismissed meanwhile, and its end is under way; or it has said so before.
         return cluster, []
     if not event.ready:
+        # It has attached, and traces its first step.
         entry = replace(entry, attached=now)
         return offer_if_ready(replace(cluster, starting={**cluster.starting, event.peer.id: entry}))
     entry = replace(entry, peer=event.peer, identity=event.identity)
@@ -197,6 +204,7 @@ def offer_if_ready(cluster: Cluster) -> Transition:
         # There is no leader just now: the view after the recovery gets the offer.
         return cluster, []
     if cluster.view is None:
+        # The first peers are all ready.
         return form_first_view(cluster)
     peers = tuple(entry.peer for _, entry in sorted(cluster.starting.items()) if entry.peer is not None)
     if not peers and not cluster.missing:
@@ -247,6 +255,7 @@ def late_joiner(cluster: Cluster, now: float) -> tuple[int, str] | None:
     limit = cluster.rules.deadlines.ready_s
     late = [peer for peer, entry in cluster.starting.items() if entry.ready is None and now - entry.since > limit]
     if not late:
+        # All are within their time.
         return None
     stage = "called kf.attach()" if cluster.starting[late[0]].attached else "started"
     why = f"waited {limit:.0f} s for peer {late[0]} to get ready; it has {stage} and not yet finished its first step"

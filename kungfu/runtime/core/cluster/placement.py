@@ -41,7 +41,9 @@ def free_slots(cluster: Cluster) -> dict[int, int]:
 def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
     """How many slots the members hold that were given notice: the next view lets them go, whoever comes for them.
 
-    A member in ``leaving`` does not count, since it leaves only when its replacement has come.
+    Args:
+        cluster: The cluster.
+        leaving: The members that leave only when their replacements have come: they do not count.
     """
     going = cluster.losses.noticed & {*cluster.members} - {*leaving}
     return sum(cluster.hosts.of.get(peer, 0) in cluster.hosts.slots for peer in going)

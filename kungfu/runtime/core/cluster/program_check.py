@@ -47,6 +47,7 @@ def runs_same_program(cluster: Cluster, entry: Starting) -> bool:
 def compare_waiting(cluster: Cluster) -> list[Command]:
     """The comparisons that are under way: of joiners that are ready, and not known to run the same program."""
     if cluster.view is None:
+        # Before the first view all are compared together.
         return []
     members = tuple(peer for peer in cluster.view.peers if peer.id in cluster.members)
     if not members:

@@ -59,7 +59,8 @@ def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> T
         reason = f"{described(exit)}, as peer {first} did before: it would happen to every peer"
         return cluster, [Fail(peer, reason, code=1)]
     if not trains:
-        return _over_on_the_way(cluster, peer, exit, now)
+        # No view in force needs it.
+        return _on_exit_outside_view(cluster, peer, exit, now)
     if exit.kind == "usage":
         # No other peer could do better.
         return cluster, [Fail(peer, described(exit), code=_USAGE)]
@@ -70,15 +71,13 @@ def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> T
     return on_member_lost(_counted(cluster, peer, exit), peer, described(exit), now)
 
 
-def _over_on_the_way(cluster: Cluster, peer: int, exit: Exit, now: float) -> Transition:
-    """A peer that does not train says how its program ends.
-
-    It has not joined yet, was let go, or has finished: the end of its process tells what that means. But a joiner that
-    is ready must not be offered any more, and peers that wait for it in a view that is beginning hear of its end.
-    """
+def _on_exit_outside_view(cluster: Cluster, peer: int, exit: Exit, now: float) -> Transition:
+    """A peer that does not train says how its program ends: it has not joined yet, was let go, or has finished."""
     entry = cluster.starting.get(peer)
     if cluster.view is None or entry is None or entry.ready is None:
+        # The end of its process will tell what that means.
         return cluster, []
+    # A joiner that is ready must not be offered any more, and peers that wait for it in a view hear of its end.
     cluster, commands = give_up(cluster, peer, described(exit), now)
     return cluster, [Announce(peer, 0, described(exit)), *commands]
 
@@ -91,6 +90,7 @@ def _raised_before(cluster: Cluster, peer: int, exit: Exit) -> int | None:
 def _counted(cluster: Cluster, peer: int, exit: Exit) -> Cluster:
     losses = with_failures(cluster.losses, [peer])
     if exit.kind == "exception":
+        # If another peer raises the same one, it is no accident.
         losses = replace(losses, raised={**losses.raised, peer: exit})
     return replace(cluster, losses=losses)
 
@@ -99,6 +99,7 @@ def count_as_preempted(cluster: Cluster, peer: int) -> Cluster:
     """Counts a lost peer as preempted: it was lost when it said that it ends, and only its exit code tells why."""
     losses = cluster.losses
     if peer in losses.noticed:
+        # It was counted when it was given notice.
         return cluster
     failures, preemptions = max(0, losses.failures - 1), losses.preemptions + 1
     losses = replace(losses, failures=failures, preemptions=preemptions, noticed=losses.noticed | {peer})
@@ -109,6 +110,7 @@ def with_exit_code(cluster: Cluster, peer: int, code: int) -> Cluster:
     """The cluster with the exit code of a peer that said how its program ends."""
     departure = cluster.losses.exiting.get(peer)
     if departure is None:
+        # It was killed, or its script ended without a word.
         return cluster
     departed = {**cluster.losses.exiting, peer: replace(departure, code=code)}
     return replace(cluster, losses=replace(cluster.losses, exiting=departed))
@@ -118,6 +120,7 @@ def chosen_failure(cluster: Cluster, peer: int, how: str, *, others: dict[int, s
     """The end of the job where a peer's program chose it, by ``sys.exit(n)`` or a usage error; ``None`` if not."""
     departure = cluster.losses.exiting.get(peer)
     if departure is None or departure.code is None or departure.killed:
+        # It said nothing, its process still runs, or its exit code is not its own.
         return None
     exit, code = departure.exit, departure.code
     if exit.kind == "usage":

@@ -61,6 +61,7 @@ def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transit
     regrouping = replace(regrouping, lost={**regrouping.lost, peer: how}, reports=reports)
     cluster = replace(cluster, regrouping=regrouping)
     if (failed := _nobody_left(cluster)) is not None:
+        # It was the last member.
         return cluster, [failed]
     # The others may have reported already, and wait for nothing but this peer's end.
     cluster, commands = _form_view(cluster, now)
@@ -76,6 +77,7 @@ def _nobody_left(cluster: Cluster) -> Fail | None:
     """The end of a job whose last member was lost while it trained; ``None`` where others are left."""
     lost = cluster.regrouping.lost if cluster.regrouping else {}
     if not lost or cluster.members or _trained(cluster):
+        # Members are left, or nothing is left to train.
         return None
     (root, why), *rest = lost.items()
     return Fail(root, why, others=dict(rest))
@@ -143,6 +145,7 @@ def _form_view(cluster: Cluster, now: float) -> Transition:
     assert regrouping is not None
     assert cluster.view is not None
     if regrouping.formed is not None or not members or not regrouping.reports or set(members) - set(regrouping.reports):
+        # It is formed already, or some living members have not reported yet.
         return cluster, []
     if (defect := _defect(cluster)) is not None:
         # The survivors cannot go on: the job ends.
@@ -171,6 +174,7 @@ def resume(cluster: Cluster, now: float) -> Transition:
     # Some may not have heard of the loss.
     gone = [Announce(peer, regrouping.version, how) for peer, how in regrouping.lost.items()]
     if not gone and regrouping.reports:
+        # A view is broken, and no process has ended.
         gone = [Announce(-1, regrouping.version, next(iter(regrouping.reports.values())).error)]
     if regrouping.formed is not None:
         # The view is formed: its leader may not know that it leads.
@@ -250,6 +254,7 @@ def _replaced(cluster: Cluster) -> tuple[int, ...]:
     regrouping, losses, budgets = cluster.regrouping, cluster.losses, cluster.rules.budgets
     assert regrouping is not None
     if _trained(cluster):
+        # Nothing is left to train for a replacement.
         return ()
     failed = tuple(peer for peer in regrouping.lost if peer not in losses.noticed)
     taken = tuple(peer for peer in regrouping.lost if peer in losses.noticed)
@@ -269,6 +274,7 @@ def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transit
     cluster = replace(cluster, view=event.view, starting=starting, losses=losses)
     recovered = replace(cluster, regrouping=None)
     if regrouping is None or _untouched(regrouping, event.view):
+        # A view that was decided at a barrier.
         if fresh:
             # The change that was under way is done; peers that still start are more than could be used.
             done = replace(recovered, hosts=replace(recovered.hosts, queue=()))
@@ -294,6 +300,7 @@ def kill_late_members(cluster: Cluster, now: float) -> Transition:
     """Kills members that ought to have reported by now; those that an error names are given less time."""
     regrouping = cluster.regrouping
     if regrouping is None or regrouping.formed is not None or not regrouping.reports:
+        # Nobody waits for the reports of others.
         return cluster, []
     silent = [peer for peer in cluster.members if peer not in regrouping.reports]
     suspects = {peer for report in regrouping.reports.values() for peer in report.suspects}
@@ -301,6 +308,7 @@ def kill_late_members(cluster: Cluster, now: float) -> Transition:
     waited = now - regrouping.since
     limit = SUSPECT_S if set(silent) <= suspects | set(strayed) else cluster.rules.deadlines.wait_s
     if waited <= limit:
+        # They may still notice the loss.
         return cluster, []
     if strayed:
         # They left their training loops, and do something else: the others go on without them.

@@ -228,6 +228,7 @@ class Cluster:
     def members(self) -> tuple[int, ...]:
         """The peers of the view that run, train, and were not let go: when it breaks, each of them has to report."""
         if self.view is None:
+            # Nobody trains yet.
             return ()
         people, ending = self.processes, {p for p, one in self.losses.exiting.items() if one.is_gone}
         gone = people.parting | people.finished | ending
@@ -246,6 +247,9 @@ def mark_doomed(cluster: Cluster, peers: Iterable[int]) -> Cluster:
 
 def exit_in_words(code: int) -> str:
     """An exit code in words.
+
+    Args:
+        code: The code; negative: the signal.
 
     >>> exit_in_words(3), exit_in_words(-9)
     ('exit code 3', 'killed by SIGKILL')

@@ -209,6 +209,7 @@ def _on_peers_noticed(cluster: Cluster, *peers: int) -> Transition:
 def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
     """Asks the leader to let peers go; as many replacements come as the budget of preemptions allows."""
     if not peers:
+        # There is nobody to let go.
         return []
     assert cluster.view is not None
     people = len(cluster.members) + len(cluster.starting)
@@ -218,10 +219,7 @@ def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
 
 
 def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
-    """Another agent decides from now on: repeats everything that others may be waiting for.
-
-    Those that have heard it know it by its version or its id.
-    """
+    """Another agent decides from now on: repeats what others may wait for, who know it by its version or id."""
     late = cluster.regrouping.killed if cluster.regrouping else frozenset[int]()
     late |= {peer for peer, one in cluster.losses.exiting.items() if one.killed}
     kills = [Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.doomed | late) & cluster.alive)]
@@ -244,6 +242,7 @@ def _on_host_joined(cluster: Cluster) -> Transition:
     """A host takes peers: losses that found no free slot are replaced, by asking the leader for the former size."""
     have, goal = len(cluster.members) + len(cluster.starting), cluster.hosts.goal
     if have >= goal or cluster.view is None or cluster.regrouping is not None:
+        # No loss is to be made good, or there is no leader just now that could be asked.
         return cluster, []
     return cluster, [ForwardRequest(cluster.view, ExternalRequest("resize", "a host with free slots has come", goal))]
 
@@ -262,6 +261,7 @@ def _let_go_by(cluster: Cluster, view: View) -> set[int]:
 def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
     """A host will be taken away: its members are let go, and its joiners start elsewhere."""
     if host in cluster.hosts.leaving or host not in cluster.hosts.slots:
+        # It is told twice, or is lost.
         return cluster, []
     cluster = close_host(cluster, host, leaving=True)
     there = peers_on(cluster, host)
@@ -281,6 +281,7 @@ def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transiti
     there = peers_on(cluster, host)
     cluster = close_host(cluster, host, leaving=False)
     if cluster.view is None:
+        # The first view cannot be formed without its peers.
         return cluster, [Fail(-1, how)]
     cluster = replace(cluster, processes=replace(cluster.processes, alive=cluster.alive - {*there}))
     commands: list[Command] = []
@@ -297,6 +298,7 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
     """A process has ended: what that means for the job depends on what its peer was doing, and on what it said."""
     people, how = cluster.processes, how or exit_in_words(code)
     if peer in cluster.starting:
+        # It was on its way into the job.
         return _on_joiner_ended(cluster, peer, code, now, how=how)
     training_is_over = bool(people.finished) and not cluster.alive
     departure = early_departure(cluster, peer)
@@ -307,6 +309,7 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
         # It said that its program ends while others train on.
         exited = departure.exit.kind == "exit"
         if code == 0 and exited:
+            # If all others end so too, the job is done.
             cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
         if code not in PREEMPTED or not exited:
             # It was lost when it said so, or is lost when the others miss it.
@@ -345,6 +348,7 @@ def _count_loss(cluster: Cluster, peer: int, code: int) -> Cluster:
         # It was counted when it was given notice.
         return cluster
     if code in PREEMPTED:
+        # Its platform took it away without notice, or before it could pass the notice on.
         losses = replace(losses, preemptions=losses.preemptions + 1, noticed=losses.noticed | {peer})
     else:
         losses = replace(losses, failures=losses.failures + 1)
@@ -374,6 +378,7 @@ def _end_if_nobody_trains(cluster: Cluster, commands: list[Command]) -> Transiti
         # The last process has ended.
         return cluster, [_job_end(cluster)]
     if cluster.view is None or cluster.alive & set(cluster.view.ids):
+        # The others go on.
         return cluster, commands
     # Only joiners are left, and nobody could take them in.
     return dismiss(cluster, cluster.starting, "no peer that trains is left")
@@ -383,6 +388,7 @@ def _job_end(cluster: Cluster) -> Command:
     """The end of a job whose processes have all ended."""
     broken, people = dict(cluster.losses.broken_after), cluster.processes
     if not broken and people.finished | people.well:
+        # Peers have trained to the end, and every script has ended well.
         return Done()
     if not broken:
         # Every peer was let go.
@@ -407,6 +413,7 @@ def _on_tick(cluster: Cluster, now: float) -> Transition:
     kills = [*commands, *kills, *overdue]
     late = late_joiner(cluster, now)
     if late is None:
+        # All joiners are within their time.
         return cluster, kills
     peer, why = late
     if cluster.view is None:

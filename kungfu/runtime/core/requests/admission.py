@@ -53,7 +53,11 @@ class AdmissionContext:
 
 
 def refusal_of(request: JobRequest, context: AdmissionContext) -> str | None:
-    """Why this request is refused, whatever else may be under way.
+    """Why this request is refused, whatever else may be under way; ``None`` where it fits.
+
+    Args:
+        request: The request.
+        context: The job as it is now.
 
     >>> from kungfu.runtime.core.view import Peer
     >>> two = View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
@@ -64,9 +68,11 @@ def refusal_of(request: JobRequest, context: AdmissionContext) -> str | None:
         # The job has ended, or is about to.
         return context.end_reason
     if context.view is None:
+        # The first peers are getting ready.
         return "the job does not train yet: its first peers are getting ready; ask again in a moment"
     version = context.view.version
     if request.if_view is not None and request.if_view != version:
+        # The sender has decided from a view that is not in force any more.
         return f"the job is in view {version}, not in view {request.if_view} as the request presumes; look again"
     # An inelastic job can be saved and stopped, and nothing else.
     if context.scaling == "inelastic" and not isinstance(request.action, SaveCheckpoint | StopTraining):
@@ -102,6 +108,7 @@ def _out_of_reach(size: int, keep: Keep, context: AdmissionContext) -> str | Non
     """Why the job cannot have so many peers: a batch that stays must have a sample for each of them."""
     batch = context.batch
     if keep == "global_batch_size" and batch is not None and size > batch:
+        # Some peers would have no sample.
         return (
             f"a batch of {batch} samples cannot be shared by {size} peers, and it is to stay; "
             "--keep local_batch_size lets it grow with them"
@@ -136,6 +143,7 @@ def _not_in_view(peers: tuple[int, ...], view: View) -> str | None:
 def _no_such_host(host: str, context: AdmissionContext) -> str | None:
     number = context.hosts.get(host)
     if number is None:
+        # No host of the job has this name.
         names = [" alias ".join(_names_of(one, context)) for one in sorted(set(context.hosts.values()))]
         where = f"all its peers are on one host, {names[0]}" if len(names) == 1 else f"they run on {', '.join(names)}"
         return f"no agent of this job runs on {host!r}: {where}"

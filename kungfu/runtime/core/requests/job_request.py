@@ -91,6 +91,9 @@ class JobRequest:
 def in_words(action: Action) -> str:
     """An action as a person would type it.
 
+    Args:
+        action: The action.
+
     >>> in_words(ScaleIn((1, 3))), in_words(Migrate(2, "b")), in_words(Profile(1, 4, 50))
     ('scale-in 1 3', 'migrate 2 -> b', 'profile 1 4')
     """

@@ -72,7 +72,11 @@ class Survey:
 
 
 def start_survey(profile: Profile, *, home: int) -> Survey:
-    """The survey of a job of ``home`` peers.
+    """The survey of a profile, from the largest size down.
+
+    Args:
+        profile: The sizes, and how many steps of each are measured.
+        home: The size that the job has, and gets again.
 
     >>> start_survey(Profile(1, 3, 50), home=2).ahead
     (3, 2, 1)

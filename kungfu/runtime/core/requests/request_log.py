@@ -152,6 +152,7 @@ def first_answer(log: RequestLog, request: JobRequest) -> Answer | None:
     """What a request of this id was answered first; a refusal if it was another request."""
     entry = log.entries.get(request.id)
     if entry is None or entry.request == request:
+        # A new id, or a repetition.
         return entry.first if entry else None
     given = in_words(entry.request.action)
     return Answer("refused", f"the id {request.id!r} was given to another request, {given}; choose a new one")
@@ -163,6 +164,7 @@ def refusal_of_id(log: RequestLog, request: JobRequest) -> str | None:
         # A repetition: it is given its first answer again.
         return None
     if _digest(request.id) in log.forgotten:
+        # Its answer is forgotten, but not that it was given: it is not carried out again.
         return f"the id {request.id!r} was given to a request of this job that ended long ago; choose a new one"
     count = len(log.forgotten) // _LINE
     # The text of forgotten ids is full: another id may be a repetition of one that is not in it.

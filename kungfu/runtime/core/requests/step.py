@@ -101,6 +101,7 @@ def _on_submitted(log: RequestLog, request: JobRequest, context: AdmissionContex
     version = context.view.version if context.view else 0
     refusal = refusal_of(request, context) or _blocking_request(log, request, now)
     if refusal:
+        # It does not fit the job, or waits for another one.
         answer = Answer("refused", refusal, version)
         return with_entry(log, LoggedRequest(request, answer, answer, now, now)), []
     if (displaced := current(log)) is not None:
@@ -113,6 +114,7 @@ def _blocking_request(log: RequestLog, request: JobRequest, now: float) -> str |
     """Why the request that is under way keeps this one from being taken; ``None`` where it does not."""
     other = current(log)
     if other is None:
+        # Nothing is under way.
         return None
     if isinstance(request.action, StopTraining) and not isinstance(other.request.action, StopTraining):
         # A stop does not wait: it takes the place of what is under way.
@@ -186,6 +188,7 @@ def _on_leader_replied(
         # The answer is to an older request.
         return log, []
     if event.refusal:
+        # The leader cannot: the disk for a checkpoint is full, say.
         return _with_end(log, entry, "refused", event.refusal, context), _back_to_home_size(entry)
     if entry.external.kind != "checkpoint":
         # The view, and the end of training, show whether the others are carried out.
@@ -216,6 +219,7 @@ def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
         external = replace(external, id=f"{entry.request.id}/{len(survey.found)}", size=survey.goal)
         entry = replace(entry, external=external)
         if not _is_met(external, context.view):
+            # The job does not happen to have that size already.
             return with_entry(log, entry), [external]
     if survey.is_measured and _is_met(external, context.view):
         # All sizes are measured, and the job has the size that it had before.
@@ -226,6 +230,7 @@ def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
 def _back_to_home_size(entry: LoggedRequest) -> list[ExternalRequest]:
     """What takes the job of a profile that does not come to its end back to the size that it had."""
     if entry.survey is None or entry.external is None:
+        # Only a profile changes the size for a while.
         return []
     why = "back to the size before a profile that did not come to its end"
     return [replace(entry.external, why=why, size=entry.survey.home, id=f"{entry.request.id}/home")]
