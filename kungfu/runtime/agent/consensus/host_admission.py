@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from kungfu.errors import DeadlineExceeded, KungfuError, UsageError
 from kungfu.runtime.agent.context import JobSpec
+from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
@@ -27,9 +28,10 @@ _RETRY_EVERY_S = 0.3
 
 
 def command_line_of(job: JobSpec) -> dict[str, str]:
-    """The options of kungfu-run that must be the same on all hosts, by name."""
+    """What must be the same on all hosts, by name: the version of kungfu, and options of kungfu-run."""
     settings = job.settings
     return {
+        "kungfu": installed_version(),  # agents of two versions would refuse each other's messages one by one
         "-H": ",".join(f"{host.name}:{host.slots}" for host in job.hosts),
         "-np": str(job.size),
         "--min and --max": f"{settings.limits.minimum} and {settings.limits.maximum}",
@@ -48,7 +50,10 @@ def mismatch(command_line: Mapping[str, str], job: JobSpec) -> str:
     for name, own in command_line_of(job).items():
         given = command_line.get(name, "")
         if given != own:
-            return f"it was started with {name} {given!r}, and the job with {own!r}; start the same line on every host"
+            return (
+                f"it was started with {name} {given!r}, and the job with {own!r}; start the same line, of the same "
+                "kungfu, on every host"
+            )
     return ""
 
 

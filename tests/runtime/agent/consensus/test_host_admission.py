@@ -9,8 +9,15 @@ from dataclasses import replace
 import pytest
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.agent.consensus.host_admission import Admitted, admission_reply, request_admission
+from kungfu.runtime.agent.consensus.host_admission import (
+    Admitted,
+    admission_reply,
+    command_line_of,
+    mismatch,
+    request_admission,
+)
 from kungfu.runtime.agent.context import JobSpec
+from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.hosts import Host
 from tests.runtime.agent.consensus.agents import SETTINGS, agents, free_port
 from tests.runtime.ipc.link import link
@@ -47,3 +54,12 @@ def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others_and_comes
             request_admission(replace(job, settings=hasty), hasty, interrupted=lambda: False)
     assert entered is not None
     assert (entered.leader, entered.term, entered.settings.job) == (1, 2, "job")
+
+
+def test_an_agent_of_another_version_of_kungfu_is_refused_with_both_versions() -> None:
+    job = JobSpec(("true",), 2, SETTINGS, {}, hosts=(Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, 1)))
+    line = command_line_of(job)
+    assert mismatch(line, job) == ""
+    refusal = mismatch({**line, "kungfu": "0.0.1"}, job)
+    assert f"started with kungfu '0.0.1', and the job with {installed_version()!r}" in refusal
+    assert "of the same kungfu, on every host" in refusal
