@@ -26,7 +26,7 @@ _EXITS = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning 
 
 
 @dataclass(frozen=True)
-class _Line:
+class _CommandLine:
     """A checked command line."""
 
     size: int
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _checked(given: argparse.Namespace) -> _Line:
+def _checked(given: argparse.Namespace) -> _CommandLine:
     maximum = given.peers if given.max is None else given.max
     if not 1 <= given.min <= given.peers <= maximum:
         raise UsageError(
@@ -121,7 +121,7 @@ def _checked(given: argparse.Namespace) -> _Line:
         raise UsageError(f"--report-every {given.report_every:g}: must be from 0.05 to 3600 seconds")
     _check_policy(given.policy)
     hosting = read_hosting(given, maximum=maximum, attachment=given.attachment, environment=os.environ)
-    command, keeping, deadlines = _command(given.command), _keeping(given), _deadlines(given)
+    command, checkpoints, deadlines = _command(given.command), _checkpoint_settings(given), _deadlines(given)
     folder = given.logdir or _new_folder(hosting, time.strftime("%Y%m%d-%H%M%S"))
     settings = Settings(
         job=hosting.job,
@@ -133,12 +133,12 @@ def _checked(given: argparse.Namespace) -> _Line:
         deadlines=deadlines,
         policy=given.policy,
         recording="steps" if given.trace_limit else "nothing",
-        checkpoints=replace(keeping, folder=str((given.checkpoints or folder / "checkpoints").absolute())),
+        checkpoints=replace(checkpoints, folder=str((given.checkpoints or folder / "checkpoints").absolute())),
         report_s=given.report_every,
     )
     budgets = Budgets(given.failures, given.preemptions)
     limit_bytes = round(given.trace_limit * 1e6)
-    return _Line(given.peers, hosting, settings, folder, command, limit_bytes, budgets, given.scaling)
+    return _CommandLine(given.peers, hosting, settings, folder, command, limit_bytes, budgets, given.scaling)
 
 
 def _new_folder(hosting: Hosting, stamp: str) -> Path:
@@ -168,7 +168,7 @@ def _deadlines(given: argparse.Namespace) -> Deadlines:
     return deadlines
 
 
-def _keeping(given: argparse.Namespace) -> CheckpointSettings:
+def _checkpoint_settings(given: argparse.Namespace) -> CheckpointSettings:
     """The settings of checkpoints; the one to resume from is looked up and checked before any process starts."""
     if not 1 <= given.keep <= 1000:
         raise UsageError(f"--keep {given.keep}: must be from 1 to 1000 checkpoints")
@@ -199,7 +199,7 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
     return command
 
 
-def _run(line: _Line) -> int:
+def _run(line: _CommandLine) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
     from kungfu.cli.console import make_console
     from kungfu.runtime.agent.agent import Agent, JobSpec

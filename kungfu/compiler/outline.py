@@ -14,7 +14,7 @@ from typing import Any
 
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, roots_of, steps
 from kungfu.compiler.plan import Plan
-from kungfu.compiler.serialize import numbered, written
+from kungfu.compiler.serialize import node_numbers, record_to_json
 from kungfu.signal import Constant, Fold, Signal, topological
 
 __all__ = ["outline"]
@@ -23,17 +23,17 @@ __all__ = ["outline"]
 def outline(plan: Plan) -> Iterator[tuple[str, str]]:
     """The parts of a plan, each as people read it and as the text that decides: nodes after those that they are made
     of, then the rules, then, with nothing to read, in what order all of it is computed and sent."""
-    numbers, labels, owners = numbered(plan), labels_of(plan), _owners(plan)
+    numbers, labels, owners = node_numbers(plan), labels_of(plan), _owners(plan)
     texts: dict[int, str] = {}
     for node, number in numbers.items():
-        texts[number] = _text(written(node, numbers), texts)
+        texts[number] = _text(record_to_json(node, numbers), texts)
         if node in labels and not is_plain(node):  # leaves, and the inside of folds, show in what is made of them
             yield _node(node, labels, owners), texts[number]
     for rule in (*plan.rules, *plan.on_rescale):
         looks = "on a rescale" if rule.trigger.event == "rescale" else steps((rule.gate,), labels)
         shown = f"rule {rule.name}: {does(rule.action, labels)}, {looks}, where {labels[rule.fires]}"
-        yield shown, _text(written(rule, numbers), texts)
-    yield "", _text(written(plan, numbers), texts)
+        yield shown, _text(record_to_json(rule, numbers), texts)
+    yield "", _text(record_to_json(plan, numbers), texts)
 
 
 def _text(fields: Any, texts: Mapping[int, str]) -> str:

@@ -20,7 +20,7 @@ from kungfu.ops.vocabulary import VOCABULARY
 from kungfu.signal import Fold, Signal, topological
 from kungfu.signal.operation import Operation
 
-__all__ = ["numbered", "plan_from_json", "plan_to_json", "written"]
+__all__ = ["node_numbers", "plan_from_json", "plan_to_json", "record_to_json"]
 
 PLAN_SCHEMA = 1
 # What classes, operations and fields are called in this schema, where they have another name by now.
@@ -46,12 +46,12 @@ class _Elsewhere:
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """The plan as values that JSON knows; raises `InternalError` for one that holds anything else."""
-    numbers = numbered(plan)
-    nodes = [written(node, numbers) for node in numbers]
-    return {"schema": PLAN_SCHEMA, "nodes": nodes, "plan": written(plan, numbers)}
+    numbers = node_numbers(plan)
+    nodes = [record_to_json(node, numbers) for node in numbers]
+    return {"schema": PLAN_SCHEMA, "nodes": nodes, "plan": record_to_json(plan, numbers)}
 
 
-def numbered(plan: Plan) -> dict[Signal, int]:
+def node_numbers(plan: Plan) -> dict[Signal, int]:
     """Every node of the plan with its number: after its inputs, and after the inside of a fold that it is."""
     order = dict.fromkeys(_nodes(topological(_signals_in(plan))))
     return {node: number for number, node in enumerate(order)}
@@ -112,7 +112,7 @@ def _signals_in(value: object) -> Iterator[Signal]:
 # ---- writing -------------------------------------------------------------------------------------------------------
 
 
-def written(value: Any, numbers: Mapping[Signal, int]) -> dict[str, Any]:
+def record_to_json(value: Any, numbers: Mapping[Signal, int]) -> dict[str, Any]:
     """A record of the plan as JSON; the nodes that it is made of stand as their numbers."""
     name = type(value).__name__
     if name not in _classes():
@@ -140,7 +140,7 @@ def _encoded(value: Any, numbers: Mapping[Signal, int]) -> Any:
     if isinstance(value, tuple | list):
         return [_encoded(entry, numbers) for entry in value]
     if dataclasses.is_dataclass(value):
-        return written(value, numbers)
+        return record_to_json(value, numbers)
     if callable(value):
         return {"function": getattr(value, "__name__", type(value).__name__), "defined": _defined(value)}
     raise InternalError(f"a plan holds {value!r}, and nothing says how it is written")
@@ -169,9 +169,9 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
         return value
     # An object says by its key what it stands for.
     match value:
-        case {"is": written}:
+        case {"is": name_in_file}:
             # A record of the calculus, under the names of the schema.
-            kind = _renamed(written, _CLASSES)
+            kind = _renamed(name_in_file, _CLASSES)
             names: dict[str, str] = {key: name for name, key in _KEYS.get(kind, {}).items()}
             fields = {names.get(str(key), str(key)): _decoded(one, nodes) for key, one in value.items() if key != "is"}
             return _classes()[kind](**fields)

@@ -14,18 +14,18 @@ from typing import Any, Literal
 __all__ = [
     "CONVERSIONS",
     "TRACE_SCHEMA",
-    "exactly",
     "header_line",
+    "json_literal",
     "line_kind",
     "number_from_json",
     "snapshot_line",
-    "step_form",
+    "step_format",
 ]
 
 TRACE_SCHEMA = 1
 
 LineKind = Literal["header", "step", "snapshot", "cut", "unknown"]
-Fields = Mapping[str, Any]
+LineFields = Mapping[str, Any]
 Texts = Mapping[str, str]
 
 # Of a finite number; nine digits tell any two float32 apart.
@@ -36,16 +36,16 @@ _WHOLE = {"step": ("step", "view", "rank"), "snapshot": ("after", "view", "rank"
 _MAPPINGS = {"step": ("local",), "snapshot": ("folds",)}
 
 
-def header_line(plan: Fields | None, *, policy: str, every: int) -> dict[str, Any]:
+def header_line(plan: LineFields | None, *, policy: str, every: int) -> dict[str, Any]:
     """The first line: the plan as JSON, what ``--policy`` named, and how many steps lie between two snapshots."""
     return {"trace": TRACE_SCHEMA, "policy": policy, "snapshot_every": every, "plan": plan}
 
 
-def step_form(place: Texts, *, local: Texts, agreed: Texts | None, fired: Texts) -> str:
+def step_format(place: Texts, *, local: Texts, agreed: Texts | None, fired: Texts) -> str:
     """The format of a step line, one peer's share of one step; ``%`` fills in the numbers.
 
     Each value is text: the entry of ``CONVERSIONS`` for its type, where a number is filled in later, or the result of
-    ``exactly``.
+    ``json_literal``.
 
     Args:
         place: Step, view and rank.
@@ -61,17 +61,17 @@ def step_form(place: Texts, *, local: Texts, agreed: Texts | None, fired: Texts)
     return "{" + ",".join(parts) + "}"
 
 
-def exactly(value: float | bool) -> str:
+def json_literal(value: float | bool) -> str:
     """A value that stands in a form itself."""
     return json.dumps(_written(value), allow_nan=False)
 
 
-def snapshot_line(place: Mapping[str, int], *, folds: Fields) -> dict[str, Any]:
+def snapshot_line(place: Mapping[str, int], *, folds: LineFields) -> dict[str, Any]:
     """What a peer's folds hold at ``place`` (after a step, view, rank, peer), with which the next step begins."""
     return {**place, "folds": {name: _written(value) for name, value in folds.items()}}
 
 
-def line_kind(line: Fields) -> LineKind:
+def line_kind(line: LineFields) -> LineKind:
     """Which line this is; ``unknown`` for an object that lacks what its kind must have."""
     kind: LineKind = next((kind for key, kind in _KINDS.items() if key in line), "unknown")
     whole = all(type(line.get(key)) is int for key in _WHOLE.get(kind, ()))

@@ -16,11 +16,9 @@ from typing import Any
 from kungfu.compiler import Plan
 from kungfu.compiler.serialize import plan_from_json
 from kungfu.errors import UsageError
-from kungfu.record.lines import TRACE_SCHEMA, line_kind, number_from_json
+from kungfu.record.lines import TRACE_SCHEMA, LineFields, line_kind, number_from_json
 
 __all__ = ["RecordedStep", "Snapshot", "Trace", "parse_trace", "read_trace"]
-
-Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,8 @@ class RecordedStep:
 
     step: int
     view: int
-    local: tuple[Fields, ...]
-    agreed: Fields
+    local: tuple[LineFields, ...]
+    agreed: LineFields
     fired: Mapping[str, float]
 
     @property
@@ -62,7 +60,7 @@ class Snapshot:
     after: int
     view: int
     peers: tuple[int, ...]
-    folds: tuple[Fields, ...]
+    folds: tuple[LineFields, ...]
 
 
 @dataclass(frozen=True)
@@ -88,9 +86,9 @@ class Trace:
 class _Gathered:
     """The lines that were read so far: of each step (and snapshot) and view, one line for each rank."""
 
-    header: Fields | None = None
-    steps: dict[tuple[int, int], dict[int, Fields]] = field(default_factory=dict)
-    snapshots: dict[tuple[int, int], dict[int, Fields]] = field(default_factory=dict)
+    header: LineFields | None = None
+    steps: dict[tuple[int, int], dict[int, LineFields]] = field(default_factory=dict)
+    snapshots: dict[tuple[int, int], dict[int, LineFields]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
 
@@ -155,7 +153,7 @@ def _take(text: str, gathered: _Gathered, *, where: str) -> None:
         gathered.header = gathered.header or line
 
 
-def _check_header(line: Fields, *, where: str) -> None:
+def _check_header(line: LineFields, *, where: str) -> None:
     if line["trace"] != TRACE_SCHEMA:
         raise UsageError(
             f"{where}: a trace of schema {line['trace']!r}; this version of kungfu reads schema {TRACE_SCHEMA}"
@@ -196,7 +194,7 @@ def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:
             yield f"steps {first} to {last} lack {missing} tells of them; they were left out"
 
 
-def _missing(shares: Mapping[int, Fields]) -> str:
+def _missing(shares: Mapping[int, LineFields]) -> str:
     agreed = shares[0].get("agreed") if 0 in shares else None
     if not isinstance(agreed, dict) or type(agreed.get("size")) is not int:
         return "what rank 0"
@@ -215,5 +213,5 @@ def _whole_snapshots(gathered: _Gathered, steps: Iterable[RecordedStep]) -> Iter
             )
 
 
-def _read(fields: Fields) -> dict[str, Any]:
+def _read(fields: LineFields) -> dict[str, Any]:
     return {name: number_from_json(value) for name, value in fields.items()}

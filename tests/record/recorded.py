@@ -12,7 +12,7 @@ import numpy as np
 from kungfu.compiler import Plan
 from kungfu.compiler.replay import Replay
 from kungfu.compiler.serialize import plan_to_json
-from kungfu.record.lines import exactly, header_line, snapshot_line, step_form
+from kungfu.record.lines import header_line, json_literal, snapshot_line, step_format
 
 # Sizes of the views of a run, by the first step of each: (step, the peers in rank order).
 Views = Sequence[tuple[int, Sequence[int]]]
@@ -44,7 +44,7 @@ def recorded(plan: Plan, *, steps: int = 18, views: Views = GROWN, every: int = 
         }
         for rank, own in enumerate(local):
             place = {"step": step, "view": version, "rank": rank}
-            line = step_form(
+            line = step_format(
                 exact(place),
                 local=exact(own),
                 agreed=None if rank else exact(agreed),
@@ -90,7 +90,7 @@ def offered(rng: np.random.Generator, *, step: int, size: int) -> tuple[list[dic
 
 def exact(fields: Mapping[str, Any]) -> dict[str, str]:
     """What a line holds of them."""
-    return {name: exactly(value) for name, value in fields.items()}
+    return {name: json_literal(value) for name, value in fields.items()}
 
 
 def snapshots(replay: Replay, peers: Sequence[int], *, after: int, view: int) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from kungfu.event_log.events import (
     SupersededEvent,
 )
 
-__all__ = ["OF_RULES", "TimelineRow", "action_of", "timeline", "told"]
+__all__ = ["OF_RULES", "TimelineRow", "action_of", "replayed_in_words", "timeline"]
 
 # What a rule leaves in the events, with the step in which it fired.
 OF_RULES = (DecisionEvent, CalledEvent, SetEvent, ShadowEvent, HeldEvent, SupersededEvent)
@@ -64,13 +64,15 @@ def timeline(decisions: Sequence[FiredRule], events: Sequence[LoggedEvent], *, s
     # A decision of the replay stands beside what the run tells of that rule in that step.
     for one in decisions:
         matched = by_rule.pop((one.step, one.rule), [])
-        rows.append(TimelineRow(one.step, one.rule, told(one), "; ".join(_happened(event) for event in matched)))
+        rows.append(
+            TimelineRow(one.step, one.rule, replayed_in_words(one), "; ".join(_happened(event) for event in matched))
+        )
     # What is left happened in the run only.
     rows += [TimelineRow(step, rule, "", _happened(event)) for (step, rule), left in by_rule.items() for event in left]
     return list(_collapsed(sorted(rows, key=lambda row: row.step)))
 
 
-def told(decision: FiredRule) -> str:
+def replayed_in_words(decision: FiredRule) -> str:
     """What a rule asks for in the replay, and what it saw."""
     what = _asked(decision)
     shadow = {"shadow": "in the shadow, it ", "held": "held back by the budget, it "}.get(decision.mode, "")

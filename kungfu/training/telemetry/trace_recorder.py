@@ -15,7 +15,7 @@ from kungfu.compiler import Plan
 from kungfu.compiler.lower import Program
 from kungfu.compiler.serialize import plan_to_json
 from kungfu.errors import InternalError
-from kungfu.record.lines import CONVERSIONS, exactly, header_line, snapshot_line, step_form
+from kungfu.record.lines import CONVERSIONS, header_line, json_literal, snapshot_line, step_format
 from kungfu.runtime.api import DeferredEntry
 from kungfu.training.graph.step_record import Column, StepRecord
 
@@ -134,14 +134,14 @@ class _Layout:
             if dtype != "float32" and math.isfinite(value):
                 value = _KINDS[dtype](value)
             if dtype == "bool" or not value or not math.isfinite(value):
-                return exactly(value)
+                return json_literal(value)
             put_in.append(index)
             return CONVERSIONS[dtype]
 
         def texts(indices: Sequence[int]) -> dict[str, str]:
             return {self._columns[i].name: text(i) for i in indices if not self._is_unknown(i, numbers[i])}
 
-        whole = step_form(
+        whole = step_format(
             {self._columns[i].name: CONVERSIONS["int64"] for i in self._place},
             local=texts(self._local),
             agreed=texts(self._agreed) if leads else None,
