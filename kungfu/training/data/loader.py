@@ -1,22 +1,60 @@
-"""The loader: batches of this peer's share, cut at the agreed position, each with the stamp that the step checks."""
+"""The loader: batches of this peer's share, cut at the agreed position, each with a stamp of what it was cut for.
+
+The step checks the stamp, and refuses a batch that was cut for something else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.runtime.api import Position
+from kungfu.runtime.api import Position, Stamp
 from kungfu.training.data.batch_plan import BatchPlan, MicroBatch
 from kungfu.training.data.prefetch import Prefetch
 from kungfu.training.data.sampler import StepSlice
-from kungfu.training.data.stamps import Stamps
 from kungfu.training.graph.step_report import StepPosition
 
-__all__ = ["batches"]
+__all__ = ["Stamps", "batches", "is_stale"]
+
+# A batch that did not come from training.batches is never stale, and all that its peer has for the step.
+_UNSTAMPED = Stamp(-1, -1, -1)
+_UNMARKED = (None, _UNSTAMPED)
+
+
+class Stamps:
+    """The stamps of one run. A batch's tensors carry its stamp; one that was mapped since has the last stamp."""
+
+    def __init__(self) -> None:
+        self._last: Stamp | None = None
+
+    def put(self, tensors: Sequence[Any], stamp: Stamp) -> None:
+        """Remembers what these tensors were cut for, as long as they live."""
+        mark = (self, stamp)
+        for tensor in tensors:
+            tensor._kungfu_stamp = mark
+        self._last = stamp
+
+    def of(self, tensors: Sequence[Any]) -> Stamp:
+        """The stamp of a step's arguments; the last one given out if none of them has one."""
+        for tensor in tensors:
+            run, stamp = getattr(tensor, "_kungfu_stamp", _UNMARKED)
+            if run is self:
+                return stamp
+        return _UNSTAMPED if self._last is None else self._last
+
+
+def is_stale(stamp: Stamp, here: StepPosition) -> bool:
+    """A batch that was cut for another epoch, position or view than the ones in force.
+
+    A micro-batch is the first of its step, or the one after those that are done.
+    """
+    in_force = (here.epoch, here.offset, here.version)
+    elsewhere = stamp.epoch >= 0 and (stamp.epoch, stamp.offset, stamp.version) != in_force
+    return elsewhere or (stamp.micro > 0 and stamp.micro != here.micro)
 
 
 def batches(
@@ -46,6 +84,7 @@ def batches(
             step_slice = _step_slice(plan, here, most_peers=most_peers)
             if step_slice.position.epoch >= plan.epochs:
                 return
+            # The batch before was not given to the step: the position stands still, and so would this loop.
             if calls() == before:
                 raise UsageError(
                     "a batch of training.batches() was not given to the function marked @training.step: "
@@ -72,5 +111,6 @@ def _step_slice(plan: BatchPlan, here: StepPosition, *, most_peers: int) -> Step
 
 def _next(plan: BatchPlan, here: StepPosition, step_slice: StepSlice, last: MicroBatch | None) -> MicroBatch:
     """The next micro-batch of the slice; the first one where the slice is new, or was cut anew."""
+    # The same place in the same view: the share goes on where the last call of the step left it.
     same = last is not None and last.step_slice == step_slice
     return plan.micro_batch(step_slice, micro=here.micro if same else 0)
