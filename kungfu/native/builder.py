@@ -111,12 +111,12 @@ def is_available() -> bool:
 def handle_of(variable: Any) -> Any:
     """The handle of a variable, for an op of the library that reads or writes it.
 
-    The graph under construction takes the variable for one that it touches: by itself it sees reads, and no handles.
+    The graph under construction takes note of the variable: by itself it sees reads, and no handles.
     """
     import tensorflow as tf
 
     graph = tf.compat.v1.get_default_graph()
-    if graph.building_function:
+    if graph.building_function:  # op by op there is nothing to take note of
         graph.watch_variable(variable)
     return variable.handle
 
@@ -166,6 +166,7 @@ def _built(name: str, folders: Sequence[Path], flags: list[str], *, link: list[s
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         with _locked(library.with_suffix(".lock")):
+            # Another process may have compiled it while this one waited for the lock.
             if not library.exists():
                 _compile(sources, [*flags, *link], library)
     return library
@@ -204,7 +205,7 @@ def _compile(sources: list[Path], flags: list[str], library: Path) -> None:
         if done.returncode != 0:
             tail = "\n".join(done.stderr.splitlines()[-_ERROR_TAIL_LINES:])
             raise InternalError(f"kungfu's native op did not compile ({compiler} gave {done.returncode}):\n{tail}")
-        unfinished.rename(library)
+        unfinished.rename(library)  # at once: nobody ever loads a part of it
 
 
 def load_from(path: Path) -> NativeLibrary:

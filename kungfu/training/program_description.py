@@ -28,8 +28,13 @@ def describe(
 ) -> Description:
     """All that has to be alike on the peers of a job: versions, plan, variables, registered values, data.
 
-    Of a variable its place, shape, dtype, and whether it is trained count, and not its name, which Keras may number
-    otherwise in another process. Of a hook count the module and the qualified name, not what it does.
+    Args:
+        plan: The compiled policies. Of a hook the module and the qualified name count, and not its code.
+        model: Of a variable its place, shape, dtype, and whether it is trained count, and not its name, which Keras may
+            number otherwise in another process.
+        optimizers: Their types and variables, in their order.
+        registry: The values that the program has registered.
+        data: What the loader walks, by its number of samples and its seed; empty without loader.
     """
     return Description.of(
         [

@@ -285,7 +285,7 @@ class Training:
             A joiner takes shared values over; after a loss all take those of the peer that is furthest on.
 
         Reference:
-            Wu et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, table III.
+            Xie et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, table III.
 
         >>> import keras, kungfu as kf
         >>> model, best = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), {"loss": 9.0, "step": 0}

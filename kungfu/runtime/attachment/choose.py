@@ -1,4 +1,4 @@
-"""Attachments by name."""
+"""Attachments by name. This module alone knows all of them, and imports only the one that it makes."""
 
 from __future__ import annotations
 

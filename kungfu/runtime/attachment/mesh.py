@@ -25,11 +25,20 @@ Mesh = dict[int, socket.socket]
 
 
 def connect_mesh(me: Credentials, *, deadline_s: float, abandoned: AbandonReason = no_abandon_reason) -> Mesh:
-    """The socket to every other peer of ``me.view``, by rank; the caller closes them.
+    """Connects this peer with every other one of its view.
 
-    Raises: ``DeadlineExceeded`` with the ranks that did not come within ``deadline_s`` seconds; ``PeerFailure`` for a
-    peer that hangs up or does not know the job's secret, and the one that ``abandoned`` gives;
-    ``UsageError`` if another process listens as this peer.
+    Args:
+        me: This peer, its view, and the job's secret.
+        deadline_s: Seconds within which all peers must come.
+        abandoned: Gives a failure once waiting for the others is in vain.
+
+    Returns:
+        The socket to each other peer, by rank; the caller closes them.
+
+    Raises:
+        DeadlineExceeded: Names the ranks that did not come.
+        PeerFailure: A peer hangs up or does not know the job's secret, or ``abandoned`` gave this failure.
+        UsageError: Another process listens as this peer.
     """
     deadline, look_s = time.monotonic() + deadline_s, _FIRST_LOOK_S
     connected: Mesh = {}
@@ -37,10 +46,12 @@ def connect_mesh(me: Credentials, *, deadline_s: float, abandoned: AbandonReason
     with ExitStack() as undo, _listen(me) as listening:
         undo.callback(_close, connected)
         while missing := set(range(me.size)) - {me.rank, *connected}:
+            # The job has given this view up: somebody in it is gone.
             if (failure := abandoned()) is not None:
                 raise failure
             if time.monotonic() > deadline:
                 raise _late(me, missing, deadline_s, refused)
+            # Call those below, answer those above, and look again: seldom once it takes long.
             connected |= {rank: made for rank in missing if rank < me.rank and (made := _try_call(me, rank, deadline))}
             if select.select([listening], [], [], look_s)[0]:
                 connected |= _try_answer(me, listening, deadline, refused)
@@ -71,9 +82,9 @@ def _try_call(me: Credentials, rank: int, deadline: float) -> socket.socket | No
         undo.callback(connection.close)
         try:
             call(connection, me=me, listener=rank)
-        except (BlockingIOError, TimeoutError):
+        except (BlockingIOError, TimeoutError):  # it listens, and is at another call: it is called again
             return None
-        except ConnectionError as error:
+        except ConnectionError as error:  # it has gone, or refuses this peer
             text = f"rank {rank} closed its connection while view {me.view} met"
             raise PeerFailure(text, ranks=[rank], view=me.view) from error
         undo.pop_all()

@@ -21,7 +21,7 @@ def no_abandon_reason() -> PeerFailure | None:
 
 @dataclass(frozen=True)
 class LateRanks:
-    """Who is waited for, since when, and in which message; the wait is not over, and they are alive."""
+    """The ranks that a message waits for, for how long, and its tag; the wait is not over, and they are alive."""
 
     ranks: tuple[int, ...]
     waited_s: float
@@ -42,11 +42,16 @@ class Attachment(Protocol):
     name: str
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
-        """Graph: the sum over peers of every tensor of ``values``, in their order, in one message.
+        """Graph: the sum over peers of every tensor, in one message.
 
-        Floating tensors except the last are multiplied by ``prescale`` (float64 scalar) first; 0 contributes zeros.
-        ``order`` is the variable whose handle orders the collectives and the barrier of a step; ``tag`` names the
-        message and must be equal on all peers.
+        Args:
+            values: The same dtypes and numbers of elements on all peers.
+            prescale: Float64 scalar. Floating tensors except the last are multiplied by it first; 0 contributes zeros.
+            order: The variable whose handle orders the collectives and the barrier of a step.
+            tag: Names the message; equal on all peers.
+
+        Returns:
+            The sums in the order of ``values``, agreed.
         """
 
     def prepare(self, size: int) -> str:

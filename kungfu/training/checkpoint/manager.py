@@ -47,6 +47,16 @@ class CheckpointManager:
 
     A request is remembered by every peer and carried out by rank 0 of the barrier after it. The others remember what
     they entrusted to rank 0, so that the rank 0 after a lost one writes what did not reach the disk.
+
+    Args:
+        trained: What trains.
+        registry: The values that the program has registered.
+        settings: The folder of checkpoints, how many stay, and which one to resume.
+        record: Takes the stream and the event.
+
+    Cost:
+        Between two steps a look at every variable, whose memory is held until it is written: an update meanwhile goes
+        to new memory. A thread writes.
     """
 
     def __init__(
@@ -95,6 +105,7 @@ class CheckpointManager:
             UsageError: The checkpoint was written while other data was walked.
         """
         self.state()
+        # Not where the program has called `resume`, which takes what `kungfu-run` names before its own.
         if self._settings.resume and self._resumed is None:
             self.resume(Path(self._settings.resume))
         resumed = self._resumed
@@ -152,12 +163,14 @@ class CheckpointManager:
     def take_over(self) -> None:
         """Rank 0 was lost: what it had not brought to disk is wanted again, of the one after it."""
         for path, (request, step) in self._entrusted.items():
+            # A newer request for the folder takes its place; one that is on disk is done.
             if path not in self._wanted and not has_step(path, step):
                 self._wanted[path] = request
         self._entrusted.clear()
 
     def carry_out(self, manifest: Manifest, *, rank: int) -> None:
         """Between two steps: rank 0 draws up what was asked for; another peer remembers that rank 0 was to."""
+        # Rank 0 writes what was asked for. The others forget older requests of a folder for newer ones.
         if rank == 0:
             for request in self._wanted.values():
                 self._draw_up(request, manifest)
@@ -168,7 +181,7 @@ class CheckpointManager:
     def _draw_up(self, request: CheckpointRequest, manifest: Manifest) -> None:
         """Keeps the state of this moment; a thread writes it, one checkpoint after the other."""
         started = time.monotonic()
-        self.wait()
+        self.wait()  # for the one before: memory holds no more than one snapshot
         snapshot = self.state().snapshot()
         held_s = time.monotonic() - started
         pool = ThreadPoolExecutor(1, thread_name_prefix="kungfu-checkpoint")

@@ -31,6 +31,7 @@ def load(path: Path, checkpointed: CheckpointedState) -> Manifest:
         UsageError: It names what does not fit or cannot be read; then no variable was touched.
     """
     manifest = read_manifest(path)
+    # Names, shapes and types first: they tell what the program attached otherwise.
     wrong = list(mismatches(manifest.variables, list(entries(checkpointed.named))))
     if wrong:
         more = f" (and {len(wrong) - _SHOWN} more)" if len(wrong) > _SHOWN else ""
@@ -39,6 +40,7 @@ def load(path: Path, checkpointed: CheckpointedState) -> Manifest:
             "model, optimizer and policies and register the values that it was written with; of a model alone, "
             f"tf.train.Checkpoint(model=model).read({str(path / STATE)!r}) takes what fits"
         )
+    # From here on variables are written, so what could fail is done before.
     _check_readable(path)
     checkpointed.root.read(str(path / STATE))
     _check_same(path, manifest.variables, list(entries(checkpointed.named)))

@@ -19,11 +19,15 @@ __all__ = ["STATE", "CheckpointedState", "StateSnapshot", "TrackedTree", "entrie
 
 @dataclass(frozen=True)
 class TrackedTree:
-    """Tracked objects, the root first: the variable of each (if it is one), and its children by name.
+    """Tracked objects, the root first.
 
     ``tf.train.Checkpoint`` writes the values that variables have while it writes. A copy of the tree holds those of one
     moment, so training goes on while it is written; and since it has the same names, what is written can be read into
     the objects themselves, by kungfu or by any program that has ``tf.train.Checkpoint(model=model)``.
+
+    Args:
+        variables: The variable that each object is, ``None`` for an object that is none.
+        children: The places of each object's children, by name.
     """
 
     variables: Sequence[tf.Variable | None]
@@ -53,6 +57,7 @@ def tracked_tree(root: Any) -> TrackedTree:
     variables: list[tf.Variable | None] = []
     children: list[dict[str, int]] = []
     for one in found:  # which grows meanwhile
+        # A variable has no children of its own; one object may be the child of several.
         variable = _variable_of(one)
         below = {} if variable is not None else view.children(one)
         for child in below.values():

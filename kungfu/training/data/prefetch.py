@@ -38,6 +38,7 @@ class Prefetch(Generic[Key]):
 
     def get(self, key: Key) -> Any:
         """What ``load`` gives for the key; raises what it raised. It takes as long as the user's own loading."""
+        # Nothing was guessed, or another key: the membership or the batch has changed meanwhile.
         if not self._guesses or self._guesses[0][0] != key:
             self._forget()
             self._ask(key)
@@ -45,12 +46,12 @@ class Prefetch(Generic[Key]):
 
     def run_ahead(self, key: Key) -> None:
         """The key is in use: what comes after it may be loaded meanwhile."""
-        behind: Key | None = self._guesses[-1][0] if self._guesses else key
+        newest: Key | None = self._guesses[-1][0] if self._guesses else key
         while len(self._guesses) < _AHEAD:
-            behind = self._following(behind) if behind is not None else None
-            if behind is None:
+            newest = self._following(newest) if newest is not None else None
+            if newest is None:  # the end of the last epoch
                 return
-            self._ask(behind)
+            self._ask(newest)
 
     def close(self) -> None:
         """Ends the thread, after the read that it is at; idempotent."""
@@ -82,7 +83,7 @@ class Prefetch(Generic[Key]):
 def _serve(wanted: _Wanted, load: Callable[[Any], Any]) -> None:
     while (task := wanted.get()) is not None:
         key, future = task
-        if not future.set_running_or_notify_cancel():
+        if not future.set_running_or_notify_cancel():  # a guess that was thrown away
             continue
         try:
             future.set_result(load(key))

@@ -86,8 +86,10 @@ class ByIndex:
 def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | None) -> SampleSource:
     """The source that ``data`` is; ``UsageError`` for what is none."""
     refuse_unindexed(data)
+    # Records: a sequence of the user's own, or any sequence with the function that makes arrays of one.
     if load is not None or _is_records(data):
         return _records(data, load or _as_it_is, samples)
+    # A function of indices: the one thing that does not know its length.
     if callable(data):
         if not isinstance(samples, int | np.integer) or samples < 1:
             raise UsageError(
@@ -95,6 +97,7 @@ def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | No
                 "are; give their number, at least 1"
             )
         return ByIndex(data, int(samples))
+    # Anything else is a nest of arrays.
     _refuse_samples(samples)
     return _arrays(data)
 
@@ -164,10 +167,15 @@ _WORTH_IT_BYTES = 1 << 16
 
 
 def rows(array: NDArray[Any], indices: NDArray[np.int64]) -> Any:
-    """``array[indices]`` as a tensor of its own; ``indices`` are within the array, and not negative.
+    """``array[indices]`` as a tensor of its own.
 
-    Where TensorFlow can use NumPy's memory the rows are gathered into such memory: that halves the bytes that are
-    copied, and the other half would be copied under Python's lock. Else the rows are gathered, and then copied.
+    Args:
+        array: One entry per sample.
+        indices: Within the array, and not negative.
+
+    Cost:
+        One copy of the rows where TensorFlow can use NumPy's memory, into which they are gathered; else two, the second
+        one under Python's lock.
     """
     shape = (len(indices), *array.shape[1:])
     if not _shareable(array) or int(np.prod(shape)) * array.itemsize < _WORTH_IT_BYTES:

@@ -49,10 +49,17 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class SerialSampler:
-    """One agreed position in a permutation of each epoch, by seed: a step takes the next samples from there.
+    """One agreed position in a permutation of each epoch: a step takes the next samples from there.
 
-    What remains of an epoch is always one run of the permutation, so one number says what is done, whoever did it (Xie
-    et al., *Elan*, section V-C). ``remainder`` says what becomes of a last step with fewer samples than the others.
+    What remains of an epoch is always one run of the permutation, so one number says what is done, whoever did it.
+
+    Args:
+        samples: Those that an epoch has.
+        seed: From it and the epoch's number follows the permutation.
+        remainder: Whether a last step with fewer samples than the others is kept or dropped.
+
+    Reference:
+        Xie et al., *Elan*, 2020, section V-C.
     """
 
     samples: int
@@ -76,6 +83,7 @@ class SerialSampler:
 
     def after(self, step_slice: StepSlice) -> StepSlice:
         """The samples of all peers further on, or at the start of the next epoch."""
+        # The fewest samples that make a step; what is less ends the epoch.
         least = step_slice.global_batch_size if self.remainder == "drop" else 1
         return replace(
             step_slice,

@@ -37,7 +37,7 @@ class Accumulation:
     def begun(self, which: Any) -> Iterator[None]:
         """Graph: around the user's function, on micro-batch ``which[0]`` of ``which[1]`` (int64).
 
-        The first one of a step starts anew, whatever was before it.
+        While it lasts, ``apply`` of the optimizers asks first whether this micro-batch is the last one.
         """
         micro = self._metrics.micro
         micro.done.assign(which[0])
@@ -56,10 +56,12 @@ class Accumulation:
         self._fit(gradients)
         micro = self._metrics.micro
 
+        # More micro-batches of this share come: nothing is sent, and the optimizers do not update.
         def keep() -> list[Any]:
             self._add(gradients, loss)
             return [tf.zeros_like(gradient) for gradient in gradients]
 
+        # The last one. Where it is the only one too, there is nothing to add up.
         def conclude() -> list[Any]:
             *whole, mean_loss = tf.cond(
                 tf.equal(micro.done, 0),
@@ -74,10 +76,12 @@ class Accumulation:
         """Graph: the micro-batch is done, and with the last one the step."""
         micro = self._metrics.micro
 
+        # The share is not used up: the step is not done.
         def go_on() -> Any:
             micro.done.assign_add(1)
             return tf.constant(ACCUMULATED, tf.int64)
 
+        # The step is done, on all peers: they have as many micro-batches.
         def end() -> Any:
             micro.done.assign(0)
             return conclude()
@@ -90,7 +94,7 @@ class Accumulation:
         micro = self._metrics.micro
         samples = micro.samples.read_value()
         self._metrics.samples.assign(samples)
-        divisor = tf.maximum(samples, 1.0)
+        divisor = tf.maximum(samples, 1.0)  # of a peer without samples the sums are zeros
         means = [
             tf.cast(total / tf.cast(divisor, total.dtype), gradient.dtype)
             for total, gradient in zip(self._sums, gradients, strict=True)
@@ -100,6 +104,7 @@ class Accumulation:
     def _add(self, gradients: Sequence[Any], loss: Any) -> None:
         micro, samples = self._metrics.micro, self._metrics.samples.read_value()
 
+        # The first of a step starts anew, whatever a step that was abandoned has left.
         def clear() -> Any:
             for variable in (*self._sums, micro.samples, micro.loss):
                 variable.assign(tf.zeros_like(variable))
@@ -131,7 +136,7 @@ class Accumulation:
     def _fit(self, gradients: Sequence[Any]) -> None:
         """The sums are made in the first trace, which is where the gradients are first seen."""
         kinds = [(gradient.shape, _wide(gradient.dtype)) for gradient in gradients]
-        if [(total.shape, total.dtype) for total in self._sums] == kinds:
+        if [(total.shape, total.dtype) for total in self._sums] == kinds:  # the function is traced once more
             return
         unknown = [str(shape) for shape, _ in kinds if not shape.is_fully_defined()]
         if unknown:

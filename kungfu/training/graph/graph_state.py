@@ -48,10 +48,16 @@ def _moment(name: str) -> tf.Variable:
 
 @dataclass(frozen=True)
 class ProgressVariables:
-    """Agreed and replicated: steps done, and the position in the data; ``samples`` an epoch has, 0 without loader.
+    """How far training is: agreed, and replicated.
 
-    ``batch`` is what rank 0 began with, in samples: those of a step with a loader, its own without; ``trained`` counts
-    the samples of all steps so far. ``drops`` is 1 where an epoch ends before a step that would be smaller, else 0.
+    Args:
+        step: The steps done.
+        epoch: The epoch of the next step.
+        offset: The samples of that epoch that are done.
+        samples: Those that an epoch has; 0 without loader.
+        batch: What rank 0 began with, in samples: those of a step with a loader, its own without.
+        trained: The samples of all steps so far.
+        drops: 1 where an epoch ends before a step that would be smaller, else 0.
     """
 
     step: tf.Variable
@@ -71,7 +77,7 @@ class ProgressVariables:
 
     def skip_remainder(self, global_batch_size: int) -> None:
         """This batch size is in force from here: where remainders are dropped, what is left may be one now."""
-        if not int(read_variable(self.drops)):
+        if not int(read_variable(self.drops)):  # a smaller last step is done, too
             return
         position, samples = self.position(), int(read_variable(self.samples))
         skipped = advanced(position, 0, samples=samples, least=global_batch_size)
@@ -104,16 +110,23 @@ class ViewVariables:
 
 @dataclass(frozen=True)
 class BarrierPosts:
-    """Requests for a barrier. A message carries ``asked - served``; ``carried`` is what ``asked`` was at that moment.
+    """Requests for a barrier: counters, never a flag.
 
-    They are counters, never a flag: what is asked between the message and the barrier is not lost, it rides on the
-    next message. Once ``halted``, a loop in the graph runs no more steps: a barrier failed, or ended training.
+    A message carries ``asked - served``. What is asked between the message and the barrier is not lost: it rides on the
+    next message.
+
+    Args:
+        asked: The requests of this peer so far.
+        carried: What ``asked`` was when the last message was made.
+        served: Those that a barrier has answered.
+        everywhere: The sum over peers that the last message brought.
+        halted: Whether a barrier failed, or ended training: a loop in the graph runs no more steps then.
     """
 
     asked: tf.Variable
     carried: tf.Variable
     served: tf.Variable
-    everywhere: tf.Variable  # the sum over peers that the last message brought
+    everywhere: tf.Variable
     halted: tf.Variable
 
     def serve(self) -> None:
@@ -123,9 +136,13 @@ class BarrierPosts:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of this peer. ``synchronised`` is the moment of the last all-reduce, NaN where it must not be used.
+    """Seconds of this peer.
 
-    ``began`` is the moment of its first step, ``rescale_seconds`` how long the last rescale stopped it.
+    Args:
+        synchronised: The moment of the last all-reduce; NaN after a barrier, whose seconds are no step's.
+        step_seconds: From the all-reduce before that to the last one.
+        began: The moment of its first step.
+        rescale_seconds: How long the last rescale stopped it.
     """
 
     synchronised: tf.Variable

@@ -33,7 +33,16 @@ class _Factored(keras.optimizers.schedules.LearningRateSchedule):
 
 @dataclass(frozen=True)
 class _RampVariables:
-    """Float64, as steps and samples outgrow float32."""
+    """The ramp in force, in float64, as steps and samples outgrow float32; see `Ramp`.
+
+    Args:
+        moving: Whether the rate is the ramp's.
+        start: The value that it begins with, on the scale of `LearningRateControl.on_scale`.
+        target: The value that it leads to.
+        since: The steps or samples that were done when it began.
+        over: How many it takes.
+        by_samples: Whether samples are counted, or steps.
+    """
 
     moving: tf.Variable
     start: tf.Variable
@@ -55,7 +64,7 @@ class LearningRateControl:
 
     def destined(self) -> float:
         """The learning rate that the ramp under way leads to; the one in force where none is."""
-        if not bool(self._variables.moving.numpy()):
+        if not bool(self._variables.moving.numpy()):  # no ramp is under way, and a callback may have set the rate
             return self.in_force()
         return float(self._variables.target.numpy()) * self._base()
 
@@ -76,8 +85,9 @@ class LearningRateControl:
     def place(self, ramp: Ramp | None, *, done: int) -> None:
         """Host: puts a ramp in force; one that is over moves nothing any more, unless it holds a schedule's factor."""
         variables = self._variables
-        if ramp is None:
+        if ramp is None:  # no rule has set the rate yet
             return
+        # The factor of a schedule stays in force for good; a rate that has arrived stays by itself.
         variables.moving.assign(self._factored is not None or done <= ramp.since + ramp.over)
         variables.by_samples.assign(ramp.unit == "samples")
         for variable, value in (
@@ -92,6 +102,7 @@ class LearningRateControl:
         """Graph, before the user's step: the rate of this step. See `Ramp.at` for the rule."""
         variables = self._variables
         done = tf.where(variables.by_samples, progress.trained.read_value(), progress.step.read_value())
+        # How much of the ramp is done: 0 at its start, 1 at its end and after it; one of length 0 is done at once.
         part = (tf.cast(done, tf.float64) - variables.since) / tf.maximum(variables.over, 1e-9)
         part = tf.where(variables.over > 0, tf.clip_by_value(part, 0.0, 1.0), tf.ones_like(part))
         value = variables.start + part * (variables.target - variables.start)
@@ -105,9 +116,9 @@ class LearningRateControl:
         tf.cond(variables.moving.read_value(), move, lambda: tf.constant(False))
 
     def _assign(self, value: Any) -> None:
-        if self._factored is not None:
+        if self._factored is not None:  # the ramp moves the factor of the user's schedule
             self._factored.factor.assign(value)
-        else:
+        else:  # the ramp moves the rate itself
             rate = self._optimizer.learning_rate
             rate.assign(tf.cast(value, rate.dtype))
 
@@ -119,7 +130,7 @@ def make_learning_rate(optimizers: Sequence[Any]) -> LearningRateControl:
             f"a policy sets the learning rate, but {len(optimizers)} optimizers are attached: it must be clear whose; "
             "attach one optimizer"
         )
-    optimizer = getattr(optimizers[0], "inner_optimizer", optimizers[0])
+    optimizer = getattr(optimizers[0], "inner_optimizer", optimizers[0])  # of a loss-scaling one
     factored = None
     schedule = learning_rate_or_schedule(optimizer)
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):

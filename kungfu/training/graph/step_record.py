@@ -127,12 +127,17 @@ def _vector(group: Group, names: Sequence[str], dtype: DType) -> Iterator[Column
 def pack_scalars(numbers: Sequence[Any]) -> Any:
     """Graph: float64 vector of scalars and vectors in their order, which holds whole numbers up to 2 ** 53.
 
-    A variable may stand for its value. Where the native library cannot be had the row is made op by op. With
-    TensorFlow's own ops each number costs the step a read, a cast and a part of a stack: some 2 microseconds, and twice
-    that while training has the caches.
+    Args:
+        numbers: A variable may stand for its value.
+
+    Cost:
+        One node. Without the native library, with TensorFlow's own ops, each number costs the step a read, a cast and a
+        part of a stack: some 2 microseconds, and twice that while training has the caches.
     """
+    # No compiler on this machine.
     if not is_available():
         return tf.concat([tf.reshape(tf.cast(one, tf.float64), [-1]) for one in numbers], axis=0)
+    # The op takes variables first, and puts each input where it belongs by this order.
     read = [place for place, one in enumerate(numbers) if isinstance(one, tf.Variable)]
     given = [place for place, one in enumerate(numbers) if not isinstance(one, tf.Variable)]
     where = {place: turn for turn, place in enumerate([*read, *given])}

@@ -53,6 +53,7 @@ def code_of(report: Any) -> Any:
 def read_report(report: Any) -> StepReport:
     """The host's side of ``write_report``."""
     row = report.numpy()
+    # Whole numbers, exact in float64; the rest is the record.
     code, *position = map(int, row[: len(StepPosition._fields) + 1].tolist())
     return StepReport(code, StepPosition(*position), row[len(StepPosition._fields) + 1 :])
 

@@ -37,6 +37,7 @@ def classify(model: object, optimizers: Sequence[object], agreed: Mapping[str, t
     statistics = {id(weight) for weight in layer_statistics(model)}
     weights = list(model.weights)  # type: ignore[attr-defined]
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]  # type: ignore[attr-defined]
+    # What counts is what a layer keeps, and whether it has a mean: a counter of a layer's is shared.
     averaged = [w for w in weights if id(w) in statistics and _floating(w)]
     moving = {id(w) for w in averaged}
     shared = [w for w in weights if id(w) not in moving and not any(w is seed for seed in seeds)]
@@ -79,6 +80,10 @@ class TrainingState:
     """The replicated state in memory: the shared variables, then the averaged ones.
 
     Variables of the CPU are read and overwritten where they are; those of another device by way of a copy here.
+
+    Args:
+        classes: The variables by who holds them.
+        on_rescaled: Starts those folds anew that a rescale resets.
     """
 
     def __init__(self, classes: StateClasses, *, on_rescaled: Callable[[], None]) -> None:
@@ -151,6 +156,7 @@ def differing_variables(
     >>> differing_variables(variables, size=2, total=lambda given: [2 * one for one in given])
     []
     """
+    # Each checksum of 64 bits as four numbers of 16 bits, whose squares do not overflow when they are summed.
     words = np.array(digests(memory_of(variables)), np.uint64)
     parts = words.view(np.uint16).astype(np.int64)
     sums, squares = (one.numpy() for one in total([tf.constant(parts), tf.constant(parts**2)]))

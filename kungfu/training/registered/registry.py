@@ -47,6 +47,7 @@ class Registry:
     def register(self, name: str, get: Any, put: Any, *, kind: Kind, room_bytes: int) -> None:
         """See ``Training.register``; an error leaves everything as it was."""
         self._check(name, kind)
+        # A variable is its own mirror.
         if isinstance(get, tf.Variable):
             if put is not None:
                 raise UsageError(
@@ -62,9 +63,16 @@ class Registry:
         self._variables[name] = (kind, variable)
 
     def seal(self, existing: StateClasses) -> StateClasses:
-        """No more comes after this: the variables of all that was registered, by class.
+        """No more comes after this.
 
-        Raises ``UsageError`` for a variable that is part of the training state anyway.
+        Args:
+            existing: The variables of the training state.
+
+        Returns:
+            The variables of all that was registered, by class.
+
+        Raises:
+            UsageError: A variable is part of the training state anyway.
         """
         self.sealed = True
         groups = (existing.shared, existing.averaged, existing.own)
@@ -101,6 +109,7 @@ class Registry:
         """Gives the program those values that are others than it had."""
         for one in self._mirrored:
             array = one.mirror.numpy()
+            # Compared bit for bit, so that a NaN that stays is not given back at every barrier.
             if array.tobytes() != one.read.tobytes():
                 one.put(one.codec.value(array))
                 one.read = array

@@ -15,10 +15,15 @@ Change = Literal["joined", "grew", "shrank", "exchanged", "recovered"]
 
 @dataclass(frozen=True)
 class Rescaled:
-    """A change of membership after ``step``, as one peer sees it.
+    """A change of membership, as one peer sees it.
 
-    ``change`` is "grew", "shrank", "exchanged" (as many came as went), "recovered" (peers were lost), or "joined": this
-    peer has just come in, and ``size_before`` is 0. ``rank`` is its rank in the new view, ``size`` the peers in that.
+    Args:
+        change: "grew", "shrank", "exchanged" (as many came as went), "recovered" (peers were lost), or "joined": this
+            peer has just come in.
+        size_before: The peers of the view before; 0 for one that has just come in.
+        size: The peers of the new view.
+        rank: This peer's rank in the new view.
+        step: The steps done when it changed.
     """
 
     change: Change
@@ -45,7 +50,7 @@ class RescaleHooks:
         for function in self._functions:
             try:
                 function(rescaled)
-            except KungfuError:
+            except KungfuError:  # the hook called something of ours, which says what is wrong
                 raise
             except Exception as error:
                 name = getattr(function, "__qualname__", repr(function))
@@ -56,7 +61,7 @@ class RescaleHooks:
 
 
 def change_of(size_before: int, size: int, *, recovered: bool) -> Change:
-    """What a change of membership is called by a peer that was there before.
+    """The name of a change of membership, for a peer that was there before.
 
     >>> change_of(2, 3, recovered=False), change_of(3, 2, recovered=True)
     ('grew', 'recovered')

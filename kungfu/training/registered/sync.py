@@ -27,8 +27,12 @@ __all__ = ["PeerGroup", "PendingSync", "sync_registered"]
 class PendingSync:
     """What a barrier has left to do before the next step.
 
-    In a new view the shared values are those of rank ``source``; a peer that ``takes`` them may have held others. The
-    averaged ones are the mean over the ranks ``holders``, who held the state when the view began; ``None`` is all.
+    Args:
+        source: The rank whose shared values are those of the new view; ``None`` where the view stays.
+        takes: Whether this peer may have held other shared values.
+        holders: The ranks that held the state when the view began, over which the mean of averaged values is taken;
+            ``None`` for all.
+        rescaled: The change of membership that hooks are told; ``None`` where there is none.
     """
 
     source: int | None = None
@@ -96,6 +100,7 @@ def _compare(shared: Mapping[str, tf.Variable], peers: PeerGroup) -> dict[str, V
     found = {name: one for place, (name, one) in enumerate(shared.items()) if place in places}
     agreed = _sent(found, source=0, peers=peers)
     gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in found.items()}
+    # A peer whose values are rank 0's learns by this sum that another peer's are not: all raise, or none.
     others = np.array([not gap.is_rounding for gap in gaps.values()], np.int64)
     for name, more in zip(found, peers.total([tf.constant(others)])[0].numpy(), strict=True):
         if more:
@@ -104,8 +109,10 @@ def _compare(shared: Mapping[str, tf.Variable], peers: PeerGroup) -> dict[str, V
 
 
 def _give(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
+    """All values become the source's. Gives those that differed by rounding, on a peer that was there before."""
     agreed = _sent(shared, source=pending.source or 0, peers=peers)
     gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in shared.items()}
+    # A peer that was there before must hold what the source holds; one that has just come in takes whatever it is.
     for name, gap in gaps.items():
         if not gap.is_rounding and not pending.takes:
             raise _differing(name, peers)
@@ -115,6 +122,7 @@ def _give(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGr
 
 def _sent(shared: Mapping[str, tf.Variable], *, source: int, peers: PeerGroup) -> dict[str, np.ndarray[Any, Any]]:
     """The values of rank ``source``: a sum to which nobody else adds anything."""
+    # The bytes of all values, as whole numbers of 32 bits: a sum with zeros leaves every bit as it is.
     content = b"".join(one.numpy().tobytes() for one in shared.values())
     words = np.frombuffer(content + b"\0" * (-len(content) % 4), np.int32)
     (total,) = peers.total([tf.constant(words if peers.rank == source else np.zeros_like(words))])

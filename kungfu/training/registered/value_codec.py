@@ -40,6 +40,7 @@ class ValueCodec:
 
     def cast(self, value: Any) -> np.ndarray[Any, Any]:
         """The array of a value, or ``UsageError`` for one of another form, shape or dtype, or one that is too long."""
+        # Of any length up to the room there is: its length goes first, zeros fill the rest.
         if self.form in ("bytes", "text"):
             content = self._content(value)
             room = self.shape[0] - _LENGTH_BYTES
@@ -50,6 +51,7 @@ class ValueCodec:
                 )
             laid = len(content).to_bytes(_LENGTH_BYTES, "little") + content
             return np.frombuffer(laid.ljust(self.shape[0], b"\0"), np.uint8)
+        # Of one form, shape and dtype for good: the mirror is a variable.
         form = _form_of(value)
         array = np.asarray(value) if form == "array" else _number(self.name, value)
         if (form, array.shape, array.dtype) != (self.form, self.shape, self.dtype):
@@ -79,7 +81,15 @@ class ValueCodec:
 
 
 def codec_of(name: str, value: Any, *, room_bytes: int) -> ValueCodec:
-    """The codec for values like this one; ``UsageError`` for a value that cannot be registered.
+    """The codec for values like this one.
+
+    Args:
+        name: The name that the value is registered under, for errors.
+        value: The first value; later ones must have its form, shape and dtype.
+        room_bytes: The most bytes of ``bytes``, or of JSON as text.
+
+    Raises:
+        UsageError: The value cannot be registered.
 
     >>> codec = codec_of("best", {"loss": 0.5, "step": 12}, room_bytes=64)
     >>> codec.shape, codec.value(codec.cast({"step": 13, "loss": 0.25}))
@@ -102,7 +112,7 @@ def codec_of(name: str, value: Any, *, room_bytes: int) -> ValueCodec:
 def _form_of(value: Any) -> _Form:
     if isinstance(value, np.ndarray | np.generic):
         return "array"
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # before int, of which it is a kind
         return "bool"
     if isinstance(value, int):
         return "int"

@@ -46,11 +46,11 @@ class TraceRecorder:
 
         In the view that it is in already, this is the end of a step like any other.
         """
-        if version == self._view:
+        if version == self._view:  # the barrier changed settings, or nothing
             self.step_ended(after=after)
             return
         first, self._view, self._rank = self._view == 0, version, rank
-        if rank is None:
+        if rank is None:  # a decision let this peer go: it has no further step
             return
         if first and rank == 0:  # who joins comes after the others
             self._record("trace", partial(_header, self._program.plan, self._policy))
@@ -120,7 +120,7 @@ class _Layout:
         odd = [(i, str(one)) for i in self._numbers if not (one := numbers[i]) or one - one != 0.0]  # ±0, ±inf, NaN
         key = (leads, tuple(odd), tuple([numbers[i] for i in self._flags]))
         form = self._forms.get(key)
-        if form is None:
+        if form is None:  # the first row with these zeros, non-numbers and rules
             if len(self._forms) == _MOST_FORMS:
                 self._forms.clear()
             form = self._forms[key] = self._form(numbers, leads=leads)

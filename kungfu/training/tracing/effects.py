@@ -68,6 +68,7 @@ class EffectGate:
 
     def _gated(self, plain: Callable[..., Any], thread: int) -> Callable[..., Any]:
         def make(*args: Any, **kwargs: Any) -> Any:
+            # Another thread of the program's, or a function that runs op by op: nothing is traced there.
             if tf.executing_eagerly() or threading.get_ident() != thread:
                 return plain(*args, **kwargs)
 
@@ -84,7 +85,7 @@ def effects_of(graph: Any, *, gate: EffectGate) -> Effects:
     """What a graph does outside of variables when the gate is closed."""
     calls, others, behind = [], [], {(id(op.graph), op.name) for op in gate.behind}
     for op, in_loop in _operations(graph, in_loop=False, seen=set()):
-        if op.type in _CALLS:
+        if op.type in _CALLS:  # can be answered by zeros
             calls.append(op)
             if in_loop and op.outputs:  # zeros might never end it
                 others.append(f"{op.type} in a loop")

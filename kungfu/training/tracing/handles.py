@@ -17,7 +17,7 @@ __all__ = ["dtype_of", "is_variable", "read_handles", "shape_of", "write_handles
 
 
 def is_variable(tensor: Any) -> bool:
-    """Whether a tensor that a graph captures is the handle of a variable; tables and summary writers are resources too.
+    """Whether a tensor that a graph captures is the handle of a variable, and not of a table or a summary writer.
 
     >>> is_variable(tf.Variable(1).handle), is_variable(tf.constant(1))
     (True, False)

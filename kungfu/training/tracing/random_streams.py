@@ -26,7 +26,7 @@ _LARGEST_SEED = 2**31 - 2
 
 
 def joiner_seed(seed: int, *, job: str) -> int:
-    """The seed from which a joiner draws: in a job that was resumed another peer may have had its number before.
+    """The seed of a joiner: in a job that was resumed another peer may have had its number before.
 
     >>> joiner_seed(0, job="1f") == joiner_seed(0, job="2f"), joiner_seed(0, job="1f") == 0
     (False, False)
@@ -36,8 +36,12 @@ def joiner_seed(seed: int, *, job: str) -> int:
 
 @dataclass(frozen=True)
 class ExemptStates:
-    """States of generators that kungfu does not exchange in the graph: those that are ``untouched``, since they are
-    equal on all peers or got their own already, and those to be ``planted``, which a checkpoint writes down."""
+    """States of generators that kungfu does not exchange in the graph.
+
+    Args:
+        untouched: Those that are equal on all peers, or got a state of this peer's already.
+        planted: Those that get one in their own place, which a checkpoint writes down.
+    """
 
     untouched: Sequence[tf.Variable] = ()
     planted: Sequence[tf.Variable] = ()
@@ -64,10 +68,12 @@ class RandomStreams:
         for handle, inside in found:
             if id(handle) not in states or not _has_value(handle):  # born in this trace: another one will follow
                 continue
+            # A registered generator of this peer's: its own variable gets the state.
             if id(handle) in planted:
                 with tf.init_scope():
                     planted[id(handle)].assign(self._state(handle))
                 continue
+            # Any other one: the graph draws from a state beside it, the same one in every trace.
             if id(handle) not in self._states:
                 self._states[id(handle)] = self._made(handle)
             own = self._states[id(handle)]

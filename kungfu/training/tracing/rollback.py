@@ -40,7 +40,7 @@ class BatchRollback:
 
     def restore(self) -> None:
         """Host: after it, or after one that failed; does nothing where nothing is remembered."""
-        if self._before:
+        if self._before:  # else the step has done it itself: it came to its end
             write_handles(self._handles, self._before)
             self._before = []
 
@@ -54,7 +54,7 @@ class BatchRollback:
 
     def _on_host(self, act: Callable[[], None], samples: Any) -> None:
         """The handles are given to the call so that it runs after what the step did to them before, and alone."""
-        if not self._handles:
+        if not self._handles:  # no host call in a step that needs none
             return
 
         def call() -> Any:

@@ -20,7 +20,9 @@ __all__ = ["StepTrace", "order_after_average", "refuse_xla"]
 class StepTrace:
     """The last trace of a function that was made by ``traced``.
 
-    Its prints and summaries stand inside a ``gate``, and it draws from ``streams`` of this peer's, where there are.
+    Args:
+        gate: Puts the function's prints and summaries inside a condition.
+        random_streams: Those of this peer, from which the function draws.
     """
 
     def __init__(self, gate: EffectGate | None = None, random_streams: RandomStreams | None = None) -> None:
@@ -139,8 +141,10 @@ def order_after_average(function: Callable[..., Any], *, means: Callable[[], Seq
     count of steps needs none of the means, and would be one ahead when the message of the step fails and the step is
     done again, on some peers and not on others.
 
-    ``means`` is asked when the function has been traced: the tensors that the average gave. In a graph of the program's
-    own inside of the function they hold back what uses them, and no more.
+    Args:
+        function: The user's.
+        means: Gives the tensors of the average once the function has been traced. In a graph of the program's own
+            inside of the function they hold back what uses them, and no more.
     """
 
     def traced(*args: Any, **kwargs: Any) -> Any:
@@ -157,10 +161,11 @@ def _hold_back(means: Callable[[], Sequence[Any]]) -> None:
         return
     graph = tf.compat.v1.get_default_graph()
     awaited = [mean.op for mean in means() if mean.graph is graph]
-    if not awaited:
+    if not awaited:  # the average stands in a graph inside this one
         return
     operations = graph.get_operations()
     last = max(operations.index(op) for op in awaited)
     for op in operations[last + 1 :]:
+        # Whatever has a state, or is given a variable, may move it.
         if op.op_def.is_stateful or any(given.dtype == tf.resource for given in op.inputs):
             add_control_inputs(op, awaited)

@@ -34,10 +34,12 @@ class _StallState:
 class HorovodAttachment:
     """All-reduce through Horovod among peers of any hosts.
 
-    ``host`` is the name or IPv4 address under which the other peers reach this machine. Horovod has one engine a
-    process, so one attachment a process can be open. A closed attachment, and one opened with size 1, is the identity
-    and needs no engine. An engine that does not answer is waited for as long as the deadline of ``open``, which
-    Horovod fixes; ``wait_at_most`` is about peers whose engine answers.
+    Horovod has one engine per process, so one attachment per process can be open. A closed attachment, and one opened
+    with size 1, is the identity and needs no engine. An engine that does not answer is waited for as long as the
+    deadline of ``open``, which Horovod fixes; ``wait_at_most`` is about peers whose engine answers.
+
+    Args:
+        host: The name or IPv4 address under which the other peers reach this machine.
     """
 
     name = "horovod"
@@ -81,7 +83,7 @@ class HorovodAttachment:
 
     def prepare(self, size: int) -> str:
         """Starts what the ``size`` peers of a view to come will meet at; gives its address, '' for none."""
-        if size == 1:
+        if size == 1:  # nobody to meet
             return ""
         self._stores.append(KeyValueStore(self._host))
         return self._stores[-1].address
@@ -122,7 +124,7 @@ class HorovodAttachment:
         self._unplug(keep=rendezvous)
         if not 0 <= rank < size or not secret:
             raise UsageError(f"a peer needs a rank in 0..size-1 and a secret; rank {rank}, size {size} was given")
-        if size == 1:
+        if size == 1:  # no engine: the op is the identity
             return
         if len(addresses) != size or not rendezvous:
             raise UsageError(
@@ -131,6 +133,7 @@ class HorovodAttachment:
             )
         mine = topology_of(rank, addresses=addresses)
         roster = Roster(store=rendezvous, job=job, view=view, rank=rank, size=size, secret=secret)
+        # Horovod itself ends the process if a peer does not come: all announce themselves here first.
         wait_for_all(roster, deadline=time.monotonic() + deadline_s, abandoned=abandoned)
         engine.start(mine, store=rendezvous, deadline_s=deadline_s)
         self._stall.deadline_s = deadline_s
@@ -171,6 +174,7 @@ class HorovodAttachment:
             self._stop_detector()
             self._stop_detector = None
             self._engine_state.size.assign(1)
+            # Within a message others may wait for this peer, and learn by an engine that starts anew that it has gone.
             in_message = self._look() % 2 == 1
             (engine.abandon if in_message else engine.stop)()
         self._stall.gave_up = None

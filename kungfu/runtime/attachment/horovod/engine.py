@@ -27,7 +27,8 @@ _stopping = threading.Lock()
 def load() -> Any:
     """Horovod's TensorFlow ops; loaded at the first call.
 
-    Raises: ``UsageError`` where horovod is not installed, or was compiled for another TensorFlow.
+    Raises:
+        UsageError: Horovod is not installed, or was compiled for another TensorFlow.
     """
     try:
         import horovod.tensorflow.mpi_ops as ops
@@ -42,13 +43,18 @@ def load() -> Any:
 def start(mine: Topology, *, store: str, deadline_s: float) -> None:
     """Connects this process to the peers of a view, who all call this at the same time.
 
-    ``store``: the address of the store at which they meet. ``deadline_s``: seconds, rounded up to whole ones, that an
-    engine waits for another to answer, at the meeting and ever after. It does not bound the wait for a peer whose
-    engine answers but whose step does not come. Horovod ends the process if a peer dies during the meeting, a few tens
-    of milliseconds.
+    Args:
+        mine: This peer's place among the hosts.
+        store: The address of the store at which they meet.
+        deadline_s: Seconds, rounded up to whole ones, that an engine waits for another to answer, at the meeting and
+            ever after. It does not bound the wait for a peer whose engine answers but whose step does not come.
 
-    Raises: ``UsageError`` where the others could not reach this engine, see ``check_reach``; ``InternalError`` where
-    Horovod says that it cannot start.
+    Raises:
+        UsageError: The others could not reach this engine, see ``check_reach``.
+        InternalError: Horovod says that it cannot start.
+
+    Undefined:
+        Horovod ends the process if a peer dies during the meeting, a few tens of milliseconds.
     """
     ops = load()
     check_reach(mine, name=socket.gethostname())
@@ -60,12 +66,20 @@ def start(mine: Topology, *, store: str, deadline_s: float) -> None:
 
 
 def check_reach(mine: Topology, *, name: str) -> None:
-    """``UsageError`` where peers of other hosts could not reach this engine; ``name`` is this machine's own.
+    """Refuses a machine whose engine the peers of other hosts could not reach.
 
     Horovod 0.28.1 connects its engines twice: on the interface that it is told, and for its process sets at the address
     that the machine's own name stands for. Where that is a loopback address, as Debian's ``/etc/hosts`` has it, the
     second time ends all processes with "Connection refused".
+
+    Args:
+        mine: This peer's place among the hosts.
+        name: This machine's own name.
+
+    Raises:
+        UsageError: Its name stands for a loopback address, and there are other hosts.
     """
+    # All peers are on this machine, or the whole job is on loopback addresses, or the name can be reached.
     if mine.local_size == mine.size or _is_loopback(mine.host) or not _is_loopback(name):
         return
     raise UsageError(
@@ -92,10 +106,13 @@ def stop() -> None:
 
 
 def abandon() -> None:
-    """Disconnects after a failure, so that the others hear of it at once, in a few milliseconds. Idempotent.
+    """Disconnects after a failure, so that the others hear of it at once. Idempotent.
 
     A stopped engine keeps its connections until it starts again, and a peer that waits at one of them would wait for
     its whole deadline. So it starts again, alone.
+
+    Cost:
+        A few milliseconds.
     """
     stop()
     alone = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": None, "HOROVOD_GLOO_IFACE": interface_of("127.0.0.1")}
@@ -140,10 +157,13 @@ def _variables(mine: Topology, *, store: str, deadline_s: float) -> dict[str, st
 
 
 def interface_of(host: str) -> str:
-    """The name of the network interface that has the address of ``host``; empty for none, and Horovod looks itself.
+    """The name of the network interface that has the address of ``host``.
 
     Every loopback address is the loopback interface's, which names only the first: left to itself Horovod would take
     another interface for them.
+
+    Returns:
+        The name; empty where no interface has the address, and Horovod looks itself.
     """
     try:
         wanted = ipaddress.ip_address(socket.gethostbyname(host))
@@ -154,7 +174,7 @@ def interface_of(host: str) -> str:
 
 
 def _has(entry: Any, wanted: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    if entry.family != socket.AF_INET:
+    if entry.family != socket.AF_INET:  # an IPv6 or hardware address: Horovod's Gloo takes IPv4
         return False
     address = ipaddress.ip_address(entry.address)
     return address == wanted or (address.is_loopback and wanted.is_loopback)

@@ -25,12 +25,12 @@ from typing import Any, final
 
 __all__ = ["KeyValueStore", "KeyValues", "get", "get_now", "listens_at", "put"]
 
-_HOLD_S = 1.0
+_HOLD_S = 1.0  # how long a GET waits for its key
 _NOW = "now"
 _LONGEST_BYTES = 1 << 16
 _MOST_KEYS = 1 << 14
 _MOST_CALLERS = 1024  # at a time
-_SILENCE_S = 10.0
+_SILENCE_S = 10.0  # for a caller that is known
 _UNKNOWN_S = 5.0  # for who has not said yet what it wants
 
 
@@ -154,11 +154,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         key = self._known()
-        if key is None:
+        if key is None:  # refused
             return
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > _LONGEST_BYTES:
-            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)  # unread: a stranger cannot fill the memory
             return
         put = self.server.values.put(key, value=self.rfile.read(int(length)))
         self._answer(HTTPStatus.OK if put else HTTPStatus.INSUFFICIENT_STORAGE)
@@ -169,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         key, _, query = path.partition("?")
         value = self.server.values.get(key, hold_s=0 if query == _NOW else _HOLD_S)
-        if value is None:
+        if value is None:  # not there yet: the caller asks again
             self._answer(HTTPStatus.NOT_FOUND)
         else:
             self._answer(HTTPStatus.OK, body=value)
@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK)
 
     def _known(self) -> str | None:
-        """``/scope/key``, for who knows the token; others are refused. Horovod puts a port behind it, as ``:4711``."""
+        """``/scope/key``, for who knows the token; others are refused. Horovod puts a port after it, as ``:4711``."""
         first, _, rest = self.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(first.partition(":")[0].encode(), self.server.token.encode()):
             self._answer(HTTPStatus.FORBIDDEN)

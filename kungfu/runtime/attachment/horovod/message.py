@@ -39,7 +39,10 @@ class EngineState:
 
 
 def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, state: EngineState, tag: str) -> list[Any]:
-    """The sum over peers of every tensor of ``values``; the identity, prescaled, where ``state.size`` is 1."""
+    """The sum over peers of every tensor of ``values``; the identity, prescaled, where ``state.size`` is 1.
+
+    Args and errors are those of ``HorovodAttachment.all_reduce``; ``state`` says whether there is anybody to sum with.
+    """
     scale = tf.cast(tf.convert_to_tensor(prescale, dtype_hint=tf.float64), tf.float64)
     tensors = _scaled([tf.convert_to_tensor(value) for value in values], prescale=scale)
     order.assign_add(1, read_value=False)

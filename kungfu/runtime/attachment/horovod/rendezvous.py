@@ -22,7 +22,16 @@ __all__ = ["Roster", "wait_for_all"]
 
 @dataclass(frozen=True)
 class Roster:
-    """This peer, and the peers that have to come. ``store`` is the address of the key-value store of the view."""
+    """This peer, and the peers that have to come.
+
+    Args:
+        store: The address of the key-value store of the view.
+        job: The name of the job.
+        view: The number of the view.
+        rank: This peer's rank.
+        size: The peers of the view.
+        secret: The job's.
+    """
 
     store: str
     job: str
@@ -55,7 +64,7 @@ def wait_for_all(roster: Roster, *, deadline: float, abandoned: AbandonReason = 
         put(roster.store, key=_key(roster.rank), value=roster.proof(roster.rank))
         there = partial(_is_there, roster, deadline=deadline, abandoned=abandoned)
         missing = [rank for rank in range(roster.size) if not there(rank)]
-    except OSError as error:
+    except OSError as error:  # rank 0 keeps the store: without an answer from it nobody can meet
         raise PeerFailure(
             f"rank 0 of view {roster.view} does not answer at {where}, where the peers meet ({error}); it has died "
             "or cannot be reached from here: look into its log, and name its host so that all others reach it",
@@ -74,11 +83,14 @@ def wait_for_all(roster: Roster, *, deadline: float, abandoned: AbandonReason = 
 
 
 def _is_there(roster: Roster, rank: int, *, deadline: float, abandoned: AbandonReason) -> bool:
+    # At least one look, even after the deadline: another rank may have used it up.
     announced = get_now(roster.store, key=_key(rank))
     while announced is None and time.monotonic() < deadline:
+        # The job has given this view up: somebody in it is gone.
         if (failure := abandoned()) is not None:
             raise failure
         announced = get(roster.store, key=_key(rank))
+    # Somebody came who is of another job, view or size.
     if announced is not None and not hmac.compare_digest(announced, roster.proof(rank)):
         raise PeerFailure(
             f"who came as rank {rank} to view {roster.view} of job {roster.job!r} has not proved that it knows the "

@@ -44,7 +44,7 @@ class MessageProgress:
 
 
 def updated(before: MessageProgress, *, count: int, now: float) -> MessageProgress:
-    """The message_count after a look at ``now`` that found ``count``."""
+    """The progress after a look at ``now`` that found ``count``."""
     return before if count == before.count else replace(before, count=count, since=now)
 
 
@@ -52,8 +52,14 @@ def updated(before: MessageProgress, *, count: int, now: float) -> MessageProgre
 class StallDetector:
     """One peer's place in a view, and how to end a wait in it.
 
-    ``store``: its address. ``look`` gives the counter of messages; ``deadline_s`` how long one may take at this
-    moment. ``note`` is told who is late, once a message and on the lowest rank that waits; ``give_up`` why, once.
+    Args:
+        rank: This peer's rank.
+        size: The peers of the view.
+        store: The address of the view's key-value store.
+        deadline_s: Gives how many seconds a message may take at this moment.
+        look: Gives the counter of messages, odd during one.
+        note: Told which ranks are late, once per message and on the lowest rank that waits.
+        give_up: Told why the wait ends, once.
     """
 
     rank: int
@@ -77,19 +83,22 @@ class StallDetector:
         return stop
 
     def _run(self, stopped: threading.Event) -> None:
-        message_count, told, noted = MessageProgress(count=0, since=time.monotonic()), _GOING, 0
+        progress, told, noted = MessageProgress(count=0, since=time.monotonic()), _GOING, 0
         while not stopped.wait(self._between_looks_s()):
             now = time.monotonic()
-            message_count = updated(message_count, count=self.look(), now=now)
-            waiting_s = message_count.waiting_s(now)
+            progress = updated(progress, count=self.look(), now=now)
+            waiting_s = progress.waiting_s(now)
+            # Told only when it changes, and not for a message that ends between two looks.
             state = _WAITING if waiting_s > 2 * self._between_looks_s() else _GOING
             if state != told:
                 told = self._tell(state)
+            # The deadline has expired: stopping the engine fails the message, here and everywhere.
             if waiting_s > self.deadline_s():
                 self.give_up(self._expired(waiting_s))
                 return
-            if waiting_s > noted_after_s(self.deadline_s()) and noted != message_count.count:
-                noted = message_count.count
+            # Late enough to be told, once per message.
+            if waiting_s > noted_after_s(self.deadline_s()) and noted != progress.count:
+                noted = progress.count
                 self._note(waiting_s)
 
     def _between_looks_s(self) -> float:

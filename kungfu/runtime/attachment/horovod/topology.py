@@ -24,18 +24,24 @@ class Topology:
 
 
 def topology_of(rank: int, *, addresses: Sequence[str]) -> Topology:
-    """The place of ``rank`` in a view whose peers listen at ``addresses``, ``"host:port"`` in rank order.
+    """The place of a peer among the hosts of its view.
+
+    Args:
+        rank: The peer's rank.
+        addresses: ``"host:port"`` of every peer, in rank order.
+
+    Raises:
+        UsageError: The rank is outside the view, or an address has no port.
 
     >>> topology_of(2, addresses=["a:1", "a:2", "b:1"])
     Topology(host='b', rank=2, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
-
-    Raises: ``UsageError`` for a rank outside the view or an address without a port.
     """
     if not 0 <= rank < len(addresses):
         raise UsageError(f"rank {rank} is not in a view of {len(addresses)} peers; allowed is 0..{len(addresses) - 1}")
     hosts = [_host(address) for address in addresses]
     mine = hosts[rank]
     local_rank = hosts[:rank].count(mine)
+    # Hosts that have as many peers, in the order in which they come first.
     across = [host for host in dict.fromkeys(hosts) if hosts.count(host) > local_rank]
     return Topology(
         host=mine,
