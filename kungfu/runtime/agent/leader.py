@@ -106,8 +106,8 @@ class Leader:
             case HostUnreachable(host, how):
                 return self._on_host_lost(host, how)
             # A follower has a later leader: it is lost for this one, which stops if it loses its quorum with it.
-            case StaleLeader(host, said):
-                return self._on_host_lost(host, f"its agent takes no orders from here: {said}")
+            case StaleLeader(host, refusal):
+                return self._on_host_lost(host, f"its agent takes no orders from here: {refusal}")
             case FormationFailed(error):
                 return self._controller.fail(decided.Fail(-1, str(error), late=isinstance(error, DeadlineExceeded)))
             # A message to a peer failed, and is repeated.

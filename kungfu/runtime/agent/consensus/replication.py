@@ -77,10 +77,10 @@ class HostReported:
 
 @dataclass(frozen=True)
 class StaleLeader:
-    """The agent of ``host`` follows the leader of a later term; ``said`` is its refusal."""
+    """The agent of ``host`` follows the leader of a later term; ``refusal`` says so."""
 
     host: int
-    said: str
+    refusal: str
 
 
 class FollowerLink:

@@ -65,14 +65,14 @@ class Executor:
                 self.kill(peer, host=cluster.hosts.of.get(peer, self._own_host))
             case decided.AdmitFirstView():
                 self._peers.admit_first_view(command)
-            case decided.Compare():
+            case decided.ComparePrograms():
                 self._peers.compare(command, differs=decided.ProgramDiffers)
-            case decided.Remark(usual, others):
+            case decided.ReportMachines(usual, others):
                 machines = {str(peer): machine for peer, machine in others.items()}
                 self._record(MachinesDifferEvent(usual=usual, others=machines), shown=True)
             case decided.AdmitSurvivors():
                 self._admit_survivors(command)
-            case decided.Announce():
+            case decided.AnnounceFailure():
                 self._announce(command, cluster)
             case decided.ForwardRequest():
                 self._peers.send_to_rank_0(command)
@@ -122,7 +122,7 @@ class Executor:
         self._record(regrouping, shown=True)
         self._peers.admit_survivors(command, on_unreachable=decided.LeaderUnreachable)
 
-    def _announce(self, command: decided.Announce, cluster: Cluster) -> None:
+    def _announce(self, command: decided.AnnounceFailure, cluster: Cluster) -> None:
         # A view is broken, but no process is gone.
         if command.peer < 0:
             self._record(BrokenEvent(version=command.version, why=command.how), shown=True)
@@ -134,7 +134,7 @@ class Executor:
         alive = [peer for id_, peer in self.addresses.items() if id_ in cluster.alive - ending]
         self._peers.announce(command, alive)
 
-    def _loss_event(self, command: decided.Announce, cluster: Cluster) -> LostEvent:
+    def _loss_event(self, command: decided.AnnounceFailure, cluster: Cluster) -> LostEvent:
         """The event of a lost peer; its own report of the error is preferred to its output, which may be incomplete."""
         raised = cluster.losses.raised.get(command.peer)
         said = raised.error if raised is not None else headline(self.tails.get(command.peer, ()))

@@ -179,7 +179,7 @@ class JobController:
 
     def _perform(self, command: decided.Command) -> Ending | None:
         match command:
-            case decided.Release(host):
+            case decided.ReleaseHost(host):
                 return self._release(host)
             case decided.Fail():
                 return self.fail(command)

@@ -19,9 +19,9 @@ from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.core.cluster import (
     AdmitFirstView,
     AdmitSurvivors,
-    Announce,
+    AnnounceFailure,
     Cluster,
-    Compare,
+    ComparePrograms,
     ForwardRequest,
     OfferJoiners,
 )
@@ -103,7 +103,7 @@ class PeerClient:
 
         self._in_thread(perform)
 
-    def compare(self, command: Compare, *, differs: Callable[[int, str], Any]) -> None:
+    def compare(self, command: ComparePrograms, *, differs: Callable[[int, str], Any]) -> None:
         """Finds out in what a peer's program differs; ``differs`` makes the event that says so."""
         other = command.other
 
@@ -160,7 +160,7 @@ class PeerClient:
 
         self._in_thread(perform)
 
-    def announce(self, command: Announce, peers: Iterable[Peer]) -> None:
+    def announce(self, command: AnnounceFailure, peers: Iterable[Peer]) -> None:
         """Announces to all peers at once that a peer is gone, or that views are broken."""
         failure, then = (
             pb.FailureAnnouncement(peer=command.peer, version=command.version, how=command.how),

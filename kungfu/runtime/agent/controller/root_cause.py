@@ -69,4 +69,4 @@ def root_cause(
 
 def _is_bad(event: pb.HostEvent, cluster: Cluster) -> bool:
     """Whether this end may be the cause of others; before the first view any end may."""
-    return event.peer not in cluster.processes.parting and (event.code != 0 or cluster.view is None)
+    return event.peer not in cluster.processes.released and (event.code != 0 or cluster.view is None)

@@ -14,9 +14,9 @@ from kungfu.runtime.core.view import Peer, View
 __all__ = [
     "AdmitFirstView",
     "AdmitSurvivors",
-    "Announce",
+    "AnnounceFailure",
     "Command",
-    "Compare",
+    "ComparePrograms",
     "Done",
     "Event",
     "Fail",
@@ -35,8 +35,8 @@ __all__ = [
     "ProcessEnded",
     "ProgramDiffers",
     "ProgramExiting",
-    "Release",
-    "Remark",
+    "ReleaseHost",
+    "ReportMachines",
     "SizeWanted",
     "Spawn",
     "Tick",
@@ -228,7 +228,7 @@ class AdmitFirstView:
 
 
 @dataclass(frozen=True)
-class Compare:
+class ComparePrograms:
     """Find out what differs in the program of ``other`` from that of the ``references``, of which one has to answer."""
 
     references: tuple[Peer, ...]
@@ -236,7 +236,7 @@ class Compare:
 
 
 @dataclass(frozen=True)
-class Remark:
+class ReportMachines:
     """Tell people that peers run on ``others`` (by id): machines that may round in another way than the usual one."""
 
     usual: str
@@ -261,7 +261,7 @@ class AdmitSurvivors:
 
 
 @dataclass(frozen=True)
-class Announce:
+class AnnounceFailure:
     """Tell every peer: ``peer`` is gone (-1: none is), and views up to ``version`` are broken, as ``how`` says."""
 
     peer: int
@@ -309,7 +309,7 @@ class Fail:
 
 
 @dataclass(frozen=True)
-class Release:
+class ReleaseHost:
     """Let a host go that was given notice: nobody runs on it any more."""
 
     host: int
@@ -324,13 +324,13 @@ Command = (
     Spawn
     | Kill
     | AdmitFirstView
-    | Compare
-    | Remark
+    | ComparePrograms
+    | ReportMachines
     | AdmitSurvivors
-    | Announce
+    | AnnounceFailure
     | ForwardRequest
     | OfferJoiners
     | Fail
-    | Release
+    | ReleaseHost
     | Done
 )

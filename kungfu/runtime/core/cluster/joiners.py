@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.cluster.events import Command, Kill, OfferJoiners, PeerProgressed, Remark, Spawn
+from kungfu.runtime.core.cluster.events import Command, Kill, OfferJoiners, PeerProgressed, ReportMachines, Spawn
 from kungfu.runtime.core.cluster.placement import (
     NO_SLOT,
     about_to_be_free,
@@ -22,7 +22,7 @@ from kungfu.runtime.core.cluster.program_check import (
     form_first_view,
     runs_same_program,
 )
-from kungfu.runtime.core.cluster.state import Cluster, Starting, Transition, mark_doomed
+from kungfu.runtime.core.cluster.state import Cluster, Starting, Transition, mark_to_kill
 
 __all__ = [
     "dismiss",
@@ -83,7 +83,7 @@ def dismiss(cluster: Cluster, peers: Iterable[int], reason: str) -> Transition:
     """Kills joiners that are not needed any more."""
     going = list(peers)
     starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in going}
-    cluster = mark_doomed(replace(cluster, starting=starting), going)
+    cluster = mark_to_kill(replace(cluster, starting=starting), going)
     return cluster, [Kill(peer, reason) for peer in going]
 
 
@@ -179,7 +179,7 @@ def _remarked(cluster: Cluster, entry: Starting) -> list[Command]:
     usual, machine = cluster.identity.machine, entry.identity.machine
     if cluster.view is None or entry.peer is None or machine == usual:
         return []
-    return [Remark(usual, {entry.peer.id: machine})]
+    return [ReportMachines(usual, {entry.peer.id: machine})]
 
 
 def on_program_differs(cluster: Cluster, peer: int, how: str) -> Transition:
@@ -246,7 +246,7 @@ def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transit
 
 def give_up(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
     """Kills a joiner that lives but is too late, or whose program ends; the run goes on without it."""
-    cluster, commands = on_joiner_lost(mark_doomed(cluster, [peer]), peer, why, now)
+    cluster, commands = on_joiner_lost(mark_to_kill(cluster, [peer]), peer, why, now)
     return cluster, [Kill(peer, why), *commands]
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster.events import Release
+from kungfu.runtime.core.cluster.events import ReleaseHost
 from kungfu.runtime.core.cluster.state import Cluster, Hosts, Transition
 from kungfu.runtime.core.view import View
 
@@ -101,7 +101,7 @@ def release_empty_hosts(cluster: Cluster) -> Transition:
     if not empty:
         return cluster, []
     hosts: Hosts = replace(cluster.hosts, leaving=cluster.hosts.leaving - set(empty))
-    return replace(cluster, hosts=hosts), [Release(host) for host in empty]
+    return replace(cluster, hosts=hosts), [ReleaseHost(host) for host in empty]
 
 
 def forget_places(cluster: Cluster) -> Cluster:

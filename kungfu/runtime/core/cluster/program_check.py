@@ -1,16 +1,16 @@
 """The check that a starting peer runs the program of the job, by digest, once it is ready and before a view admits it.
 
 The first peers must all run the same program, else the job ends: nobody can say which of them is right. A later joiner
-must run the program of the peers that train. Where digests differ, the descriptions are fetched (``Compare``); the
-answer (``ProgramDiffers``) decides nothing any more, it tells what differs.
+must run the program of the peers that train. Where digests differ, the descriptions are fetched
+(``ComparePrograms``); the answer (``ProgramDiffers``) decides nothing any more, it says what differs.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster.events import AdmitFirstView, Command, Compare, Fail, Kill, Remark
-from kungfu.runtime.core.cluster.state import Cluster, Starting, Transition, mark_doomed
+from kungfu.runtime.core.cluster.events import AdmitFirstView, Command, ComparePrograms, Fail, Kill, ReportMachines
+from kungfu.runtime.core.cluster.state import Cluster, Starting, Transition, mark_to_kill
 from kungfu.runtime.core.view import View
 
 __all__ = ["compare_waiting", "dismiss_as_different", "fail_as_different", "form_first_view", "runs_same_program"]
@@ -27,7 +27,7 @@ def form_first_view(cluster: Cluster) -> Transition:
     for peer, entry in zip(peers, entries, strict=True):
         if entry.identity.program != identity.program:
             # The answer will end the job, and tell what differs.
-            return cluster, [Compare(peers[:1], peer)]
+            return cluster, [ComparePrograms(peers[:1], peer)]
     cluster = replace(cluster, identity=identity)
     # Machines may differ, though they may round in another way: people are told.
     others = {
@@ -35,7 +35,7 @@ def form_first_view(cluster: Cluster) -> Transition:
         for peer, entry in zip(peers, entries, strict=True)
         if entry.identity.machine != identity.machine
     }
-    remarks: list[Command] = [Remark(identity.machine, others)] if others else []
+    remarks: list[Command] = [ReportMachines(identity.machine, others)] if others else []
     return cluster, [*remarks, AdmitFirstView(View(1, peers))]
 
 
@@ -56,7 +56,7 @@ def compare_waiting(cluster: Cluster) -> list[Command]:
     waiting = [
         entry.peer for _, entry in sorted(cluster.starting.items()) if entry.peer is not None and not entry.ready
     ]
-    return [Compare(members, peer) for peer in waiting]
+    return [ComparePrograms(members, peer) for peer in waiting]
 
 
 def fail_as_different(how: str) -> Fail:
@@ -68,4 +68,4 @@ def dismiss_as_different(cluster: Cluster, peer: int, how: str) -> Transition:
     """Dismisses a joiner that differs; no other one comes in its place, since it would run the same program."""
     starting = {other: entry for other, entry in cluster.starting.items() if other != peer}
     cluster = replace(cluster, starting=starting, missing={**cluster.missing, peer: _ANOTHER})
-    return mark_doomed(cluster, [peer]), [Kill(peer, f"{_ANOTHER}: {how}")]
+    return mark_to_kill(cluster, [peer]), [Kill(peer, f"{_ANOTHER}: {how}")]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster.events import Announce, Command, Fail, Kill, ProgramExiting
+from kungfu.runtime.core.cluster.events import AnnounceFailure, Command, Fail, Kill, ProgramExiting
 from kungfu.runtime.core.cluster.joiners import give_up
 from kungfu.runtime.core.cluster.recovery import on_member_lost, with_failures
 from kungfu.runtime.core.cluster.state import Cluster, Departure, Transition, exit_in_words
@@ -66,7 +66,7 @@ def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> T
         return cluster, [Fail(peer, described(exit), code=_USAGE)]
     if exit.kind == "exit" and cluster.regrouping is None:
         # If the others train on, they will miss it and report; the last ones to train do not miss each other.
-        return cluster, [Announce(peer, 0, described(exit))]
+        return cluster, [AnnounceFailure(peer, 0, described(exit))]
     # It is lost: by an exception, or because it ends in the middle of a recovery.
     return on_member_lost(_counted(cluster, peer, exit), peer, described(exit), now)
 
@@ -79,7 +79,7 @@ def _on_exit_outside_view(cluster: Cluster, peer: int, exit: Exit, now: float) -
         return cluster, []
     # A joiner that is ready must not be offered any more, and peers that wait for it in a view hear of its end.
     cluster, commands = give_up(cluster, peer, described(exit), now)
-    return cluster, [Announce(peer, 0, described(exit)), *commands]
+    return cluster, [AnnounceFailure(peer, 0, described(exit)), *commands]
 
 
 def _raised_before(cluster: Cluster, peer: int, exit: Exit) -> int | None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from kungfu.runtime.core.cluster.events import (
     AdmitSurvivors,
-    Announce,
+    AnnounceFailure,
     Command,
     Fail,
     Kill,
@@ -65,7 +65,7 @@ def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transit
         return cluster, [failed]
     # The others may have reported already, and wait for nothing but this peer's end.
     cluster, commands = _form_view(cluster, now)
-    return cluster, [Announce(peer, version, how), *commands]
+    return cluster, [AnnounceFailure(peer, version, how), *commands]
 
 
 def with_failures(losses: Losses, peers: Iterable[int]) -> Losses:
@@ -109,7 +109,7 @@ def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
     cluster = replace(cluster, losses=with_failures(cluster.losses, quitters))
     regrouping = replace(regrouping, lost={**regrouping.lost, **quitters})
     # Those who noticed nothing yet hear of it from the first report.
-    announced = [Announce(-1, version, report.error)] if not regrouping.reports else []
+    announced = [AnnounceFailure(-1, version, report.error)] if not regrouping.reports else []
     reports = {**regrouping.reports, peer: report}
     regrouping = replace(regrouping, version=max(version, regrouping.version), reports=reports)
     cluster, kills = _stalled(replace(cluster, regrouping=regrouping), report, now)
@@ -131,7 +131,7 @@ def _quitters(cluster: Cluster) -> list[int]:
     assert cluster.view is not None
     people, exits = cluster.processes, cluster.losses.exiting
     gone = {peer for peer, one in exits.items() if one.is_gone} | set(cluster.view.ids) - people.alive
-    return [peer for peer in cluster.view.ids if peer in gone - people.parting - people.finished]
+    return [peer for peer in cluster.view.ids if peer in gone - people.released - people.finished]
 
 
 def _how_quit(cluster: Cluster, peer: int) -> str:
@@ -172,10 +172,10 @@ def resume(cluster: Cluster, now: float) -> Transition:
     if (failed := _nobody_left(cluster)) is not None:
         return cluster, [failed]
     # Some may not have heard of the loss.
-    gone = [Announce(peer, regrouping.version, how) for peer, how in regrouping.lost.items()]
+    gone = [AnnounceFailure(peer, regrouping.version, how) for peer, how in regrouping.lost.items()]
     if not gone and regrouping.reports:
         # A view is broken, and no process has ended.
-        gone = [Announce(-1, regrouping.version, next(iter(regrouping.reports.values())).error)]
+        gone = [AnnounceFailure(-1, regrouping.version, next(iter(regrouping.reports.values())).error)]
     if regrouping.formed is not None:
         # The view is formed: its leader may not know that it leads.
         return cluster, [_admit_survivors(cluster, regrouping.formed)]

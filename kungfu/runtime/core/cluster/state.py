@@ -23,7 +23,7 @@ __all__ = [
     "Starting",
     "Transition",
     "exit_in_words",
-    "mark_doomed",
+    "mark_to_kill",
 ]
 
 
@@ -71,18 +71,18 @@ class Processes:
 
     Args:
         alive: Those that run.
-        parting: Those that were let go.
+        released: Those that were let go.
         finished: Those that have finished training.
-        doomed: Those that shall be killed.
-        well: Those that ended with code 0 while they were in the view, without saying so before.
+        to_kill: Those that shall be killed.
+        ended_well: Those that ended with code 0 while they were in the view, without saying so before.
         next_id: The id of the next peer.
     """
 
     alive: frozenset[int] = frozenset()
-    parting: frozenset[int] = frozenset()
+    released: frozenset[int] = frozenset()
     finished: frozenset[int] = frozenset()
-    doomed: frozenset[int] = frozenset()
-    well: frozenset[int] = frozenset()
+    to_kill: frozenset[int] = frozenset()
+    ended_well: frozenset[int] = frozenset()
     next_id: int = 0
 
 
@@ -231,17 +231,17 @@ class Cluster:
             # Nobody trains yet.
             return ()
         people, ending = self.processes, {p for p, one in self.losses.exiting.items() if one.is_gone}
-        gone = people.parting | people.finished | ending
+        gone = people.released | people.finished | ending
         return tuple(p for p in self.view.ids if p in people.alive and p not in gone)
 
 
 Transition = tuple[Cluster, list[Command]]
 
 
-def mark_doomed(cluster: Cluster, peers: Iterable[int]) -> Cluster:
+def mark_to_kill(cluster: Cluster, peers: Iterable[int]) -> Cluster:
     """Marks joiners as let go and to be killed: an agent that takes over has to know of it."""
     people, going = cluster.processes, frozenset(peers)
-    people = replace(people, parting=people.parting | going, doomed=(people.doomed | going) & people.alive)
+    people = replace(people, released=people.released | going, to_kill=(people.to_kill | going) & people.alive)
     return replace(cluster, processes=people)
 
 

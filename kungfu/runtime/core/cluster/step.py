@@ -34,7 +34,7 @@ from dataclasses import replace
 
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster.events import (
-    Announce,
+    AnnounceFailure,
     Command,
     Done,
     Event,
@@ -190,7 +190,7 @@ def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: b
         # A view let it go. If its platform takes it away, its host is not to blame.
         noticed = peer in cluster.losses.noticed
         hosts = cluster.hosts if noticed else with_departures(cluster.hosts, [peer], now)
-        return replace(cluster, hosts=hosts, processes=replace(people, parting=people.parting | {peer})), []
+        return replace(cluster, hosts=hosts, processes=replace(people, released=people.released | {peer})), []
     # The job has trained to its end: nobody needs to join any more.
     hosts = replace(cluster.hosts, queue=())
     cluster = replace(cluster, processes=replace(people, finished=people.finished | {peer}), hosts=hosts)
@@ -222,7 +222,7 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
     """Another agent decides from now on: repeats what others may wait for, who know it by its version or id."""
     late = cluster.regrouping.killed if cluster.regrouping else frozenset[int]()
     late |= {peer for peer, one in cluster.losses.exiting.items() if one.killed}
-    kills = [Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.doomed | late) & cluster.alive)]
+    kills = [Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.to_kill | late) & cluster.alive)]
     if cluster.regrouping is not None:
         # In the middle of a recovery.
         cluster, commands = resume(cluster, now)
@@ -310,14 +310,14 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
         exited = departure.exit.kind == "exit"
         if code == 0 and exited:
             # If all others end so too, the job is done.
-            cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
+            cluster = replace(cluster, processes=replace(people, ended_well=people.ended_well | {peer}))
         if code not in PREEMPTED or not exited:
             # It was lost when it said so, or is lost when the others miss it.
             return _end_if_nobody_trains(cluster, [])
         if _is_lost(cluster, peer):
             # It ended by SIGTERM: only now is it known that its platform took it away.
             return _end_if_nobody_trains(count_as_preempted(cluster, peer), [])
-    if cluster.view is None or peer not in cluster.view.ids or peer in people.parting:
+    if cluster.view is None or peer not in cluster.view.ids or peer in people.released:
         # No view needs it.
         return _end_if_nobody_trains(cluster, [])
     if peer in people.finished or (training_is_over and code > 0):
@@ -328,8 +328,8 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
         return _end_if_nobody_trains(cluster, [])
     if code == 0 and cluster.regrouping is None:
         # Its script ended without a word. If others train on, they will miss it and report.
-        cluster = replace(cluster, processes=replace(people, well=people.well | {peer}))
-        return _end_if_nobody_trains(cluster, [Announce(peer, 0, QUIT)])
+        cluster = replace(cluster, processes=replace(people, ended_well=people.ended_well | {peer}))
+        return _end_if_nobody_trains(cluster, [AnnounceFailure(peer, 0, QUIT)])
     # A member was lost while it trained.
     cluster, commands = on_member_lost(_count_loss(cluster, peer, code), peer, how, now)
     return cluster, [*commands, *([_job_end(cluster)] if training_is_over else [])]
@@ -369,7 +369,7 @@ def _on_joiner_ended(cluster: Cluster, peer: int, code: int, now: float, *, how:
     why = f"ended ({how}) {now - entry.since:.1f} s after its start"
     cluster, commands = on_joiner_lost(cluster, peer, why, now)
     # It may have been on its way into a view: peers that wait for it there hear of its end.
-    return _end_if_nobody_trains(cluster, [*([Announce(peer, 0, how)] if version else []), *commands])
+    return _end_if_nobody_trains(cluster, [*([AnnounceFailure(peer, 0, how)] if version else []), *commands])
 
 
 def _end_if_nobody_trains(cluster: Cluster, commands: list[Command]) -> Transition:
@@ -387,7 +387,7 @@ def _end_if_nobody_trains(cluster: Cluster, commands: list[Command]) -> Transiti
 def _job_end(cluster: Cluster) -> Command:
     """The end of a job whose processes have all ended."""
     broken, people = dict(cluster.losses.broken_after), cluster.processes
-    if not broken and people.finished | people.well:
+    if not broken and people.finished | people.ended_well:
         # Peers have trained to the end, and every script has ended well.
         return Done()
     if not broken:

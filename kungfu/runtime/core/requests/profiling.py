@@ -45,43 +45,43 @@ class Survey:
     """How far a profile is.
 
     Args:
-        ahead: The sizes that are still to be measured, the present one first.
-        home: The size that the job had when the profile began.
+        remaining: The sizes that are still to be measured, the present one first.
+        initial_size: The size that the job had when the profile began.
         steps: How many steps of each size are measured.
         skip: How many steps of the present size still count as warm-up.
-        now: What was measured of the present size.
-        found: What was measured of the sizes before it.
+        current: What was measured of the present size.
+        measured: What was measured of the sizes before it.
     """
 
-    ahead: tuple[int, ...]
-    home: int
+    remaining: tuple[int, ...]
+    initial_size: int
     steps: int
     skip: int = WARM_UP_STEPS
-    now: Point | None = None
-    found: tuple[Point, ...] = ()
+    current: Point | None = None
+    measured: tuple[Point, ...] = ()
 
     @property
     def goal(self) -> int:
         """The size that the job shall have now."""
-        return self.ahead[0] if self.ahead else self.home
+        return self.remaining[0] if self.remaining else self.initial_size
 
     @property
     def is_measured(self) -> bool:
         """Whether nothing is left to measure."""
-        return not self.ahead
+        return not self.remaining
 
 
-def start_survey(profile: Profile, *, home: int) -> Survey:
+def start_survey(profile: Profile, *, initial_size: int) -> Survey:
     """The survey of a profile, from the largest size down.
 
     Args:
         profile: The sizes, and how many steps of each are measured.
-        home: The size that the job has, and gets again.
+        initial_size: The size that the job has, and gets again.
 
-    >>> start_survey(Profile(1, 3, 50), home=2).ahead
+    >>> start_survey(Profile(1, 3, 50), initial_size=2).remaining
     (3, 2, 1)
     """
-    return Survey(tuple(range(profile.maximum, profile.minimum - 1, -1)), home, profile.steps)
+    return Survey(tuple(range(profile.maximum, profile.minimum - 1, -1)), initial_size, profile.steps)
 
 
 def with_measured(survey: Survey, steps: Sequence[TimedStep]) -> Survey:
@@ -98,9 +98,11 @@ def _counted(survey: Survey, one: TimedStep) -> Survey:
     if survey.skip:
         # A step of the warm-up.
         return replace(survey, skip=survey.skip - 1)
-    before = survey.now or Point(survey.goal)
+    before = survey.current or Point(survey.goal)
     point = Point(before.size, before.steps + 1, before.samples + one.samples, before.seconds + one.seconds)
     if point.steps < survey.steps:
         # This size needs more steps.
-        return replace(survey, now=point)
-    return replace(survey, ahead=survey.ahead[1:], skip=WARM_UP_STEPS, now=None, found=(*survey.found, point))
+        return replace(survey, current=point)
+    return replace(
+        survey, remaining=survey.remaining[1:], skip=WARM_UP_STEPS, current=None, measured=(*survey.measured, point)
+    )

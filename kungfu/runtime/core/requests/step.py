@@ -89,7 +89,7 @@ def step(log: RequestLog, event: Event, context: AdmissionContext, now: float) -
         # Too late: the asker need not wait any longer.
         case TimePassed() if now > entry.until:
             why = f"not carried out within {entry.until - entry.asked_at:.0f} s; the job may still come to it"
-            return _with_end(log, entry, "expired", why, context), _back_to_home_size(entry)
+            return _with_end(log, entry, "expired", why, context), _back_to_initial_size(entry)
         case _:
             return log, []
 
@@ -126,7 +126,7 @@ def _blocking_request(log: RequestLog, request: JobRequest, now: float) -> str |
 def _accept(log: RequestLog, request: JobRequest, context: AdmissionContext, now: float) -> LogTransition:
     assert context.view is not None
     size, action = context.view.size, request.action
-    survey = start_survey(action, home=size) if isinstance(action, Profile) else None
+    survey = start_survey(action, initial_size=size) if isinstance(action, Profile) else None
     external = _external_request(request.id, action, size=size, hosts=context.hosts)
     answer = Answer("accepted", "", context.view.version)
     entry = LoggedRequest(request, answer, answer, now, now + context.patience_s, external, survey)
@@ -189,7 +189,7 @@ def _on_leader_replied(
         return log, []
     if event.refusal:
         # The leader cannot: the disk for a checkpoint is full, say.
-        return _with_end(log, entry, "refused", event.refusal, context), _back_to_home_size(entry)
+        return _with_end(log, entry, "refused", event.refusal, context), _back_to_initial_size(entry)
     if entry.external.kind != "checkpoint":
         # The view, and the end of training, show whether the others are carried out.
         return log, []
@@ -200,7 +200,7 @@ def _with_end(
     log: RequestLog, entry: LoggedRequest, state: RequestState, reason: str, context: AdmissionContext
 ) -> RequestLog:
     version = context.view.version if context.view else 0
-    found = entry.survey.found if entry.survey else ()
+    found = entry.survey.measured if entry.survey else ()
     return replace(with_entry(log, replace(entry, newest=Answer(state, reason, version, found))), under_way=None)
 
 
@@ -212,11 +212,11 @@ def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
     survey, external = entry.survey, entry.external
     assert survey is not None
     assert external is not None
-    newest = replace(entry.newest, points=survey.found)
+    newest = replace(entry.newest, points=survey.measured)
     entry = replace(entry, newest=newest, until=now + context.patience_s)
     if survey.goal != external.size:
         # This size is measured: the leader is told the next one, or the size that the job had before.
-        external = replace(external, id=f"{entry.request.id}/{len(survey.found)}", size=survey.goal)
+        external = replace(external, id=f"{entry.request.id}/{len(survey.measured)}", size=survey.goal)
         entry = replace(entry, external=external)
         if not _is_met(external, context.view):
             # The job does not happen to have that size already.
@@ -227,10 +227,10 @@ def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
     return with_entry(log, entry), []
 
 
-def _back_to_home_size(entry: LoggedRequest) -> list[ExternalRequest]:
+def _back_to_initial_size(entry: LoggedRequest) -> list[ExternalRequest]:
     """What takes the job of a profile that does not come to its end back to the size that it had."""
     if entry.survey is None or entry.external is None:
         # Only a profile changes the size for a while.
         return []
     why = "back to the size before a profile that did not come to its end"
-    return [replace(entry.external, why=why, size=entry.survey.home, id=f"{entry.request.id}/home")]
+    return [replace(entry.external, why=why, size=entry.survey.initial_size, id=f"{entry.request.id}/home")]

@@ -238,7 +238,7 @@ def test_a_follower_of_a_later_term_makes_this_leader_stale() -> None:
         replicator.add_follower(1)
         event = heard.get(timeout=10.0)
         assert isinstance(event, StaleLeader)
-        assert "follows another leader: of term 5" in event.said
+        assert "follows another leader: of term 5" in event.refusal
         assert not replicator.commit(state(0, 1, hosts=2))
 
 

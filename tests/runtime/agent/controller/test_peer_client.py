@@ -17,7 +17,7 @@ from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import (
     AdmitSurvivors,
-    Announce,
+    AnnounceFailure,
     Cluster,
     ForwardRequest,
     LeaderUnreachable,
@@ -164,7 +164,7 @@ def test_nothing_is_told_to_a_leader_any_more_when_another_one_leads_or_it_has_e
 
 def test_an_announcement_is_told_until_it_is_heard_or_a_later_view_trains() -> None:
     with job("answer is lost") as (agent, listener):
-        agent.peers.announce(Announce(1, 1, "killed by SIGKILL"), agent.view.peers)
+        agent.peers.announce(AnnounceFailure(1, 1, "killed by SIGKILL"), agent.view.peers)
         listener.came.get(timeout=SOON_S)
         assert str(listener.failed_peers.failure_in(agent.view)) == "rank 1 (peer 1) is gone: killed by SIGKILL"
         agent.cluster = replace(agent.cluster, view=View(3, agent.view.peers[:1]))

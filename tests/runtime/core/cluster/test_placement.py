@@ -11,7 +11,7 @@ from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import (
     AdmitSurvivors,
-    Announce,
+    AnnounceFailure,
     Cluster,
     Done,
     Event,
@@ -29,7 +29,7 @@ from kungfu.runtime.core.cluster import (
     PeerProgressed,
     PeersLost,
     ProcessEnded,
-    Release,
+    ReleaseHost,
     SizeWanted,
     Spawn,
     Tick,
@@ -208,7 +208,7 @@ def test_a_noticed_host_takes_nobody_more_and_is_let_go_when_it_is_empty() -> No
     )
     assert commands == [Spawn(3, 1)], "there is room for one of the two"
     _, commands = after(cluster, ProcessEnded(0, 0), ProcessEnded(1, 0))
-    assert commands == [Release(0)]
+    assert commands == [ReleaseHost(0)]
 
 
 def test_who_starts_on_a_noticed_host_starts_elsewhere() -> None:
@@ -224,9 +224,9 @@ def test_a_notice_twice_is_one() -> None:
 
 def test_the_peers_of_a_lost_host_are_lost_together_and_replaced_where_there_is_room() -> None:
     cluster, commands = after(training(3, 2, 2), HostLost(0, "host a is lost"))
-    assert commands == [Announce(0, 1, "host a is lost"), Announce(1, 1, "host a is lost")]
+    assert commands == [AnnounceFailure(0, 1, "host a is lost"), AnnounceFailure(1, 1, "host a is lost")]
     cluster, (broken, lead) = after(cluster, PeersLost(2, report()))
-    assert isinstance(broken, Announce)
+    assert isinstance(broken, AnnounceFailure)
     assert isinstance(lead, AdmitSurvivors)
     assert (lead.view.ids, lead.target, set(lead.lost)) == ((2,), 3, {0, 1})
     _, commands = after(cluster, ViewStarted(lead.view), PeerProgressed(peer(3), ready=True))
@@ -267,7 +267,7 @@ def test_who_takes_over_says_again_what_may_not_have_been_heard() -> None:
     cluster, commands = after(training(3, 1, 1, 1), *broken)
     assert after(cluster, LeaderTookOver())[1] == commands[-1:], "the same view: who was admitted already knows it"
     waiting, _ = after(training(3, 1, 1, 1), HostLost(2, "gone"), PeersLost(0, report()))
-    assert after(waiting, LeaderTookOver())[1] == [Announce(2, 1, "gone")]
+    assert after(waiting, LeaderTookOver())[1] == [AnnounceFailure(2, 1, "gone")]
     offered, _ = after(training(2, 2, 1), SizeWanted(3), PeerProgressed(peer(2), ready=True))
     assert after(offered, LeaderTookOver())[1] == [OfferJoiners(view_of(0, 1), Prepared((peer(2),)))]
     noticed, commands = after(training(2, 1, 1), HostNoticed(1))

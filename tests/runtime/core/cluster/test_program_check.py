@@ -5,9 +5,9 @@ from __future__ import annotations
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster import (
     AdmitFirstView,
-    Announce,
+    AnnounceFailure,
     Cluster,
-    Compare,
+    ComparePrograms,
     Fail,
     Kill,
     LeaderTookOver,
@@ -16,7 +16,7 @@ from kungfu.runtime.core.cluster import (
     PeerProgressed,
     ProcessEnded,
     ProgramDiffers,
-    Remark,
+    ReportMachines,
     SizeWanted,
     Spawn,
     Tick,
@@ -56,7 +56,7 @@ def test_first_peers_of_one_program_form_their_view_at_once() -> None:
 
 def test_first_peers_that_differ_are_compared_and_the_job_ends_with_2_and_the_reason() -> None:
     cluster, commands = after(started(3), ready(1), ready(2, "other"), ready(0))
-    assert commands == [Compare((peer(0),), peer(2))], "with the first peer, when all are ready"
+    assert commands == [ComparePrograms((peer(0),), peer(2))], "with the first peer, when all are ready"
     (failed,) = after(cluster, ProgramDiffers(2, "policies: peer 0 has a + b, peer 2 has b + a"))[1]
     assert isinstance(failed, Fail)
     assert failed.code == 2
@@ -67,7 +67,7 @@ def test_first_peers_that_differ_are_compared_and_the_job_ends_with_2_and_the_re
 
 def test_machines_that_differ_are_told_with_the_first_view() -> None:
     _, commands = after(started(3), ready(0), ready(1, machine="4 threads"), ready(2))
-    assert commands == [Remark(USUAL, {1: "4 threads"}), AdmitFirstView(View(1, (peer(0), peer(1), peer(2))))]
+    assert commands == [ReportMachines(USUAL, {1: "4 threads"}), AdmitFirstView(View(1, (peer(0), peer(1), peer(2))))]
 
 
 # ---- joiners -------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_a_joiner_of_the_same_program_is_offered() -> None:
 
 def test_a_joiner_that_differs_is_compared_with_those_who_train_and_offered_to_nobody() -> None:
     cluster, commands = after(training(0, 1), SizeWanted(3), ready(2, "other"))
-    assert commands == [Spawn(2), Compare((peer(0), peer(1)), peer(2))]
+    assert commands == [Spawn(2), ComparePrograms((peer(0), peer(1)), peer(2))]
     assert after(cluster, Tick())[1] == []
 
 
@@ -104,24 +104,24 @@ def test_a_replacement_that_differs_is_not_replaced_again() -> None:
     """The job lost peer 1, and its policy file was edited since it began."""
     report = LossReport(1, 5, holds=True, error="lost rank 1")
     cluster, commands = after(training(0, 1), ProcessEnded(1, -9), PeersLost(0, report))
-    assert isinstance(commands[0], Announce)
+    assert isinstance(commands[0], AnnounceFailure)
     cluster, commands = after(cluster, ViewStarted(View(3, (peer(0),))))
     assert commands == [Spawn(2)]
     cluster, commands = after(cluster, ready(2, "edited"), ProgramDiffers(2, "how"))
-    assert [type(one) for one in commands] == [Compare, Kill, OfferJoiners]
+    assert [type(one) for one in commands] == [ComparePrograms, Kill, OfferJoiners]
     assert after(cluster, ProcessEnded(2, -9), Tick())[1] == []
 
 
 def test_a_joiner_that_ends_while_it_is_compared_is_missing_as_any_other_is() -> None:
     cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"))
     cluster, commands = after(cluster, ProcessEnded(2, 1))
-    assert [type(one) for one in commands] == [Announce, OfferJoiners]
+    assert [type(one) for one in commands] == [AnnounceFailure, OfferJoiners]
     assert after(cluster, ProgramDiffers(2, "how"))[1] == []
 
 
 def test_who_takes_over_compares_again() -> None:
     cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"))
-    assert Compare((peer(0), peer(1)), peer(2)) in after(cluster, LeaderTookOver())[1]
+    assert ComparePrograms((peer(0), peer(1)), peer(2)) in after(cluster, LeaderTookOver())[1]
 
 
 def test_a_joiner_that_is_never_compared_is_late() -> None:
@@ -133,5 +133,5 @@ def test_a_joiner_that_is_never_compared_is_late() -> None:
 def test_a_joiner_of_another_machine_is_told_and_joins() -> None:
     cluster, _ = after(training(0, 1), SizeWanted(3))
     remark, offer = after(cluster, ready(2, machine="8 threads"))[1]
-    assert remark == Remark(USUAL, {2: "8 threads"})
+    assert remark == ReportMachines(USUAL, {2: "8 threads"})
     assert isinstance(offer, OfferJoiners)

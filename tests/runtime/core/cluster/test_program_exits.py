@@ -8,7 +8,7 @@ import pytest
 
 from kungfu.runtime.core.cluster import (
     AdmitSurvivors,
-    Announce,
+    AnnounceFailure,
     Cluster,
     Command,
     Done,
@@ -79,7 +79,7 @@ def test_a_usage_error_of_one_peer_ends_the_job_with_2(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_program_that_chooses_its_exit_code_ends_the_job_with_it(size: int) -> None:
     cluster, commands = after(training(size), ProgramExiting(0, ENDED))
-    assert commands == [Announce(0, 0, "its program ended by itself after step 5, before the end of training")]
+    assert commands == [AnnounceFailure(0, 0, "its program ended by itself after step 5, before the end of training")]
     how = "exit code 7: its program ended by itself after step 5, before the end of training"
     assert after(cluster, ProcessEnded(0, 7))[1] == [Fail(0, how, code=7, chosen=True)]
 
@@ -109,7 +109,7 @@ def test_it_does_so_though_it_takes_longer_to_end_than_the_others_to_train_to_th
 
 def test_an_exit_code_alone_is_a_lost_peer() -> None:
     cluster, commands = after(training(2), ProcessEnded(1, 2))
-    assert commands == [Announce(1, 1, "exit code 2")]
+    assert commands == [AnnounceFailure(1, 1, "exit code 2")]
     assert (cluster.losses.failures, dict(cluster.losses.raised)) == (1, {})
 
 
@@ -159,7 +159,7 @@ def test_a_usage_error_before_the_first_view_ends_the_job_with_2() -> None:
 def test_an_exception_is_a_lost_peer_at_once_and_its_process_may_take_its_time() -> None:
     cluster, commands = after(training(2), ProgramExiting(1, RAISED), missing(0, 1))
     how = "its program raised OSError: disk (train.py:42) after step 5"
-    assert commands[0] == Announce(1, 1, how)
+    assert commands[0] == AnnounceFailure(1, 1, how)
     assert view_led(commands).ids == (0,)
     assert (cluster.losses.failures, dict(cluster.losses.raised)) == (1, {1: RAISED})
     cluster, _ = replaced(cluster, commands)
@@ -187,7 +187,7 @@ def test_the_same_exception_in_a_replacement_that_has_not_trained_yet_ends_the_j
 
 def test_the_same_exception_in_a_second_peer_ends_the_job_though_both_raise_at_the_same_time() -> None:
     _, commands = after(training(3), ProgramExiting(1, RAISED), ProgramExiting(2, RAISED))
-    assert [type(command) for command in commands] == [Announce, Fail]
+    assert [type(command) for command in commands] == [AnnounceFailure, Fail]
     assert commands[1].code == 1
 
 
@@ -196,7 +196,7 @@ def test_the_same_exception_in_a_second_peer_ends_the_job_though_both_raise_at_t
 )
 def test_another_exception_or_one_at_another_line_is_a_loss_of_its_own(other: Exit) -> None:
     cluster, commands = after(training(3), ProgramExiting(1, RAISED), ProgramExiting(2, other))
-    assert [type(command) for command in commands] == [Announce, Announce]
+    assert [type(command) for command in commands] == [AnnounceFailure, AnnounceFailure]
     assert cluster.losses.failures == 2
 
 
@@ -245,7 +245,7 @@ def test_a_program_that_ends_alone_is_lost_as_soon_as_the_others_miss_it() -> No
 
 def test_programs_that_all_end_by_themselves_are_the_end_of_the_job() -> None:
     cluster, commands = after(training(2), ProgramExiting(0, ENDED), ProgramExiting(1, ENDED), ProcessEnded(0, 0))
-    assert [type(command) for command in commands] == [Announce, Announce]
+    assert [type(command) for command in commands] == [AnnounceFailure, AnnounceFailure]
     assert after(cluster, ProcessEnded(1, 0))[1] == [Done()]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import (
     AdmitSurvivors,
-    Announce,
+    AnnounceFailure,
     Budgets,
     Cluster,
     Command,
@@ -58,7 +58,7 @@ def regrouped(cluster: Cluster, dead: int, *survivors: int) -> tuple[Cluster, Ad
 
 def test_the_survivors_regroup_when_all_of_them_have_reported_in_their_old_order() -> None:
     cluster, commands = after(training(0, 1, 2), ProcessEnded(1, -9))
-    assert commands == [Announce(1, 1, "killed by SIGKILL")]
+    assert commands == [AnnounceFailure(1, 1, "killed by SIGKILL")]
     cluster, commands = after(cluster, lost(2))
     assert not any(isinstance(command, AdmitSurvivors) for command in commands)
     _, commands = after(cluster, lost(0))
@@ -67,10 +67,10 @@ def test_the_survivors_regroup_when_all_of_them_have_reported_in_their_old_order
 
 def test_it_does_not_matter_who_is_heard_first() -> None:
     cluster, commands = after(training(0, 1, 2), lost(0), lost(2))
-    assert commands == [Announce(-1, 1, DIED)]
+    assert commands == [AnnounceFailure(-1, 1, DIED)]
     _, commands = after(cluster, ProcessEnded(1, -9))
     assert commands == [
-        Announce(1, 1, "killed by SIGKILL"),
+        AnnounceFailure(1, 1, "killed by SIGKILL"),
         AdmitSurvivors(view_of(0, 2, version=3), (0, 1), 3, {1: "killed by SIGKILL"}),
     ]
 
@@ -100,7 +100,7 @@ def test_a_survivor_that_dies_while_they_regroup_makes_them_report_anew() -> Non
     cluster, lead = regrouped(training(0, 1, 2, 3), 1, 0, 2, 3)
     version = lead.view.version
     cluster, commands = after(cluster, ProcessEnded(0, -9))
-    assert commands == [Announce(0, version, "killed by SIGKILL")]
+    assert commands == [AnnounceFailure(0, version, "killed by SIGKILL")]
     cluster, commands = after(cluster, lost(2, version=version), lost(3, version=version))
     assert commands[-1] == AdmitSurvivors(
         view_of(2, 3, version=version + 2), (0, 1), 4, {1: "killed by SIGKILL", 0: "killed by SIGKILL"}
@@ -205,7 +205,7 @@ def test_a_replacement_that_never_trains_is_started_thrice_and_no_more() -> None
     for id_ in (2, 3):
         assert commands == [Spawn(id_)]
         cluster, commands = after(cluster, ProcessEnded(id_, 1))
-        commands = [command for command in commands if not isinstance(command, Announce)]
+        commands = [command for command in commands if not isinstance(command, AnnounceFailure)]
     cluster, commands = after(cluster, ProcessEnded(4, 1))
     (offer,) = [command for command in commands if isinstance(command, OfferJoiners)]
     assert offer.prepared.missing == (4,)
@@ -260,7 +260,7 @@ def test_a_peer_that_dies_after_its_notice_is_counted_once() -> None:
 
 def test_scripts_that_end_together_without_a_word_miss_nobody() -> None:
     cluster, commands = after(training(0, 1), ProcessEnded(0, 0))
-    assert all(isinstance(command, Announce) for command in commands)
+    assert all(isinstance(command, AnnounceFailure) for command in commands)
     assert cluster.regrouping is None
 
 
@@ -277,7 +277,7 @@ def test_a_script_that_ends_while_the_others_train_is_lost_to_them() -> None:
 def test_a_leader_that_dies_when_the_others_are_through_fails_no_job() -> None:
     through = [TrainingFinished(id_, leaving=False) for id_ in (1, 2)]
     cluster, commands = after(training(0, 1, 2), *through, ProcessEnded(0, -9))
-    assert commands == [Announce(0, 1, "killed by SIGKILL")]
+    assert commands == [AnnounceFailure(0, 1, "killed by SIGKILL")]
     assert after(cluster, ProcessEnded(1, 0), ProcessEnded(2, 0))[1] == [Done()]
     alone, _ = after(training(0, 1), TrainingFinished(1, leaving=False), ProcessEnded(1, 0))
     assert after(alone, ProcessEnded(0, -9))[1][-1] == Done()

@@ -13,7 +13,7 @@ from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster import (
     AdmitFirstView,
-    Announce,
+    AnnounceFailure,
     Cluster,
     Command,
     Done,
@@ -140,13 +140,13 @@ def test_a_joiner_that_dies_is_missing_in_the_offer_of_the_others() -> None:
     _, commands = after(cluster, ProcessEnded(2, 1), now=14.0)
     reason = "peer 2: ended (exit code 1) 4.0 s after its start"
     offer = OfferJoiners(view_of(0, 1), Prepared((peer(3),), (2,), reason))
-    assert commands == [Announce(2, 0, "exit code 1"), offer], "who waits for it in a view to be hears of it"
+    assert commands == [AnnounceFailure(2, 0, "exit code 1"), offer], "who waits for it in a view to be hears of it"
 
 
 def test_a_joiner_that_ends_well_before_it_trained_is_missing_too() -> None:
     _, commands = after(growing(2, 3), ProcessEnded(2, 0), now=11.0)
     reason = "peer 2: ended (exit code 0) 1.0 s after its start"
-    assert commands == [Announce(2, 0, "exit code 0"), OfferJoiners(view_of(0, 1), Prepared((), (2,), reason))]
+    assert commands == [AnnounceFailure(2, 0, "exit code 0"), OfferJoiners(view_of(0, 1), Prepared((), (2,), reason))]
 
 
 def test_a_joiner_that_is_late_is_killed_and_its_end_means_nothing_more() -> None:
@@ -331,7 +331,7 @@ def test_any_order_of_events_keeps_account_of_every_process(size: int, history: 
         if has_failed(commands) or not cluster.alive:
             return
         assert set(cluster.starting) <= cluster.alive
-        assert cluster.alive | set(cluster.starting) | cluster.processes.parting <= set(
+        assert cluster.alive | set(cluster.starting) | cluster.processes.released <= set(
             range(cluster.processes.next_id)
         )
 
