@@ -27,7 +27,18 @@ _EXITS = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning 
 
 @dataclass(frozen=True)
 class _CommandLine:
-    """A checked command line."""
+    """A checked command line.
+
+    Attributes:
+        size: Peers that the job starts with.
+        hosting: The hosts of the job, and which of them this one is.
+        settings: What every peer is told.
+        folder: The folder of the run's record.
+        command: The program.
+        trace_limit_bytes: The most that the trace may grow to; 0 for no trace.
+        budgets: How many peers are replaced.
+        scaling: Whether commands may change the peers.
+    """
 
     size: int
     hosting: Hosting
@@ -193,6 +204,7 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
     if shutil.which(command[0]) is None:
         raise UsageError(f"cannot run {command[0]!r}: no such program; kungfu-run -np 2 python train.py")
     script = next((word for word in command[1:] if not word.startswith("-")), "")
+    # Python with a module or a command has no script that could be looked for.
     takes_script = Path(command[0]).name.startswith("python") and not {"-m", "-c"} & set(command[1:])
     if takes_script and not Path(script).is_file():
         raise UsageError(f"cannot open {script!r}: no such script in {Path.cwd()}")

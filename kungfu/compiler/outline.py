@@ -23,6 +23,7 @@ __all__ = ["outline"]
 def outline(plan: Plan) -> Iterator[tuple[str, str]]:
     """The parts of a plan, each as people read it and as the text that decides: nodes after those that they are made
     of, then the rules, then, with nothing to read, in what order all of it is computed and sent."""
+    # A node's text is a digest of its fields with the texts of its inputs: a Merkle tree over the graph.
     numbers, labels, owners = node_numbers(plan), labels_of(plan), _owners(plan)
     texts: dict[int, str] = {}
     for node, number in numbers.items():

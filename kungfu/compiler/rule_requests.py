@@ -42,6 +42,7 @@ def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
 
     Reference: listing 1 of the KungFu paper. Every peer calls it with the same agreed values.
     """
+    # The inputs of such a rule begin with the signals of the call, in their order.
     control = Control(size=size, step=fired.step)
     action.fn(control, *list(fired.inputs.values())[: len(action.signals)])
     over_budget = fired.over_budget and control.wanted is not None
@@ -73,6 +74,7 @@ def requests_of(
             checkpoints.append(one.rule)
         else:
             settings.append(setting_change_of(one))
+    # A hook may have asked for nothing, and a mask may name ranks that have left since.
     taken = tuple(one for one in rescale if one is not None)
     return BarrierRequests(taken, None, tuple(settings), tuple(checkpoints))
 

@@ -45,10 +45,16 @@ class AtRescale:
 def on_rescale() -> AtRescale:
     """The trigger that is on when the size of the cluster changes, in the barrier, before the next step.
 
-    What hangs on it is made of numbers that the barrier has: `size` (the new one), `previous_size`, `step`,
-    `global_batch_size` (with the rescale's `keep` carried out; for a learning rate, with the batch that these rules
+    Conditions and targets of its rules are made of numbers that the barrier has: `size` (the new one), `previous_size`,
+    `step`, `global_batch_size` (with the rescale's `keep` applied; for a learning rate, with the batch that these rules
     set as well), `previous_global_batch_size`, `learning_rate` (where a ramp is under way: the rate it leads to),
-    `min_size`, `max_size`, constants, and maps of them. Raises `PolicyError` at `attach` for anything else.
+    `min_size`, `max_size`, constants, and maps of them.
+
+    Raises:
+        PolicyError: At `attach`, for any other signal.
+
+    Cost:
+        Nothing in any step.
 
     >>> from kungfu.signal import TrainingSignals
     >>> training = TrainingSignals()

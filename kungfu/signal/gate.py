@@ -22,10 +22,13 @@ def is_gate(signal: Signal) -> bool:
 
 
 def is_exact(signal: Signal) -> bool:
-    """Whether this is a function of step and size in whole numbers, hence the same on every peer without a doubt.
+    """Whether this is a function of step and size in whole numbers, hence bit-identical on all peers.
 
     Agreed numbers are equal on all peers, but what is computed from them in float32 may differ in the last bit between
-    processors; a peer that took the other branch around a message would leave the others waiting. What a message
-    carried from rank 0 is exact again.
+    processors; a peer that took the other branch around a message would leave the others waiting. A truth value that a
+    message carried from rank 0 is exact again.
+
+    Args:
+        signal: The condition of a gate, or a part of it.
     """
     return signal.exact

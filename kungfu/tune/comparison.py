@@ -94,8 +94,13 @@ def _dollars(estimates: Sequence[Estimate | None]) -> float | None:
 def as_document(found: Sequence[Comparison]) -> dict[str, Any]:
     """The JSON output: totals, then each experiment with the stages of its plan and its baselines.
 
-    Experiments run side by side: dollars add up, the seconds are those of the last to end. A baseline that some
-    experiment lacks is null.
+    Experiments run side by side: dollars add up, the seconds are those of the last to end.
+
+    Args:
+        found: The comparisons, one per experiment.
+
+    Returns:
+        A JSON object; a baseline that some experiment lacks is null.
     """
     return {
         "deadline_s": found[0].deadline_s,

@@ -72,10 +72,17 @@ def _usage(
 
 
 def boxes(simulator: Simulator, *, plan: AllocationPlan) -> tuple[Box, ...]:
-    """Every trial's training as a box of GPUs and time, as figure 1 of Misra et al., 2021, draws it.
+    """Every trial's training as a box of GPUs and time.
 
-    Boxes end when their trial does, so what is left to the end of a stage is idle. The trials that survive are not
-    known when planning: the first ones stand for them.
+    A box ends with its trial, so the rest of a stage is idle. The trials that survive are not known when planning:
+    the first ones stand for them.
+
+    Args:
+        simulator: the job and the cloud; its first drawn run is shown.
+        plan: GPUs of each stage.
+
+    Reference:
+        Misra et al., 2021, figure 1.
     """
     drawn = sample(simulator, plan=plan)
     found: list[Box] = []

@@ -14,7 +14,13 @@ __all__ = ["Shared", "shared_parts"]
 
 @dataclass(frozen=True)
 class Shared:
-    """What the same rules need together: `nodes`, of which `tops` are under no other of them."""
+    """Nodes that the same rules need.
+
+    Attributes:
+        by: The names of the rules.
+        nodes: The nodes, each after its inputs.
+        tops: Those of the nodes that are under no other of them.
+    """
 
     by: tuple[str, ...]
     nodes: tuple[Signal, ...]
@@ -40,6 +46,7 @@ def _dear(plan: Plan) -> set[Signal]:
     """What is worth sharing: all other arithmetic costs next to nothing."""
     dear: set[Signal] = set()
     for node in plan.nodes:
+        # A fold, a message, and everything that is made of one or of the gradients.
         below = any(one in dear or one.type.shape == NEST for one in node.inputs)
         if isinstance(node, (Fold, Collective)) or below:
             dear.add(node)

@@ -97,7 +97,7 @@ def _product(one: Dimension, other: Dimension, *, sign: int) -> Dimension:
 
 
 def _of_fold(fold: Fold, found: Mapping[Signal, Dimension]) -> Dimension:
-    """The dimension of a fold's output, from a fixed point of the dimensions of its state.
+    """The dimension of a fold's output, from a fixed point over its state.
 
     Each field begins with any dimension, and takes that of its update. A field may hold what another one held before,
     so that the fixed point is reached at the latest after as many rounds as there are fields.

@@ -45,12 +45,14 @@ def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None
 
 
 def _check_rule(rule: Rule, *, policy: str) -> None:
+    # Every gate in the graph, those of folds too: peers must run the same collectives.
     _check_gate(rule.gate, of=f"the trigger of policy {policy!r}")
     for node in topological((rule.fires, *operands(rule.action), *rule.inputs.values())):
         if isinstance(node, Fold):
             _check_gate(node.gate, of=f"{node!r} in policy {policy!r}")
     _check_agreed(rule.when, use=f"the .when(...) of policy {policy!r}", type=SignalType("bool"))
     _check_sources(rule, policy=policy)
+    # What the action asks for must be one value on all peers.
     target, mask = target_of(rule.action), mask_of(rule.action)
     if target is not None:
         use = f"the {setting_of(rule.action)} that policy {policy!r} asks for"
@@ -75,6 +77,7 @@ def _check_owner(rule: Rule, *, policy: str, job: object) -> None:
 
 
 def _check_gate(gate: Signal, *, of: str) -> None:
+    """Refuses a gate that peers could evaluate differently: some would wait in a message for those that skip it."""
     if not is_gate(gate):
         local = f", which is made of {local_names(gate)}," if gate.placement == "local" else ""
         remedy = (
@@ -93,6 +96,7 @@ def _check_gate(gate: Signal, *, of: str) -> None:
 def _check_sources(rule: Rule, *, policy: str) -> None:
     """What a barrier knows and what a step offers are not the same."""
     for node in topological((rule.fires, *operands(rule.action))):
+        # A barrier has no step around it: no fold moves there, and no message can be sent.
         at_rescale = rule.trigger.event == "rescale"
         source = node.source if isinstance(node, Source) else ""
         if at_rescale and (isinstance(node, (Fold, Collective)) or (source and source not in RESCALE_SOURCES)):
@@ -101,6 +105,7 @@ def _check_sources(rule: Rule, *, policy: str) -> None:
                 f"policy {policy!r} uses {what} ({node.origin}) in a rule on a rescale, which is settled inside the "
                 f"barrier from {', '.join(sorted(RESCALE_SOURCES))} and constants only; use those"
             )
+        # A step does not know what was before a rescale.
         if not at_rescale and source in ONLY_AT_RESCALE:
             raise PolicyError(
                 f"policy {policy!r} uses training.{source} ({node.origin}), which only a barrier that changes the size "
@@ -160,6 +165,7 @@ def _check_conflicts(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
     for name, rules in built:
         for rule in rules:
             setting = setting_of(rule.action)
+            # A shadow, or a rule that the budget holds, changes nothing.
             if setting and rule.mode == "acting":
                 setters.setdefault((setting, rule.trigger.event), []).append((rule.name or name, rule.origin))
     for (contested, _), rules_of in setters.items():

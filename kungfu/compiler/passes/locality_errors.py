@@ -32,6 +32,7 @@ def remedy_of(signal: Signal) -> str:
     leaf = next(one for one in part if isinstance(one, Source))
     counterpart = leaf.kind.agreed_counterpart
     label = _first_named_number(part)
+    # A gradient cannot be reduced as it is: it has to become a number first.
     if leaf.type.shape == NEST and not label:
         return f"use training.{counterpart}, or reduce kf.ops.norm_squared({leaf.written}) with kf.ops.all_reduce"
     label = label or leaf.written
@@ -44,6 +45,7 @@ def _local_part(signal: Signal) -> list[Signal]:
     stack = [signal]
     while stack:
         node = stack.pop()
+        # An agreed node ends the walk: what is below it was made agreed.
         if node not in found and node.placement == "local":
             found[node] = None
             stack.extend(reversed(node.inputs))

@@ -30,10 +30,14 @@ class Tuning:
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A policy, the pauses that its paper measured, and the sizes its jobs may take, as shares of the request.
+    """A policy, with the settings of its paper.
 
-    Without pauses the policy never adjusts a running job. Without shares a job runs on anything from one GPU to the
-    whole cluster. ``tuning`` are the fields of `Tuning` that the policy looks at.
+    Attributes:
+        make: Makes the policy.
+        pauses: The pauses that the paper measured; None for a policy that never adjusts a running job.
+        shares: The fewest and the most GPUs of a job, as shares of what it asks for; None for one GPU to the whole
+            cluster.
+        tuning: The fields of `Tuning` that the policy looks at.
     """
 
     make: Callable[[Tuning], ClusterPolicy[Any]]
