@@ -40,7 +40,7 @@ _MOST_NAMES = 12
 
 @dataclass(frozen=True)
 class _Run:
-    """What is drawn: a row of figures for each step, and the events."""
+    """A run as it is drawn: a row of figures for each step, and the events."""
 
     steps: Series
     rows: tuple[Mapping[str, Any], ...]
@@ -196,7 +196,7 @@ def _fit(panel: Any, values: Series) -> None:
 
 
 def _smoothed(values: Series, group: Series) -> Series:
-    """What is typical around each step, never across a change of `group`: a jump stays one."""
+    """The typical value around each step, never across a change of `group`: a jump stays one."""
     # The steps at which the group changes; NaN is a group of its own.
     edges = np.flatnonzero(np.diff(np.nan_to_num(group, nan=-1.0))) + 1
     return np.concatenate([_typical(part, among=_SMOOTH_STEPS) for part in np.split(values, edges)])

@@ -50,7 +50,7 @@ def why_command(folder: Path, *, form: Form = "narrative") -> int:
 
 
 def _unmeasured(folder: Path, record: EventRecord) -> list[str]:
-    """What the metrics lack, where peers were lost or a disk was full; else they are whole, and long to read."""
+    """Remarks on missing metrics, where peers were lost or a disk was full; else they are whole, and long to read."""
     lost = any(isinstance(event, RecoveredEvent) or is_gap(event, "metrics.jsonl") for event in record.events)
     metrics = folder / "metrics.jsonl"
     if not lost or not metrics.exists() or not metrics.stat().st_size:

@@ -31,7 +31,7 @@ Branch = Callable[[], list[Value]]
 
 
 class Backend(Protocol):
-    """What computes: TensorFlow in a step, or NumPy for a whole cluster at once."""
+    """Computes values: TensorFlow in a step, NumPy for a whole cluster at once, or an assembler of bytecode."""
 
     def source(self, source: Source) -> Value: ...
 
@@ -100,7 +100,7 @@ def reduce_gradients(one: GradientReduction, evaluation: Evaluation) -> Value:
 
 
 def prepare(plan: Plan, evaluation: Evaluation) -> Value:
-    """What this step adds to the gradient all-reduce."""
+    """The floats that this step adds to the gradient all-reduce."""
     for fold in plan.folds:
         # A fold that gives its value of before the step is known before its inputs are.
         if fold.recurrence.reads == "old":
@@ -166,7 +166,7 @@ def _at_rest(node: Signal, evaluation: Evaluation) -> Value:
 
 
 def _held(fold: Fold, evaluation: Evaluation) -> Value:
-    """What a fold gives in a step in which it has not run, or not yet."""
+    """The value of a fold in a step in which it has not run, or not yet."""
     seen = tuple(evaluation.values.get(one) for one in fold.observed)
     return _inside(fold.recurrence.output, state=evaluation.states[fold], seen=seen, backend=evaluation.backend)
 

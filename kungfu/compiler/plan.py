@@ -62,7 +62,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a step computes for its policies.
+    """The computation of a step for its policies, in order.
 
     Attributes:
         rules: The rules of a step, over the nodes of the plan.
@@ -123,7 +123,7 @@ class Plan:
 
     @cached_property
     def gradient_reductions(self) -> Mapping[str, GradientReduction]:
-        """What the plan makes of the gradients, by name: with the other sources, all that a replay needs."""
+        """The numbers that the plan makes of the gradients, by name; with the other sources, a replay needs no more."""
         return gradient_reductions_of((*self.before, *self.after))
 
     @property
@@ -159,7 +159,7 @@ def _sources_under(rule: Rule) -> set[str]:
 
 
 class Outcome(NamedTuple):
-    """What a step's rules decided; TensorFlow tensors or NumPy arrays.
+    """The decisions of a step's rules; TensorFlow tensors or NumPy arrays.
 
     Attributes:
         fired: bool, one per rule.

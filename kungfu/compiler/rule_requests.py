@@ -1,4 +1,4 @@
-"""What the rules that fired ask of a barrier, for real peers and modelled ones alike."""
+"""The requests of the rules that fired to a barrier, for real peers and modelled ones alike."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BUDGET_USED_UP = "the job's budget of rescales is used up"
 
 @dataclass(frozen=True)
 class HookAnswer:
-    """What a hook asked for.
+    """The answer of a hook.
 
     Args:
         asked: The size that it asked for; ``None`` if it asked for none.
@@ -53,7 +53,7 @@ def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
 def requests_of(
     fired: Iterable[FiredRule], view: View, *, call: Callable[[FiredRule, Call], int | None]
 ) -> BarrierRequests:
-    """What rules that fired ask of a barrier of ``view``, in the order of the policies.
+    """The requests of rules that fired to a barrier of ``view``, in the order of the policies.
 
     Args:
         fired: The rules; those that act.

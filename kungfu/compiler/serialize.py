@@ -190,12 +190,12 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
 
 
 def _renamed(name: str, names: Mapping[str, str]) -> str:
-    """What goes by this name in a file."""
+    """The present name of a class, field or operation, given its name in a file."""
     return next((now for now, then in names.items() if then == name), name)
 
 
 def _classes() -> dict[str, type]:
-    """What a plan is made of, by name: the frozen records of the calculus, of control and of the plan itself."""
+    """The classes of a plan by name: the frozen records of the calculus, of control and of the plan itself."""
     packages = ("kungfu.signal", "kungfu.control", "kungfu.compiler.plan")
     modules = [module for name, module in sys.modules.items() if name.startswith(packages)]
     found = [one for module in modules for one in vars(module).values() if isinstance(one, type)]

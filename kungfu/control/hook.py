@@ -1,4 +1,4 @@
-"""What a Python hook may do between two steps: the control argument of listing 1 in the KungFu paper."""
+"""The control argument of a Python hook, as in listing 1 of the KungFu paper: it asks for sizes between two steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST = 1e6  # peers: beyond any job, and within what a message can hold
 
 
 class Control:
-    """What a hook gets first: ``kf.control.every(n).call(fn, *signals)`` calls ``fn(control, *values)``.
+    """The first argument of a hook: ``kf.control.every(n).call(fn, *signals)`` calls ``fn(control, *values)``.
 
     The hook runs inside a barrier, on every peer, with the same values in the order of the signals: whole numbers
     (int64) as ``int``, all others as ``float``; rank 0's request is the one that counts. What a hook returns is

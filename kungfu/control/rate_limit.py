@@ -153,7 +153,7 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Credit:
-    """What a budget still has: `parts` (int64, agreed), of which a change costs `price`."""
+    """The rest of a budget: `parts` (int64, agreed), of which a change costs `price`."""
 
     parts: Signal
     price: int
@@ -172,7 +172,7 @@ class Credit:
 
 
 def credit_of(budget: Budget) -> Credit:
-    """What a budget still has in a step. Cost: two int64 of state, no message."""
+    """The rest of a budget in a step. Cost: two int64 of state, no message."""
     # In parts of a token, so that a step's gain is whole: `rescales` of the `per_steps` parts that a change costs.
     full, price, gain = budget.rescales * budget.per_steps, budget.per_steps, budget.rescales
 

@@ -1,4 +1,4 @@
-"""What every event of a record has, and the version of the record."""
+"""The base of all events of a record, and the version of the record."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def json_literal(value: float | bool) -> str:
 
 
 def snapshot_line(place: Mapping[str, int], *, folds: LineFields) -> dict[str, Any]:
-    """What a peer's folds hold at ``place`` (after a step, view, rank, peer), with which the next step begins."""
+    """The line of a snapshot: the states of a peer's folds at ``place`` (after a step, view, rank, peer)."""
     return {**place, "folds": {name: _written(value) for name, value in folds.items()}}
 
 

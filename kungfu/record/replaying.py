@@ -65,7 +65,7 @@ class _Playing:
 
 
 def replay(plan: Plan, trace: Trace, *, whose: Literal["the run's", "another"], start: int = 0) -> Replayed:
-    """What `plan` decides over the steps of `trace`, from the first step that is at least `start`.
+    """The decisions of `plan` over the steps of `trace`, from the first step that is at least `start`.
 
     Args:
         plan: The plan.

@@ -150,7 +150,7 @@ _LONGEST_S = 1e9
 
 @dataclass(frozen=True)
 class Pauses:
-    """What an adjustment costs a running job: seconds without progress, and a slower run for being elastic at all.
+    """The cost of an adjustment for a running job: seconds without progress, and a slower run for being elastic at all.
 
     Starting, preempting and resuming cost nothing, as in the published simulators. A job that is adjusted during a
     pause waits until the later of the two ends.

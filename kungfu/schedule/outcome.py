@@ -40,7 +40,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Usage:
-    """What each job was given: GPU seconds, seconds on any GPUs at all, and adjustments while it ran."""
+    """The usage of each job: GPU seconds, seconds on any GPUs at all, and adjustments while it ran."""
 
     gpu_seconds: Floats
     held_s: Floats

@@ -1,4 +1,4 @@
-"""What a signal can remember of itself: its methods that make folds."""
+"""Methods of a signal that make folds, by which it remembers values of its own."""
 
 from __future__ import annotations
 

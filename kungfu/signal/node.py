@@ -48,7 +48,7 @@ S = TypeVar("S", bound="Signal")
 
 
 class Condition(Protocol):
-    """What `Signal.hold` can wait for besides a bool signal: a trigger, that is a gate and a predicate."""
+    """A trigger as `Signal.hold` takes it besides a bool signal: a gate and a predicate."""
 
     @property
     def gate(self) -> Signal: ...

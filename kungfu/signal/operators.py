@@ -12,7 +12,7 @@ __all__ = ["Operators"]
 
 
 class Operators(abc.ABC):
-    """What ``+ - * / // % < <= > >= == != & | ~ abs()`` mean; the type rules are in `kungfu.signal.operation`."""
+    """The meaning of ``+ - * / // % < <= > >= == != & | ~ abs()``; the type rules are in `kungfu.signal.operation`."""
 
     __array_ufunc__ = None  # NumPy's numbers leave the operators to us
 

@@ -47,7 +47,7 @@ def location_of_caller() -> str:
 
 @contextmanager
 def attributed_to(origin: str) -> Iterator[None]:
-    """What is made in here belongs to this line of the user's: a compiler adds to a rule after the policy has run."""
+    """Nodes that are made in here belong to this line of the user's: a compiler adds to rules after the policy ran."""
     token = _GIVEN.set(origin)
     try:
         yield

@@ -280,7 +280,7 @@ class TrainingSignals:
 
 
 def _meant(name: str) -> str:
-    """What somebody may have meant who asked for this name."""
+    """A remark on the name that was probably meant by this one."""
     if name in _OTHER_WORDS:
         return f"write training.{_OTHER_WORDS[name]}: "
     close = get_close_matches(name, [*SOURCES, *_MONITORS], n=1, cutoff=0.75)

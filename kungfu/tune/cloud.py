@@ -1,4 +1,4 @@
-"""What the provider sells, how it bills, and how long it takes to deliver."""
+"""The provider: the instances that it sells, how it bills, and how long it takes to deliver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kungfu.tune.latency import Latency
 __all__ = ["Billing", "Cloud", "Dataset", "Delays", "Instance", "Packing"]
 
 Billing = Literal["instance", "function"]
-"""What is paid: whole instances from delivery to release, or GPUs only while a trial trains on them."""
+"""The unit of billing: whole instances from delivery to release, or GPUs only while a trial trains on them."""
 
 Packing = Literal["counted", "placed"]
 """How many instances hold a stage: GPUs over GPUs an instance, or with every trial's GPUs kept together."""
@@ -46,7 +46,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Dataset:
-    """What every new instance has to fetch once: gigabytes, and dollars for each."""
+    """The data that every new instance has to fetch once: gigabytes, and dollars for each."""
 
     gigabytes: float = 0.0
     dollars_per_gb: float = 0.0
@@ -58,7 +58,7 @@ class Dataset:
 
     @property
     def dollars(self) -> float:
-        """What one provisioned instance pays for data."""
+        """Dollars that one provisioned instance pays for data."""
         return self.gigabytes * self.dollars_per_gb
 
 

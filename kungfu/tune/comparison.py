@@ -23,7 +23,7 @@ __all__ = ["Comparison", "as_document", "as_tables", "compare", "draw_comparison
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found for one experiment; a baseline is None where none of its kind meets the deadline."""
+    """The plan and the baselines of one experiment; a baseline is None where none of its kind meets the deadline."""
 
     simulator: Simulator
     deadline_s: float

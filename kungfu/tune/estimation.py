@@ -24,7 +24,7 @@ AllocationPlan = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a plan is predicted to take: ``seconds`` and ``dollars``, each the mean over the drawn runs."""
+    """The predicted ``seconds`` and ``dollars`` of a plan, each the mean over the drawn runs."""
 
     gpus: AllocationPlan
     seconds: float

@@ -1,4 +1,4 @@
-"""What a search runs: stages of parallel trials, and the two early-stopping methods that produce them."""
+"""The stages of parallel trials that a search runs, and the two early-stopping methods that produce them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Box:
 
 
 def mean_stage_usage(simulator: Simulator, *, plan: AllocationPlan) -> tuple[StageUsage, ...]:
-    """What every stage of ``plan`` holds, and when, as means of all runs; it begins where the one before has met."""
+    """The resources and times of each stage of ``plan``, means of all runs; one begins when the one before ends."""
     drawn = sample(simulator, plan=plan)
     return _usage(
         simulator, plan=plan, ready_s=drawn.ready.mean(axis=1).tolist(), ends_s=drawn.ends.mean(axis=1).tolist()

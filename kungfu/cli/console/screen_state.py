@@ -158,7 +158,7 @@ def after_step(status: Status, figures: Mapping[str, Any]) -> Status:
 
 
 def status_words(status: Status) -> tuple[tuple[str, str], ...]:
-    """What there is to show, as pairs of a name and its value; ``-`` for what is not known.
+    """The status as pairs of a name and its value; ``-`` for a value that is not known.
 
     >>> status_words(Status(step={"step": 7, "size": 2, "batch": 32, "loss": None, "samples_per_s": 690.1}))[:2]
     (('step', '7'), ('samples/s', '690'))

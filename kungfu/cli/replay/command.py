@@ -99,7 +99,7 @@ def _own(trace: Trace) -> Plan:
 
 
 def _events(folder: Path) -> Sequence[LoggedEvent]:
-    """What happened, where the folder tells: a trace alone can be replayed as well."""
+    """The events of the run, where the folder has them: a trace alone can be replayed as well."""
     place = folder.parent if folder.suffix == ".jsonl" else folder
     return read_events(place).events if (place / "events.jsonl").exists() else ()
 

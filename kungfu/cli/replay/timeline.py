@@ -73,7 +73,7 @@ def timeline(decisions: Sequence[FiredRule], events: Sequence[LoggedEvent], *, s
 
 
 def replayed_in_words(decision: FiredRule) -> str:
-    """What a rule asks for in the replay, and what it saw."""
+    """The request of a rule in the replay, with the values that it saw."""
     what = _asked(decision)
     shadow = {"shadow": "in the shadow, it ", "held": "held back by the budget, it "}.get(decision.mode, "")
     saw = reasons(decision.inputs)
@@ -116,7 +116,7 @@ def _asked(decision: FiredRule) -> str:
 
 
 def _happened(event: LoggedEvent) -> str:
-    """What the run tells of it, without what stands beside it already."""
+    """An event of the run in words, without the values that stand beside it already."""
     if isinstance(event, DecisionEvent):
         return f"wanted {counted(event.asked, 'peer')}; {event.done}"
     if isinstance(event, CalledEvent):

@@ -1,4 +1,4 @@
-"""What rules asked for, what they saw, and what came of it: in words."""
+"""Decisions in words: the requests of rules, the values that they saw, and the results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def reasons(saw: Mapping[str, object], *, without: Iterable[str] = ("size", "tar
 
 
 def asked(event: DecisionEvent) -> str:
-    """What a decision wants, beside what was.
+    """The request of a decision, beside the present size.
 
     >>> decision = DecisionEvent(step=50, rule="grow", saw={}, size=2, asked=3, done="")
     >>> asked(decision)
@@ -68,7 +68,7 @@ def asked(event: DecisionEvent) -> str:
 
 
 def contest(event: DecisionEvent) -> list[str]:
-    """What the policies of a combined rule wanted, and whose target was taken; empty for a rule that is not combined.
+    """The requests of a merged rule's policies, and whose target was taken; empty for a rule that was not merged.
 
     >>> saw = {"grow": 4.0, "schedule": 3.0, "target": 3.0}
     >>> decision = DecisionEvent(step=50, rule="at_most(grow, schedule)", saw=saw, size=2, asked=3, done="",
@@ -101,17 +101,17 @@ def superseded(event: SupersededEvent) -> str:
 
 
 def requested_by_hook(event: CalledEvent) -> str:
-    """What a hook asked for."""
+    """The request of a hook."""
     return f"it wants {counted(event.asked, 'peer')}" if event.asked is not None else "it wants no change of size"
 
 
 def would_have(event: ShadowEvent) -> str:
-    """What a rule in the shadow would have asked for."""
+    """The request that a rule in the shadow would have made."""
     return f"{_start(event)} would have asked for {_action(event)}"
 
 
 def held_back(event: HeldEvent) -> str:
-    """What a rule asked for when the job's budget of rescales was used up."""
+    """The request of a rule when the job's budget of rescales was used up."""
     rule = event.rule.removeprefix("held(").removesuffix(")")
     budget = "held back, for the job's budget of rescales is used up"
     return f"step {figure(event.step)}: {rule} asks for {_action(event)}; {budget}"

@@ -62,7 +62,7 @@ _UNTOLD = (RecordEvent, SpawnedEvent, OfferedEvent, FailedEvent, SpanEvent)
 
 @dataclass(frozen=True)
 class Paragraph:
-    """What happened ``at_s`` seconds after the start (``None``: no one moment), and what there is to know about it."""
+    """An event ``at_s`` seconds after the start (``None``: of no one moment), as a headline with details."""
 
     at_s: float | None
     headline: str

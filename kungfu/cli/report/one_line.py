@@ -66,7 +66,7 @@ _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def one_line(event: LoggedEvent) -> str:
-    """What happened, in a line; empty for what is not worth one.
+    """An event in a line; empty for one that is not worth a line.
 
     >>> one_line(ViewEvent(version=2, peers=(0, 1, 2)))
     'view 2: 3 peers train'

@@ -92,7 +92,7 @@ def _applied(node: Map, operands: list[str]) -> str:
 
 
 def does(action: Action, labels: Labels) -> str:
-    """What an action asks for, as half a sentence."""
+    """The request of an action, as half a sentence."""
     arguments = ", ".join(labels[one] for one in operands(action))
     if isinstance(action, Rescale):
         return f"rescale to {arguments} peers, keep {action.keep}"

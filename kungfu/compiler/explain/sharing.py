@@ -43,7 +43,7 @@ def shared_parts(plan: Plan) -> tuple[Shared, ...]:
 
 
 def _dear(plan: Plan) -> set[Signal]:
-    """What is worth sharing: all other arithmetic costs next to nothing."""
+    """The nodes that are worth sharing; all other arithmetic costs next to nothing."""
     dear: set[Signal] = set()
     for node in plan.nodes:
         # A fold, a message, and everything that is made of one or of the gradients.
@@ -54,7 +54,7 @@ def _dear(plan: Plan) -> set[Signal]:
 
 
 def _parts(plan: Plan) -> Mapping[str, tuple[Signal, ...]]:
-    """What each policy needs; a rule that stands for several contributes each of them under its own name."""
+    """The signals that each policy needs; a merged rule contributes each of its candidates under its own name."""
     parts: dict[str, tuple[Signal, ...]] = {}
     for rule in plan.rules:
         wishes = [name for name in rule.candidates if name in rule.inputs]

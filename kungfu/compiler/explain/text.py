@@ -23,7 +23,7 @@ Monitors = Literal["folded", "open"]
 
 @dataclass(frozen=True)
 class _Words:
-    """What the nodes are called and count, which of them are folded away, and which were shown."""
+    """The labels and units of the nodes, which of them are folded away, and which were shown already."""
 
     labels: Labels
     units: Mapping[Signal, str]
@@ -72,7 +72,7 @@ def _lines(plan: Plan, words: _Words) -> Iterator[str]:
 
 
 def _riders(plan: Plan, words: _Words) -> Iterator[str]:
-    """What rides for a monitor as one line of it."""
+    """The piggybacked collectives; those under a folded monitor as one line of it."""
     for monitor, hidden in words.folding.under.items():
         scalars = tuple(one for one in plan.piggybacked.scalars if one in hidden)
         vectors = tuple(one for one in plan.piggybacked.vectors if one in hidden)
@@ -169,9 +169,9 @@ class _Folding:
 
 
 def _folding_of(plan: Plan, *, monitors: Monitors) -> _Folding:
-    """What a text of the plan leaves out: with monitors "folded" what only they are made of, else nothing.
+    """The nodes that a text leaves out: with monitors "folded" those under monitors alone, else none.
 
-    What the policy uses besides, by another way than through the monitor, is shown.
+    A node that the policy also uses by another way than through the monitor is shown.
     """
     if monitors == "open":
         return _Folding()

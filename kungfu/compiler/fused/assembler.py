@@ -24,7 +24,7 @@ _NOTHING: Mapping[DType, bool | int | float] = {"bool": False, "int64": 0, "floa
 
 
 def before_sync(plan: Plan) -> Bytecode:
-    """What comes before the gradient all-reduce; gives this peer's piggybacked values."""
+    """The bytecode of the half before the gradient all-reduce; its result is this peer's piggybacked values."""
     backend = Assembler(plan.gradient_reductions)
     states = _states(plan, backend)
     piggybacked = prepare(plan, Evaluation(backend, _by_fold(plan, states)))
@@ -32,7 +32,7 @@ def before_sync(plan: Plan) -> Bytecode:
 
 
 def after_sync(plan: Plan) -> Bytecode:
-    """What comes after it; gives the fields of the outcome, each as one vector, and moves every state on."""
+    """The bytecode of the half after it; its results are the fields of the outcome, and it moves every state on."""
     backend = Assembler(plan.gradient_reductions)
     states = _states(plan, backend)
     evaluation = Evaluation(backend, _by_fold(plan, states))
@@ -75,7 +75,7 @@ class Assembler:
     def bytecode(
         self, *, states: Sequence[Register], results: Sequence[Register], kept: Sequence[Register] = ()
     ) -> Bytecode:
-        """What was written so far; states that are neither read nor kept are left out."""
+        """The instructions that were written so far; states that are neither read nor kept are left out."""
         read = {int(word) for line in self.code for word in line.split()[1:]} | {one.number for one in results}
         needed = {place: one for place, one in enumerate(states) if kept or one.number in read}
         return assembled(

@@ -94,7 +94,7 @@ def _check_gate(gate: Signal, *, of: str) -> None:
 
 
 def _check_sources(rule: Rule, *, policy: str) -> None:
-    """What a barrier knows and what a step offers are not the same."""
+    """Refuses sources that are unknown on the rule's event: a barrier and a step offer different ones."""
     for node in topological((rule.fires, *operands(rule.action))):
         # A barrier has no step around it: no fold moves there, and no message can be sent.
         at_rescale = rule.trigger.event == "rescale"

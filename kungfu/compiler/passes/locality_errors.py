@@ -1,4 +1,4 @@
-"""What makes a signal local, in the user's own words: the variable, its line, and the collective that mends it."""
+"""Errors about locality, in the user's own words: the local variable, its line, and the collective that mends it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def remedy_of(signal: Signal) -> str:
 
 
 def _local_part(signal: Signal) -> list[Signal]:
-    """What makes this signal local, from itself down: everything local that no collective stands above."""
+    """The local nodes under this signal, from itself down: those that no collective stands above."""
     found: dict[Signal, None] = {}
     stack = [signal]
     while stack:

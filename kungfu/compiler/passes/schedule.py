@@ -63,7 +63,7 @@ def _results(rules: Iterable[Rule]) -> Iterator[Signal]:
 
 
 def _wanted(rule: Rule) -> tuple[Signal, ...]:
-    """What a rule needs in the steps of its gate."""
+    """The signals that a rule needs in the steps of its gate."""
     return (rule.fires, *operands(rule.action), *rule.inputs.values())
 
 

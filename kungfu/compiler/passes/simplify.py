@@ -74,7 +74,7 @@ def _folded(node: Signal) -> Signal:
 
 
 def _key(node: Signal) -> Hashable:
-    """What makes two nodes over shared inputs equal."""
+    """The structural key of a node over shared inputs; equal nodes have equal keys."""
     if isinstance(node, Source):
         # A leaf is known by its name.
         return ("source", node.source)

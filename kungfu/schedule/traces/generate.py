@@ -26,7 +26,7 @@ _MODELS = (0.0, 0.01, 0.03, 0.06, 0.12)
 
 @dataclass(frozen=True)
 class TraceShape:
-    """What the jobs of a trace look like.
+    """The distributions from which the jobs of a trace are drawn.
 
     Args:
         sizes: how often a job asks for 1, 2, 4, ... GPUs; need not sum to one.

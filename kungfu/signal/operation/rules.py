@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Typing:
-    """What a rule concludes: the dtype that each operand is cast to first, and the type of the result."""
+    """The conclusion of a type rule: the dtype that each operand is cast to first, and the type of the result."""
 
     operands: tuple[DType, ...]
     result: SignalType

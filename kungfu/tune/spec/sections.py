@@ -212,7 +212,7 @@ class CloudSection(Section):
 
 
 class SearchSection(Section):
-    """What the planner may try."""
+    """The limits and settings of the planner."""
 
     max_gpus: _Count | SkipJsonSchema[None] = Field(
         None, json_schema_extra=_left_out, description="most GPUs of any stage; left out: all that the trials can use"
