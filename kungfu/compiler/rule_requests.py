@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from kungfu.compiler.fired import FiredRule
 from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
-from kungfu.control.hook import Control
-from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest
-from kungfu.runtime.core.terms import Keep, SettingChange
+from kungfu.control.hook import Control, HookRequest, HookRequestKind
+from kungfu.errors import PolicyError
+from kungfu.policy_definition.policy import in_brackets
+from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When
+from kungfu.runtime.core.terms import Keep, SettingChange, SettingKind
 from kungfu.runtime.core.view import View
+from kungfu.signal.source_location import location_in_traceback
 
 __all__ = ["HookAnswer", "call_hook", "requests_of", "setting_change_of"]
 
+_CHANGING_THE_CLUSTER = ("rescale", "evict", "replace")
+_SETTINGS: Mapping[HookRequestKind, SettingKind] = {
+    "set_global_batch_size": "global_batch_size",
+    "set_learning_rate": "learning_rate",
+    "stop": "stop",
+}
 _BUDGET_USED_UP = "the job's budget of rescales is used up"
 
 
@@ -22,61 +31,97 @@ class HookAnswer:
     """The answer of a hook.
 
     Args:
-        asked: The size that it asked for; ``None`` if it asked for none.
-        ignored: Why that is passed over; empty where it is not.
-        over_budget: Whether the budget is why.
+        requests: What the barrier is asked for.
+        asked: The size that it asked for, granted by the budget or not; ``None`` if it asked for none.
+        ignored: Why some of what it asked for is passed over; empty where nothing is.
     """
 
+    requests: tuple[HookRequest, ...]
     asked: int | None
     ignored: str = ""
-    over_budget: bool = False
-
-    @property
-    def size(self) -> int | None:
-        """The size that the barrier is asked for."""
-        return None if self.over_budget else self.asked
 
 
 def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
     """Calls the hook of a rule that fired, in a view of ``size`` peers.
 
-    Reference: listing 1 of the KungFu paper. Every peer calls it with the same agreed values.
+    Every peer calls it with the same agreed values.
+
+    Raises:
+        PolicyError: It asked for what makes no sense; the error names the rule and the line.
+
+    Reference:
+        Listing 1 of the KungFu paper.
     """
     # The inputs of such a rule begin with the signals of the call, in their order.
     control = Control(size=size, step=fired.step)
-    action.fn(control, *list(fired.inputs.values())[: len(action.signals)])
-    over_budget = fired.over_budget and control.wanted is not None
-    reasons = (control.passed_over, _BUDGET_USED_UP if over_budget else "")
-    return HookAnswer(control.wanted, "; ".join(filter(None, reasons)), over_budget)
+    try:
+        action.fn(control, *list(fired.inputs.values())[: len(action.signals)])
+    except PolicyError as error:
+        if error.policy:
+            raise
+        origin = location_in_traceback(error.__traceback__)
+        text = f"hook {fired.rule!r}{in_brackets(origin)}: {error}"
+        raise PolicyError(text, policy=fired.rule, origin=origin) from error
+    held = tuple(one for one in control.requests if fired.over_budget and one.kind in _CHANGING_THE_CLUSTER)
+    reasons = (control.passed_over, _BUDGET_USED_UP if held else "")
+    requests = tuple(one for one in control.requests if one not in held)
+    return HookAnswer(requests, control.wanted, "; ".join(filter(None, reasons)))
 
 
 def requests_of(
-    fired: Iterable[FiredRule], view: View, *, call: Callable[[FiredRule, Call], int | None]
+    fired: Iterable[FiredRule], view: View, *, call: Callable[[FiredRule, Call], Iterable[HookRequest]]
 ) -> BarrierRequests:
     """The requests of rules that fired to a barrier of ``view``, in the order of the policies.
 
     Args:
         fired: The rules; those that act.
         view: The view whose ranks the masks name.
-        call: Calls a hook, and gives the size that it wants; ``None`` if it wants none.
+        call: Calls a hook, and gives what it asks for.
     """
-    rescale, settings, checkpoints = list[RescaleRequest | None](), list[SettingChange](), list[str]()
+    asked = BarrierRequests()
     for one in fired:
-        action = one.action
-        if isinstance(action, Rescale):
-            rescale.append(_request(one, round(one.value), keep=action.keep))
-        elif isinstance(action, Call):
-            wanted = call(one, action)
-            rescale.append(None if wanted is None else _request(one, wanted))
-        elif isinstance(action, Evict | Replace):
-            rescale.append(_leave_request(one, view))
-        elif isinstance(action, Checkpoint):
-            checkpoints.append(one.rule)
+        if isinstance(one.action, Call):
+            for request in call(one, one.action):
+                asked = _with_hook(asked, one, request, view)
         else:
-            settings.append(setting_change_of(one))
-    # A hook may have asked for nothing, and a mask may name ranks that have left since.
-    taken = tuple(one for one in rescale if one is not None)
-    return BarrierRequests(taken, None, tuple(settings), tuple(checkpoints))
+            asked = _with_rule(asked, one, view)
+    return asked
+
+
+def _with_rule(asked: BarrierRequests, fired: FiredRule, view: View) -> BarrierRequests:
+    action = fired.action
+    if isinstance(action, Rescale):
+        return _and_rescale(asked, _request(fired, round(fired.value), keep=action.keep))
+    if isinstance(action, Evict):
+        return _and_rescale(asked, _leave_request(fired, view, fired.ranks, when="now"))
+    if isinstance(action, Replace):
+        return _and_rescale(asked, _leave_request(fired, view, fired.ranks, when="replaced"))
+    if isinstance(action, Checkpoint):
+        return replace(asked, checkpoints=(*asked.checkpoints, fired.rule))
+    return replace(asked, settings=(*asked.settings, setting_change_of(fired)))
+
+
+def _with_hook(asked: BarrierRequests, fired: FiredRule, request: HookRequest, view: View) -> BarrierRequests:
+    """What a hook asks for is asked for as by a rule of its name."""
+    match request.kind:
+        case "rescale":
+            return _and_rescale(asked, _request(fired, request.value, keep=request.keep))
+        case "evict":
+            return _and_rescale(asked, _leave_request(fired, view, request.ranks, when="now"))
+        case "replace":
+            return _and_rescale(asked, _leave_request(fired, view, request.ranks, when="replaced"))
+        case "checkpoint":
+            return replace(asked, checkpoints=(*asked.checkpoints, fired.rule))
+        case "set_value":  # it is the program's, and no barrier's
+            return asked
+    kind = _SETTINGS[request.kind]
+    change = SettingChange(kind, request.value, fired.rule, fired.step, fired.inputs, request.ramp_length, request.unit)
+    return replace(asked, settings=(*asked.settings, change))
+
+
+def _and_rescale(asked: BarrierRequests, request: RescaleRequest | None) -> BarrierRequests:
+    # A mask may name ranks that have left since.
+    return asked if request is None else replace(asked, rescale=(*asked.rescale, request))
 
 
 def setting_change_of(fired: FiredRule) -> SettingChange:
@@ -89,14 +134,12 @@ def setting_change_of(fired: FiredRule) -> SettingChange:
     return SettingChange("stop", fired.value, name, step, fired.inputs)
 
 
-def _leave_request(fired: FiredRule, view: View) -> RescaleRequest | None:
-    """The peers that a mask names, by id, for a rule knows ranks; ``None`` where it names none."""
-    peers = tuple(view.ids[rank] for rank in fired.ranks if rank < view.size)
+def _leave_request(fired: FiredRule, view: View, ranks: Iterable[int], *, when: When) -> RescaleRequest | None:
+    """The peers of these ranks, by id, for a rule knows ranks; ``None`` where it names none."""
+    peers = tuple(view.ids[rank] for rank in ranks if rank < view.size)
     if not peers:
         return None
-    if isinstance(fired.action, Evict):
-        return _request(fired, view.size - len(peers), leave=Leave(peers, "now"))
-    return _request(fired, view.size, leave=Leave(peers, "replaced"))
+    return _request(fired, view.size - len(peers) if when == "now" else view.size, leave=Leave(peers, when))
 
 
 def _request(

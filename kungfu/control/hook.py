@@ -3,27 +3,72 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import index
+from typing import Any, Literal, get_args
 
+from kungfu.control.action import Keep, Unit, ramp
 from kungfu.errors import PolicyError
 
-__all__ = ["Control"]
+__all__ = ["Control", "HookRequest", "HookRequestKind"]
 
+HookRequestKind = Literal[
+    "rescale", "evict", "replace", "set_global_batch_size", "set_learning_rate", "stop", "checkpoint", "set_value"
+]
 
 _MOST = 1e6  # peers: beyond any job, and within what a message can hold
+
+
+@dataclass(frozen=True)
+class HookRequest:
+    """One thing that a hook asks the barrier for.
+
+    Args:
+        kind: The method of `Control` that asked.
+        value: Peers, samples, a learning rate, or what a registered value is to be.
+        keep: Which batch size stays, of a rescale.
+        ranks: The peers to let go.
+        ramp_length: The length of a learning rate's ramp, in `unit`.
+        unit: The unit of `ramp_length`.
+        name: The registered value to set.
+    """
+
+    kind: HookRequestKind
+    value: Any = math.nan
+    keep: Keep = "local_batch_size"
+    ranks: tuple[int, ...] = ()
+    ramp_length: float = 0.0
+    unit: Unit = "steps"
+    name: str = ""
+
+    def __str__(self) -> str:
+        """As the hook wrote it, in a few words.
+
+        >>> str(HookRequest("evict", ranks=(1, 2))), str(HookRequest("rescale", 4))
+        ('evict([1, 2])', 'rescale(4)')
+        """
+        if self.kind in ("evict", "replace"):
+            return f"{self.kind}({list(self.ranks)})"
+        if self.kind == "set_value":
+            return f"set_value({self.name!r}, {self.value!r})"
+        keep = f", keep={self.keep!r}" if self.keep == "global_batch_size" else ""
+        over = f", over_{self.unit}={self.ramp_length:g}" if self.ramp_length else ""
+        return f"{self.kind}({'' if self.kind in ('stop', 'checkpoint') else f'{self.value:g}'}{keep}{over})"
 
 
 class Control:
     """The first argument of a hook: ``kf.control.every(n).call(fn, *signals)`` calls ``fn(control, *values)``.
 
     The hook runs inside a barrier, on every peer, with the same values in the order of the signals: whole numbers
-    (int64) as ``int``, all others as ``float``; rank 0's request is the one that counts. What a hook returns is
-    ignored, and an error that it raises ends the job.
+    (int64) as ``int``, all others as ``float``. It asks for what rules ask for, by methods of their names, and that is
+    carried out in this barrier as if rules had asked, in the order of the policies; what rank 0's call asks for is what
+    counts. Of several calls of one method the last one counts; peers to evict or to replace add up. A number that is
+    not finite asks for nothing: what was asked for before stands, and the record tells of it.
 
-    Attributes:
-        size: Peers in the step in which the rule fired.
-        step: That step.
-        wanted: The size that was asked for so far, None if there is none.
-        passed_over: Which call asked for nothing; empty if each asked for a size.
+    ``size`` and ``step`` are those of the moment in which the rule fired; ``requests`` is what was asked for so far,
+    ``wanted`` the size among it, and ``passed_over`` says which call asked for nothing. What a hook returns is not
+    looked at, and an error that it raises ends the job.
 
     >>> def grow(control, noise):
     ...     if noise > 100 * control.size:
@@ -36,28 +81,137 @@ class Control:
 
     def __init__(self, *, size: int, step: int) -> None:
         self.size, self.step = size, step
-        self.wanted: int | None = None
         self.passed_over = ""
+        self._asked: dict[tuple[HookRequestKind, str], HookRequest] = {}
+
+    @property
+    def requests(self) -> tuple[HookRequest, ...]:
+        """What the hook has asked for so far, in the order of its first asking."""
+        return tuple(self._asked.values())
+
+    @property
+    def wanted(self) -> int | None:
+        """The size that the hook has asked for; ``None`` while it has asked for none."""
+        asked = self._asked.get(("rescale", ""))
+        return None if asked is None else int(asked.value)
 
     def barrier(self) -> None:
         """All peers are between the same two steps: a hook is only ever called there, so this is met already."""
 
-    def rescale(self, peers: float) -> None:
-        """Asks for another size of the cluster; the last call of a hook counts, and the job's limits hold.
+    def rescale(self, peers: float, *, keep: Keep = "local_batch_size") -> None:
+        """Asks for a cluster of ``peers`` peers, rounded; the job's limits hold.
 
         Args:
-            peers: Peers, rounded. Less than one peer asks for the fewest that the job may have. A number that is not
-                finite asks for nothing: what an earlier call asked for stands, and the record says so.
+            peers: What is less than one peer asks for the fewest that the job may have.
+            keep: The batch size that stays as it is.
 
         Raises:
-            PolicyError: `peers` is no number.
+            PolicyError: `peers` is no number, or there is no such batch size.
         """
+        if keep not in get_args(Keep):
+            raise PolicyError(f"control.rescale(keep={keep!r}): write one of {', '.join(get_args(Keep))}")
+        number = self._number(peers, method="rescale", of="peers, as in rescale(4)")
+        if number is not None:
+            self._ask(HookRequest("rescale", round(min(max(number, 1.0), _MOST)), keep))
+
+    def set_global_batch_size(self, samples: float) -> None:
+        """Asks for steps of ``samples`` samples over all peers: rounded, one a peer at least, an epoch at most.
+
+        Raises `PolicyError` for what is no number.
+        """
+        number = self._number(samples, method="set_global_batch_size", of="samples, as in set_global_batch_size(256)")
+        if number is not None:
+            self._ask(HookRequest("set_global_batch_size", float(round(number))))
+
+    def set_learning_rate(
+        self, rate: float, *, over_steps: float | None = None, over_samples: float | None = None
+    ) -> None:
+        """Asks for a learning rate, at once or at the end of a straight line, as a rule's `set_learning_rate` does.
+
+        Args:
+            rate: The learning rate; one that is not above 0 asks for nothing.
+            over_steps: Length of the ramp in steps.
+            over_samples: Length of the ramp in samples over all peers.
+
+        Raises:
+            PolicyError: `rate` is no number, both lengths are given, or one is negative.
+        """
+        length, unit = ramp(over_steps=over_steps, over_samples=over_samples)
+        number = self._number(rate, method="set_learning_rate", of="the rate, as in set_learning_rate(0.01)")
+        if number is not None and number <= 0:
+            self._pass_over(f"set_learning_rate({number:g})")
+        elif number is not None:
+            self._ask(HookRequest("set_learning_rate", number, ramp_length=length, unit=unit))
+
+    def stop(self) -> None:
+        """Asks for the end of the training, on all peers."""
+        self._ask(HookRequest("stop"))
+
+    def checkpoint(self) -> None:
+        """Asks for a checkpoint of the state as it stands before the next step."""
+        self._ask(HookRequest("checkpoint"))
+
+    def evict(self, ranks: int | Iterable[int]) -> None:
+        """Asks that these peers go for good, down to the fewest that the job may have.
+
+        Args:
+            ranks: One rank or several, each from 0 to ``size - 1``.
+
+        Raises:
+            PolicyError: There is no such rank.
+        """
+        self._let_go("evict", ranks)
+
+    def replace(self, ranks: int | Iterable[int]) -> None:
+        """Asks that each of these peers goes when a new one is ready to take its place; `ranks` as for `evict`."""
+        self._let_go("replace", ranks)
+
+    def set_value(self, name: str, value: Any) -> None:
+        """Gives a value of the program another content, on all peers: one that ``training.register`` knows as shared.
+
+        It is set before the next step, to what rank 0's call says (after a rescale, to what that of the peer says
+        whose state all take), and goes along from then on as ever.
+
+        Args:
+            name: That under which it is registered.
+            value: Of the type and shape that were registered.
+
+        Raises:
+            PolicyError: The name is no text. Later, `UsageError`, where no shared value of that name is registered, or
+                the value does not fit it.
+        """
+        if not isinstance(name, str):
+            raise PolicyError(f"control.set_value({name!r}, ...): takes the name that training.register was given")
+        self._ask(HookRequest("set_value", value, name=name))
+
+    def _let_go(self, kind: Literal["evict", "replace"], ranks: int | Iterable[int]) -> None:
         try:
-            number = float(peers)
+            named = {index(one) for one in (ranks if isinstance(ranks, Iterable) else (ranks,))}
+        except TypeError as error:
+            raise PolicyError(f"control.{kind}({ranks!r}): takes ranks, as in {kind}([1, 3])") from error
+        strange = sorted(one for one in named if not 0 <= one < self.size)
+        if strange:
+            there = f"there is no rank {strange[0]}; ranks are 0 to {self.size - 1}"
+            raise PolicyError(f"control.{kind}({ranks!r}): {there}")
+        before = self._asked.get((kind, ""))
+        named |= set(before.ranks) if before is not None else set()
+        if named:
+            self._ask(HookRequest(kind, ranks=tuple(sorted(named))))
+
+    def _number(self, value: Any, *, method: str, of: str) -> float | None:
+        """The number, or ``None`` for one that is not finite, which asks for nothing."""
+        try:
+            number = float(value)
         except (TypeError, ValueError) as error:
-            what = f"{peers!r}, a {type(peers).__name__}"
-            raise PolicyError(f"control.rescale was given {what}; give a number of peers, as in rescale(4)") from error
-        if not math.isfinite(number):
-            self.passed_over = f"rescale({number}) asks for nothing"
-            return
-        self.wanted = round(min(max(number, 1.0), _MOST))
+            what = f"{value!r}, a {type(value).__name__}"
+            raise PolicyError(f"control.{method} was given {what}; give a number of {of}") from error
+        if math.isfinite(number):
+            return number
+        self._pass_over(f"{method}({number})")
+        return None
+
+    def _pass_over(self, call: str) -> None:
+        self.passed_over = f"{call} asks for nothing"
+
+    def _ask(self, request: HookRequest) -> None:
+        self._asked[request.kind, request.name] = request

@@ -180,10 +180,23 @@ class Trigger:
     def call(self, fn: Callable[..., Any], *signals: Signal | float) -> Rule:
         """Call ``fn(control, *values)`` in Python on every peer, between two steps, with the values of agreed scalars.
 
-        The escape hatch for what the vocabulary cannot say: listing 1 of Mai et al., *Adaptive Distributed Training
-        of Deep Learning Models*. Whole numbers arrive as int, all others as float; `control` is a
-        `kungfu.control.hook.Control`, by which the function may ask for another size. Fires only while no change is
-        pending. Cost: no message.
+        The escape hatch for what the vocabulary cannot say. By `control`, a `kungfu.control.hook.Control`, the function
+        asks for what rules ask for: a size, a batch, a rate, peers to let go, a checkpoint, the end, and another value
+        of what the program has registered. What rank 0's call asks for counts. Fires only while no change is pending.
+
+        Args:
+            fn: The function; what it returns is not looked at, and an error that it raises ends the job.
+            *signals: Agreed scalars. Whole numbers arrive as int, all others as float.
+
+        Raises:
+            PolicyError: The function cannot be called so, or a signal is local.
+
+        Cost:
+            No message.
+
+        Reference:
+            Listing 1 of Mai et al., *Adaptive Distributed Training of Deep Learning Models*; ``examples/listing_1.py``
+            runs it.
         """
         return rules.call_rule(fn, signals, trigger=self)
 

@@ -70,10 +70,14 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
 
 
 class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
-    """A hook was called, and asked for a size or ``None``; ``ignored`` says why that is passed over, where it is."""
+    """A hook was called, and asked for a size or ``None``; ``ignored`` says why that is passed over, where it is.
+
+    ``also`` is what else it asked for, as it wrote it.
+    """
 
     asked: int | None
     ignored: str = ""
+    also: tuple[str, ...] = ()
 
 
 class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):

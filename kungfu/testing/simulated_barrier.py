@@ -14,6 +14,7 @@ from kungfu.compiler.fired import fired_on_rescale
 from kungfu.compiler.replay import Replay
 from kungfu.compiler.rule_requests import call_hook, requests_of, setting_change_of
 from kungfu.control import Call
+from kungfu.control.hook import HookRequest
 from kungfu.runtime.core.barrier import Decision, Prepared, decide, with_settings
 from kungfu.runtime.core.barrier_requests import BarrierRequests
 from kungfu.runtime.core.cluster.placement import NO_SLOT
@@ -99,11 +100,11 @@ class SimulatedBarrier:
         job.pending = bool(self.posted) or job.terms.target_size > 0
         return self.brought
 
-    def _call(self, fired: FiredRule, action: Call) -> int | None:
+    def _call(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
         answer = call_hook(fired, action, size=self.job.size)
-        if answer.size is None and answer.ignored:
+        if not answer.requests and answer.ignored:
             self.unmet[fired.rule, fired.step] = answer.ignored
-        return answer.size
+        return answer.requests
 
     def _prepared(self) -> Prepared | None:
         """The agent's offer, once the peers that it prepares are ready."""

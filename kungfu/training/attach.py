@@ -15,7 +15,7 @@ from kungfu.compiler import Plan, compile_policies
 from kungfu.compiler.fused import fused
 from kungfu.compiler.lower import Program, lower
 from kungfu.compiler.plan import is_whole
-from kungfu.control import Budget, SetLearningRate
+from kungfu.control import Budget, Call, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.errors import UsageError
 from kungfu.framework_internals import is_keras_model
@@ -93,7 +93,7 @@ def attach(
     with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by
         program = fused(lower(plan))
         graph_state = _graph_state(plan)
-        rate = make_learning_rate(optimizers) if _sets_rate(plan) else None
+        rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None
     deadlines = settings.deadlines if settings else Deadlines()
     attachment = _attachment(settings, deadlines)
     state = _state(model, optimizers, graph_state, program)
@@ -159,9 +159,11 @@ def _graph_state(plan: Plan) -> GraphState:
     )
 
 
-def _sets_rate(plan: Plan) -> bool:
-    acting = (rule for rule in (*plan.rules, *plan.on_rescale) if rule.mode == "acting")
-    return any(isinstance(rule.action, SetLearningRate) for rule in acting)
+def _sets_rate(plan: Plan, optimizers: Sequence[Any]) -> bool:
+    """Whether a rule may set the rate; of a hook nobody knows beforehand."""
+    acting = [rule.action for rule in (*plan.rules, *plan.on_rescale) if rule.mode == "acting"]
+    hooked = len(optimizers) == 1 and any(isinstance(action, Call) for action in acting)
+    return hooked or any(isinstance(action, SetLearningRate) for action in acting)
 
 
 def _check_threads() -> None:

@@ -17,6 +17,8 @@ from kungfu.compiler import Plan
 from kungfu.compiler.fired import FiredRule, fired_on_rescale, fired_rules
 from kungfu.compiler.rule_requests import call_hook, requests_of, setting_change_of
 from kungfu.control import Call, Checkpoint
+from kungfu.control.hook import HookRequest
+from kungfu.errors import UsageError
 from kungfu.runtime.api import (
     REMEMBERED,
     Attachment,
@@ -275,11 +277,18 @@ class Barrier:
         """The steps done so far."""
         return self.context.graph_state.progress.steps()
 
-    def _call(self, fired: FiredRule, action: Call) -> int | None:
+    def _call(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
         answer = call_hook(fired, action, size=self.size)
-        asked, ignored = answer.asked, answer.ignored
-        self.event_log.called(fired.rule, step=fired.step, inputs=fired.inputs, asked=asked, ignored=ignored)
-        return answer.size
+        for one in answer.requests:
+            if one.kind == "set_learning_rate" and self.context.rate is None:
+                raise UsageError(
+                    f"hook {fired.rule!r} called control.{one}, but several optimizers are attached: it must be clear "
+                    "whose rate that is; attach one optimizer"
+                )
+            if one.kind == "set_value":
+                self.between_steps.set_value(one.name, one.value, by=fired.rule)
+        self.event_log.called(fired, answer)
+        return answer.requests
 
     def adjusted_terms(self, before: View, decision: Decision, settings: Sequence[SettingChange] = ()) -> Terms:
         """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""

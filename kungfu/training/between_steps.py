@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import tensorflow as tf
 
@@ -42,6 +43,7 @@ class BetweenSteps:
         self._founds = settings.founders > 0
         self.inside = False  # the job: a step may carry a request
         self.pending: PendingSync | None = None
+        self._set_values: dict[str, Any] = {}  # by hooks, since the last step
 
     # ---- the first step --------------------------------------------------------------------------------------------
 
@@ -79,6 +81,11 @@ class BetweenSteps:
             self.checkpoints.take_over()
         self.pending = _pending_sync(result, step=step, founds=self._founds)
 
+    def set_value(self, name: str, value: Any, *, by: str) -> None:
+        """A hook wants another value before the next step; ``UsageError`` where there is none, or this does not fit."""
+        self.registry.refuse_value(name, value, by=by)
+        self._set_values[name] = value
+
     def complete_pending(self, peers: PeerGroup, manifest: Manifest, *, met: Callable[[], None] = lambda: None) -> None:
         """Before a step: does what the last barrier left, if there was one since the step before.
 
@@ -94,7 +101,8 @@ class BetweenSteps:
         pending = self.pending
         if pending is None:
             return
-        rounded = sync_registered(self.registry, pending, peers)
+        rounded = sync_registered(self.registry, replace(pending, set_values=self._set_values), peers)
+        self._set_values = {}
         met()
         if rounded:
             self._record("events", _rounded(rounded, rank=peers.rank))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kungfu.compiler.fired import FiredRule
-from kungfu.compiler.rule_requests import requests_of
+from kungfu.compiler.rule_requests import call_hook, requests_of
 from kungfu.control import Call, Evict, Replace, Rescale
+from kungfu.control.hook import Control, HookRequest
+from kungfu.errors import PolicyError
 from kungfu.runtime.core.barrier_requests import (
     BarrierRequests,
     ExternalRequest,
@@ -67,8 +71,9 @@ def marked(action: Any, *ranks: int, rule: str = "slow") -> FiredRule:
     return FiredRule(7, rule, action(Constant(False)), math.nan, {}, ranks)
 
 
-def asked(fired: list[FiredRule], *, hook: int | None = None) -> BarrierRequests:
-    return requests_of(fired, VIEW, call=lambda *_: hook)
+def asked(fired: list[FiredRule], *, hook: int | None = None, hooks: Sequence[HookRequest] = ()) -> BarrierRequests:
+    requests = hooks if hook is None else (HookRequest("rescale", hook),)
+    return requests_of(fired, VIEW, call=lambda *_: requests)
 
 
 def merged(requests: BarrierRequests) -> Merged:
@@ -111,3 +116,70 @@ def test_what_a_broken_barrier_was_asked_for_is_asked_again_behind_what_is_newer
     found = merged(asked([newer]).after(asked([GROW, marked(Evict, 2)])))
     assert (found.taken[0].size, [one.rule for one in found.taken[1:]]) == (4, ["slow"])
     assert [(one.request.size, one.request.step) for one in found.superseded] == [(6, 7)]
+
+
+# ---- hooks -----------------------------------------------------------------------------------------------------------
+
+
+def called(hook: Any, *, over_budget: bool = False) -> BarrierRequests:
+    """What a barrier is asked for by a rule that calls this hook, between two others."""
+    fired = replace(HOOK, action=Call(hook, ()), over_budget=over_budget)
+    answer = call_hook(fired, fired.action, size=VIEW.size)
+    return asked([GROW, fired, marked(Evict, 0)], hooks=answer.requests)
+
+
+def test_a_hook_asks_for_what_rules_ask_for_in_the_order_of_the_policies() -> None:
+    def hook(control: Control) -> None:
+        control.set_learning_rate(0.5, over_samples=640)
+        control.set_global_batch_size(128.4)
+        control.checkpoint()
+        control.replace(2)
+        control.rescale(3, keep="global_batch_size")
+        control.stop()
+
+    found = called(hook)
+    assert [(one.rule, one.size, one.keep) for one in found.rescale if one.leave is None] == [
+        ("grow", 6, "global_batch_size"),
+        ("hook", 3, "global_batch_size"),
+    ]
+    leaves = [(one.rule, one.leave) for one in found.rescale if one.leave is not None]
+    assert leaves == [("hook", Leave((7,), "replaced")), ("slow", Leave((5,), "now"))]
+    rate, batch, stop = found.settings
+    assert (rate.kind, rate.value, rate.over, rate.unit, rate.rule) == ("learning_rate", 0.5, 640, "samples", "hook")
+    assert (batch.kind, batch.value, batch.step) == ("global_batch_size", 128, 7)
+    assert (stop.kind, found.checkpoints) == ("stop", ("hook",))
+
+
+def test_a_size_that_a_hook_asks_for_beside_its_own_eviction_is_one_request() -> None:
+    def hook(control: Control) -> None:
+        control.evict([1])
+        control.evict([3])
+        control.rescale(4)
+
+    fired = replace(HOOK, action=Call(hook, ()))
+    answer = call_hook(fired, fired.action, size=VIEW.size)
+    lead, other = merged(asked([fired], hooks=answer.requests)).taken
+    assert (lead.size, other.leave) == (4, Leave((6, 8), "now"))
+
+
+def test_what_would_change_the_cluster_is_passed_over_where_the_budget_is_used_up_and_the_rest_is_not() -> None:
+    def hook(control: Control) -> None:
+        control.rescale(4)
+        control.evict(1)
+        control.checkpoint()
+
+    found = called(hook, over_budget=True)
+    assert [one.rule for one in found.rescale] == ["grow", "slow"]
+    assert found.checkpoints == ("hook",)
+    fired = replace(HOOK, action=Call(hook, ()), over_budget=True)
+    answer = call_hook(fired, fired.action, size=4)
+    assert (answer.asked, answer.ignored) == (4, "the job's budget of rescales is used up")
+
+
+def test_an_error_of_a_hooks_call_names_the_rule_and_the_line() -> None:
+    def hook(control: Control) -> None:
+        control.evict(9)
+
+    with pytest.raises(PolicyError, match=r"hook 'hook' \(.*test_rule_requests.py:\d+\): control.evict\(9\)") as caught:
+        called(hook)
+    assert caught.value.policy == "hook"

@@ -48,3 +48,82 @@ def test_what_is_not_finite_asks_for_nothing_and_what_was_asked_before_stands(pe
 def test_what_is_no_number_is_refused(peers: Any) -> None:
     with pytest.raises(PolicyError, match=r"control.rescale was given .*; give a number of peers"):
         Control(size=2, step=7).rescale(peers)
+
+
+def asked(*calls: Any, size: int = 4) -> list[str]:
+    """What a hook has asked for after these calls of its control, as it is told."""
+    control = Control(size=size, step=7)
+    for call in calls:
+        call(control)
+    return [str(one) for one in control.requests]
+
+
+def test_everything_that_a_rule_can_ask_for_is_told_as_it_was_written() -> None:
+    told = asked(
+        lambda control: control.rescale(4.2, keep="global_batch_size"),
+        lambda control: control.set_global_batch_size(100.6),
+        lambda control: control.set_learning_rate(0.5, over_steps=10),
+        lambda control: control.evict(2),
+        lambda control: control.replace([3, 0]),
+        lambda control: control.checkpoint(),
+        lambda control: control.stop(),
+        lambda control: control.set_value("temperature", 0.5),
+    )
+    assert told == [
+        "rescale(4, keep='global_batch_size')",
+        "set_global_batch_size(101)",
+        "set_learning_rate(0.5, over_steps=10)",
+        "evict([2])",
+        "replace([0, 3])",
+        "checkpoint()",
+        "stop()",
+        "set_value('temperature', 0.5)",
+    ]
+
+
+def test_the_last_call_of_a_method_counts_and_peers_add_up() -> None:
+    told = asked(
+        lambda control: control.set_learning_rate(0.5),
+        lambda control: control.evict(2),
+        lambda control: control.set_learning_rate(0.25),
+        lambda control: control.evict(np.array([1])),
+        lambda control: control.evict([]),
+        lambda control: control.set_value("a", 1),
+        lambda control: control.set_value("b", 2),
+        lambda control: control.set_value("a", 3),
+    )
+    assert told == ["set_learning_rate(0.25)", "evict([1, 2])", "set_value('a', 3)", "set_value('b', 2)"]
+
+
+@pytest.mark.parametrize(
+    ("call", "passed_over"),
+    [
+        (lambda control: control.set_global_batch_size(math.nan), "set_global_batch_size(nan)"),
+        (lambda control: control.set_learning_rate(math.inf), "set_learning_rate(inf)"),
+        (lambda control: control.set_learning_rate(0.0), "set_learning_rate(0)"),
+        (lambda control: control.set_learning_rate(-0.5), "set_learning_rate(-0.5)"),
+    ],
+)
+def test_what_no_rule_would_ask_for_a_hook_asks_for_in_vain(call: Any, passed_over: str) -> None:
+    control = Control(size=2, step=7)
+    call(control)
+    assert (control.requests, control.passed_over) == ((), f"{passed_over} asks for nothing")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda control: control.rescale(2, keep="batch"), "keep='batch'\\): write one of local_batch_size, global_"),
+        (lambda control: control.set_global_batch_size("many"), "set_global_batch_size was given 'many', a str"),
+        (lambda control: control.set_learning_rate(None), "set_learning_rate was given None, a NoneType"),
+        (lambda control: control.set_learning_rate(1, over_steps=1, over_samples=1), "a ramp has one length"),
+        (lambda control: control.evict(4), "there is no rank 4; ranks are 0 to 3"),
+        (lambda control: control.replace([-1]), "there is no rank -1"),
+        (lambda control: control.evict(1.5), "takes ranks, as in evict"),
+        (lambda control: control.evict("1"), "takes ranks"),
+        (lambda control: control.set_value(3, 4), "takes the name that training.register was given"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call: Any, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        asked(call)

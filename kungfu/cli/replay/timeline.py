@@ -120,7 +120,8 @@ def _happened(event: LoggedEvent) -> str:
     if isinstance(event, DecisionEvent):
         return f"wanted {counted(event.asked, 'peer')}; {event.done}"
     if isinstance(event, CalledEvent):
-        return "called" + (f"; it wanted {counted(event.asked, 'peer')}" if event.asked is not None else "")
+        asked = [] if event.asked is None else [counted(event.asked, "peer")]
+        return "called" + (f"; it wanted {', '.join([*asked, *event.also])}" if asked or event.also else "")
     said = one_line(structs.replace(event, saw={}) if isinstance(event, RuleEvent) else event)
     return said.partition(": ")[2] or said
 

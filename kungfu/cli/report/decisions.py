@@ -102,7 +102,10 @@ def superseded(event: SupersededEvent) -> str:
 
 def requested_by_hook(event: CalledEvent) -> str:
     """The request of a hook."""
-    return f"it wants {counted(event.asked, 'peer')}" if event.asked is not None else "it wants no change of size"
+    also = ", ".join(event.also)
+    if event.asked is None:
+        return f"it asks for {also}" if also else "it wants no change of size"
+    return f"it wants {counted(event.asked, 'peer')}" + (f", and {also}" if also else "")
 
 
 def would_have(event: ShadowEvent) -> str:

@@ -105,6 +105,36 @@ class Registry:
             one.read = one.codec.cast(one.get())
             one.mirror.assign(one.read)
 
+    def refuse_value(self, name: str, value: Any, *, by: str) -> None:
+        """Raises ``UsageError`` where the hook ``by`` cannot give a shared value that is registered this content."""
+        shared = self.of("shared")
+        if name not in shared:
+            known = ", ".join(map(repr, shared)) or "none"
+            raise UsageError(
+                f"hook {by!r} called control.set_value({name!r}, ...): no shared value of that name is registered; "
+                f"there are {known}: register it with training.register({name!r}, get, set)"
+            )
+        mirrored = next((one for one in self._mirrored if one.mirror is shared[name]), None)
+        if mirrored is not None:
+            mirrored.codec.cast(value)
+            return
+        variable, given = shared[name], np.asarray(value)
+        kind = variable.dtype.as_numpy_dtype
+        if given.shape != tuple(variable.shape) or not np.can_cast(given.dtype, kind, "same_kind"):
+            raise UsageError(
+                f"hook {by!r} called control.set_value({name!r}, {value!r}): the variable is "
+                f"{variable.dtype.name}{tuple(variable.shape)}, and this is {given.dtype.name}{given.shape}"
+            )
+
+    def put(self, name: str, value: Any) -> None:
+        """Gives the program another value of its own under this name."""
+        variable = self.of("shared")[name]
+        mirrored = next((one for one in self._mirrored if one.mirror is variable), None)
+        if mirrored is None:
+            variable.assign(np.asarray(value, variable.dtype.as_numpy_dtype))
+        else:
+            mirrored.put(mirrored.codec.value(mirrored.codec.cast(value)))
+
     def restore(self) -> None:
         """Gives the program those values that are others than it had."""
         for one in self._mirrored:

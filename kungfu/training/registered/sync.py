@@ -8,7 +8,7 @@ is at the same place: before the next step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,12 +33,14 @@ class PendingSync:
         holders: The ranks that held the state when the view began, over which the mean of averaged values is taken;
             ``None`` for all.
         rescaled: The change of membership that hooks are told; ``None`` where there is none.
+        set_values: What a hook of this peer sets, by name: where the source's hook sets a value, all take it.
     """
 
     source: int | None = None
     takes: bool = False
     holders: tuple[int, ...] | None = None
     rescaled: Rescaled | None = None
+    set_values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,15 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
     Cost:
         A message with 64 bytes a shared value, with all of them in a new view, and one with those that are averaged.
     """
+    for name, value in pending.set_values.items():
+        registry.put(name, value)
     registry.collect()
     rounded: dict[str, VariableGap] = {}
     if peers.size > 1:
         shared, averaged = registry.of("shared"), registry.of("averaged")
         # No new view: the peers compare checksums, and send only what differs.
         if shared and pending.source is None:
-            rounded = _compare(shared, peers)
+            rounded = _compare(shared, pending, peers)
         # A new view: all take the values of the peer that held the state.
         elif shared:
             rounded = _give(shared, pending, peers)
@@ -92,16 +96,16 @@ def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: P
         variable.assign(total / tf.cast(len(holders), total.dtype))
 
 
-def _compare(shared: Mapping[str, tf.Variable], peers: PeerGroup) -> dict[str, VariableGap]:
-    """Values that differ by rounding become rank 0's; all peers find the same ones, and all raise where one is not."""
+def _compare(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
+    """Values that differ by rounding, or that rank 0's hook sets, become rank 0's; all raise where another differs."""
     places = differing_variables(list(shared.values()), size=peers.size, total=peers.total)
     if not places:
         return {}
     found = {name: one for place, (name, one) in enumerate(shared.items()) if place in places}
-    agreed = _sent(found, source=0, peers=peers)
+    agreed, were_set = _sent(found, pending, source=0, peers=peers)
     gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in found.items()}
     # A peer whose values are rank 0's learns by this sum that another peer's are not: all raise, or none.
-    others = np.array([not gap.is_rounding for gap in gaps.values()], np.int64)
+    others = np.array([not gap.is_rounding and name not in were_set for name, gap in gaps.items()], np.int64)
     for name, more in zip(found, peers.total([tf.constant(others)])[0].numpy(), strict=True):
         if more:
             raise _differing(name, peers)
@@ -110,29 +114,33 @@ def _compare(shared: Mapping[str, tf.Variable], peers: PeerGroup) -> dict[str, V
 
 def _give(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
     """All values become the source's. Gives those that differed by rounding, on a peer that was there before."""
-    agreed = _sent(shared, source=pending.source or 0, peers=peers)
+    agreed, were_set = _sent(shared, pending, source=pending.source or 0, peers=peers)
     gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in shared.items()}
     # A peer that was there before must hold what the source holds; one that has just come in takes whatever it is.
     for name, gap in gaps.items():
-        if not gap.is_rounding and not pending.takes:
+        if not gap.is_rounding and not pending.takes and name not in were_set:
             raise _differing(name, peers)
     rounded = _taken(shared, agreed, gaps)
     return {} if pending.takes else rounded
 
 
-def _sent(shared: Mapping[str, tf.Variable], *, source: int, peers: PeerGroup) -> dict[str, np.ndarray[Any, Any]]:
-    """The values of rank ``source``: a sum to which nobody else adds anything."""
+def _sent(
+    shared: Mapping[str, tf.Variable], pending: PendingSync, *, source: int, peers: PeerGroup
+) -> tuple[dict[str, np.ndarray[Any, Any]], set[str]]:
+    """The values of rank ``source``, and the names that its hooks set: a sum to which nobody else adds anything."""
     # The bytes of all values, as whole numbers of 32 bits: a sum with zeros leaves every bit as it is.
-    content = b"".join(one.numpy().tobytes() for one in shared.values())
+    marks = np.array([name in pending.set_values for name in shared], np.uint8).tobytes()
+    content = marks + b"".join(one.numpy().tobytes() for one in shared.values())
     words = np.frombuffer(content + b"\0" * (-len(content) % 4), np.int32)
     (total,) = peers.total([tf.constant(words if peers.rank == source else np.zeros_like(words))])
-    agreed, values, start = total.numpy().tobytes(), {}, 0
+    agreed, values, start = total.numpy().tobytes(), {}, len(shared)
+    were_set = {name for name, mark in zip(shared, agreed[:start], strict=True) if mark}
     for name, one in shared.items():
         dtype = np.dtype(one.dtype.as_numpy_dtype)
         count = int(np.prod(one.shape))
         values[name] = np.frombuffer(agreed, dtype, count, offset=start).reshape(one.shape)
         start += count * dtype.itemsize
-    return values
+    return values, were_set
 
 
 def _taken(

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from kungfu.compiler.fired import FiredRule
+from kungfu.compiler.rule_requests import HookAnswer
 from kungfu.event_log.events import (
     CalledEvent,
     DecisionEvent,
@@ -69,12 +70,15 @@ class EventLogWriter:
         """This peer is in the job."""
         self._leading = result.after.rank == 0
 
-    def called(
-        self, rule: str, *, step: int, inputs: Mapping[str, float], asked: int | None, ignored: str = ""
-    ) -> None:
-        """A hook was called; ``ignored`` says why its answer is passed over, where it is."""
+    def called(self, fired: FiredRule, answer: HookAnswer) -> None:
+        """A hook was called, and gave this answer."""
         if self._leading:
-            self._record("events", CalledEvent(step=step, rule=rule, saw=inputs, asked=asked, ignored=ignored))
+            also = tuple(str(one) for one in answer.requests if one.kind != "rescale")
+            event = CalledEvent(
+                step=fired.step, rule=fired.rule, saw=fired.inputs, asked=answer.asked, ignored=answer.ignored,
+                also=also,
+            )  # fmt: skip
+            self._record("events", event)
 
     def set(self, settings: Sequence[SettingChange]) -> None:
         """The leader's barrier changes other settings than the size."""

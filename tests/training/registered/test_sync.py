@@ -155,3 +155,43 @@ def test_alone_nothing_is_sent_and_a_value_of_another_form_is_still_told():
     program.held["counter"] = "five"
     with pytest.raises(UsageError, match="was int"):
         sync_registered(program.registry, PendingSync(), PeerGroup(0, 1, list))
+
+
+@pytest.mark.parametrize("source", [None, 1])
+def test_what_the_hook_of_the_source_sets_all_take_whatever_theirs_set(source):
+    peers = [stayed(), stayed(own="b"), stayed(own="c")]
+    others = [{"counter": 7}, {"counter": 8, "teacher": [4.0, 1.5]}, {}]
+    others = others if source else [others[1], others[0], others[2]]
+    pendings = [PendingSync(source, set_values=one) for one in others]
+    assert met(peers, pendings) == [None] * 3
+    for program in peers:
+        assert program.held["counter"] == 8
+        assert program.teacher.numpy().tolist() == [4.0, 1.5]
+        assert program.held["log"] == {"best": 0.25}
+
+
+def test_what_only_another_peers_hook_sets_differs_and_is_refused_by_name():
+    peers = [stayed(), stayed(own="b")]
+    raised = met(peers, [PendingSync(), PendingSync(set_values={"counter": 9})])
+    assert all("'counter' differs between the peers" in str(one) for one in raised)
+
+
+def test_alone_a_hook_sets_what_it_likes():
+    program = stayed()
+    assert met([program], [PendingSync(set_values={"counter": 9, "teacher": np.zeros(2)})]) == [None]
+    assert (program.held["counter"], program.teacher.numpy().tolist()) == (9, [0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("count", 3, "no shared value of that name is registered; there are 'counter', 'log', 'teacher'"),
+        ("mean", [1.0, 2.0], "no shared value of that name"),
+        ("counter", "many", "counter"),
+        ("teacher", 1.0, r"the variable is float32\(2,\), and this is float64\(\)"),
+        ("teacher", ["a", "b"], r"the variable is float32\(2,\)"),
+    ],
+)
+def test_what_a_hook_cannot_set_is_refused(name, value, message):
+    with pytest.raises(UsageError, match=message):
+        stayed().registry.refuse_value(name, value, by="cool")

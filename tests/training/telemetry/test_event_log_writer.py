@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kungfu.compiler.fired import FiredRule
+from kungfu.compiler.rule_requests import HookAnswer
+from kungfu.control import Call
+from kungfu.control.hook import HookRequest
 from kungfu.event_log.codec import fields_of
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest, Superseded
@@ -103,10 +107,21 @@ def test_peers_that_did_not_come_are_told_with_the_reason():
     assert event["reason"] == "peer 2: killed by SIGKILL"
 
 
+HOOK = FiredRule(51, "hook", Call(print, ()), float("nan"), {"noise": 2.5})
+
+
+def test_a_call_of_a_hook_is_told_with_all_that_it_asked_for():
+    told, recorded, _ = event_log()
+    told.called(HOOK, HookAnswer((HookRequest("rescale", 4), HookRequest("checkpoint")), 4, "too late"))
+    (event,) = events(recorded)
+    assert (event["event"], event["rule"], event["step"], event["saw"]) == ("called", "hook", 51, {"noise": 2.5})
+    assert (event["asked"], list(event["also"]), event["ignored"]) == (4, ["checkpoint()"], "too late")
+
+
 def test_only_rank_0_tells_and_a_peer_that_becomes_rank_0_goes_on_from_there():
     told, recorded, _ = event_log(rank=1)
     told.passed(BarrierResult(replace(TWO, rank=1), replace(TWO, rank=1), (GROW,)), step=51, stop_s=0.1)
-    told.called("hook", step=51, inputs={}, asked=None)
+    told.called(HOOK, HookAnswer((), None))
     told.stepped(FIGURES.copy)
     assert recorded == []
     first = replace(FOUR, rank=0)
