@@ -143,6 +143,7 @@ def _ticker(bars: Progress, task: TaskID) -> Callable[[State], None]:
 
 
 def _jobs(arguments: argparse.Namespace) -> tuple[ClusterJob, ...]:
+    # A generated trace has curves of its own; one that is read may have tables.
     if arguments.trace.startswith("generated:"):
         if arguments.curves or arguments.columns or arguments.scaling == "hybrid":
             raise UsageError(

@@ -206,6 +206,7 @@ def stop_rule(*, trigger: Trigger) -> Rule:
 def checkpoint_rule(*, trigger: Trigger) -> Rule:
     """The rule that asks for a checkpoint; where a change is pending, as soon as it no longer is."""
 
+    # The state: whether a checkpoint is due and has to wait, and whether it is asked for in this step.
     def update(state: tuple[Signal, ...], asked: Signal, pending: Signal) -> tuple[Signal, ...]:
         due = state[0] | asked
         return due & pending, due & ~pending

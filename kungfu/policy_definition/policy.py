@@ -46,6 +46,7 @@ class Policy:
             raise self._located(str(error), error) from error
         except KungfuError:
             raise
+        # Python's own errors too: the user has to mend a line of the policy.
         except Exception as error:
             what = f"{type(error).__name__}: {error}; a policy computes with signals, Python numbers and kf.ops"
             raise self._located(what, error) from error

@@ -43,6 +43,8 @@ def load_policy(spec: str) -> Policy:
 
 
 def _parsed(spec: str) -> tuple[str, str, ast.Call | None]:
+    """The module or path, the name in it, and the call with its arguments, if it is one."""
+    # The last colon before the arguments: they may hold dictionaries, and a path a drive.
     where, colon, expression = spec.partition("(")[0].rpartition(":")
     expression += spec[len(where) + len(colon) + len(expression) :]
     if not where or not expression:
@@ -51,6 +53,7 @@ def _parsed(spec: str) -> tuple[str, str, ast.Call | None]:
         tree = ast.parse(expression.strip(), mode="eval").body
     except SyntaxError as error:
         raise PolicyError(f"{spec!r}: {expression!r} is no Python expression ({error.msg}); {_FORM}") from error
+    # A policy, or a function without arguments.
     if isinstance(tree, ast.Name):
         return where, tree.id, None
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
@@ -82,6 +85,7 @@ def _from_file(path: str) -> ModuleType:
 
 
 def _made(found: Any, *, arguments: ast.Call | None, spec: str) -> Policy:
+    """The policy that was found, or that the function makes which was found."""
     policy = found
     if arguments is not None or not isinstance(found, Policy):
         if not callable(found):

@@ -53,6 +53,7 @@ def sanitize(text: str, *, encoding: str) -> str:
     >>> sanitize("3 → 4", encoding="ascii")
     '3 ? 4'
     """
+    # Of what was written over itself, what a terminal would show in the end.
     kept = text.rstrip("\r\n").rsplit("\r", 1)[-1]
     bare = _CONTROLS.sub("", _ESCAPES.sub("", kept)).expandtabs()
     return bare.encode(encoding, "replace").decode(encoding)

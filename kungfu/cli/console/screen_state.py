@@ -153,6 +153,7 @@ def after_step(status: Status, figures: Mapping[str, Any]) -> Status:
     """The status once a step was measured. A speed that this step does not know stays the last one that was known."""
     speed = figures.get("samples_per_s")
     kept = status.step.get("samples_per_s") if speed is None else speed
+    # The first step of a row without a finite loss stays remembered until the loss is a number again.
     since = (status.since or figures.get("step")) if not_finite(figures.get("loss")) else None
     return replace(status, step={**figures, "samples_per_s": kept}, since=since)
 

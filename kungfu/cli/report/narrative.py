@@ -85,8 +85,10 @@ def _is_told(event: LoggedEvent, events: Sequence[LoggedEvent]) -> bool:
         # Where the process was dismissed or lost, that was told already.
         expected = any(isinstance(one, DismissedEvent | LostEvent) and one.peer == event.peer for one in events)
         return not expected and event.how != "exit code 0"
+    # Told once: the same variables go on to differ.
     if isinstance(event, RoundedEvent):
         return not event.again
+    # The end of a peer that reached the end of training is told in the conclusion.
     if isinstance(event, FinishedEvent):
         return event.leaving
     return not isinstance(event, _UNTOLD)

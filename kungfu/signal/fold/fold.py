@@ -174,14 +174,16 @@ def _converting(
     inputs: tuple[StateFields, StateFields],
     output: Callable[[Any], Signal] | None,
 ) -> Fold:
-    """A fold that remembers, in one more field, for how many peers its state is, and works on the state for now."""
+    """A fold that remembers, in one more field, for how many peers its state is, and converts it where that changes."""
     init, values, fields = start
     observed, seen = inputs
     now = Placeholder("input", len(seen), SignalType("int64"))
     last = Placeholder("state", len(fields), SignalType("int64"))
     given = _updates(convert(_as_init(fields, init), last, now), fields=fields)
+    # A state that has just begun (0 peers) is of no size yet, and needs no conversion.
     changed = (last != now) & (last > 0)
     current = tuple(_choice(changed, new, old) for new, old in zip(given, fields, strict=True))
+    # The user's update sees the converted state; the size is remembered after it.
     made = _traced(update, _as_init(current, init), seen, fields, output)
     _check_output(made[-1], allowed=(now,))
     recurrence = Recurrence("fold", (*values, 0), (*made[:-1], now * 1), made[-1])
@@ -233,8 +235,10 @@ def _updates(given: object, *, fields: StateFields) -> StateFields:
 
 
 def _kept(value: Signal, *, field: Signal) -> Signal:
+    """The next value of a field, in the type with which the field starts."""
     if value.type == field.type:
         return value
+    # A whole number in a float's field is that float; nothing else is converted in silence.
     if value.type.dtype == "int64" and field.type == SignalType("float32", value.type.shape):
         return value * 1.0
     per_peer = "; a vector with one entry a peer changes its length: smooth each peer's own value, then gather it"
@@ -255,6 +259,7 @@ def _check_closed(results: StateFields) -> None:
 
 
 def _check_output(output: Signal, *, allowed: StateFields) -> None:
+    # The output must be known in steps in which the fold does not run, where its inputs are not evaluated.
     inputs = [node for node in topological((output,)) if isinstance(node, Placeholder) and node.kind == "input"]
     if any(not any(node is one for one in allowed) for node in inputs):
         raise PolicyError("fold: output reads an input; it is made of the state alone, so keep the input in the state")

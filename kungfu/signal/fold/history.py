@@ -61,6 +61,7 @@ def cumulative(x: Signal, *, on_rescale: OnRescale) -> Fold:
         return labelled(fold(lambda total, value: total + value, 0, x, on_rescale=on_rescale), label="cumulative")
 
     def update(state: StateFields, value: Signal) -> StateFields:
+        # Kahan's summation: the sum, and what rounding has added to it too much.
         total, lost = state
         added = value - lost
         grown = total + added
@@ -89,6 +90,7 @@ def rising(flag: Signal, *, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.rising`."""
     _check(flag, method="rising")
 
+    # The state: the flag of the last step, and whether it has risen in this one.
     def update(state: StateFields, now: Signal) -> StateFields:
         return now, now & ~state[0]
 
