@@ -26,7 +26,7 @@ from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
 
 __all__ = ["Backend", "Evaluation", "conclude", "evaluate_nodes", "prepare", "reduce_gradients"]
 
-Value = Any  # a tensor, or one array a peer
+Value = Any  # a tensor, or one array per peer
 Branch = Callable[[], list[Value]]
 
 

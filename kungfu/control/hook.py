@@ -115,7 +115,7 @@ class Control:
             self._ask(HookRequest("rescale", round(min(max(number, 1.0), _MOST)), keep))
 
     def set_global_batch_size(self, samples: float) -> None:
-        """Asks for steps of ``samples`` samples over all peers: rounded, one a peer at least, an epoch at most.
+        """Asks for steps of ``samples`` samples over all peers: rounded, at least one per peer, an epoch at most.
 
         Raises `PolicyError` for what is no number.
         """

@@ -37,7 +37,7 @@ def all_reduce(x: Signal, reduction: Literal["sum", "mean"]) -> Collective:
     if x.type.shape == NEST:
         raise PolicyError(f"all_reduce of {x!r}: use training.mean_grads, or reduce kf.ops.norm_squared(x)")
     if x.type.shape not in (SCALAR, VECTOR):
-        raise PolicyError(f"all_reduce of {x!r}: takes a number, or a vector with one entry a peer; reduce it first")
+        raise PolicyError(f"all_reduce of {x!r}: takes a number, or a vector with one entry per peer; reduce it first")
     return Collective(reduction, x)
 
 

@@ -99,7 +99,7 @@ def scatter(x: Signal, index: Signal | int, value: Signal | float) -> Map:
 
 
 def one_hot(index: Signal | int, value: Signal | float, *, fill: bool | float = 0) -> Map:
-    """A vector with one entry a peer: `value` for the peer of rank `index`, `fill` for every other.
+    """A vector with one entry per peer: `value` for the peer of rank `index`, `fill` for every other.
 
     >>> from kungfu.signal import TrainingSignals
     >>> str(one_hot(TrainingSignals().size - 1, True, fill=False).type)
@@ -109,7 +109,7 @@ def one_hot(index: Signal | int, value: Signal | float, *, fill: bool | float = 
 
 
 def ranks() -> Map:
-    """The ranks of all peers, 0 to size - 1: int64 vector with one entry a peer, agreed.
+    """The ranks of all peers, 0 to size - 1: int64 vector with one entry per peer, agreed.
 
     ``ranks() == kf.ops.argmax(x)`` is true for the peer with the largest entry of `x`.
     """

@@ -217,7 +217,7 @@ class Map(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Collective(Signal):
-    """A message that turns local into agreed: a sum, a mean, or a vector with one entry a peer.
+    """A message that turns local into agreed: a sum, a mean, or a vector with one entry per peer.
 
     A "carry" is a sum to which rank 0 adds 1 or 0 and nobody else anything: a truth value that is exact on every peer.
     """

@@ -22,7 +22,7 @@ def test_gradients_are_not_reduced_a_second_time() -> None:
 
 
 def test_a_vector_of_a_fixed_length_is_reduced_before_it_travels() -> None:
-    with pytest.raises(PolicyError, match=r"all_reduce of <local float32\[3\] .* with one entry a peer; reduce it"):
+    with pytest.raises(PolicyError, match=r"all_reduce of <local float32\[3\] .* with one entry per peer; reduce it"):
         all_reduce(training.loss.window(3).values, "sum")
 
 

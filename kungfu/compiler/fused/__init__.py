@@ -1,9 +1,9 @@
-"""A plan as two programs in bytecode, for one native op each: its dozens of scalars cost a step next to nothing.
+"""A plan as two programs in bytecode, for one native op each: its dozens of scalars cost next to nothing per step.
 
 `python -m benchmarks.policy_overhead --samples 125` measures the difference, with noise scale, throughput and
 stragglers on two peers and a step of about 12 ms of processor time. On a busy backend of two cores, in four
 repetitions of 100 blocks, the policies cost 1.8 to 3.7 % of a step's processor time as two ops and 5.3 to 7.0 % op by
-op: 0.2 to 0.5 ms a step more. The bound on what policies may cost is 3 %, so op by op alone does not do.
+op: 0.2 to 0.5 ms more per step. The bound on what policies may cost is 3 %, so op by op alone does not do.
 """
 
 from kungfu.compiler.fused.program import fused

@@ -1,4 +1,4 @@
-"""NumPy as a backend: every value is a tuple with one array a peer, and each is computed for itself.
+"""NumPy as a backend: every value is a tuple with one array per peer, and each is computed for itself.
 
 A message is added up in rank order in float32, as the attachments do.
 """
@@ -31,7 +31,7 @@ class Absent:
 
 @dataclass(frozen=True)
 class NumpyBackend:
-    """Computes with one array a peer; see `kungfu.compiler.evaluate.Backend`."""
+    """Computes with one array per peer; see `kungfu.compiler.evaluate.Backend`."""
 
     sources: Mapping[str, PerPeer]
     size: int

@@ -59,7 +59,7 @@ class Replay:
 
     @property
     def states(self) -> States:
-        """What the folds hold: for each field of each fold's state a tuple with one array a peer."""
+        """What the folds hold: for each field of each fold's state a tuple with one array per peer."""
         if self._states is None:
             cells, values = self._cells or ((), [])
             shown = iter([cell.shown(value, self.size) for cell, value in zip(cells, values, strict=True)])

@@ -197,7 +197,7 @@ def _traced(
     fields: StateFields,
     output: Callable[[Any], Signal] | None,
 ) -> StateFields:
-    """The next state, one signal a field, and after it the output."""
+    """The next state, one signal per field, and after it the output."""
     updates = _updates(update(state, *seen), fields=fields)
     first = state[0] if isinstance(state, tuple) else state
     result = as_signal(output(state)) if output else first
@@ -227,7 +227,7 @@ def _start(one: Any, *, init: Any) -> tuple[bool | int | float, SignalType]:
 
 
 def _updates(given: object, *, fields: StateFields) -> StateFields:
-    """The traced next state, one signal a field; raises where the number, a dtype or a shape changed."""
+    """The traced next state, one signal per field; raises where the number, a dtype or a shape changed."""
     updates = tuple(as_signal(one) for one in (given if isinstance(given, tuple) else (given,)))
     if len(updates) != len(fields):
         raise PolicyError(f"fold: update gives {len(updates)} fields of state and init has {len(fields)}; give as many")
@@ -241,7 +241,7 @@ def _kept(value: Signal, *, field: Signal) -> Signal:
     # A whole number in a float's field is that float; nothing else is converted in silence.
     if value.type.dtype == "int64" and field.type == SignalType("float32", value.type.shape):
         return value * 1.0
-    per_peer = "; a vector with one entry a peer changes its length: smooth each peer's own value, then gather it"
+    per_peer = "; a vector with one entry per peer changes its length: smooth each peer's own value, then gather it"
     raise PolicyError(
         f"fold: a state that starts as {field.type} would become {value.type}; a fold keeps its dtype and shape: "
         "start from 0.0 for a float, from 0 for a count, from Filled(n, 0.0) for a vector, and reduce to a number first"

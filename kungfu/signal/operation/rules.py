@@ -178,7 +178,7 @@ def shifted(types: tuple[SignalType, ...]) -> Typing:
 
 
 def filled(types: tuple[SignalType, ...]) -> Typing:
-    """A scalar and the number of peers: a vector with one entry a peer."""
+    """A scalar and the number of peers: a vector with one entry per peer."""
     if types[0].shape != SCALAR:
         raise PolicyError("puts one number in every place; give a scalar")
     return Typing((types[0].dtype, "int64"), SignalType(types[0].dtype, VECTOR))
@@ -237,7 +237,7 @@ def _vector(type: SignalType) -> None:
             "reduce them to a number, as in kf.ops.norm_squared(training.grads)"
         )
     if type.shape == SCALAR:
-        raise PolicyError("takes a vector with one entry a peer; make one with kf.ops.all_gather(x)")
+        raise PolicyError("takes a vector with one entry per peer; make one with kf.ops.all_gather(x)")
 
 
 def _flags(type: SignalType) -> None:

@@ -10,13 +10,13 @@ __all__ = ["NEST", "SCALAR", "VECTOR", "DType", "Shape", "SignalType"]
 DType = Literal["bool", "int64", "float32"]
 Shape = tuple[str | int, ...]
 SCALAR: Shape = ()
-VECTOR: Shape = ("size",)  # one entry a peer, in rank order; a fixed number of entries is (number,)
+VECTOR: Shape = ("size",)  # one entry per peer, in rank order; a fixed number of entries is (number,)
 NEST: Shape = ("nest",)  # the gradients: a list of tensors, one a variable
 
 
 @dataclass(frozen=True)
 class SignalType:
-    """The dtype and shape of a signal: a scalar, a vector (of one entry a peer, or of so many), or the gradients."""
+    """The dtype and shape of a signal: a scalar, a vector (of one entry per peer, or of so many), or the gradients."""
 
     dtype: DType
     shape: Shape = SCALAR
