@@ -167,7 +167,7 @@ def _next_membership(
     view: View, terms: Terms, limits: Limits, requests: Sequence[RescaleRequest], prepared: Prepared | None
 ) -> Decision:
     """The next view and its terms, before settings change them; of the requests the first asks for a size, if any."""
-    terms = _without_the_lost(view, terms)
+    terms = _without_lost_departing(view, terms)
     if terms.departing and len(terms.departing) < view.size:
         # Those who came at the last barrier hold the state by now, so the peers that they replace can leave.
         return _let_departing_leave(view, terms, limits, requests, prepared)
@@ -219,7 +219,7 @@ def _under_way(view: View, terms: Terms) -> int:
     return terms.target_size - view.size + len(terms.leaving)
 
 
-def _without_the_lost(view: View, terms: Terms) -> Terms:
+def _without_lost_departing(view: View, terms: Terms) -> Terms:
     """A peer that was about to leave and was lost is not replaced once more: its replacement has come."""
     departing = tuple(peer for peer in terms.departing if view.rank_of(peer) is not None)
     if departing == terms.departing:

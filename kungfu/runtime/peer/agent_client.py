@@ -45,7 +45,7 @@ class AgentClient:
         self._stub = AgentServiceStub(self._channel)
         self._records: queue.SimpleQueue[pb.Record | tuple[str, DeferredEntry]] = queue.SimpleQueue()
         self._reports = 0
-        self._unheard: pb.Records | None = None  # sent, and not answered
+        self._unacknowledged: pb.Records | None = None  # sent, and not answered
         self._closing, self._news, self._flushing = threading.Event(), threading.Event(), threading.Lock()
         self._reporter = threading.Thread(target=self._report, name="kungfu-report", daemon=True)
         self._call(self._stub.ReportAttached, pb.Hello(peer=from_peer(peer)))
@@ -115,12 +115,13 @@ class AgentClient:
 
     def _flush(self) -> None:
         with self._flushing:  # nobody may overtake records that are on their way
-            while self._unheard is not None or not self._records.empty():
-                self._unheard = self._unheard or self._gathered()
-                self._call(self._stub.ReportRecords, self._unheard)  # of two with one number the agent takes the first
-                self._unheard = None
+            while self._unacknowledged is not None or not self._records.empty():
+                self._unacknowledged = self._unacknowledged or self._next_message()
+                # Of two with one number the agent takes the first.
+                self._call(self._stub.ReportRecords, self._unacknowledged)
+                self._unacknowledged = None
 
-    def _gathered(self) -> pb.Records:
+    def _next_message(self) -> pb.Records:
         records, size = list[pb.Record](), 0
         while size < _MOST_BYTES and not self._records.empty():
             record = self._records.get()

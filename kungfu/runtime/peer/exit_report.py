@@ -55,17 +55,17 @@ class ExitReport:
         """The program has left its training loop before the end of training: told if it goes on after that."""
         # The program goes on for now, and this is no child that it has forked.
         if not self._over.is_set() and os.getpid() == self._process:
-            threading.Thread(target=self._tell_if_it_goes_on, args=(self._steps(),), daemon=True).start()
+            threading.Thread(target=self._report_left_loop, args=(self._steps(),), daemon=True).start()
 
-    def _tell_if_it_goes_on(self, step: int) -> None:
+    def _report_left_loop(self, step: int) -> None:
         # It did not end right after its loop.
         if not self._over.wait(_GOES_ON_S):
-            self._say(Exit("loop", step))
+            self._send(Exit("loop", step))
 
     def close(self) -> None:
         """The program is over: says how, and lets those go who wait for this peer in a message. Each once."""
         if os.getpid() == self._process:  # else this is a child that was forked
-            self._tell()
+            self._report_end()
             self._withdraw()
 
     def _await_end(self, trains: threading.Thread) -> None:
@@ -75,16 +75,16 @@ class ExitReport:
         """
         for thread in (threading.main_thread(), trains):
             thread.join()
-        self._tell()
+        self._report_end()
         # Other threads hold the process up before `atexit`.
         if not self._withdrawn.wait(_HELD_UP_S):
             self._withdraw()
 
-    def _tell(self) -> None:
+    def _report_end(self) -> None:
         with self._lock:
             if not self._over.is_set():
                 self._over.set()
-                self._say(exit_of(getattr(sys, "last_value", None), step=self._steps()))
+                self._send(exit_of(getattr(sys, "last_value", None), step=self._steps()))
 
     def _withdraw(self) -> None:
         with self._lock:
@@ -98,7 +98,7 @@ class ExitReport:
             return self.steps()
         return 0
 
-    def _say(self, exit: Exit) -> None:
+    def _send(self, exit: Exit) -> None:
         with suppress(KungfuError), rpc.connect(self._settings.agent, secret=self._settings.secret) as channel:
             message = from_exit(exit, self._settings.peer)
             rpc.call(AgentServiceStub(channel).ReportExit, message, deadline_s=_TELL_S, what="the agent")

@@ -83,9 +83,9 @@ class _PartTransfer:
     def run(self, buffers: Buffers) -> None:
         """Receives the part, from memory that both processes share or over the network."""
         if self._same_host:
-            receive_over_memory(buffers, self.part, self.context, patience_s=self.patience_s, on_open=self._opened)
+            receive_over_memory(buffers, self.part, self.context, patience_s=self.patience_s, on_open=self._on_open)
         else:
-            receive_over_network(buffers, self.part, self.context, on_open=self._opened, on_progress=self._progressed)
+            receive_over_network(buffers, self.part, self.context, on_open=self._on_open, on_progress=self._on_progress)
 
     def cut(self) -> None:
         """Ends the transfer at once, whatever it waits for."""
@@ -112,7 +112,7 @@ class _PartTransfer:
         peers = self.context.view.peers
         return peers[self.part.source].host == peers[self.context.rank].host
 
-    def _opened(self, hang_up: Callable[[], None]) -> bool:
+    def _on_open(self, hang_up: Callable[[], None]) -> bool:
         """Remembers how to end the transfer; false where ``cut`` came first."""
         with self._lock:
             # It was cut before it had begun.
@@ -121,5 +121,5 @@ class _PartTransfer:
             self._hang_up = hang_up
             return True
 
-    def _progressed(self, came: int) -> None:
+    def _on_progress(self, came: int) -> None:
         self.came, self.heard, self.patience_s = came, time.monotonic(), self.context.deadline_s

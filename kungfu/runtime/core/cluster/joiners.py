@@ -26,7 +26,7 @@ from kungfu.runtime.core.cluster.state import Cluster, Starting, Transition, mar
 
 __all__ = [
     "dismiss",
-    "give_up",
+    "give_up_joiner",
     "late_joiner",
     "offer_if_ready",
     "on_joiner_lost",
@@ -73,7 +73,7 @@ def spawn(
             continue
         room[place] -= 1
         starting[peer], of[peer] = Starting(now, replaces=other), place
-        spawns.append(Spawn(peer, place, _giving_way(cluster, place, leaving)))
+        spawns.append(Spawn(peer, place, _peers_giving_way(cluster, place, leaving)))
     alive = people.alive | {spawn.peer for spawn in spawns}
     people, hosts = replace(people, alive=alive, next_id=next_id), replace(hosts, of=of)
     return replace(cluster, starting=starting, missing=missing, processes=people, hosts=hosts), [*spawns]
@@ -87,7 +87,7 @@ def dismiss(cluster: Cluster, peers: Iterable[int], reason: str) -> Transition:
     return cluster, [Kill(peer, reason) for peer in going]
 
 
-def _giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tuple[int, ...]:
+def _peers_giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tuple[int, ...]:
     """The peers whose processes run on a host, and that leave the job or have left it: their processors become free."""
     staying = {*cluster.members, *cluster.starting} - {*leaving}
     return tuple(peer for peer in peers_on(cluster, host) if peer not in staying)
@@ -110,7 +110,7 @@ def on_size_wanted(
         cluster = replace(cluster, hosts=replace(cluster.hosts, queue=(now,) * waiting))
     else:
         # As many as asked for, or too many.
-        cluster, changes = _thinned(cluster, have - size, f"the job wants {size} peers now")
+        cluster, changes = _dismiss_surplus(cluster, have - size, f"the job wants {size} peers now")
     cluster, offers = offer_if_ready(cluster)
     return cluster, [*changes, *offers]
 
@@ -148,7 +148,7 @@ def spawn_queued(cluster: Cluster, now: float) -> Transition:
     return cluster, [*spawns, *offers]
 
 
-def _thinned(cluster: Cluster, count: int, reason: str) -> Transition:
+def _dismiss_surplus(cluster: Cluster, count: int, reason: str) -> Transition:
     """Dismisses ``count`` joiners, first those that have come least far: they cost least."""
     order = sorted(cluster.starting, key=lambda peer: (cluster.starting[peer].ready is not None, -peer))
     return dismiss(cluster, order[:count], reason)
@@ -171,10 +171,10 @@ def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> T
         return cluster, compare_waiting(cluster)
     entry = replace(entry, ready=now)
     cluster, commands = offer_if_ready(replace(cluster, starting={**cluster.starting, event.peer.id: entry}))
-    return cluster, [*_remarked(cluster, entry), *commands]
+    return cluster, [*_machine_reports(cluster, entry), *commands]
 
 
-def _remarked(cluster: Cluster, entry: Starting) -> list[Command]:
+def _machine_reports(cluster: Cluster, entry: Starting) -> list[Command]:
     """The remark that a joiner runs on another machine than the job began with; the first view has its own remark."""
     usual, machine = cluster.identity.machine, entry.identity.machine
     if cluster.view is None or entry.peer is None or machine == usual:
@@ -244,7 +244,7 @@ def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transit
     return offer_if_ready(replace(cluster, missing={**cluster.missing, peer: why}))
 
 
-def give_up(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
+def give_up_joiner(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
     """Kills a joiner that lives but is too late, or whose program ends; the run goes on without it."""
     cluster, commands = on_joiner_lost(mark_to_kill(cluster, [peer]), peer, why, now)
     return cluster, [Kill(peer, why), *commands]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kungfu.runtime.core.cluster.events import AnnounceFailure, Command, Fail, Kill, ProgramExiting
-from kungfu.runtime.core.cluster.joiners import give_up
+from kungfu.runtime.core.cluster.joiners import give_up_joiner
 from kungfu.runtime.core.cluster.recovery import on_member_lost, with_failures
 from kungfu.runtime.core.cluster.state import Cluster, Departure, Transition, exit_in_words
 from kungfu.runtime.core.exit import Exit, described
@@ -68,7 +68,7 @@ def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> T
         # If the others train on, they will miss it and report; the last ones to train do not miss each other.
         return cluster, [AnnounceFailure(peer, 0, described(exit))]
     # It is lost: by an exception, or because it ends in the middle of a recovery.
-    return on_member_lost(_counted(cluster, peer, exit), peer, described(exit), now)
+    return on_member_lost(_count_failure(cluster, peer, exit), peer, described(exit), now)
 
 
 def _on_exit_outside_view(cluster: Cluster, peer: int, exit: Exit, now: float) -> Transition:
@@ -78,7 +78,7 @@ def _on_exit_outside_view(cluster: Cluster, peer: int, exit: Exit, now: float) -
         # The end of its process will tell what that means.
         return cluster, []
     # A joiner that is ready must not be offered any more, and peers that wait for it in a view hear of its end.
-    cluster, commands = give_up(cluster, peer, described(exit), now)
+    cluster, commands = give_up_joiner(cluster, peer, described(exit), now)
     return cluster, [AnnounceFailure(peer, 0, described(exit)), *commands]
 
 
@@ -87,7 +87,7 @@ def _raised_before(cluster: Cluster, peer: int, exit: Exit) -> int | None:
     return next((one for one, other in cluster.losses.raised.items() if one != peer and exit.repeats(other)), None)
 
 
-def _counted(cluster: Cluster, peer: int, exit: Exit) -> Cluster:
+def _count_failure(cluster: Cluster, peer: int, exit: Exit) -> Cluster:
     losses = with_failures(cluster.losses, [peer])
     if exit.kind == "exception":
         # If another peer raises the same one, it is no accident.

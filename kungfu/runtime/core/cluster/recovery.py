@@ -22,7 +22,7 @@ from kungfu.runtime.core.cluster.events import (
     PeersLost,
     ViewStarted,
 )
-from kungfu.runtime.core.cluster.joiners import dismiss, give_up, offer_if_ready, spawn
+from kungfu.runtime.core.cluster.joiners import dismiss, give_up_joiner, offer_if_ready, spawn
 from kungfu.runtime.core.cluster.state import Cluster, Losses, Regrouping, Transition
 from kungfu.runtime.core.exit import described
 from kungfu.runtime.core.view import View
@@ -76,7 +76,7 @@ def with_failures(losses: Losses, peers: Iterable[int]) -> Losses:
 def _nobody_left(cluster: Cluster) -> Fail | None:
     """The end of a job whose last member was lost while it trained; ``None`` where others are left."""
     lost = cluster.regrouping.lost if cluster.regrouping else {}
-    if not lost or cluster.members or _trained(cluster):
+    if not lost or cluster.members or _is_trained(cluster):
         # Members are left, or nothing is left to train.
         return None
     (root, why), *rest = lost.items()
@@ -105,28 +105,28 @@ def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
         # The report was sent before its peer was admitted to the view of the survivors.
         return cluster, []
     # Members whose programs ended while nobody missed them are missed now.
-    quitters = {id_: _how_quit(cluster, id_) for id_ in _quitters(cluster) if id_ not in regrouping.lost}
+    quitters = {id_: _departure_text(cluster, id_) for id_ in _departed_members(cluster) if id_ not in regrouping.lost}
     cluster = replace(cluster, losses=with_failures(cluster.losses, quitters))
     regrouping = replace(regrouping, lost={**regrouping.lost, **quitters})
     # Those who noticed nothing yet hear of it from the first report.
     announced = [AnnounceFailure(-1, version, report.error)] if not regrouping.reports else []
     reports = {**regrouping.reports, peer: report}
     regrouping = replace(regrouping, version=max(version, regrouping.version), reports=reports)
-    cluster, kills = _stalled(replace(cluster, regrouping=regrouping), report, now)
+    cluster, kills = _dismiss_stalled(replace(cluster, regrouping=regrouping), report, now)
     cluster, commands = _form_view(cluster, now)
     return cluster, [*announced, *kills, *commands]
 
 
-def _stalled(cluster: Cluster, report: LossReport, now: float) -> Transition:
+def _dismiss_stalled(cluster: Cluster, report: LossReport, now: float) -> Transition:
     """Dismisses joiners that held a view up until its deadline; of those that died their ends tell."""
     commands: list[Command] = []
     for peer in sorted(set(report.suspects) & set(cluster.starting)) if report.late else ():
-        cluster, more = give_up(cluster, peer, report.error, now)
+        cluster, more = give_up_joiner(cluster, peer, report.error, now)
         commands += more
     return cluster, commands
 
 
-def _quitters(cluster: Cluster) -> list[int]:
+def _departed_members(cluster: Cluster) -> list[int]:
     """The members whose programs have ended by themselves while nobody missed them."""
     assert cluster.view is not None
     people, exits = cluster.processes, cluster.losses.exiting
@@ -134,7 +134,7 @@ def _quitters(cluster: Cluster) -> list[int]:
     return [peer for peer in cluster.view.ids if peer in gone - people.released - people.finished]
 
 
-def _how_quit(cluster: Cluster, peer: int) -> str:
+def _departure_text(cluster: Cluster, peer: int) -> str:
     departure = cluster.losses.exiting.get(peer)
     return QUIT if departure is None else described(departure.exit)
 
@@ -147,7 +147,7 @@ def _form_view(cluster: Cluster, now: float) -> Transition:
     if regrouping.formed is not None or not members or not regrouping.reports or set(members) - set(regrouping.reports):
         # It is formed already, or some living members have not reported yet.
         return cluster, []
-    if (defect := _defect(cluster)) is not None:
+    if (defect := _reason_to_fail(cluster)) is not None:
         # The survivors cannot go on: the job ends.
         return cluster, [defect]
     peers = tuple(peer for peer in cluster.view.peers if peer.id in members)
@@ -159,9 +159,9 @@ def _form_view(cluster: Cluster, now: float) -> Transition:
 
 
 def _admit_survivors(cluster: Cluster, view: View) -> AdmitSurvivors:
-    regrouping, coming = cluster.regrouping, _coming(cluster)
+    regrouping, coming = cluster.regrouping, _number_coming(cluster)
     assert regrouping is not None
-    sources = tuple(view.ids.index(peer) for peer in _furthest(regrouping.reports, view.ids))
+    sources = tuple(view.ids.index(peer) for peer in _most_advanced(regrouping.reports, view.ids))
     return AdmitSurvivors(view, sources, view.size + coming if coming else 0, regrouping.lost)
 
 
@@ -205,7 +205,7 @@ def retry(cluster: Cluster, now: float) -> Transition:
     return (cluster, []) if cluster.regrouping is None else _form_view(cluster, now)
 
 
-def _defect(cluster: Cluster) -> Fail | None:
+def _reason_to_fail(cluster: Cluster) -> Fail | None:
     """Why no view can be formed of the survivors."""
     regrouping, members = cluster.regrouping, cluster.members
     assert regrouping is not None
@@ -218,29 +218,29 @@ def _defect(cluster: Cluster) -> Fail | None:
     if regrouping.stuck >= STUCK:
         # Something ends each view before it trains, and would end the next one.
         return Fail(root, f"{how}; {STUCK} views in a row broke before they trained", late=late, others=others)
-    expected = len(members) + _coming(cluster)
-    if expected < cluster.rules.minimum and not _trained(cluster):
+    expected = len(members) + _number_coming(cluster)
+    if expected < cluster.rules.minimum and not _is_trained(cluster):
         # The job would go on with fewer peers than it may have.
         left = f"{expected} peer{'' if expected == 1 else 's'} would be left, fewer than --min {cluster.rules.minimum}"
         return Fail(root, f"{how}; {left}, and the budget for replacements is spent", others=others)
     return None
 
 
-def _trained(cluster: Cluster) -> bool:
+def _is_trained(cluster: Cluster) -> bool:
     """Whether the last barrier was held: some members have finished, and nothing is left to train for the others."""
     return cluster.view is not None and bool(cluster.processes.finished & set(cluster.view.ids))
 
 
-def _furthest(reports: Mapping[int, LossReport], members: tuple[int, ...]) -> list[int]:
+def _most_advanced(reports: Mapping[int, LossReport], members: tuple[int, ...]) -> list[int]:
     """The members that hold the state and have done most steps: they need nothing from each other."""
     holders = [peer for peer in members if peer in reports and reports[peer].holds]
     done = max(reports[peer].step for peer in holders)
     return [peer for peer in holders if reports[peer].step == done]
 
 
-def _coming(cluster: Cluster) -> int:
+def _number_coming(cluster: Cluster) -> int:
     """How many peers are on their way to the survivors, or will be once these train."""
-    return len(cluster.starting) + len(_replaced(cluster)) + len(_still_queued(cluster))
+    return len(cluster.starting) + len(_to_be_replaced(cluster)) + len(_still_queued(cluster))
 
 
 def _still_queued(cluster: Cluster) -> tuple[float, ...]:
@@ -249,11 +249,11 @@ def _still_queued(cluster: Cluster) -> tuple[float, ...]:
     return cluster.hosts.queue[len(lost) :]
 
 
-def _replaced(cluster: Cluster) -> tuple[int, ...]:
+def _to_be_replaced(cluster: Cluster) -> tuple[int, ...]:
     """The lost peers that are replaced once the survivors train again: as many as the budgets allow."""
     regrouping, losses, budgets = cluster.regrouping, cluster.losses, cluster.rules.budgets
     assert regrouping is not None
-    if _trained(cluster):
+    if _is_trained(cluster):
         # Nothing is left to train for a replacement.
         return ()
     failed = tuple(peer for peer in regrouping.lost if peer not in losses.noticed)
@@ -268,12 +268,12 @@ def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transit
     fresh = {peer for peer in event.view.ids if peer in cluster.starting}
     starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in fresh}
     losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
-    regrouping, replaced = cluster.regrouping, () if cluster.regrouping is None else _replaced(cluster)
+    regrouping, replaced = cluster.regrouping, () if cluster.regrouping is None else _to_be_replaced(cluster)
     queue = _still_queued(cluster)
     led_anew = cluster.view is not None and cluster.view.peers[0] != event.view.peers[0]
     cluster = replace(cluster, view=event.view, starting=starting, losses=losses)
     recovered = replace(cluster, regrouping=None)
-    if regrouping is None or _untouched(regrouping, event.view):
+    if regrouping is None or _is_untouched(regrouping, event.view):
         # A view that was decided at a barrier.
         if fresh:
             # The change that was under way is done; peers that still start are more than could be used.
@@ -291,7 +291,7 @@ def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transit
     return cluster, [*spawns, *offers]
 
 
-def _untouched(regrouping: Regrouping, view: View) -> bool:
+def _is_untouched(regrouping: Regrouping, view: View) -> bool:
     """Whether the view never had the lost peers: it had let them go before, and nobody will miss them."""
     return not regrouping.reports and view.version > regrouping.version and regrouping.lost.keys().isdisjoint(view.ids)
 
@@ -312,7 +312,7 @@ def kill_late_members(cluster: Cluster, now: float) -> Transition:
         return cluster, []
     if strayed:
         # They left their training loops, and do something else: the others go on without them.
-        return _without(cluster, strayed, now)
+        return _count_as_lost(cluster, strayed, now)
     why = next(iter(regrouping.reports.values())).error
     why = f"it did not regroup with the others within {waited:.1f} s; {why}"
     kills: list[Command] = [Kill(peer, why) for peer in silent if peer not in regrouping.killed]
@@ -320,7 +320,7 @@ def kill_late_members(cluster: Cluster, now: float) -> Transition:
     return replace(cluster, regrouping=regrouping), kills
 
 
-def _without(cluster: Cluster, strayed: list[int], now: float) -> Transition:
+def _count_as_lost(cluster: Cluster, strayed: list[int], now: float) -> Transition:
     """Counts the members as lost that left their training loops, though their programs go on."""
     commands: list[Command] = []
     for peer in strayed:

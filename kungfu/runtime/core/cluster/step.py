@@ -59,7 +59,7 @@ from kungfu.runtime.core.cluster.events import (
 )
 from kungfu.runtime.core.cluster.joiners import (
     dismiss,
-    give_up,
+    give_up_joiner,
     late_joiner,
     offer_if_ready,
     on_joiner_lost,
@@ -174,7 +174,7 @@ def _react(cluster: Cluster, event: Event, now: float) -> Transition:
 
 def _on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
     """A view trains. Members that were given notice while no leader could let them go are let go now."""
-    goal, left = _goal_size(cluster, event.view), _let_go_by(cluster, event.view)
+    goal, left = _goal_size(cluster, event.view), _peers_let_go(cluster, event.view)
     # They say so themselves too, but a request that follows the view at once must not find their slots first.
     hosts = with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
     cluster, commands = on_view_started(replace(cluster, hosts=hosts), event, now)
@@ -249,10 +249,10 @@ def _on_host_joined(cluster: Cluster) -> Transition:
 
 def _goal_size(cluster: Cluster, view: View) -> int:
     """The size that the job would have if it had lost no peer: a view that lets others go is meant to be as small."""
-    return view.size if _let_go_by(cluster, view) else max(cluster.hosts.goal, view.size)
+    return view.size if _peers_let_go(cluster, view) else max(cluster.hosts.goal, view.size)
 
 
-def _let_go_by(cluster: Cluster, view: View) -> set[int]:
+def _peers_let_go(cluster: Cluster, view: View) -> set[int]:
     """The peers that a new view lets go by a decision: they were neither lost nor given notice."""
     gone = set(cluster.view.ids if cluster.view else ()) - set(view.ids)
     return gone - cluster.losses.noticed - set(cluster.regrouping.lost if cluster.regrouping else ())
@@ -419,5 +419,5 @@ def _on_tick(cluster: Cluster, now: float) -> Transition:
     if cluster.view is None:
         # The first view waits for all its peers.
         return cluster, [Fail(peer, why, late=True)]
-    cluster, commands = give_up(cluster, peer, why, now)
+    cluster, commands = give_up_joiner(cluster, peer, why, now)
     return cluster, [*kills, *commands]

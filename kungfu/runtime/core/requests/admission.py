@@ -77,10 +77,10 @@ def refusal_of(request: JobRequest, context: AdmissionContext) -> str | None:
     # An inelastic job can be saved and stopped, and nothing else.
     if context.scaling == "inelastic" and not isinstance(request.action, SaveCheckpoint | StopTraining):
         return "the job was declared inelastic (kungfu-run --inelastic): its peers may not be changed from outside"
-    return _misfit(request.action, context.view, context)
+    return _refusal_of_action(request.action, context.view, context)
 
 
-def _misfit(action: Action, view: View, context: AdmissionContext) -> str | None:
+def _refusal_of_action(action: Action, view: View, context: AdmissionContext) -> str | None:
     match action:
         case Resize(size, keep):
             return _out_of_reach(size, keep, context)

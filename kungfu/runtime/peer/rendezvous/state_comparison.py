@@ -49,7 +49,7 @@ def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, StateRepo
     said = first_difference(names, digests)
     index, rank = min(found), found[min(found)][0]
     gap = next((one for one in reports[rank].gaps if one.index == index), None)
-    detail = _apart(gap) if gap is not None and gap.difference else ""
+    detail = _gap_text(gap) if gap is not None and gap.difference else ""
     raise InternalError(f"the peers of view {view.version} do not hold the same state: {said}{detail}")
 
 
@@ -96,7 +96,7 @@ def _width(gap: pb.VariableGap) -> float:
     return float(gap.difference / gap.largest) if gap.largest else float(gap.difference > 0)
 
 
-def _apart(gap: pb.VariableGap) -> str:
+def _gap_text(gap: pb.VariableGap) -> str:
     return (
         f", by up to {gap.difference:.3g}, where the largest value is {gap.largest:.3g}: rounding is up to "
         f"{ROUNDING:g} of that"

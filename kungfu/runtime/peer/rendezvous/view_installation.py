@@ -92,28 +92,30 @@ class ViewInstaller:
         context = self._context(entry, rank)
 
         def attach() -> None:
-            self._plug(entry, rank)
+            self._open_attachment(entry, rank)
             parts["attach"] = self.clock() - started
 
         abandoned = partial(self.abandon_reason, entry.view)
         with sync_state(state, context, server=self.service.state_server, attach=attach, abandoned=abandoned) as digest:
             parts["state/take and compare"] = self.clock() - started
             message = pb.InstallationReport(version=entry.view.version, rank=rank, digests=digest.values())
-            terms = self._compared(entry, message, tuple(digest))
+            terms = self._compare(entry, message, tuple(digest))
         # The view cannot begin yet: some variables are not the same on all peers.
         if isinstance(terms, DifferingVariables):
-            terms = self._compared_again(entry, message, terms, state)
+            terms = self._reconcile_and_compare(entry, message, terms, state)
         self.channels.keep(peer.address for peer in entry.view.peers)
         parts["state/agree"] = self.clock() - started - parts["state/take and compare"]
         parts["state"] = self.clock() - started - parts["attach"]
         return replace(entry.peer_state, terms=terms)
 
-    def _compared(
+    def _compare(
         self, entry: ViewEntry, message: pb.InstallationReport, names: Sequence[str]
     ) -> Terms | DifferingVariables:
-        return self._confirm(entry, message, names) if message.rank == 0 else self._installed(entry, message)
+        if message.rank == 0:
+            return self._confirm_as_leader(entry, message, names)
+        return self._report_installed(entry, message)
 
-    def _compared_again(
+    def _reconcile_and_compare(
         self, entry: ViewEntry, message: pb.InstallationReport, places: DifferingVariables, state: ReplicatedState
     ) -> Terms:
         """Some variables differed: they become rank 0's where that is rounding, and all compare once more."""
@@ -123,7 +125,7 @@ class ViewInstaller:
             digest = state.digest()
             again = pb.InstallationReport(version=message.version, rank=message.rank, round=1, gaps=from_gaps(gaps))
             again.digests.extend(digest.values())
-            terms = self._compared(entry, again, tuple(digest))
+            terms = self._compare(entry, again, tuple(digest))
         assert not isinstance(terms, DifferingVariables)
         return terms
 
@@ -143,7 +145,7 @@ class ViewInstaller:
         job, secret, deadline_s = self.settings.job, self.settings.secret, self.settings.deadlines.wait_s
         return TransferContext(entry.view, rank, entry.sources, job, secret, deadline_s)
 
-    def _plug(self, entry: ViewEntry, rank: int) -> None:
+    def _open_attachment(self, entry: ViewEntry, rank: int) -> None:
         self.attachment.open(
             rank=rank,
             size=entry.view.size,
@@ -156,7 +158,7 @@ class ViewInstaller:
             abandoned=partial(self.abandon_reason, entry.view),
         )
 
-    def _confirm(
+    def _confirm_as_leader(
         self, entry: ViewEntry, message: pb.InstallationReport, names: Sequence[str]
     ) -> Terms | DifferingVariables:
         view = entry.view
@@ -186,7 +188,7 @@ class ViewInstaller:
         rendezvous.conclude(pb.InstallationReply(terms=None if entry.survivor_terms is None else from_terms(terms)))
         return terms
 
-    def _installed(self, entry: ViewEntry, message: pb.InstallationReport) -> Terms | DifferingVariables:
+    def _report_installed(self, entry: ViewEntry, message: pb.InstallationReport) -> Terms | DifferingVariables:
         leader: Peer = entry.view.peers[0]
         what = f"rank 0 (peer {leader.id}), confirming view {message.version}"
         stub = PeerServiceStub(self.channels.to(leader.address))
