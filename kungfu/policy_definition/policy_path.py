@@ -17,6 +17,7 @@ from kungfu.policy_definition import Policy
 
 __all__ = ["load_policy"]
 
+_PREBUILT = "kungfu.policies"
 _FORM = "write PATH.py:NAME(ARGS) or MODULE:NAME(ARGS), e.g. 'kungfu.policies:gns_batch(max_peers=8)'"
 
 
@@ -25,13 +26,14 @@ def load_policy(spec: str) -> Policy:
 
     Args:
         spec: Before the last colon outside of brackets, a module's name or a path that ends in ``.py``; after it, the
-            name of a policy in that module, or of a function that makes one, with literal arguments in brackets.
+            name of a policy in that module, or of a function that makes one, with literal arguments in brackets. A
+            call without a colon is one of a prebuilt policy.
 
     Raises:
         PolicyError: A part does not resolve; the message says which.
 
-    >>> load_policy("kungfu.policies:schedule({100: 4})").name
-    'schedule'
+    >>> load_policy("kungfu.policies:schedule({100: 4})").name, load_policy("schedule({100: 4})").name
+    ('schedule', 'schedule')
     """
     where, name, arguments = _parsed(spec)
     module = _module(where, spec=spec)
@@ -39,7 +41,7 @@ def load_policy(spec: str) -> Policy:
         found = ", ".join(sorted(one for one in vars(module) if not one.startswith("_"))) or "nothing"
         raise PolicyError(f"{spec!r}: {where} has no {name!r}; it has {found}")
     policy = _made(getattr(module, name), arguments=arguments, spec=spec)
-    return replace(policy, origin=spec) if where.startswith("kungfu.policies") else policy
+    return replace(policy, origin=spec) if where.startswith(_PREBUILT) else policy
 
 
 def _parsed(spec: str) -> tuple[str, str, ast.Call | None]:
@@ -47,6 +49,9 @@ def _parsed(spec: str) -> tuple[str, str, ast.Call | None]:
     # The last colon before the arguments: they may hold dictionaries, and a path a drive.
     where, colon, expression = spec.partition("(")[0].rpartition(":")
     expression += spec[len(where) + len(colon) + len(expression) :]
+    if not colon and "(" in expression:
+        # A call of a name alone is one of a prebuilt policy.
+        where = _PREBUILT
     if not where or not expression:
         raise PolicyError(f"{spec!r} names no policy; {_FORM}")
     try:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kungfu.compiler import FiredRule, Plan, compile_policies, fired_rules
 from kungfu.compiler.replay import Replay
 from kungfu.control import Budget
 from kungfu.policy_definition import Policy
-from kungfu.testing.cluster_model import ClusterModel
+from kungfu.testing.cluster_model import ClusterModel, SimulatedStep
 from kungfu.testing.simulated_barrier import SimulatedBarrier
 from kungfu.testing.simulated_job import SimulatedJob, agreed_sources, busy_seconds, local_sources, stepped
 
@@ -80,13 +80,21 @@ def run_on_model(
     return simulate(plan, model)
 
 
-def simulate(plan: Plan, model: ClusterModel) -> SimulatedRun:
-    """A plan on a modelled cluster; see `run_on_model`."""
+def simulate(plan: Plan, model: ClusterModel, *, seen: Callable[[SimulatedStep], object] | None = None) -> SimulatedRun:
+    """A plan on a modelled cluster; see `run_on_model`.
+
+    Args:
+        plan: The plan.
+        model: The job and its cluster.
+        seen: Called with each step before it is run.
+    """
     job = SimulatedJob.started(model)
     barrier = SimulatedBarrier(job, Replay(plan, size=job.size))
     made, changes = list[FiredRule](), list[ViewChange]()
     while not job.is_over:
         step, peers = job.step, job.peers
+        if seen is not None:
+            seen(job.position)
         busy = busy_seconds(job)
         outcome = barrier.replay.step(local_sources(job, busy), agreed_sources(job))
         decided = list(told(fired_rules(plan, outcome, step=step)))

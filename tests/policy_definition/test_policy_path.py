@@ -55,6 +55,7 @@ def test_a_policy_of_a_file_is_found_by_name_and_called_with_literals(
 
 def test_a_policy_of_a_module_is_found_by_name() -> None:
     assert load_policy("kungfu.policies:gns_batch(max_peers=8, every=10)").name == "gns_batch"
+    assert load_policy("gns_batch(max_peers=8, every=10)").origin == "gns_batch(max_peers=8, every=10)"
 
 
 def test_an_origin_inside_a_policy_file_points_there(tmp_path: Path) -> None:
@@ -67,6 +68,7 @@ def test_an_origin_inside_a_policy_file_points_there(tmp_path: Path) -> None:
     ("spec", "message"),
     [
         ("gns_batch", r"'gns_batch' names no policy; write PATH.py:NAME\(ARGS\) or MODULE:NAME\(ARGS\)"),
+        ("gns(max_peers=3)", r"kungfu.policies has no 'gns'; it has .*gns_batch, .*schedule"),
         ("kungfu.policies:", "names no policy"),
         (":gns_batch", "names no policy"),
         ("kungfu.policies:gns_batch(max_peers=", r"is no Python expression .*write PATH.py"),

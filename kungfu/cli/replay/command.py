@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kungfu.cli.replay.forecast import Forecast, forecast, forecast_as_json, forecast_as_text
 from kungfu.cli.replay.timeline import OF_RULES, TimelineRow, action_of, timeline
 from kungfu.cli.report import read_events
 from kungfu.cli.report.values import counted
@@ -42,6 +43,7 @@ class _Replay:
         replayed: The decisions of the replay.
         events: What happened in the run.
         start: The first step that is shown.
+        forecast: What another plan would have cost on the whole job; ``None`` for the run's own.
     """
 
     trace: Trace
@@ -49,6 +51,7 @@ class _Replay:
     replayed: Replayed
     events: Sequence[LoggedEvent]
     start: int
+    forecast: Forecast | None = None
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -75,7 +78,9 @@ def run(given: argparse.Namespace) -> int:
     plan = compile_policies([load_policy(spec) for spec in given.policy]) if given.policy else _own(trace)
     whose: Literal["the run's", "another"] = "another" if given.policy else "the run's"
     replayed = replay(plan, trace, whose=whose, start=given.start)
-    told = _Replay(trace, whose, replayed, _events(given.folder), given.start)
+    events = _events(given.folder)
+    costs = forecast(plan, trace, events) if given.policy else None
+    told = _Replay(trace, whose, replayed, events, given.start, costs)
     if given.plot is not None:
         from kungfu.cli.replay.picture import draw_replay  # here: matplotlib takes a second to load
 
@@ -117,6 +122,7 @@ def _as_json(told: _Replay) -> dict[str, Any]:
         "rescales": [event_to_json(one) for one in told.events if isinstance(one, RescaleEvent)],
         "differences": list(told.replayed.differences),
         "remarks": list(told.remarks),
+        **({} if told.forecast is None else {"forecast": forecast_as_json(told.forecast)}),
     }
 
 
@@ -146,6 +152,8 @@ def _print(told: _Replay, console: Console) -> None:
     console.print(_table(rows) if rows else Text("no rule fired, and nothing was decided in the run"))
     for line in _verdict(told):
         console.print(line, soft_wrap=True)
+    for part in forecast_as_text(told.forecast) if told.forecast else ():
+        console.print(part, soft_wrap=isinstance(part, Text))
 
 
 def _table(rows: Sequence[TimelineRow]) -> Table:

@@ -1,0 +1,160 @@
+"""What another policy would have cost and saved on the job of a record: a model of the job, on which it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from kungfu.cli.report.values import counted, duration, figure
+from kungfu.compiler import FiredRule, Plan
+from kungfu.errors import UsageError
+from kungfu.event_log.events import LoggedEvent
+from kungfu.record import Trace
+from kungfu.testing.recorded_model import RecordedJob, guesses_of, measure_job, model_of_job
+from kungfu.testing.simulated_run import SimulatedRun, simulate
+
+__all__ = ["Forecast", "forecast", "forecast_as_json", "forecast_as_text"]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A job as it was, and as it would have been.
+
+    Attributes:
+        job: What the record tells of the job.
+        run: The same job on the model, under the other policy; ``None`` where that cannot be told.
+        unknown: Why it cannot.
+        guesses: Where the model had to guess.
+    """
+
+    job: RecordedJob
+    run: SimulatedRun | None
+    unknown: str = ""
+    guesses: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole job under the other policy, with the pauses that are not the policy's."""
+        return self.run.seconds + self.job.other_s if self.run else 0.0
+
+    @property
+    def peer_seconds(self) -> float:
+        """Of all peers together; the pauses at the size on average."""
+        if self.run is None or not self.run.seconds:
+            return 0.0
+        return self.run.peer_seconds * (1 + self.job.other_s / self.run.seconds)
+
+
+def forecast(plan: Plan, trace: Trace, events: Iterable[LoggedEvent]) -> Forecast:
+    """The policies of `plan` on the job of a record, for as many samples as it had."""
+    job = measure_job(trace, events)
+    try:
+        model = model_of_job(job, trace, plan)
+    except UsageError as error:
+        return Forecast(job, None, str(error))
+    batches = set[int]()
+    run = simulate(plan, model, seen=lambda at: batches.add(at.samples))
+    guesses = guesses_of(job, trace, [model.start.size, *(one.size for one in run.changes)], batches)
+    if run.samples < job.samples:
+        guesses = (*guesses, f"the policy ends the job early, after {run.samples:,} of {job.samples:,} samples")
+    return Forecast(job, run, "", guesses)
+
+
+# ---- as JSON ---------------------------------------------------------------------------------------------------------
+
+
+def forecast_as_json(told: Forecast) -> dict[str, Any]:
+    """One object: what was, what would have been, and where it was guessed."""
+    job, run = told.job, told.run
+    was = {
+        "seconds": job.seconds,
+        "peer_seconds": job.peer_seconds,
+        "samples": job.samples,
+        "sizes": _pairs(job.changes),
+    }
+    measured = [
+        {"size": one.size, "steps": one.steps, "samples_per_s": one.samples_per_s, "spread": one.spread}
+        for one in job.sizes.values()
+    ]
+    made: dict[str, Any] = {"was": was, "would_be": None, "measured": measured, "unknown": told.unknown}
+    if run is None:
+        return made
+    sizes = [(1, job.changes[0][1]), *((one.step + 1, one.size) for one in run.changes)]
+    made["would_be"] = {
+        "seconds": told.seconds,
+        "peer_seconds": told.peer_seconds,
+        "samples": run.samples,
+        "sizes": _pairs(sizes),
+    }
+    made["difference"] = {
+        "seconds": told.seconds - job.seconds,
+        "peer_seconds": told.peer_seconds - job.peer_seconds,
+    }
+    made["decisions"] = [
+        {"step": one.step, "rule": one.rule, "value": one.value if one.value == one.value else None, "unmet": one.unmet}
+        for one in run.decisions
+    ]
+    made["guesses"] = list(told.guesses)
+    return made
+
+
+def _pairs(sizes: Sequence[tuple[int, int]]) -> list[Mapping[str, int]]:
+    return [{"step": step, "size": size} for step, size in sizes]
+
+
+# ---- as text ---------------------------------------------------------------------------------------------------------
+
+
+def forecast_as_text(told: Forecast) -> Iterator[Text | Table]:
+    """A table of what was beside what would have been, and what it rests on."""
+    if told.run is None:
+        yield Text(f"what this policy would have cost cannot be told: {told.unknown}", style="yellow")
+        return
+    yield Text("\nthe same samples under this policy, on a model of the job", style="bold")
+    yield _table(told, told.run)
+    for line in _changes(told.run):
+        yield Text(line)
+    seen = ", ".join(
+        f"{figure(one.samples_per_s)} samples / s with {counted(one.size, 'peer')} (± {one.spread:.0%})"
+        for one in told.job.sizes.values()
+    )
+    joining = told.job.rescaling
+    yield Text(f"measured: {seen}; a joiner takes {duration(joining.joining_s)}, a rescale stops all for "
+               f"{duration(joining.stop_s)}")  # fmt: skip
+    for one in told.guesses:
+        yield Text(f"guessed: {one}", style="yellow")
+
+
+def _table(told: Forecast, run: SimulatedRun) -> Table:
+    job, table = told.job, Table()
+    for heading in ("", "was", "would have been", "difference"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    rows = (("time", job.seconds, told.seconds), ("peer-seconds", job.peer_seconds, told.peer_seconds))
+    for name, was, would in rows:
+        show = duration if name == "time" else figure
+        share = f" ({(would - was) / was:+.0%})" if was else ""
+        table.add_row(name, show(was), show(would), f"{'-' if would < was else '+'}{show(abs(would - was))}{share}")
+    before, after = [size for _, size in job.changes], [job.changes[0][1], *(one.size for one in run.changes)]
+    table.add_row("sizes", _sizes(before), _sizes(after), "")
+    return table
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    """The sizes one after the other; in the middle of many they are left out."""
+    shown = [str(one) for one in sizes]
+    return " → ".join(shown if len(shown) <= 9 else [*shown[:5], "…", *shown[-3:]])
+
+
+def _changes(run: SimulatedRun) -> Iterator[str]:
+    """The decisions, those that repeat in one line."""
+    by_rule: dict[str, list[FiredRule]] = {}
+    for one in run.decisions:
+        by_rule.setdefault(one.rule, []).append(one)
+    for rule, fired in by_rule.items():
+        first = ", ".join(f"{figure(one.value)} after step {one.step:,}" for one in fired[:6] if one.value == one.value)
+        more = f" and {len(fired) - 6:,} more" if len(fired) > 6 else ""
+        yield f"{rule} decides {counted(len(fired), 'time')}" + (f": {first}{more}" if first else "")

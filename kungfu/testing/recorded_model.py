@@ -1,0 +1,327 @@
+"""A model of a job that was recorded: what it would have been like at other sizes, as far as its record can tell."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kungfu.compiler import Plan
+from kungfu.errors import UsageError
+from kungfu.event_log.events import LoggedEvent, RescaleEvent
+from kungfu.record import RecordedStep, Trace
+from kungfu.testing.cluster_model import ClusterModel, Rescaling, SimulatedStep, Start
+from kungfu.testing.peer_speeds import CUT, PeerSpeeds
+
+__all__ = ["RecordedJob", "SizeMeasured", "measure_job", "model_of_job"]
+
+_GUESSED_JOINING_S, _GUESSED_STOP_S = 10.0, 0.1
+_NORMS = ("norm_squared(grads)", "norm_squared(mean_grads)")
+_MOST_JITTER = 0.33
+_WINDOW = 30  # steps over which the noise scale is averaged
+_OFTEN = 20  # so many times the recorded steps are run at most, where a policy makes the batch smaller
+
+
+@dataclass(frozen=True)
+class SizeMeasured:
+    """What was measured with one number of peers.
+
+    Args:
+        size: Peers.
+        steps: Steps whose time is known: not the first two of a view.
+        samples_per_s: Their samples over their seconds.
+        spread: The standard deviation of a step's throughput, as a fraction of its mean.
+    """
+
+    size: int
+    steps: int
+    samples_per_s: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class RecordedJob:
+    """A recorded job in numbers.
+
+    Args:
+        sizes: What was measured, by size.
+        changes: The size of each view: the first step of the view, and its peers.
+        samples: Samples of all recorded steps.
+        seconds: From the first recorded step to the end of the last one.
+        peer_seconds: Of all peers together, each in the views that it was in.
+        other_s: Of these seconds, those that are neither steps of a measured size nor stops: the first steps of views,
+            pauses, checkpoints. They are not the policy's.
+        rescaling: The stops and the time of joiners as measured, or guessed.
+        guesses: What had to be guessed of these, in words.
+    """
+
+    sizes: Mapping[int, SizeMeasured]
+    changes: Sequence[tuple[int, int]]
+    samples: int
+    seconds: float
+    peer_seconds: float
+    other_s: float
+    rescaling: Rescaling
+    guesses: tuple[str, ...]
+
+
+def measure_job(trace: Trace, events: Iterable[LoggedEvent] = ()) -> RecordedJob:
+    """What a record tells of how fast the job was.
+
+    Args:
+        trace: The recorded steps.
+        events: What happened in the run; without them the cost of a rescale is guessed.
+    """
+    steps, rescales = trace.steps, [one for one in events if isinstance(one, RescaleEvent)]
+    timed = list(_timed(steps))
+    sizes = {
+        size: _measured(size, [(s, n) for at, s, n in timed if at.size == size])
+        for size in {at.size for at, _, _ in timed}
+    }
+    durations = list(_durations(steps, sizes))
+    rescaling, guesses = _rescaling(rescales)
+    seconds, samples = sum(durations), sum(_samples(one) for one in steps)
+    usual = sum(_samples(one) / sizes[one.size].samples_per_s for one in steps if one.size in sizes)
+    entered = (one for before, one in itertools.pairwise(steps) if one.view != before.view)
+    changes = [(one.step, one.size) for one in (steps[0], *entered)]
+    stops = sum(one.stop_s for one in rescales)
+    peer_seconds = sum(duration * one.size for one, duration in zip(steps, durations, strict=True))
+    other_s = max(0.0, seconds - usual - stops)
+    return RecordedJob(
+        dict(sorted(sizes.items())), changes, samples, seconds, peer_seconds, other_s, rescaling, guesses
+    )
+
+
+def model_of_job(job: RecordedJob, trace: Trace, plan: Plan) -> ClusterModel:
+    """The model on which `plan` would have run this job.
+
+    Raises:
+        UsageError: The job had one size only, so that nothing tells how fast it is at another one.
+    """
+    if len(job.sizes) < 2:
+        raise UsageError(_one_size(job))
+    first, jitter = trace.steps[0], _jitter(trace.steps)
+    start = Start(
+        size=first.size,
+        min_size=min(int(first.agreed.get("min_size", 1)), first.size),
+        max_size=max(int(first.agreed.get("max_size", first.size)), first.size),
+        global_batch_size=max(1, int(first.agreed.get("global_batch_size", _samples(first)))),
+        learning_rate=_finite(first.agreed.get("learning_rate"), 0.0),
+        epoch_samples=int(first.agreed.get("epoch_samples", 0)),
+        job_samples=job.samples,
+    )
+    given = {giver: {name: _followed(trace, name) for name in plan.given_by(giver)} for giver in ("publish", "feed")}
+    return ClusterModel(
+        lambda size: throughput_at(job, size) * _slowest(jitter, size),
+        steps=_OFTEN * len(trace.steps),
+        start=start,
+        noise_by_step=_interpolated(_noise(trace.steps)),
+        loss_by_step=_followed(trace, "mean_loss"),
+        rescaling=job.rescaling,
+        speeds=PeerSpeeds(jitter),
+        published_by_step=given["publish"],
+        fed_by_step=given["feed"],
+    )
+
+
+def throughput_at(job: RecordedJob, size: int) -> float:
+    """Samples a second with so many peers.
+
+    Between two sizes that were seen it is a straight line; below the smallest one a peer is as fast as there; above the
+    largest one each more adds what each of the last added, and never less than nothing.
+    """
+    seen = sorted(job.sizes)
+    speed = {one: job.sizes[one].samples_per_s for one in seen}
+    if size <= seen[0]:
+        return speed[seen[0]] * size / seen[0]
+    if size > seen[-1]:
+        before, last = seen[-2:]
+        slope = (speed[last] - speed[before]) / (last - before)
+        return speed[last] + max(0.0, slope) * (size - last)
+    above = next(one for one in seen if one >= size)
+    below = max(one for one in seen if one <= size)
+    share = (size - below) / (above - below) if above > below else 0.0
+    return speed[below] + share * (speed[above] - speed[below])
+
+
+def guesses_of(job: RecordedJob, trace: Trace, sizes: Iterable[int], batches: Iterable[int]) -> tuple[str, ...]:
+    """Where the model of a job had to guess, in words.
+
+    Args:
+        job: The job.
+        trace: Its steps.
+        sizes: The sizes that were reached on the model.
+        batches: The batches that were.
+    """
+    seen = sorted(job.sizes)
+    between = sorted({one for one in sizes if one not in seen and seen[0] < one < seen[-1]})
+    above, below = sorted({one for one in sizes if one > seen[-1]}), sorted({one for one in sizes if one < seen[0]})
+    said = list(job.guesses)
+    if between:
+        said.append(f"{_peers(between)} never seen: their throughput lies on a line between the sizes beside them")
+    if above:
+        said.append(
+            f"{_peers(above)} never seen, beyond the largest size that was ({seen[-1]}): a guess that "
+            f"each more adds what each added from {seen[-2]} to {seen[-1]}"
+        )
+    if below:
+        said.append(
+            f"{_peers(below)} never seen, below the smallest size that was ({seen[0]}): a guess that a "
+            "peer is as fast as there"
+        )
+    known = [_samples(one) for one in trace.steps]
+    strange = sorted({one for one in batches if not min(known) <= one <= max(known)})
+    if strange:
+        said.append(
+            f"batches of {strange[0]:,} to {strange[-1]:,} samples were never seen: loss and noise scale are taken to "
+            "follow the samples that were trained on, and speed the number of peers alone"
+        )
+    return tuple(said)
+
+
+def _one_size(job: RecordedJob) -> str:
+    if not job.sizes:
+        return "no view of this record lasted for three steps, so how fast the job was cannot be told"
+    (only,) = job.sizes
+    peers = f"{only} peers" if only > 1 else "1 peer"
+    return (
+        f"this record has one size only, {peers}: nothing in it tells how fast the job is with another number of them"
+    )
+
+
+def _peers(sizes: Sequence[int]) -> str:
+    return f"{', '.join(map(str, sizes))} peers were" if sizes != [1] else "1 peer was"
+
+
+# ---- what the steps tell ---------------------------------------------------------------------------------------------
+
+
+def _samples(step: RecordedStep) -> int:
+    """The samples of a step."""
+    total = step.agreed.get("total_samples")
+    if total is None:
+        total = sum(one.get("samples", 0.0) for one in step.local)
+    return round(_finite(total, 0.0))
+
+
+def _timed(steps: Sequence[RecordedStep]) -> Iterator[tuple[RecordedStep, float, int]]:
+    """Each step whose whole time is known, with its seconds and samples: the next one of its view tells."""
+    for one, after in itertools.pairwise(steps):
+        seconds = _finite(after.local[0].get("step_seconds"), 0.0)
+        if after.view == one.view and after.step == one.step + 1 and seconds > 0:
+            yield one, seconds, _samples(one)
+
+
+def _measured(size: int, steps: Sequence[tuple[float, int]]) -> SizeMeasured:
+    seconds, samples = (np.array(values, np.float64) for values in zip(*steps, strict=True))
+    rates = samples / seconds
+    return SizeMeasured(size, len(steps), float(samples.sum() / seconds.sum()), float(rates.std() / rates.mean()))
+
+
+def _durations(steps: Sequence[RecordedStep], sizes: Mapping[int, SizeMeasured]) -> Iterator[float]:
+    """For each step the seconds from its beginning to that of the next one, as rank 0 counts them."""
+    for one, after in itertools.pairwise(steps):
+        passed = after.local[0].get("clock_seconds", math.nan) - one.local[0].get("clock_seconds", math.nan)
+        # Another rank 0 counts from another moment, and a gap in the record is no step.
+        yield passed if 0 < passed < math.inf and after.step == one.step + 1 else _usual(one, sizes)
+    yield _usual(steps[-1], sizes)
+
+
+def _usual(step: RecordedStep, sizes: Mapping[int, SizeMeasured]) -> float:
+    measured = sizes.get(step.size)
+    return _samples(step) / measured.samples_per_s if measured else 0.0
+
+
+def _rescaling(rescales: Sequence[RescaleEvent]) -> tuple[Rescaling, tuple[str, ...]]:
+    """The cost of a change of the cluster: the medians of what was measured."""
+    guesses = []
+    stops = [one.stop_s for one in rescales if one.stop_s >= 0]
+    joining = [one.parts.get("spawn_s", 0.0) + one.parts.get("ready_s", 0.0) for one in rescales if one.joined]
+    joining = [one for one in joining if one > 0]
+    if not stops:
+        guesses.append(f"no rescale is in the record: a guess that one stops the job for {_GUESSED_STOP_S:g} s")
+    if not joining:
+        guesses.append(f"nobody joined in the record: a guess that a joiner takes {_GUESSED_JOINING_S:g} s")
+    stop_s = float(np.median(stops)) if stops else _GUESSED_STOP_S
+    joining_s = float(np.median(joining)) if joining else _GUESSED_JOINING_S
+    return Rescaling(joining_steps=1, stop_s=stop_s, joining_s=joining_s), tuple(guesses)
+
+
+def _jitter(steps: Sequence[RecordedStep]) -> float:
+    """The standard deviation of a peer's own step, as a fraction: robust against single pauses."""
+    spreads = []
+    for _, group in itertools.groupby(steps, key=lambda one: one.view):
+        view = list(group)
+        for rank in range(view[0].size):
+            own = [_finite(one.local[rank].get("busy_seconds"), 0.0) for one in view]
+            shares = [_finite(one.local[rank].get("samples"), 0.0) for one in view]
+            times = np.array([busy / share for busy, share in zip(own, shares, strict=True) if busy > 0 and share > 0])
+            if len(times) >= 10:
+                middle = float(np.median(times))
+                spreads.append(1.4826 * float(np.median(np.abs(times - middle))) / middle)
+    return min(float(np.median(spreads)), _MOST_JITTER) if spreads else 0.0
+
+
+def _slowest(jitter: float, size: int) -> float:
+    """How much longer the slowest of so many peers takes on average: the measured steps waited for it already."""
+    if not jitter or size < 2:
+        return 1.0
+    if size not in _SLOWEST:
+        draws = np.clip(np.random.RandomState(size).standard_normal((4000, size)), -CUT, CUT)
+        _SLOWEST[size] = float(draws.max(axis=1).mean())
+    return 1 + jitter * _SLOWEST[size]
+
+
+_SLOWEST: dict[int, float] = {}
+
+
+# ---- what follows the samples that were trained on -------------------------------------------------------------------
+
+
+def _noise(steps: Sequence[RecordedStep]) -> Iterator[tuple[float, float]]:
+    """Samples done and the gradient noise scale, averaged over some steps; nothing without recorded norms."""
+    local, mean = _NORMS
+    pairs = []
+    for one in steps:
+        whole = _finite(one.agreed.get("total_samples"), 0.0)
+        own = [(_finite(peer.get("samples"), 0.0), _finite(peer.get(local), -1.0)) for peer in one.local]
+        own = [(share, norm) for share, norm in own if share > 0 and norm >= 0]
+        big = _finite(one.agreed.get(mean), -1.0)
+        if len(own) > 1 and big >= 0 and whole > 0:
+            share, norm = (float(np.mean(values)) for values in zip(*own, strict=True))
+            # McCandlish et al., appendix A: signal and noise from the norms at two batch sizes.
+            signal = (whole * big - share * norm) / (whole - share)
+            noise = (norm - big) / (1 / share - 1 / whole)
+            pairs.append((_finite(one.agreed.get("samples_done"), 0.0), signal, noise))
+    for at in range(0, len(pairs), _WINDOW):
+        done, signal, noise = (float(np.mean(values)) for values in zip(*pairs[at : at + _WINDOW], strict=True))
+        if signal > 0:
+            yield done, max(0.0, noise / signal)
+
+
+def _followed(trace: Trace, name: str) -> Callable[[SimulatedStep], float]:
+    """A recorded source as a function of the samples that were trained on."""
+    pairs = []
+    for one in trace.steps:
+        value = _finite(one.agreed.get(name, one.local[0].get(name)), math.nan)
+        if math.isfinite(value):
+            pairs.append((_finite(one.agreed.get("samples_done"), 0.0), value))
+    return _interpolated(pairs)
+
+
+def _interpolated(pairs: Iterable[tuple[float, float]]) -> Callable[[SimulatedStep], float]:
+    known = sorted(pairs)
+    if not known:
+        return lambda at: math.nan
+    begin = known[0][0]
+    places, values = (np.array(column) for column in zip(*known, strict=True))
+    return lambda at: float(np.interp(begin + at.samples_done, places, values))
+
+
+def _finite(value: Any, otherwise: float) -> float:
+    number = float(value) if isinstance(value, (int, float)) else math.nan
+    return number if math.isfinite(number) else otherwise
