@@ -16,7 +16,7 @@ import pytest
 from kungfu import native
 from tests.jobs.harness import PROGRAMS, ROOT, Job, started
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a library is compiled for them
 
 
 @pytest.fixture(scope="module")

@@ -135,7 +135,9 @@ def after_event(status: Status, event: LoggedEvent) -> Status:
             asked = f"{figure(event.size)} -> {counted(event.asked, 'peer')}"
             return replace(status, decision=f"step {figure(event.step)}, {event.rule}: {asked}, under way")
         case RescaleEvent():
-            return replace(status, decision=f"step {figure(event.step)}, {event.rule}: {_came(event)}")
+            # Peers that take the place of lost ones come without a rule.
+            cause = event.rule or "in place of lost peers"
+            return replace(status, decision=f"step {figure(event.step)}, {cause}: {_came(event)}")
         case RecoveredEvent():
             lost = counted(len(event.lost), "peer")
             return replace(status, decision=f"step {figure(event.step)}, after the loss of {lost}: {_came(event)}")

@@ -116,3 +116,9 @@ def test_the_loss_of_peers_is_shown_with_how_long_training_stood_still_for_it() 
     lost = made(**fields)
     shown = decision_words(after_event(Status(), lost))
     assert shown == "last decision: step 47, after the loss of 1 peer: 3 -> 2 peers, stood still for 11.8 s"
+
+
+def test_peers_that_came_in_place_of_lost_ones_are_shown_as_such() -> None:
+    came = made(event="rescale", step=1319, **{"from": 1, "to": 2}, joined=[2], stop_s=0.04)
+    shown = decision_words(after_event(Status(), came))
+    assert shown == "last decision: step 1,319, in place of lost peers: 1 -> 2 peers, stood still for 40 ms"
