@@ -11,7 +11,7 @@ from kungfu.compiler.replay import Replay
 from kungfu.compiler.serialize import plan_to_json
 from kungfu.event_log.events import LoggedEvent
 from kungfu.record import RecordedStep, Trace
-from kungfu.record.lines import exactly, header_line, step_form
+from kungfu.record.lines import header_line, json_literal, step_format
 from kungfu.testing import ClusterModel
 from kungfu.testing.simulated_barrier import SimulatedBarrier
 from kungfu.testing.simulated_job import SimulatedJob, agreed_sources, busy_seconds, local_sources, stepped
@@ -52,7 +52,7 @@ def lines_of(trace: Trace) -> list[dict[str, Any]]:
         for rank, own in enumerate(one.local):
             place = {"step": one.step, "view": one.view, "rank": rank}
             agreed = _exact({name: value for name, value in one.agreed.items() if name not in place})
-            form = step_form(
+            form = step_format(
                 _exact(place), local=_exact({name: value for name, value in own.items() if name != "rank"}),
                 agreed=None if rank else agreed, fired={} if rank else _exact(one.fired),
             )  # fmt: skip
@@ -61,4 +61,4 @@ def lines_of(trace: Trace) -> list[dict[str, Any]]:
 
 
 def _exact(fields: Mapping[str, Any]) -> dict[str, str]:
-    return {name: exactly(value) for name, value in fields.items()}
+    return {name: json_literal(value) for name, value in fields.items()}
