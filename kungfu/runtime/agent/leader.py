@@ -224,6 +224,7 @@ class Leader:
         # A repeated report: the confirmation of the first one was lost.
         if 0 < event.number <= self._controller.last_events.get(event.host, 0):
             return None
+        # An agent counts the events of its host; what a new leader makes good has no number.
         if event.number:
             self._controller.last_events[event.host] = event.number
         if event.kind == pb.HOST_EVENT_KIND_SPAWNED:

@@ -130,8 +130,8 @@ def _stand(consensus: ConsensusState, others: Mapping[int, Host], settings: Sett
     votes = _request_votes(consensus, others, settings, request)
     granted = {number: vote for number, vote in votes.items() if vote.granted}
     log, voters = consensus.log, frozenset({consensus.host, *granted})
-    # A voter holds a newer state: the candidate adopts it before it counts the quorum.
     newest = max(granted.values(), key=lambda vote: (vote.term, vote.version), default=None)
+    # A voter holds a newer state: the candidate adopts it before it counts the quorum.
     if newest is not None and (newest.term, newest.version) > (log.term, log.version):
         log = log.with_state(newest.term, newest.version, newest.state, newest.requests)
     snapshot, voters = log.snapshot, _members_of(log.snapshot, voters)

@@ -288,6 +288,7 @@ class Replicator:
     def remove_follower(self, number: int) -> None:
         """Forgets a follower that is lost, or was let go."""
         link = self._links.pop(number, None)
+        # It was not removed before.
         if link is not None:
             link.close(within_s=1.0)
             self._counts[number] = link.count

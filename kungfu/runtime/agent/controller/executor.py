@@ -112,6 +112,7 @@ class Executor:
         prepared = command.prepared
         if prepared.ready:
             self._record(OfferedEvent(peers=tuple(peer.id for peer in prepared.ready)))
+        # Some of those that were asked for will not come: people hear why.
         if prepared.missing:
             self._record(MissingEvent(peers=tuple(prepared.missing), reason=prepared.reason), shown=True)
         self._peers.send_to_rank_0(command)

@@ -138,6 +138,7 @@ class JobController:
 
     def replicate(self) -> Ending | None:
         """Replicates the state; returns the end of this host's part if no quorum can acknowledge it."""
+        # A job on one host ends with its agent: nobody else needs to know its state.
         if len(self._job.hosts) == 1:
             return None
         self.executor.forget_all_but(self.cluster.alive)

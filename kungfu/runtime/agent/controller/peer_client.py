@@ -123,6 +123,7 @@ class PeerClient:
         for peer in peers[:-1]:
             try:
                 return peer, self._described(peer)
+            # It may have been lost: the next one runs the same program.
             except KungfuError:
                 continue
         return peers[-1], self._described(peers[-1])
