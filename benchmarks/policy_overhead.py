@@ -1,18 +1,21 @@
-"""What policies cost a step: `gns_batch` (measuring every fifth step), throughput and stragglers over none.
+"""What policies cost a step: noise scale, throughput and stragglers together, over none.
 
 One job of two peers holds four compiled steps on the same model of about a million weights: *bare* (no policy, no
 record), *watched* (the policies, no record), *unfused* (as watched, with the policies' arithmetic op by op instead of
 in the two ops of `kungfu.compiler.fused`) and *recorded* (the policies, and every step in ``trace.jsonl``, as a run
-does unless it is told not to). They are run in blocks of five steps that alternate, so that each block with policies
-holds one step in which the noise scale is measured. A block counts by the mean of its steps, and is divided by its
-neighbour of another kind, so that what else the machine does falls on all alike. On a machine that is busy with other
-things the processor's time tells more than the clock: it is printed beside.
+does unless it is told not to). They are run in blocks of five steps that alternate. A block counts by the mean of its
+steps, and is divided by its neighbour of another kind, so that what else the machine does falls on all alike; the
+figure is the median of these ratios, with their quartiles. On a machine that is busy with other things the processor's
+time tells more than the clock: both are printed. A second job compares *watched* with *bare* on ten million weights.
+
+The noise scale takes two squared norms of the gradients in each step that measures it: every ``--every``-th.
 
 Prints a table, and as last line a JSON object: ``overhead`` is watched over bare, ``unfused`` unfused over bare,
-``recording`` recorded over watched, ``together`` recorded over bare, each minus 1; ``messages_per_step`` what the
-policies send beside the gradients.
+``recording`` recorded over watched, ``together`` recorded over bare, each minus 1, by the clock; ``processor`` holds
+the same by the processor's time, and ``quartiles`` of each; ``messages_per_step`` what the policies send beside the
+gradients; ``ten_million`` the figures of the second job.
 
-Run: ``python -m benchmarks.policy_overhead [--rounds 150] [--samples 576]``
+Run: ``python -m benchmarks.policy_overhead [--rounds 150] [--samples 576] [--every 1] [--large-rounds 40]``
 """
 
 from __future__ import annotations
@@ -33,6 +36,16 @@ from typing import Any
 
 BLOCK, FEATURES = 5, 512
 DEADLINE_S = 600.0
+# The widths of the hidden layers by millions of weights.
+WIDTHS = {1: (896, 512, 256), 10: (2560, 2592, 800)}
+# Each figure, and the two kinds of steps that it compares; those stand side by side in KINDS.
+FIGURES = {
+    "overhead": ("watched", "bare"),
+    "unfused": ("unfused", "bare"),
+    "recording": ("recorded", "watched"),
+    "together": ("recorded", "bare"),
+}
+KINDS = ("unfused", "bare", "watched", "recorded")
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
@@ -46,6 +59,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=150, help="blocks of 5 steps of each kind (150)")
     parser.add_argument("--samples", type=int, default=576, help="of a step on each peer (576, about 20 ms)")
+    parser.add_argument("--every", type=int, default=1, help="steps between two measurements of the noise scale (1)")
+    parser.add_argument("--large-rounds", type=int, default=40, help="blocks with ten million weights, 0 for none (40)")
+    parser.add_argument("--millions", type=int, choices=WIDTHS, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--peer", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(words)
 
@@ -53,7 +69,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 # ---- what a peer does ----------------------------------------------------------------------------------------------
 
 
-def policies() -> list[Any]:
+def policies(*, every: int) -> list[Any]:
     """The three, so that no rule ever fires: a barrier is no part of an ordinary step."""
     import kungfu as kf
     from kungfu.policies import gns_batch
@@ -63,16 +79,15 @@ def policies() -> list[Any]:
         speed, slow = kf.monitor.throughput(training), kf.monitor.stragglers(training)
         return kf.control.every(50).when((speed < 0) & kf.ops.any(slow)).set_global_batch_size(speed)
 
-    return [gns_batch(max_peers=2, sample_every=5), watching()]
+    return [gns_batch(max_peers=2, sample_every=every), watching()]
 
 
-def build() -> tuple[Any, Any]:
-    """A network of about a million weights, and its optimizer."""
+def build(*, millions: int = 1) -> tuple[Any, Any]:
+    """A network of about so many millions of weights, and its optimizer."""
     import keras
 
     keras.utils.set_random_seed(0)
-    widths = (896, 512, 256)
-    hidden = [keras.layers.Dense(width, activation="relu") for width in widths]
+    hidden = [keras.layers.Dense(width, activation="relu") for width in WIDTHS[millions]]
     return keras.Sequential([keras.Input((FEATURES,)), *hidden, keras.layers.Dense(10)]), keras.optimizers.SGD(0.01)
 
 
@@ -173,19 +188,21 @@ def measure(given: argparse.Namespace) -> None:
 
     import kungfu as kf
 
-    model, optimizer = build()
-    recorded = kf.attach(model, optimizer, policies=policies())
+    model, optimizer = build(millions=given.millions)
+    watching = partial(policies, every=given.every)
+    recorded = kf.attach(model, optimizer, policies=watching())
     rng = np.random.default_rng(recorded.peer)
     x = tf.constant(rng.normal(size=(given.samples, FEATURES)).astype(np.float32))
     y = tf.constant(rng.integers(0, 10, given.samples))
     steps = {"recorded": marked(recorded, model, optimizer)}
     steps["recorded"](x, y)
-    for name, chosen in (("watched", policies()), ("unfused", policies()), ("bare", [])):
+    for name, chosen in (("watched", watching()), ("unfused", watching()), ("bare", [])):
         steps[name] = marked(beside(recorded, chosen, name=name), model, optimizer)
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    processor: dict[str, list[float]] = {name: [] for name in steps}
+    kinds = KINDS if given.millions == 1 else ("bare", "watched")
+    seconds: dict[str, list[float]] = {name: [] for name in kinds}
+    processor: dict[str, list[float]] = {name: [] for name in kinds}
     for number in range(given.rounds + 1):
-        for name in sorted(steps, reverse=number % 2 == 1):
+        for name in kinds[:: -1 if number % 2 else 1]:
             began = time.process_time()
             seconds[name].append(statistics.fmean(timed(partial(steps[name], x, y)) for _ in range(BLOCK)))
             processor[name].append((time.process_time() - began) / BLOCK)
@@ -200,24 +217,23 @@ def measure(given: argparse.Namespace) -> None:
 # ---- what the launcher does ----------------------------------------------------------------------------------------
 
 
-def ratio(over: Sequence[float], under: Sequence[float]) -> tuple[float, float]:
-    """The median over blocks of ``over / under - 1``, and half the distance between its lower and upper third."""
-    ratios = [one / other - 1 for one, other in zip(over, under, strict=True)]
-    lower, upper = statistics.quantiles(ratios, n=3)
-    return statistics.median(ratios), (upper - lower) / 2
+def ratio(over: Sequence[float], under: Sequence[float]) -> list[float]:
+    """The lower quartile, the median and the upper quartile over blocks of ``over / under - 1``."""
+    return statistics.quantiles((one / other - 1 for one, other in zip(over, under, strict=True)), n=4)
 
 
 def main() -> None:
-    """Starts the job, and tells what it measured."""
+    """Starts the jobs, and tells what they measured."""
     given = arguments()
     if given.peer is not None:
         measure(given)
         return
-    tell(
-        measured_by_peers(
-            "benchmarks.policy_overhead", {"rounds": given.rounds, "samples": given.samples}, deadline_s=DEADLINE_S
-        )
-    )
+    module, shared = "benchmarks.policy_overhead", {"samples": given.samples, "every": given.every}
+    figures = told(measured_by_peers(module, {"rounds": given.rounds, **shared}, deadline_s=DEADLINE_S))
+    if given.large_rounds:
+        large = {"rounds": given.large_rounds, "millions": 10, **shared}
+        figures["ten_million"] = told(measured_by_peers(module, large, deadline_s=DEADLINE_S))
+    print(json.dumps(figures))
 
 
 def measured_by_peers(module: str, given: Mapping[str, Any], *, deadline_s: float) -> Any:
@@ -241,29 +257,36 @@ def measured_by_peers(module: str, given: Mapping[str, Any], *, deadline_s: floa
         return json.loads(result.read_text())
 
 
-def tell(measured: dict[str, Any]) -> None:
-    """The table, and the figures as JSON."""
+def told(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Prints the table, and gives its figures."""
     seconds, processor = (
         {name: blocks[1:] for name, blocks in measured[clock].items()} for clock in ("seconds", "processor")
     )
     print(f"{measured['weights']:,} weights, 2 peers, {len(seconds['bare'])} blocks of {BLOCK} steps of each kind")
-    for name in ("bare", "watched", "unfused", "recorded"):
+    for name in seconds:
         wall, busy = (1e3 * statistics.median(clock[name]) for clock in (seconds, processor))
         print(f"{name:>9}: {wall:7.2f} ms a step, {busy:7.2f} ms of processor time on rank 0")
-    figures, of_processor = {}, {}
-    for name, over, under in (
-        ("overhead", "watched", "bare"), ("unfused", "unfused", "bare"),
-        ("recording", "recorded", "watched"), ("together", "recorded", "bare"),
-    ):  # fmt: skip
-        (wall, spread), (busy, scatter) = (ratio(clock[over], clock[under]) for clock in (seconds, processor))
-        figures[name], of_processor[name] = round(wall, 5), round(busy, 5)
-        print(
-            f"{name:>9}: {100 * wall:+.2f} % (+- {100 * spread:.2f} %), {over} over {under}; "
-            f"{100 * busy:+.2f} % (+- {100 * scatter:.2f} %) of processor time"
-        )
-    step_ms = round(1e3 * statistics.median(seconds["bare"]), 3)
-    beside = {"processor": of_processor, "messages_per_step": measured["messages_per_step"], "step_ms": step_ms}
-    print(json.dumps({**figures, **beside}))
+    by_clock: dict[str, Any] = {"quartiles": {}}
+    by_processor: dict[str, Any] = {"quartiles": {}}
+    for name, (over, under) in FIGURES.items():
+        if over not in seconds or under not in seconds:
+            continue
+        words = []
+        for figures, clock, unit in ((by_clock, seconds, "of time"), (by_processor, processor, "of processor time")):
+            lower, median, upper = ratio(clock[over], clock[under])
+            figures[name], figures["quartiles"][name] = round(median, 5), [round(lower, 5), round(upper, 5)]
+            words.append(f"{100 * median:+.2f} % (quartiles {100 * lower:+.2f}, {100 * upper:+.2f}) {unit}")
+        print(f"{name:>9}: {over} over {under}: {', '.join(words)}")
+    step_ms, processor_ms = (round(1e3 * statistics.median(clock["bare"]), 3) for clock in (seconds, processor))
+    return {
+        **by_clock,
+        "processor": by_processor,
+        "messages_per_step": measured["messages_per_step"],
+        "weights": measured["weights"],
+        "blocks": len(seconds["bare"]),
+        "step_ms": step_ms,
+        "step_processor_ms": processor_ms,
+    }
 
 
 if __name__ == "__main__":

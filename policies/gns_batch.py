@@ -36,8 +36,8 @@ def gns_batch(
         min_peers: Peers, at least 1.
         decay: Weight of the newest step in the noise scale's averages, in (0, 1].
         every: Steps between two decisions, at least 1.
-        sample_every: Steps between two measurements: the two norms over all gradients are most of what the policy
-            costs.
+        sample_every: Steps between two measurements, at least 1. Where the norms of the gradients take passes of their
+            own (with Horovod), they are most of what the policy costs.
 
     Raises:
         PolicyError: The bounds cross.

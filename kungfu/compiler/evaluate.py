@@ -24,7 +24,7 @@ from kungfu.errors import InternalError
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
 from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
 
-__all__ = ["Backend", "Evaluation", "conclude", "evaluate_nodes", "prepare", "reduce_gradients"]
+__all__ = ["Backend", "Evaluation", "conclude", "evaluate_nodes", "is_computed", "prepare", "reduce_gradients"]
 
 Value = Any  # a tensor, or one array per peer
 Branch = Callable[[], list[Value]]
@@ -86,17 +86,22 @@ def reduce_gradients(one: GradientReduction, evaluation: Evaluation) -> Value:
     backend = evaluation.backend
 
     def then() -> list[Value]:
-        values = [evaluation.values[operand] for operand in one.node.operands]
+        values = [_value(operand, evaluation) for operand in one.node.operands]
         return [backend.cast(_mapped(one.node, values, backend=backend), "float32")]
 
-    for node in topological((*one.gates, *one.node.operands)):
-        evaluation.values[node] = _value(node, evaluation)
     # Needed in every step.
     if not one.gates:
         return then()[0]
     # Needed in the steps of any of its gates: a pass over the gradients is skipped in all others.
-    on = reduce(lambda some, other: _apply("or", some, other, backend), [evaluation.values[g] for g in one.gates])
-    return backend.branch(on, then, lambda: [backend.constant(-inf, "float32")])[0]
+    return backend.branch(is_computed(one, evaluation), then, lambda: [backend.constant(-inf, "float32")])[0]
+
+
+def is_computed(one: GradientReduction, evaluation: Evaluation) -> Value:
+    """Whether this step computes a reduction of the gradients."""
+    if not one.gates:
+        return evaluation.backend.constant(True, "bool")
+    evaluate_nodes(topological(one.gates), evaluation)
+    return _any([evaluation.values[gate] for gate in one.gates], evaluation.backend)
 
 
 def prepare(plan: Plan, evaluation: Evaluation) -> Value:
@@ -155,7 +160,7 @@ def _run_gated(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
         states = [state for fold in segment.folds for state in evaluation.states[fold]]
         return [_at_rest(one, evaluation) for one in segment.outputs] + states
 
-    on = reduce(lambda one, other: _apply("or", one, other, backend), [evaluation.values[g] for g in segment.gates])
+    on = _any([evaluation.values[gate] for gate in segment.gates], backend)
     results = iter(backend.branch(on, then, otherwise))
     evaluation.values.update({one: next(results) for one in segment.outputs})
     evaluation.renewed.update({fold: tuple(next(results) for _ in fold.recurrence.init) for fold in segment.folds})
@@ -227,6 +232,10 @@ def _inside(result: Signal, *, state: Sequence[Value], seen: Sequence[Value], ba
         elif isinstance(node, Constant):
             values[node] = backend.constant(node.value, node.type.dtype)
     return values[result]
+
+
+def _any(values: Sequence[Value], backend: Backend) -> Value:
+    return reduce(lambda one, other: _apply("or", one, other, backend), values)
 
 
 def _apply(name: str, one: Value, other: Value, backend: Backend) -> Value:

@@ -16,7 +16,10 @@ from kungfu.signal import NEST, Map, Placement, Signal, Source
 if TYPE_CHECKING:
     from kungfu.compiler.plan import Segment
 
-__all__ = ["GradientReduction", "gradient_reductions_of", "reduction_name"]
+__all__ = ["LOCAL_NORM", "MEAN_NORM", "GradientReduction", "gradient_reductions_of", "is_only_sent", "reduction_name"]
+
+# The two that an attachment takes while it copies.
+LOCAL_NORM, MEAN_NORM = "norm_squared(grads)", "norm_squared(mean_grads)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,3 +79,20 @@ def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, Gradient
             gates = dict.fromkeys((*known, *segment.gates))
             found[name] = GradientReduction(name, node, () if name in always else tuple(gates))
     return found
+
+
+def is_only_sent(node: Signal, before: Iterable[Segment]) -> bool:
+    """Whether nothing before the message computes with a number: it is sent as it is, or a `where` chooses it.
+
+    Then its place in the message is all that must be known before the message.
+    """
+    chosen = {node}
+    for segment in before:
+        for one in segment.nodes:
+            used = [index for index, operand in enumerate(one.inputs) if operand in chosen]
+            # The first operand of a `where` is its condition, which must be known.
+            if used and isinstance(one, Map) and one.operation.name == "where" and 0 not in used:
+                chosen.add(one)
+            elif used:
+                return False
+    return True

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from kungfu.compiler.evaluate import Evaluation, conclude, prepare, reduce_gradients
+from kungfu.compiler.evaluate import Evaluation, conclude, is_computed, prepare, reduce_gradients
 from kungfu.compiler.plan import MessageLayout, Outcome, Plan
 from kungfu.errors import InternalError
 from kungfu.signal import Fold, OnRescale, Source
@@ -101,6 +101,14 @@ class Program:
             for name, one in self.plan.gradient_reductions.items()
             if name not in sources and all(nest in sources for nest in one.sources)
         }
+
+    @tf.autograph.experimental.do_not_convert
+    def computes(self, name: str, sources: Mapping[str, Any]) -> bool | tf.Tensor:
+        """Whether this step needs a reduction of the gradients, as far as it is known before it runs."""
+        one = self.plan.gradient_reductions.get(name)
+        if one is None or not one.gates:
+            return one is not None
+        return is_computed(one, Evaluation(TensorFlowBackend(sources, _no_messages), self.held()))
 
     @tf.autograph.experimental.do_not_convert
     def piggybacked(self, sources: Mapping[str, Any]) -> tf.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from kungfu.compiler.gradient_reductions import GradientReduction, gradient_reductions_of
+from kungfu.compiler.gradient_reductions import LOCAL_NORM, GradientReduction, gradient_reductions_of, is_only_sent
 from kungfu.control import Rule
 from kungfu.control.action import operands
 from kungfu.signal import Collective, Fold, Signal, Source, topological
@@ -125,6 +125,12 @@ class Plan:
     def gradient_reductions(self) -> Mapping[str, GradientReduction]:
         """The numbers that the plan makes of the gradients, by name; with the other sources, a replay needs no more."""
         return gradient_reductions_of((*self.before, *self.after))
+
+    @cached_property
+    def only_sends_local_norm(self) -> bool:
+        """Whether the norm of this peer's gradients, where the plan takes it, may become known within the message."""
+        one = self.gradient_reductions.get(LOCAL_NORM)
+        return one is None or is_only_sent(one.node, self.before)
 
     @property
     def watched(self) -> tuple[str, ...]:

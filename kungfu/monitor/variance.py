@@ -27,7 +27,8 @@ def gradient_variance(training: TrainingSignals, *, decay: float = 0.01) -> Sign
         PolicyError: The decay is out of range.
 
     Cost:
-        Three floats on the gradient all-reduce (shared with the noise scale), no message; two norms over the gradients.
+        Three floats on the gradient all-reduce (shared with the noise scale), no message; two norms of the gradients,
+        as for `gradient_noise_scale`.
 
     On rescale:
         The average is kept: it does not depend on the number of peers.

@@ -4,6 +4,7 @@ Importing it loads TensorFlow, by the attachments; what runs before TensorFlow i
 """
 
 from kungfu.runtime.attachment.choose import make_attachment
+from kungfu.runtime.attachment.norms import NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.runtime.attachment.protocol import Attachment, LateRanks
 from kungfu.runtime.checkpoints import (
     CheckpointFolder,
@@ -53,6 +54,7 @@ __all__ = [
     "Limits",
     "Manifest",
     "Membership",
+    "NormsWanted",
     "NoticedLoss",
     "Position",
     "ProgramPart",
@@ -79,6 +81,8 @@ __all__ = [
     "make_attachment",
     "memory_of",
     "mismatches",
+    "norm_placeholder",
+    "norm_squared",
     "plausible_wait_s",
     "read_manifest",
     "read_settings",
@@ -86,6 +90,7 @@ __all__ = [
     "slice_indices",
     "spread",
     "stable_names",
+    "where_wanted",
     "with_settings",
     "writable_memory_of",
     "write_manifest",

@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.parametrize(
     ("words", "figure"),
     [
-        (["policy_overhead", "--rounds", "3", "--samples", "4"], "processor"),
+        (["policy_overhead", "--rounds", "3", "--samples", "4", "--large-rounds", "2"], "processor"),
         (["runtime_overhead", "--jobs", "1", "--rounds", "3", "--samples", "4", "--device-ms", "0"], "overhead"),
     ],
 )

@@ -1,9 +1,8 @@
 #include "flat_message.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "arithmetic.h"
+#include "norms.h"
 
 namespace kungfu {
 namespace {
@@ -51,13 +50,13 @@ void MessageCursor::walk(const Span& span, Copy copy) {
 
 void MessageCursor::read(const Span& span, char* block) {
   walk(span, [&](const TensorPart& part, int64_t in_part, int64_t in_span, int64_t bytes) {
-    copy_scaled(part.type, part.input + in_part, block + in_span, bytes, part.scale);
+    norms_->copy_in(part, part.input + in_part, block + in_span, bytes);
   });
 }
 
 void MessageCursor::write(const Span& span, const char* block) {
   walk(span, [&](const TensorPart& part, int64_t in_part, int64_t in_span, int64_t bytes) {
-    std::memcpy(part.output + in_part, block + in_span, bytes);
+    norms_->copy_out(part, block + in_span, part.output + in_part, bytes);
   });
 }
 

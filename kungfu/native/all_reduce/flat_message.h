@@ -13,6 +13,8 @@
 
 namespace kungfu {
 
+class Norms;
+
 constexpr int64_t kLineBytes = 64;
 
 // A half-open range of bytes.
@@ -23,13 +25,16 @@ struct Span {
   int64_t bytes() const { return end - begin; }
 };
 
-// One tensor of a call: where its values come from, where the sums go, and its offset in the message.
+// One tensor of a call: where its values come from, where the sums go, its place in the call, whether it counts in the
+// norms, and its offset in the message. The last tensor of a call is the last of the message, and does not count.
 struct TensorPart {
   ElementType type;
   double scale;
   const char* input;
   char* output;
   int64_t bytes;
+  size_t place;
+  bool counts;
   int64_t offset = 0;
 };
 
@@ -39,7 +44,7 @@ struct Layout {
   int64_t bytes = 0;
 };
 
-// Sets the offset of every part; the parts must be sorted by type.
+// Sets the offset of every part; parts of one type must stand together.
 Layout lay_out(std::vector<TensorPart>* parts);
 
 // The part of `chunk` that falls to `rank` of `size`: whole cache lines, as equal as they can be.
@@ -51,11 +56,11 @@ Span overlap(const Span& a, const Span& b);
 // Walks the parts from the front of the message to its end; each call continues where the last one stopped.
 class MessageCursor {
  public:
-  explicit MessageCursor(const std::vector<TensorPart>& parts) : parts_(parts) {}
+  MessageCursor(const std::vector<TensorPart>& parts, Norms* norms) : parts_(parts), norms_(norms) {}
 
-  // Copies the message's `span` out of the inputs to `block`, scaled.
+  // Copies the message's `span` out of the inputs to `block`, scaled, and takes the norm of the inputs on the way.
   void read(const Span& span, char* block);
-  // Copies `block` into the outputs' `span` of the message.
+  // Copies `block` into the outputs' `span` of the message, and takes the norm of the sums on the way.
   void write(const Span& span, const char* block);
 
  private:
@@ -63,6 +68,7 @@ class MessageCursor {
   void walk(const Span& span, Copy copy);
 
   const std::vector<TensorPart>& parts_;
+  Norms* const norms_;
   size_t next_ = 0;
 };
 

@@ -33,14 +33,14 @@ std::string Group::setup_error() const {
   return "";
 }
 
-MaybeFailure Group::all_reduce(const std::string& tag, std::vector<TensorPart>* parts) {
+MaybeFailure Group::all_reduce(const std::string& tag, std::vector<TensorPart>* parts, Norms* norms) {
   const std::lock_guard<std::mutex> held(one_message_);
   const ExactArithmetic exact;
   // A broken group stays broken: every later message fails for the same reason, on all ranks.
   if (MaybeFailure failure = barrier_.published_failure()) return failure;
   const Layout layout = lay_out(parts);
   write_signature(tag, *parts, layout, &memory_.header().signatures[me_.rank]);
-  MessageCursor inputs(*parts), outputs(*parts);
+  MessageCursor inputs(*parts, norms), outputs(*parts, norms);
   Span chunk;
   // An empty message makes one round too: the ranks meet in it and compare it.
   do {

@@ -1,9 +1,10 @@
 // A group: the ranks of one view, and the all-reduce over their shared memory.
 //
 // A message goes through the blocks chunk by chunk, the two buffers in turn:
-//   1. Each rank copies its chunk into its own block; barrier.
+//   1. Each rank copies its chunk into its own block, and takes its norm meanwhile; barrier.
 //   2. Rank r sums the r-th portion of all blocks, in rank order, into its own block; barrier.
-//   3. Each rank copies every portion out of the block in which it was summed. Its next chunk goes to the other buffer.
+//   3. Each rank copies every portion out of the block in which it was summed, and takes the norm of the sums meanwhile.
+//      Its next chunk goes to the other buffer.
 // That buffer is free: every rank that reached the last barrier had copied the previous chunk out of it.
 #ifndef KUNGFU_NATIVE_GROUP_H_
 #define KUNGFU_NATIVE_GROUP_H_
@@ -17,6 +18,7 @@
 #include "failure.h"
 #include "flat_message.h"
 #include "group_barrier.h"
+#include "norms.h"
 #include "shared_memory.h"
 
 namespace kungfu {
@@ -28,9 +30,10 @@ class Group {
 
   // Empty when the group can be used; else what is wrong.
   std::string setup_error() const;
-  // Sets every part's output to the left fold, in rank order, over the peers' scaled inputs. `parts` must be sorted by
-  // type. Outputs may be their own inputs; after a failure they hold nothing of use.
-  MaybeFailure all_reduce(const std::string& tag, std::vector<TensorPart>* parts);
+  // Sets every part's output to the left fold, in rank order, over the peers' scaled inputs, and takes the norms that
+  // are wanted. Parts of one type must stand together. Outputs may be their own inputs; after a failure they and the
+  // norms hold nothing of use.
+  MaybeFailure all_reduce(const std::string& tag, std::vector<TensorPart>* parts, Norms* norms);
   void leave() { barrier_.leave(); }
   void wait_at_most(double deadline_s) { barrier_.wait_at_most(deadline_s); }
   Late take_late() { return barrier_.take_late(); }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "group.h"
+#include "sum_of_squares.h"
 
 // The build passes the version: TensorFlow's own header has no macro for it that compiles. The mark is found in the
 // file itself, so that a library for another TensorFlow is refused before it is loaded.
@@ -91,6 +92,12 @@ int kungfu_group_leave(int64_t group) {
   const std::shared_ptr<kungfu::Group> found = kungfu::find_group(group);
   if (found != nullptr) found->leave();
   return found != nullptr ? 1 : 0;
+}
+
+// For tests: whether sums of squares may use AVX2, where the processor has it. Gives whether they do.
+int kungfu_let_squares_use_avx2(int allowed) {
+  kungfu::let_squares_use_avx2(allowed != 0);
+  return kungfu::squares_use_avx2() ? 1 : 0;
 }
 
 // Leaves the group; an op inside it ends with an error, later ones are the identity. Gives 1 if there was a group.

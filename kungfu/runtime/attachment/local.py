@@ -15,6 +15,7 @@ import tensorflow as tf
 from kungfu import native
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, UsageError
 from kungfu.runtime.attachment.mesh import Mesh, connect_mesh
+from kungfu.runtime.attachment.norms import STANDS_FOR_NORM, NormsWanted
 from kungfu.runtime.attachment.protocol import AbandonReason, LateRanks, SilentRanks, no_abandon_reason
 from kungfu.runtime.ipc import memfd
 from kungfu.runtime.ipc.handshake import Credentials
@@ -91,11 +92,32 @@ class LocalAttachment:
         Cost:
             One message; two barriers of the peers per 256 KiB.
         """
+        nothing = NormsWanted(values=False, sums=False)
+        return self.all_reduce_with_norms(values, wanted=nothing, prescale=prescale, order=order, tag=tag)[0]
+
+    def all_reduce_with_norms(
+        self, values: Sequence[Any], *, wanted: NormsWanted, prescale: Any, order: Any, tag: str
+    ) -> tuple[list[Any], Any, Any]:
+        """``all_reduce``, and the squared norms of the values and of the sums, taken while they are copied.
+
+        See `Attachment` for what they are. They have the same bits on every processor, for every number of peers and
+        of threads, and for either way to copy (AVX2 where the processor has it).
+
+        Cost:
+            Where a pass over cold memory limits the copying, next to nothing with AVX2, and some 0.1 ms a million
+            float32 for each norm without.
+        """
         tensors = [tf.convert_to_tensor(value) for value in values]
         _check(tensors)
-        scale = tf.cast(tf.convert_to_tensor(prescale, dtype_hint=tf.float64), tf.float64)
-        ops = native.load().ops
-        return list(ops.kungfu_all_reduce(order.handle, scale, tensors, group=self._group, tag=tag))
+        scale, factor = (
+            tf.cast(tf.convert_to_tensor(one, dtype_hint=tf.float64), tf.float64) for one in (prescale, wanted.factor)
+        )
+        which = tf.stack([tf.convert_to_tensor(wanted.values), tf.convert_to_tensor(wanted.sums)])
+        sums, of_values, of_sums = native.load().ops.kungfu_all_reduce(
+            order.handle, scale, which, factor, tensors,
+            group=self._group, tag=tag, stands_for_norm=STANDS_FOR_NORM,
+        )  # fmt: skip
+        return list(sums), of_values, of_sums
 
     def prepare(self, size: int) -> str:
         """Nothing: peers of one machine find each other by the names of job, view and rank."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kungfu.errors import KungfuError, PeerFailure
+from kungfu.runtime.attachment.norms import NormsWanted
 
 __all__ = ["AbandonReason", "Attachment", "LateRanks", "SilentRanks", "no_abandon_reason"]
 
@@ -52,6 +53,17 @@ class Attachment(Protocol):
 
         Returns:
             The sums in the order of ``values``, agreed.
+        """
+
+    def all_reduce_with_norms(
+        self, values: Sequence[Any], *, wanted: NormsWanted, prescale: Any, order: Any, tag: str
+    ) -> tuple[list[Any], Any, Any]:
+        """Graph: ``all_reduce``, and two float64 scalars: the squared norms of ``values`` and of the sums.
+
+        The last tensor does not count. The norm of the values is this peer's own, of what they are before they are
+        scaled, and NaN where ``prescale`` is 0; it also takes the place of every ``norm_placeholder()`` in the last
+        tensor, if that is float32, before it is sent. The norm of the sums is the same on all peers. What is not
+        wanted is minus infinity, and costs nothing.
         """
 
     def prepare(self, size: int) -> str:

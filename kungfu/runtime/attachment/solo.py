@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from kungfu.runtime.attachment.norms import NormsWanted, all_reduce_with_norms
 from kungfu.runtime.attachment.protocol import SilentRanks
 
 __all__ = ["SoloAttachment"]
@@ -21,6 +23,13 @@ class SoloAttachment:
         """What the other attachments do with one peer: only the scale is left."""
         scaled = [_scaled(tf.convert_to_tensor(value), prescale) for value in values[:-1]]
         return [*scaled, tf.convert_to_tensor(values[-1])]
+
+    def all_reduce_with_norms(
+        self, values: Sequence[Any], *, wanted: NormsWanted, prescale: Any, order: Any, tag: str
+    ) -> tuple[list[Any], Any, Any]:
+        """The same, with the norms of the others where a compiler is, and nearly so without one."""
+        reduce = partial(self.all_reduce, prescale=prescale, order=order, tag=tag)
+        return all_reduce_with_norms(reduce, values, wanted=wanted, prescale=prescale)
 
     def prepare(self, size: int) -> str:
         return ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -22,10 +24,12 @@ __all__ = [
     "push",
     "ranks",
     "scatter",
+    "sum_of_squares",
     "take",
     "whole",
 ]
 
+_SQUARES_BLOCK, _LANES = 512, 16
 _LARGEST_WHOLE = 2**53  # beyond, a float64 has no neighbours one apart
 
 
@@ -95,12 +99,12 @@ def argmax(x: Any) -> Any:
     return np.argmax(np.where(np.isnan(x), -np.inf, x)).astype(np.int64)
 
 
-def of_present(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def of_present(reduction: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A reduction of the entries that are not NaN; NaN where there is none."""
 
     def reduced(vector: Any) -> Any:
         present = vector[~np.isnan(vector)]
-        return np.float32(reduce(present)) if len(present) else np.float32(np.nan)
+        return np.float32(reduction(present)) if len(present) else np.float32(np.nan)
 
     return reduced
 
@@ -109,9 +113,29 @@ def of_present(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def norm_squared(leaves: Sequence[Any]) -> np.float32:
-    """The sum of the squares of every entry of every tensor."""
-    squares = [np.sum(np.square(np.asarray(leaf, np.float32)), dtype=np.float32) for leaf in leaves]
-    return np.float32(np.sum(squares, dtype=np.float32))
+    """The sum of the squares of every entry of every tensor; the sums of the tensors are added in their order."""
+    return np.float32(reduce(add, map(sum_of_squares, leaves), np.float64(0.0)))
+
+
+def sum_of_squares(leaf: Any) -> np.float64:
+    """The sum of the squares of a tensor's entries, each as a float32, in float64.
+
+    The additions have the order of ``native/all_reduce/sum_of_squares.h``, and so the sum has the same bits: blocks of
+    512 entries one after the other, with what is rounded off beside them, and in each block 16 lanes, which are added
+    in halves.
+    """
+    entries = np.asarray(leaf, np.float32).reshape(-1).astype(np.float64)
+    blocks = np.zeros((-(-len(entries) // _SQUARES_BLOCK), _SQUARES_BLOCK // _LANES, _LANES))
+    blocks.reshape(-1)[: len(entries)] = entries * entries  # exact: a float32 has 24 digits, a float64 53
+    lanes = np.add.accumulate(blocks, axis=1)[:, -1]
+    while lanes.shape[1] > 1:
+        lanes = lanes[:, : lanes.shape[1] // 2] + lanes[:, lanes.shape[1] // 2 :]
+    total, rounded_off = np.float64(0.0), np.float64(0.0)
+    for block in lanes[:, 0]:
+        old, total = total, total + block
+        added = total - old
+        rounded_off += (old - (total - added)) + (block - added)
+    return total + rounded_off if np.isfinite(total + rounded_off) else total
 
 
 def dot(leaves: Sequence[Any], others: Sequence[Any]) -> np.float32:

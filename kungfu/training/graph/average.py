@@ -13,9 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from kungfu.compiler.gradient_reductions import LOCAL_NORM, MEAN_NORM
 from kungfu.compiler.lower import Program
 from kungfu.errors import UsageError
-from kungfu.runtime.api import Attachment, Limits
+from kungfu.runtime.api import Attachment, Limits, NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.tracing.trace import refuse_xla
@@ -118,26 +119,31 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any, publish
     expected = tf.where(expected > 0, expected, samples * tf.cast(size, tf.float32))
     # Requests are counted, not flagged: those that come during the message wait for the next one.
     asked = graph_state.posts.asked.read_value()
-    # Before the message: what this peer knows by itself, and the local reductions that ride on it.
+    # Before the message: what this peer knows by itself, and the local reductions that ride on it. The norms are known
+    # when the message is.
     sources = _known_before(averaging, gradients, loss, samples, size, expected)
     fed, offers = graph_state.metrics.fed.offered()
     sources |= graph_state.metrics.published.offered(published, samples) | fed
+    scale = None if averaging.loss_scale is None else averaging.loss_scale()
+    norms = _gradient_norms(program, gradients, sources, samples=samples, loss_scale=scale)
+    sources |= norms.before
     sources |= _of_samples(program, program.gradient_reductions(sources), samples)
     # In the header a peer without samples has no part in the mean loss, whatever it computed.
     header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), _float(asked - graph_state.posts.served)])
-    *sums, extras = averaging.attachment.all_reduce(
+    (*sums, extras), norm, norm_of_sums = averaging.attachment.all_reduce_with_norms(
         [*_counted(gradients, samples), tf.concat([header, program.piggybacked(sources)], axis=0)],
+        wanted=norms.wanted,
         prescale=tf.math.divide_no_nan(_exact(samples), _exact(expected)),
         order=graph_state.order,
         tag="gradients",
     )
     # After the message: the means, the agreed signals, and the policies that follow from them.
-    means = _corrected(sums, expected, extras[0])
+    *means, norm_of_means = _corrected(sums, norm_of_sums, norms, expected, extras[0])
     with tf.control_dependencies(
         [graph_state.posts.carried.assign(asked), *_stamp_synchronisation(graph_state, extras)]
     ):
         after = _known_after(averaging, means, extras)
-    sources |= after
+    sources |= after | norms.after(norm, norm_of_means)
     fired = _conclude(averaging, sources | program.gradient_reductions(sources), extras)
     # No policy sends a message of its own: the update need not wait for them.
     with tf.control_dependencies([fired]):  # a message that fails has carried nothing
@@ -146,6 +152,56 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any, publish
         return means
     with tf.control_dependencies([fired]):  # a peer lost in those messages must not leave an update half done
         return [tf.identity(mean) for mean in means]
+
+
+@dataclass(frozen=True)
+class _GradientNorms:
+    """What a step takes norms of, and what stands for them before the message, by the names of reductions.
+
+    This peer's own norm is not known before the message carries it. In the policies' values that ride on the message a
+    placeholder stands for it, and the attachment puts the norm in its place. Where a policy computes with the norm
+    before that, as in a fold of the peer's own, the norm takes a pass over the gradients.
+    """
+
+    wanted: NormsWanted
+    before: Mapping[str, Any]
+
+    def after(self, of_values: Any, of_means: Any) -> dict[str, Any]:
+        """Graph: the norms once the message has come, float32, by the names of reductions."""
+        known = {}
+        if self.wanted.values is not False:
+            known[LOCAL_NORM] = tf.cast(of_values, tf.float32)
+        if self.wanted.sums is not False:
+            known[MEAN_NORM] = tf.cast(of_means, tf.float32)
+        return known
+
+    def of_means(self, means: Sequence[Any]) -> Any:
+        """Graph: the norm of means that are not the message's sums, in one pass."""
+        return where_wanted(self.wanted.sums, lambda: norm_squared(means) * self.wanted.factor)
+
+
+def _gradient_norms(
+    program: Program, gradients: Sequence[Any], sources: Mapping[str, Any], *, samples: Any, loss_scale: Any | None
+) -> _GradientNorms:
+    """Graph: the norms that this step's policies need, of gradients that are multiplied by ``loss_scale``.
+
+    Args:
+        program: The policies.
+        gradients: This peer's dense tensors, before they are averaged.
+        sources: What is known before the message; the gates of the norms are evaluated with it.
+        samples: Of this peer. Without any its norm is NaN: what it ran on is another peer's.
+        loss_scale: Float32, ``None`` for 1.
+    """
+    factor = tf.constant(1.0, tf.float64) if loss_scale is None else tf.square(1.0 / tf.cast(loss_scale, tf.float64))
+    values, sums = program.computes(LOCAL_NORM, sources), program.computes(MEAN_NORM, sources)
+    if values is False:
+        return _GradientNorms(NormsWanted(values=False, sums=sums, factor=factor), {})
+    if program.plan.only_sends_local_norm:
+        return _GradientNorms(NormsWanted(values=values, sums=sums, factor=factor), {LOCAL_NORM: norm_placeholder()})
+
+    own = where_wanted(values, lambda: tf.where(samples > 0, norm_squared(gradients) * factor, math.nan))
+    known = tf.cast(own, tf.float32)
+    return _GradientNorms(NormsWanted(values=False, sums=sums, factor=factor), {LOCAL_NORM: known})
 
 
 def _counted(gradients: Sequence[Any], samples: Any) -> list[Any]:
@@ -214,20 +270,20 @@ def _unscaled(averaging: Averaging, gradients: Sequence[Any]) -> list[Any]:
     return [_float(gradient) * inverse for gradient in gradients]
 
 
-def _corrected(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:
-    """The sums were weighted by the samples that were expected; where others came, by those that came.
+def _corrected(sums: Sequence[Any], norm: Any, norms: _GradientNorms, expected: Any, total: Any) -> list[Any]:
+    """The means of the gradients, and their squared norm.
 
-    Where none came at all, the mean is zero, and no variable becomes NaN.
+    The sums were weighted by the samples that were expected; where others came, by those that came. Where none came at
+    all, the mean is zero, and no variable becomes NaN.
     """
     factor = tf.math.divide_no_nan(_exact(expected), _exact(total))
+
+    def corrected() -> list[Any]:
+        means = [value * tf.cast(factor, value.dtype) for value in sums]
+        return [*means, norms.of_means(means)]
+
     # Nearly always as many came as were expected, and no gradient is touched again.
-    return list(
-        tf.cond(
-            tf.equal(expected, total),
-            lambda: [tf.identity(value) for value in sums],
-            lambda: [value * tf.cast(factor, value.dtype) for value in sums],
-        )
-    )
+    return list(tf.cond(tf.equal(expected, total), lambda: [tf.identity(value) for value in (*sums, norm)], corrected))
 
 
 def _stamp_synchronisation(graph_state: GraphState, extras: Any) -> list[Any]:

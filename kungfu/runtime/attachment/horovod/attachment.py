@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import tensorflow as tf
@@ -16,6 +17,7 @@ from kungfu.runtime.attachment.horovod.key_value_store import KeyValueStore
 from kungfu.runtime.attachment.horovod.rendezvous import Roster, wait_for_all
 from kungfu.runtime.attachment.horovod.stall_detector import StallDetector
 from kungfu.runtime.attachment.horovod.topology import topology_of
+from kungfu.runtime.attachment.norms import NormsWanted, all_reduce_with_norms
 from kungfu.runtime.attachment.protocol import AbandonReason, LateRanks, SilentRanks, no_abandon_reason
 
 __all__ = ["HorovodAttachment"]
@@ -80,6 +82,13 @@ class HorovodAttachment:
             One message per dtype, each about a millisecond, Horovod's cycle, and two copies.
         """
         return message.all_reduce(values, prescale=prescale, order=order, state=self._engine_state, tag=tag)
+
+    def all_reduce_with_norms(
+        self, values: Sequence[Any], *, wanted: NormsWanted, prescale: Any, order: Any, tag: str
+    ) -> tuple[list[Any], Any, Any]:
+        """``all_reduce``, with one pass over memory for each norm that is wanted; see `Attachment`."""
+        reduce = partial(self.all_reduce, prescale=prescale, order=order, tag=tag)
+        return all_reduce_with_norms(reduce, values, wanted=wanted, prescale=prescale)
 
     def prepare(self, size: int) -> str:
         """Starts what the ``size`` peers of a view to come will meet at; gives its address, '' for none."""

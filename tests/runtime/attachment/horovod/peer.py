@@ -16,6 +16,8 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from kungfu.runtime.attachment.horovod import HorovodAttachment
+from kungfu.runtime.attachment.norms import NormsWanted, norm_placeholder
+from kungfu.signal.operation.numpy_kernels import norm_squared
 
 ATTACHMENT = HorovodAttachment(host=sys.argv[1] if __name__ == "__main__" else "127.0.0.1")
 ORDER = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -77,6 +79,16 @@ def normal(seed: Any) -> Any:
     return reduce([tf.random.stateless_normal([100_003], seed)], tag="normal")[0]
 
 
+@tf.function
+def with_norms(seed: Any, prescale: Any) -> Any:
+    """Two tensors and what rides on them: the norm where it stands for itself, and beside it a number."""
+    own = [tf.random.stateless_normal([40_001], seed), tf.random.stateless_normal([7, 3], seed)]
+    values = [*own, tf.stack([tf.where(prescale > 0, norm_placeholder(), 0.0), 2.0])]
+    wanted = NormsWanted(values=True, sums=True)
+    results = ATTACHMENT.all_reduce_with_norms(values, wanted=wanted, prescale=prescale, order=ORDER, tag="norms")
+    return own, *results
+
+
 def plain(tensors: list[Any]) -> list[Any]:
     return [tf.cast(t, tf.float64).numpy().tolist() if t.dtype.is_floating else t.numpy().tolist() for t in tensors]
 
@@ -129,6 +141,15 @@ def begun(folder: Path) -> Iterator[tuple[int, str]]:
 def do_normal() -> dict[str, Any]:
     total = normal(tf.stack([ME, ME]))
     return {"digest": hashlib.sha256(total.numpy().tobytes()).hexdigest(), "finite": bool(tf.math.is_finite(total[0]))}
+
+
+def do_norms() -> dict[str, Any]:
+    """The norms of a step in which the last peer has no samples, beside what they are the norms of."""
+    share = 0.0 if int(ME) == int(ATTACHMENT._engine_state.size) - 1 else 1.0
+    own, sums, norm, norm_of_sums = with_norms(tf.stack([ME, ME]), tf.constant(share, tf.float64))
+    squares = [float(norm_squared([tensor.numpy() for tensor in tensors])) for tensors in (own, sums[:-1])]
+    told = [float(tf.cast(one, tf.float32)) for one in (norm, norm_of_sums)]
+    return {"oracle": squares, "norms": told, "rider": sums[-1].numpy().tolist()}
 
 
 def do_mismatch() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import select
 import signal
@@ -87,7 +88,7 @@ def history() -> dict[str, Answers]:
         two["mixture"] = ask(peers[:2], "mixture", prescale=1.0)
         two["halved"] = ask(peers[:2], "mixture", prescale=0.5)
         opened += open_view(peers, view=2)
-        three = {do: ask(peers, do) for do in ("constants", "gated", "normal", "mismatch")}
+        three = {do: ask(peers, do) for do in ("constants", "gated", "normal", "norms", "mismatch")}
         three["mixture"] = ask(peers, "mixture", prescale=1.0)
         left = ask(peers[1:2], "close")
         opened += open_view([peers[2], peers[0]], view=3)
@@ -181,6 +182,16 @@ def test_the_sum_is_bit_for_bit_equal_on_all_peers(when: str, size: int) -> None
     assert len(answers) == size
     assert len({answer["digest"] for answer in answers}) == 1
     assert all(answer["finite"] for answer in answers)
+
+
+@pytest.mark.slow
+def test_norms_have_the_bits_of_the_oracle_and_travel_where_something_stands_for_them() -> None:
+    answers = history()["3 norms"]
+    assert [answer["norms"][0] for answer in answers[:2]] == [answer["oracle"][0] for answer in answers[:2]]
+    assert math.isnan(answers[2]["norms"][0]), "it has no samples"
+    assert [answer["norms"][1] for answer in answers] == [answers[0]["oracle"][1]] * 3
+    for answer in answers:
+        assert answer["rider"] == pytest.approx([answers[0]["oracle"][0] + answers[1]["oracle"][0], 6.0], rel=1e-6)
 
 
 @pytest.mark.slow
