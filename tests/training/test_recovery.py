@@ -1,0 +1,106 @@
+"""What becomes of an error that may be the loss of a peer; whole losses are in tests/jobs/test_failures.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
+from kungfu.runtime.attachment.local import LocalAttachment
+from kungfu.training.recovery import Recovery
+from tests.training.linear import linear_run
+from tests.training.peers import attached_peers
+
+BATCH = np.ones([2, 2], np.float32)
+
+
+def recovery_of(run: Any) -> Recovery:
+    return run.training._runner.recovery
+
+
+def summed(attachment: LocalAttachment, *, tag: str) -> list[Any]:
+    return attachment.all_reduce([[1.0], [2.0]], prescale=1.0, order=tf.Variable(0), tag=tag)
+
+
+def meaning_of(error: tf.errors.OpError, run: Any, attachment: LocalAttachment) -> BaseException:
+    """What `Recovery` raises for the error of a message, in a program that nobody launched."""
+    barrier = run.training._runner.barrier
+    barrier.context = replace(barrier.context, attachment=attachment)
+    with pytest.raises(BaseException) as raised:  # noqa: PT011 - which one it is, is what the test asks
+        Recovery(barrier).recover(error, where="step 3")
+    return raised.value
+
+
+def test_an_error_of_the_programs_own_op_comes_out_as_it_is() -> None:
+    error = tf.errors.InvalidArgumentError(None, None, "kungfu: peer rank=1 died during gradients")
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        recovery_of(linear_run()).recover(error, where="step 3")
+    assert raised.value is error, "nothing is read out of its text"
+    assert raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "error", [PeerFailure("gone", ranks=[1], view=2), DeadlineExceeded("late", waiting_for=[1]), InternalError("ours")]
+)
+def test_alone_nobody_can_be_lost_and_the_error_is_the_programs(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised:
+        recovery_of(linear_run()).recover(error)
+    assert raised.value is error
+
+
+def test_a_message_that_failed_means_what_the_attachment_has_noted_with_the_ranks_and_the_place() -> None:
+    run = linear_run()
+
+    def act(rank: int, attachment: LocalAttachment) -> BaseException | None:
+        if rank == 1:
+            attachment.close()
+            return None
+        with pytest.raises(tf.errors.UnavailableError) as failed:
+            summed(attachment, tag="gradients")
+        return meaning_of(failed.value, run, attachment)
+
+    with attached_peers(2) as together:
+        failure = together(act)[0]
+    assert isinstance(failure, PeerFailure)
+    assert (failure.ranks, str(failure)) == ((1,), "in step 3: peer rank=1 left during gradients")
+
+
+def test_peers_that_differ_are_no_loss_and_the_error_of_the_message_is_its_cause() -> None:
+    runs = [linear_run(), linear_run()]
+
+    def act(rank: int, attachment: LocalAttachment) -> tuple[Any, Any]:
+        with pytest.raises(tf.errors.InternalError) as failed:
+            summed(attachment, tag=f"message {rank}")
+        return failed.value, meaning_of(failed.value, runs[rank], attachment)
+
+    with attached_peers(2) as together:
+        found = together(act)
+    for error, failure in found:
+        assert isinstance(failure, InternalError)
+        assert str(failure).startswith("in step 3: peers differ")
+        assert failure.__cause__ is error
+
+
+def test_a_barrier_that_failed_ends_loops_in_the_graph_and_is_raised_outside_of_it() -> None:
+    run = linear_run()
+    run.step(BATCH)
+    recovery, error = recovery_of(run), ValueError("of a hook")
+    recovery.keep(error)
+    assert bool(run.training._runner.graph_state.posts.halted.numpy())
+    for go_on in (recovery.after_barrier, recovery.raise_barrier_failure):
+        with pytest.raises(ValueError, match="of a hook") as raised:
+            go_on()
+        assert raised.value is error
+
+
+def test_no_batch_is_trained_on_while_the_failure_of_a_barrier_is_open() -> None:
+    run = linear_run()
+    run.step(BATCH)
+    before = run.weights.copy()
+    recovery_of(run).keep(ValueError("of a hook"))
+    assert run.step(BATCH) is run.training.SKIPPED
+    assert (run.weights == before).all()
