@@ -114,7 +114,7 @@ class Barrier:
         step = self.steps()
         self.event_log.spanned("join", result, step=step, total_s=time.monotonic() - started)
         self.between_steps.entered(result, step=step)
-        if self.between_steps.checkpoints.wanted and self.rank == 0:
+        if self.between_steps.checkpoints.is_wanted and self.rank == 0:
             # The program asked for a checkpoint before its step was traced, when no step could carry the request.
             context.graph_state.posts.asked.assign_add(1)
 
@@ -157,7 +157,7 @@ class Barrier:
         step = self.steps()
         self.between_steps.entered(result, step=step)
         for asked_by in requests.checkpoints:
-            self.between_steps.checkpoints.ask(CheckpointRequest(asked_by))
+            self.between_steps.checkpoints.request(CheckpointRequest(asked_by))
         # The seconds of the barrier are no step's: the next busy time and step time have no beginning.
         write_variable(graph_state.times.synchronised, math.nan)
         stop_s = time.monotonic() - started
@@ -179,7 +179,7 @@ class Barrier:
         last = fired_rules(self.context.plan, self.context.graph_state.rules.posted.fetched(), step=self.steps())
         for rule in last:
             if isinstance(rule.action, Checkpoint):
-                self.between_steps.checkpoints.ask(CheckpointRequest(rule.rule))
+                self.between_steps.checkpoints.request(CheckpointRequest(rule.rule))
         self.between_steps.pending = PendingSync()
         self.complete_pending()
         self.context.membership.final_barrier(self.context.state, self.terms, shadows=(*self.shadows,))
@@ -191,7 +191,7 @@ class Barrier:
         batch = int(read_variable(self.context.graph_state.progress.batch))
         manifest = Manifest(self.steps(), self.size, batch, self.terms)
         peers = PeerGroup(self.rank, self.size, self._total)
-        self.between_steps.complete_pending(peers, manifest, met=self.context.membership.mark_state_complete)
+        self.between_steps.complete_pending(peers, manifest, on_synced=self.context.membership.mark_state_complete)
 
     def _total(self, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = "registered") -> list[Any]:
         prescale, last, order = (
@@ -203,9 +203,9 @@ class Barrier:
 
     def checkpoint(self, request: CheckpointRequest) -> None:
         """Asks for a checkpoint at the barrier after the next step; rank 0's call counts, the others remember it."""
-        self.between_steps.checkpoints.ask(request)
+        self.between_steps.checkpoints.request(request)
         # Before the first step no step can carry the request: `join` does it.
-        if self.between_steps.inside and self.rank == 0:
+        if self.between_steps.is_in_job and self.rank == 0:
             self.context.graph_state.posts.asked.assign_add(1)
 
     def average_statistics(self) -> None:
@@ -234,7 +234,7 @@ class Barrier:
         variables.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
         self._put_in_force(terms)
         self.step_timer.entered()
-        if not self.between_steps.registry.goes_along:  # else it is complete when those values have come
+        if not self.between_steps.registry.has_agreed_values:  # else it is complete when those values have come
             self.context.membership.mark_state_complete()
 
     def ask_for_departures(self) -> None:

@@ -1,4 +1,4 @@
-"""Between two steps, after a barrier: registered values are synchronised, hooks called, checkpoints drawn up."""
+"""Between two steps, after a barrier: registered values are synchronised, hooks called, checkpoints taken."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BetweenSteps:
         self.data: Mapping[str, int] = {}  # what the loader walks
         self._trained, self._record = trained, record
         self._founds = settings.founders > 0
-        self.inside = False  # the job: a step may carry a request
+        self.is_in_job = False  # then a step may carry a request
         self.pending: PendingSync | None = None
         self._set_values: dict[str, Any] = {}  # by hooks, since the last step
 
@@ -74,7 +74,7 @@ class BetweenSteps:
 
     def entered(self, result: BarrierResult, *, step: int) -> None:
         """A barrier is over: what it left to do is pending until the next step."""
-        self.inside = True
+        self.is_in_job = True
         before, recovery = result.before, result.recovery
         # Rank 0 was lost, and with it a checkpoint that it may not have written.
         if before is not None and recovery is not None and before.view.peers[0].id in recovery.lost:
@@ -86,13 +86,15 @@ class BetweenSteps:
         self.registry.refuse_value(name, value, by=by)
         self._set_values[name] = value
 
-    def complete_pending(self, peers: PeerGroup, manifest: Manifest, *, met: Callable[[], None] = lambda: None) -> None:
+    def complete_pending(
+        self, peers: PeerGroup, manifest: Manifest, *, on_synced: Callable[[], None] = lambda: None
+    ) -> None:
         """Before a step: does what the last barrier left, if there was one since the step before.
 
         Args:
             peers: The peers of the view, which all do this now.
             manifest: What a checkpoint of this moment says of itself.
-            met: Called when this peer has the registered values of the view, before any of the program's functions is.
+            on_synced: Called when this peer has the registered values of the view, before any hook of the program's.
 
         Raises:
             UsageError: A shared value differs between the peers, or a hook raised.
@@ -103,13 +105,13 @@ class BetweenSteps:
             return
         rounded = sync_registered(self.registry, replace(pending, set_values=self._set_values), peers)
         self._set_values = {}
-        met()
+        on_synced()
         if rounded:
             self._record("events", _rounded(rounded, rank=peers.rank))
         self.pending = None
         if pending.rescaled is not None:
             self.hooks.call(pending.rescaled)
-        self.checkpoints.carry_out(replace(manifest, data=self.data), rank=peers.rank)
+        self.checkpoints.start_wanted(replace(manifest, data=self.data), rank=peers.rank)
 
 
 def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingSync:

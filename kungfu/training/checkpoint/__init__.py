@@ -1,1 +1,1 @@
-"""Checkpoints: drawn up between two steps, written while training goes on, and resumed."""
+"""Checkpoints: taken between two steps, written while training goes on, and resumed."""

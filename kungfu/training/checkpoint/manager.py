@@ -1,4 +1,4 @@
-"""Checkpoints of one peer: asked for, drawn up between two steps, written while training goes on, and resumed."""
+"""Checkpoints of one peer: asked for, taken between two steps, written while training goes on, and resumed."""
 
 from __future__ import annotations
 
@@ -152,11 +152,11 @@ class CheckpointManager:
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         """Whether a checkpoint was asked for that the next barrier has to write."""
         return bool(self._wanted)
 
-    def ask(self, request: CheckpointRequest) -> None:
+    def request(self, request: CheckpointRequest) -> None:
         """There shall be a checkpoint after the next barrier; whoever is rank 0 there writes it."""
         self._wanted[self._folder(request).path] = request
 
@@ -168,17 +168,17 @@ class CheckpointManager:
                 self._wanted[path] = request
         self._entrusted.clear()
 
-    def carry_out(self, manifest: Manifest, *, rank: int) -> None:
-        """Between two steps: rank 0 draws up what was asked for; another peer remembers that rank 0 was to."""
-        # Rank 0 writes what was asked for. The others forget older requests of a folder for newer ones.
+    def start_wanted(self, manifest: Manifest, *, rank: int) -> None:
+        """Between two steps: rank 0 takes the checkpoints that were asked for; other peers remember that it was to."""
+        # For the others a newer request of a folder takes the place of an older one.
         if rank == 0:
             for request in self._wanted.values():
-                self._draw_up(request, manifest)
+                self._start_writing(request, manifest)
         else:
             self._entrusted |= {path: (request, manifest.step) for path, request in self._wanted.items()}
         self._wanted.clear()
 
-    def _draw_up(self, request: CheckpointRequest, manifest: Manifest) -> None:
+    def _start_writing(self, request: CheckpointRequest, manifest: Manifest) -> None:
         """Keeps the state of this moment; a thread writes it, one checkpoint after the other."""
         started = time.monotonic()
         self.wait()  # for the one before: memory holds no more than one snapshot
@@ -189,7 +189,7 @@ class CheckpointManager:
         pool.shutdown(wait=False)
 
     def wait(self) -> None:
-        """Until what was drawn up is on disk."""
+        """Until the checkpoint that was taken last is on disk."""
         if self._writing is not None:
             self._writing.result()
 

@@ -1,4 +1,4 @@
-"""A checkpoint: drawn up where all peers hold the same state, written while they train on."""
+"""A checkpoint: taken where all peers hold the same state, written while they train on."""
 
 from __future__ import annotations
 

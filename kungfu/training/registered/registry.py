@@ -38,9 +38,13 @@ class _Mirrored:
 
 @dataclass
 class Registry:
-    """The registered values of one peer, the same names in the same order on all; ``sealed`` from the first step on."""
+    """The registered values of one peer, with the same names in the same order on all.
 
-    sealed: bool = False
+    Args:
+        is_sealed: Whether the first step has begun: no more can be registered.
+    """
+
+    is_sealed: bool = False
     _variables: dict[str, tuple[Kind, tf.Variable]] = field(default_factory=dict)
     _mirrored: list[_Mirrored] = field(default_factory=list)
 
@@ -74,7 +78,7 @@ class Registry:
         Raises:
             UsageError: A variable is part of the training state anyway.
         """
-        self.sealed = True
+        self.is_sealed = True
         groups = (existing.shared, existing.averaged, existing.own)
         known = {id(one): name for group in groups for name, one in group.items()}
         for name, (_, variable) in self._variables.items():
@@ -85,7 +89,7 @@ class Registry:
         return StateClasses(*(_by_class(self.of(kind)) for kind in get_args(Kind)))
 
     @property
-    def goes_along(self) -> bool:
+    def has_agreed_values(self) -> bool:
         """Whether any of it is the job's, not each peer's own."""
         return any(kind != "own" for kind, _ in self._variables.values())
 
@@ -145,7 +149,7 @@ class Registry:
                 one.read = array
 
     def _check(self, name: str, kind: Kind) -> None:
-        if self.sealed:
+        if self.is_sealed:
             raise UsageError(
                 f"training.register({name!r}) was called after training had begun, or was resumed: a peer that joins "
                 "runs the program from its top, so register everything between kf.attach() and the first step"

@@ -29,7 +29,7 @@ class PendingSync:
 
     Args:
         source: The rank whose shared values are those of the new view; ``None`` where the view stays.
-        takes: Whether this peer may have held other shared values.
+        takes_values: Whether this peer may have held other shared values.
         holders: The ranks that held the state when the view began, over which the mean of averaged values is taken;
             ``None`` for all.
         rescaled: The change of membership that hooks are told; ``None`` where there is none.
@@ -37,7 +37,7 @@ class PendingSync:
     """
 
     source: int | None = None
-    takes: bool = False
+    takes_values: bool = False
     holders: tuple[int, ...] | None = None
     rescaled: Rescaled | None = None
     set_values: Mapping[str, Any] = field(default_factory=dict)
@@ -118,10 +118,10 @@ def _give(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGr
     gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in shared.items()}
     # A peer that was there before must hold what the source holds; one that has just come in takes whatever it is.
     for name, gap in gaps.items():
-        if not gap.is_rounding and not pending.takes and name not in were_set:
+        if not gap.is_rounding and not pending.takes_values and name not in were_set:
             raise _differing(name, peers)
     rounded = _taken(shared, agreed, gaps)
-    return {} if pending.takes else rounded
+    return {} if pending.takes_values else rounded
 
 
 def _sent(

@@ -54,7 +54,7 @@ class EffectGate:
 
     def __init__(self, is_open: Callable[[], Any]) -> None:
         self._is_open = is_open
-        self.behind: list[tf.Operation] = []  # ops that are
+        self.gated: list[tf.Operation] = []  # the ops inside such a condition
 
     @contextmanager
     def around(self) -> Iterator[None]:
@@ -73,7 +73,7 @@ class EffectGate:
                 return plain(*args, **kwargs)
 
             def act() -> Any:
-                self.behind.append(plain(*args, **kwargs))
+                self.gated.append(plain(*args, **kwargs))
                 return tf.constant(True)
 
             return tf.cond(self._is_open(), act, lambda: tf.constant(False)).op
@@ -83,13 +83,13 @@ class EffectGate:
 
 def effects_of(graph: Any, *, gate: EffectGate) -> Effects:
     """What a graph does outside of variables when the gate is closed."""
-    calls, others, behind = [], [], {(id(op.graph), op.name) for op in gate.behind}
+    calls, others, gated = [], [], {(id(op.graph), op.name) for op in gate.gated}
     for op, in_loop in _operations(graph, in_loop=False, seen=set()):
         if op.type in _CALLS:  # can be answered by zeros
             calls.append(op)
             if in_loop and op.outputs:  # zeros might never end it
                 others.append(f"{op.type} in a loop")
-        elif op.op_def.is_stateful and not _HARMLESS.fullmatch(op.type) and (id(op.graph), op.name) not in behind:
+        elif op.op_def.is_stateful and not _HARMLESS.fullmatch(op.type) and (id(op.graph), op.name) not in gated:
             others.append(op.type)
     return Effects(tuple(calls), tuple(dict.fromkeys(others)))
 

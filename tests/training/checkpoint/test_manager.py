@@ -213,14 +213,14 @@ def test_a_checkpoint_that_a_lost_rank_0_had_not_brought_to_disk_is_written_by_t
     walked(run, until=2)
     between_steps = run.training._runner.barrier.between_steps
     checkpoints = between_steps.checkpoints
-    checkpoints.ask(CheckpointRequest("keeping", CheckpointFolder(tmp_path)))
+    checkpoints.request(CheckpointRequest("keeping", CheckpointFolder(tmp_path)))
     between_steps.pending = PendingSync()
     between_steps.complete_pending(PeerGroup(1, 3, total=list), Manifest(2, 3, 6, Terms()))
-    assert not checkpoints.wanted
+    assert not checkpoints.is_wanted
     if written:
         checkpointed(run, tmp_path)
     between_steps.entered(regrouped(lost), step=2)
-    assert checkpoints.wanted == again
+    assert checkpoints.is_wanted == again
     between_steps.complete_pending(PeerGroup(0, 2, total=list), Manifest(2, 2, 6, Terms()))
     checkpoints.wait()
     assert (find(tmp_path) is not None) == (written or again)
@@ -243,7 +243,7 @@ def test_a_peer_that_takes_the_state_over_has_all_of_it_when_its_registered_valu
         BarrierResult(before, after, recovery=LossRecovery({2: "gone"}, "died", 0), sources=(0,)), step=4
     )
 
-    def met():
+    def on_synced():
         heard.append(held["counter"])
 
     def fails(tensors):
@@ -254,8 +254,8 @@ def test_a_peer_that_takes_the_state_over_has_all_of_it_when_its_registered_valu
 
     with pytest.raises(PeerFailure):
         between_steps.complete_pending(
-            PeerGroup(1, 2, total=fails), manifest, met=lambda: heard.append(held["counter"])
+            PeerGroup(1, 2, total=fails), manifest, on_synced=lambda: heard.append(held["counter"])
         )
     assert heard == []
-    between_steps.complete_pending(PeerGroup(1, 2, total=comes), manifest, met=met)
+    between_steps.complete_pending(PeerGroup(1, 2, total=comes), manifest, on_synced=on_synced)
     assert heard == [7, "recovered"], "before anything of the program's own is called"

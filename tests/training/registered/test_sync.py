@@ -83,7 +83,7 @@ def test_a_joiner_takes_what_is_shared_and_the_mean_of_those_who_hold_the_state_
     pendings = [
         PendingSync(0, holders=holders),
         PendingSync(0, holders=holders),
-        PendingSync(0, takes=True, holders=holders),
+        PendingSync(0, takes_values=True, holders=holders),
     ]
     assert met([first, second, joiner], pendings) == [None] * 3
     for program in (first, second, joiner):
@@ -97,14 +97,14 @@ def test_a_joiner_takes_what_is_shared_and_the_mean_of_those_who_hold_the_state_
 def test_after_a_loss_all_take_what_is_shared_from_the_peer_that_is_furthest_on():
     behind, ahead = stayed(), stayed(mean=(3.0, 2.0))
     ahead.held["counter"] = 6
-    assert met([behind, ahead], [PendingSync(1, takes=True, holders=(1,))] * 2) == [None] * 2
+    assert met([behind, ahead], [PendingSync(1, takes_values=True, holders=(1,))] * 2) == [None] * 2
     assert (behind.held["counter"], ahead.held["counter"]) == (6, 6)
     assert behind.held["mean"].tolist() == ahead.held["mean"].tolist() == [3.0, 2.0]
 
 
 def test_those_who_begin_together_begin_with_the_mean_of_all():
     first, second = stayed(), stayed(mean=(3.0, 4.0))
-    assert met([first, second], [PendingSync(0, takes=True)] * 2) == [None] * 2
+    assert met([first, second], [PendingSync(0, takes_values=True)] * 2) == [None] * 2
     assert first.held["mean"].tolist() == second.held["mean"].tolist() == [2.0, 3.0]
 
 
