@@ -49,9 +49,13 @@ _OF_SCALARS: Mapping[str, Callable[..., Any]] = {
     "minimum": np.minimum,
     "maximum": np.maximum,
     "is_finite": np.isfinite,
+    "round": np.rint,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "sqrt": np.sqrt,
 }
 # Entry by entry and rounded exactly: the same for one entry as for many.
-_ENTRY_BY_ENTRY = frozenset({*_OF_SCALARS, "round", "floor", "ceil", "sqrt", "to_float32", "to_int64", "to_bool"})
+_ENTRY_BY_ENTRY = frozenset({*_OF_SCALARS, "to_float32", "to_int64", "to_bool"})
 
 
 @dataclass(eq=False)
@@ -124,10 +128,12 @@ class ProgramWriter:
         shapes = {one.type.shape for one in given}
         if shared and shapes == {SCALAR} and operation.name in _OF_SCALARS:
             return self.write(_OF_SCALARS[operation.name], given, result, shared=True)
+        if operation.name in _ENTRY_BY_ENTRY and NEST not in shapes and not (shared and shapes == {SCALAR}):
+            return self.write(_at_once(operation, given), given, result, shared=shared)
+        if shared and operation.name == "take" and given[1].type.shape == SCALAR:
+            return self.write(_entry_of(result.dtype), given, result, shared=True)
         if shared:
-            return self.write(_once(operation, result.dtype), given, result, shared=True)
-        if operation.name in _ENTRY_BY_ENTRY and NEST not in shapes:
-            return self.write(_at_once(operation, given), given, result, shared=False)
+            return self.write(_once(operation, given, result.dtype), given, result, shared=True)
         return self.write(_one_by_one(operation, given, result.dtype), [_SIZE_CELL, *given], result, shared=False)
 
     def all_finite(self, value: Cell) -> Cell:
@@ -285,12 +291,26 @@ def _part(first: int, at: int) -> Callable[[int, Any], Any]:
 # ---- operations ------------------------------------------------------------------------------------------------------
 
 
-def _once(operation: Operation, dtype: DType) -> Callable[..., Any]:
+def _entry_of(dtype: DType) -> Callable[[Any, Any], Any]:
+    """An entry of a vector that all peers have in common; see `numpy_kernels.take`."""
+    nothing = np.asarray(np.nan if dtype == "float32" else 0, dtype)[()]
+
+    def entry(vector: Any, index: Any) -> Any:
+        count, at = len(vector), int(index)
+        at = at + count if at < 0 else at
+        return vector[at] if 0 <= at < count else nothing
+
+    return entry
+
+
+def _once(operation: Operation, operands: Sequence[Cell], dtype: DType) -> Callable[..., Any]:
     """The operation on what all peers have in common."""
     kernel, wanted = operation.numpy, np.dtype(dtype)
+    reads_gradients = any(one.type.shape == NEST for one in operands)
 
     def call(*given: Any) -> Any:
-        _check(given)
+        if reads_gradients:
+            _check(given)
         found = kernel(*given)
         return (
             found if getattr(found, "dtype", None) == wanted and found.shape else np.asarray(found).astype(wanted)[()]

@@ -203,7 +203,9 @@ def _derived(name: str, local: Local, known: Mapping[str, Any]) -> Any:
     if name not in _FORMULAS:
         raise UsageError(f"the plan reads the agreed source {name!r}, and it was not given")
     try:
-        return _FORMULAS[name](local, known)
+        # The mean of infinite losses is NaN, and no reason for a warning.
+        with np.errstate(all="ignore"):
+            return _FORMULAS[name](local, known)
     except KeyError as error:
         raise UsageError(f"the plan reads {name!r}: give it, or {error.args[0]!r} to compute it from") from error
 
