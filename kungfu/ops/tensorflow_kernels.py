@@ -25,6 +25,7 @@ __all__ = [
     "minimum",
     "modulo",
     "norm_squared",
+    "places",
     "push",
     "ranks",
     "scatter",
@@ -184,6 +185,11 @@ def fill(value: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 def ranks(size: tf.Tensor) -> tf.Tensor:
     """0 to size - 1."""
     return tf.range(size)
+
+
+def places(vector: tf.Tensor) -> tf.Tensor:
+    """0 to the number of entries - 1."""
+    return tf.range(tf.size(vector, tf.int64))
 
 
 def norm_squared(leaves: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -20,6 +20,7 @@ __all__ = [
     "min",
     "norm_squared",
     "one_hot",
+    "places",
     "ranks",
     "scatter",
     "sum",
@@ -114,6 +115,18 @@ def ranks() -> Map:
     ``ranks() == kf.ops.argmax(x)`` is true for the peer with the largest entry of `x`.
     """
     return operate("ranks", Source("size"))
+
+
+def places(x: Signal) -> Map:
+    """The place of each entry of a vector, from 0: int64 vector of its length.
+
+    Of what ``.by_size(n)`` gives it is the cluster size of each entry.
+
+    >>> from kungfu.signal import TrainingSignals
+    >>> str(places(TrainingSignals().mean_loss.by_size(4)).type)
+    'int64[5]'
+    """
+    return operate("places", x)
 
 
 # ---- the gradients --------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from kungfu.signal.operation.rules import (
     nest_reduction,
     numbering,
     peers,
-    predicate,
     vector_logic,
     vector_reduction,
 )
@@ -25,7 +24,6 @@ __all__ = ["VOCABULARY", "operate"]
 
 _ENTRIES = (
     # entry by entry
-    Operation("sqrt", fractional, np.sqrt, "tf.math.sqrt"),
     Operation("exp", fractional, np.exp, "tf.math.exp"),
     Operation("log", fractional, np.log, "tf.math.log"),
     Operation("round", fractional, np.rint, "tf.math.round"),
@@ -33,7 +31,6 @@ _ENTRIES = (
     Operation("ceil", fractional, np.ceil, "tf.math.ceil"),
     Operation("minimum", arithmetic, np.minimum, "kernels.minimum"),
     Operation("maximum", arithmetic, np.maximum, "kernels.maximum"),
-    Operation("is_finite", predicate, np.isfinite, "tf.math.is_finite"),
     Operation("to_bool", cast_to("bool"), np.bool_, "kernels.to_bool"),
     Operation("to_int64", cast_to("int64"), kernels.whole, "kernels.whole"),
     Operation("to_float32", cast_to("float32"), np.float32, "kernels.to_float32"),

@@ -1,6 +1,6 @@
 """Signals: the values that a policy computes with, as nodes of a dataflow graph."""
 
-from kungfu.signal.fold import Filled, Fold, Recurrence, Window, fold, synchronized
+from kungfu.signal.fold import Filled, Fold, Recurrence, SizeStatistics, Window, fold, synchronized
 from kungfu.signal.gate import every_steps, is_exact, is_gate
 from kungfu.signal.node import (
     Collective,
@@ -40,6 +40,7 @@ __all__ = [
     "Shape",
     "Signal",
     "SignalType",
+    "SizeStatistics",
     "Source",
     "TrainingSignals",
     "Window",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
-    from kungfu.signal.fold import Fold, Window
+    from kungfu.signal.fold import Fold, SizeStatistics, Window
     from kungfu.signal.node import Condition, OnRescale, Signal
 
 __all__ = ["FOLDS", "FoldMethods", "fold_method"]
@@ -88,6 +88,33 @@ class FoldMethods(abc.ABC):
             The table is kept.
         """
         return self._fold("by_size", largest=largest, decay=decay)
+
+    def statistics_by_size(
+        self, largest: int, *, forget_after: int | None = None, strike_all: Signal | None = None
+    ) -> SizeStatistics:
+        """Its samples by cluster size: ``.count``, ``.mean``, ``.variance``, ``.standard_error`` and ``.age`` of each.
+
+        Each is a vector whose entry *n* is about *n* peers: with the newest sample x of such a step, ``count += 1``,
+        ``mean += (x - mean) / count``, and the variance by Welford's update. An entry is struck, so that it begins
+        anew, when the peers change and their number does not: another one has taken the place of a peer. For example,
+        ``table.mean[training.size - 1]`` is the mean with one peer less.
+
+        Args:
+            largest: The largest size that has an entry, in peers; larger ones are not recorded.
+            forget_after: Steps after the last sample of a size, at least 1, after which its entry counts no more.
+            strike_all: Where this bool signal is true, all entries are struck.
+
+        Raises:
+            PolicyError: A number is out of range.
+
+        Cost:
+            20 bytes of state per entry, and 16 more.
+
+        On rescale:
+            The table is kept.
+        """
+        made = self._fold("statistics_by_size", largest=largest, forget_after=forget_after, strike_all=strike_all)
+        return cast("SizeStatistics", made)
 
     def previous(self, *, on_rescale: OnRescale = "keep") -> Fold:
         """The finite value before the newest one: float32, NaN until there were two. Cost: two floats of state."""

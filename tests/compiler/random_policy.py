@@ -85,6 +85,7 @@ EXACT: dict[str, Callable[[Pools, int, int, int], Signal]] = {
     "count": lambda pools, a, b, c: ops.count(pools.vector(a) > pools.number(b)),
     "any": lambda pools, a, b, c: ops.any(pools.vector(a) > pools.number(b)),
     "all": lambda pools, a, b, c: ops.all(pools.vector(a) > pools.number(b)),
+    "places": lambda pools, a, b, c: ops.places(pools.vector(a)) * pools.number(b),
     "scatter": lambda pools, a, b, c: ops.one_hot(b % 3, pools.number(a), fill=0.5),
     # memory
     "previous": lambda pools, a, b, c: pools.number(a).previous(on_rescale="reset" if b % 2 else "keep"),
@@ -95,6 +96,12 @@ EXACT: dict[str, Callable[[Pools, int, int, int], Signal]] = {
     "window_median": lambda pools, a, b, c: pools.number(a).window(b % 4 + 1).median(),
     "window_max": lambda pools, a, b, c: pools.number(a).window(b % 4 + 1, on_rescale="reset").sampled(2).max(),
     "by_size": lambda pools, a, b, c: pools.number(a).by_size(3)[pools.whole[1] - b % 2],
+    "samples_by_size": lambda pools, a, b, c: (
+        pools.number(a)
+        .statistics_by_size(3, forget_after=b % 4 + 1, strike_all=pools.flag(c))
+        .count[pools.whole[1] - b % 2]
+    ),
+    "age_by_size": lambda pools, a, b, c: pools.number(a).statistics_by_size(3).age[pools.whole[1] - b % 2],
     "rising": lambda pools, a, b, c: pools.flag(a).rising(),
     "count_steps": lambda pools, a, b, c: pools.flag(a).count(on_rescale="reset" if b % 2 else "keep"),
     "streak": lambda pools, a, b, c: pools.flag(a).streak(),
@@ -115,6 +122,8 @@ ROUGH: dict[str, Callable[[Pools, int, int, int], Signal]] = {
     "ema": lambda pools, a, b, c: pools.number(a).ema(0.3, on_rescale="reset" if b % 2 else "keep"),
     "sampled": lambda pools, a, b, c: pools.number(a).ema(0.2).sampled(b % 3 + 1),
     "window_mean": lambda pools, a, b, c: pools.number(a).window(b % 4 + 1).mean(),
+    "mean_by_size": lambda pools, a, b, c: pools.number(a).statistics_by_size(3).mean[pools.whole[1] - b % 2],
+    "variance_by_size": lambda pools, a, b, c: _tame(pools.number(a)).statistics_by_size(3).variance[pools.whole[1]],
     "smoothed_by_size": lambda pools, a, b, c: pools.number(a).by_size(3, decay=0.3)[pools.whole[1]],
 }
 # All of them, with collectives only where they ride on the gradients.

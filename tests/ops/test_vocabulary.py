@@ -198,6 +198,13 @@ def test_vectors_are_made_of_one_number_and_of_the_ranks() -> None:
     assert oracle.tolist() == tensor.tolist() == [0, 1, 2]
 
 
+def test_the_places_of_a_vector_are_numbered_from_0() -> None:
+    for dtype, type in ((np.float32, PER_PEER), (np.bool_, SignalType("bool", (3,)))):
+        oracle, tensor = both(VOCABULARY["places"], [np.array([5, 0, 7]).astype(dtype)], (type,))
+        assert oracle.tolist() == tensor.tolist() == [0, 1, 2]
+        assert oracle.dtype == tensor.dtype == np.int64
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [(2.9, 2), (-2.9, -2), (np.nan, 0), (np.inf, 0), (-np.inf, 0), (1e30, 2**53), (-1e30, -(2**53)), (-0.5, 0)],

@@ -71,6 +71,11 @@ flag = training.pending
         (training.mean_loss.window(5).values, "float32[5]"),
         (training.mean_loss.by_size(4), "float32[5]"),
         (ops.median(training.mean_loss.by_size(4)), "float32"),
+        (ops.places(vector > 1), "int64[size]"),
+        (ops.places(training.mean_loss.by_size(4)), "int64[5]"),
+        (training.mean_loss.statistics_by_size(4).count, "int64[5]"),
+        (training.mean_loss.statistics_by_size(4).standard_error, "float32[5]"),
+        (training.mean_loss.statistics_by_size(4).age, "int64[5]"),
     ],
 )
 def test_a_signal_has_the_type_that_its_rule_says(made: Signal, type: str) -> None:

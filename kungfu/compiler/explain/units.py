@@ -25,7 +25,7 @@ _KEEPING = frozenset(
 _PLAIN = frozenset(
     ["norm_squared", "dot", "max_abs"]  # gradients count nothing
     + ["less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "is_finite", "and", "or", "not", "any"]
-    + ["all", "all_finite", "to_bool"]
+    + ["all", "all_finite", "to_bool", "places"]
 )
 _AGREEING = frozenset(["add", "subtract", "minimum", "maximum", "push"])
 
@@ -69,6 +69,8 @@ def _of_map(name: str, operands: list[Dimension]) -> Dimension:
         return _common(operands[1:])
     if name == "scatter":
         return _common([operands[0], operands[2]])
+    if name == "sqrt":
+        return _root(operands[0])
     if name in ("multiply", "divide", "floor_divide"):
         return _product(*operands, sign=1 if name == "multiply" else -1)
     return _NONE
@@ -94,6 +96,13 @@ def _product(one: Dimension, other: Dimension, *, sign: int) -> Dimension:
     for unit, power in ({} if other is _ANY else other).items():
         powers[unit] += sign * power
     return {unit: power for unit, power in powers.items() if power}
+
+
+def _root(of: Dimension) -> Dimension:
+    """Of a square the side; where a power is odd, nothing is known."""
+    if of is _ANY or of is _NONE:
+        return of
+    return _NONE if any(power % 2 for power in of.values()) else {name: power // 2 for name, power in of.items()}
 
 
 def _of_fold(fold: Fold, found: Mapping[Signal, Dimension]) -> Dimension:

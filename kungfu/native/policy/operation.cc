@@ -68,6 +68,7 @@ const std::map<std::string, Operation>& operations() {
       {"push", push},
       {"fill", fill},
       {"ranks", ranks},
+      {"places", places},
       {"take.float32", take_number},
       {"take", take_other},
       {"any", any},

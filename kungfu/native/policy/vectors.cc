@@ -109,6 +109,11 @@ void ranks(const Operands& operands, Value* result) {
   for (size_t i = 0; i < result->size(); ++i) result->put(i, static_cast<int64_t>(i));
 }
 
+void places(const Operands& operands, Value* result) {
+  result->become_vector(operands[0]->size());
+  for (size_t i = 0; i < result->size(); ++i) result->put(i, static_cast<int64_t>(i));
+}
+
 void take_number(const Operands& operands, Value* result) {
   take(operands, missing_number(), result);
 }

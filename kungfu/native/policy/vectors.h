@@ -16,6 +16,7 @@ void scatter(const Operands& operands, Value* result); // vector, place, entry
 void push(const Operands& operands, Value* result);    // vector, newest entry
 void fill(const Operands& operands, Value* result);    // entry, number of entries
 void ranks(const Operands& operands, Value* result);   // number of entries
+void places(const Operands& operands, Value* result);  // vector
 
 // The entries at a place or at places, from the end where negative; nothing (NaN, 0, false) where there is none.
 void take_number(const Operands& operands, Value* result);

@@ -2,6 +2,7 @@
 
 from kungfu.signal.fold.fold import Filled, Fold, Recurrence, fold
 from kungfu.signal.fold.history import count, cumulative, delta, ema, hold, previous, rising, streak
+from kungfu.signal.fold.size_statistics import SizeStatistics, statistics_by_size
 from kungfu.signal.fold.synchronized import synchronized
 from kungfu.signal.fold.tables import Window, by_size, window
 
@@ -9,6 +10,7 @@ __all__ = [
     "Filled",
     "Fold",
     "Recurrence",
+    "SizeStatistics",
     "Window",
     "by_size",
     "count",
@@ -19,6 +21,7 @@ __all__ = [
     "hold",
     "previous",
     "rising",
+    "statistics_by_size",
     "streak",
     "synchronized",
     "window",

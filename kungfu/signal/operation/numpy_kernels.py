@@ -21,6 +21,7 @@ __all__ = [
     "modulo",
     "norm_squared",
     "of_present",
+    "places",
     "push",
     "ranks",
     "scatter",
@@ -82,6 +83,11 @@ def fill(value: Any, size: Any) -> Any:
 def ranks(size: Any) -> Any:
     """0 to size - 1."""
     return np.arange(int(size), dtype=np.int64)
+
+
+def places(vector: Any) -> Any:
+    """0 to the number of entries - 1."""
+    return np.arange(len(vector), dtype=np.int64)
 
 
 def count(x: Any) -> Any:

@@ -26,6 +26,7 @@ __all__ = [
     "numbering",
     "order",
     "peers",
+    "place_numbers",
     "predicate",
     "scattered",
     "shifted",
@@ -175,6 +176,12 @@ def shifted(types: tuple[SignalType, ...]) -> Typing:
     if vector.dtype != value.dtype:
         raise PolicyError("the newest entry must have the dtype of the vector; cast it with kf.ops.cast")
     return Typing((vector.dtype, vector.dtype), vector)
+
+
+def place_numbers(types: tuple[SignalType, ...]) -> Typing:
+    """A vector of anything: the place of each of its entries."""
+    _vector(types[0])
+    return Typing((types[0].dtype,), SignalType("int64", types[0].shape))
 
 
 def filled(types: tuple[SignalType, ...]) -> Typing:

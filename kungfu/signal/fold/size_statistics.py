@@ -1,0 +1,134 @@
+"""Statistics of a signal by cluster size: number, mean, variance and age of the samples at each size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kungfu.errors import PolicyError
+from kungfu.signal.fold.fold import Fields, Filled, Fold, fold, labelled
+from kungfu.signal.fold_methods import fold_method
+from kungfu.signal.node import Map, Signal, Source, apply, as_signal
+from kungfu.signal.operation import OPERATORS
+
+__all__ = ["SizeStatistics", "statistics_by_size"]
+
+_NEVER = 1 << 40  # steps
+
+
+@dataclass(frozen=True)
+class SizeStatistics:
+    """What the samples of a signal were at each cluster size; entry *n* of each vector is about *n* peers.
+
+    Attributes:
+        count: How many samples count: int64, 0 where none was taken, or the entry was struck or forgotten.
+        mean: Their mean: float32, NaN where there is none.
+        variance: Their variance, without bias: float32, NaN where there are fewer than two.
+        age: Steps from the last of them to the step before this one: int64.
+    """
+
+    count: Signal
+    mean: Signal
+    variance: Signal
+    age: Signal
+
+    @property
+    def standard_error(self) -> Signal:
+        """The standard error of the mean, ``sqrt(variance / count)``: float32, NaN with fewer than two samples."""
+        return _op("sqrt", self.variance / self.count)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """The value of a step, whether it counts, and the size to which it belongs; a fold would skip what is NaN."""
+
+    value: Signal
+    counts: Signal
+    size: Signal
+
+
+@fold_method
+def statistics_by_size(
+    x: Signal, *, largest: int, forget_after: int | None, strike_all: Signal | None
+) -> SizeStatistics:
+    """See `FoldMethods.statistics_by_size`."""
+    if isinstance(largest, bool) or not isinstance(largest, int) or not 1 <= largest < 10_000:
+        raise PolicyError(f"statistics_by_size({largest!r}): takes the largest size, a whole number from 1 to 9999")
+    if forget_after is not None and (isinstance(forget_after, bool) or not forget_after >= 1):
+        raise PolicyError(
+            f"statistics_by_size(forget_after={forget_after!r}): takes a number of steps of at least 1, or None"
+        )
+    finite = _op("is_finite", x)
+    sample = _Sample(_where(finite, x * 1.0, 0.0), finite, Source("size"))
+    length = largest + 1
+    age = Source("step") - 1 - _last_steps(sample, length=length)
+    is_old = age > (_NEVER if forget_after is None else forget_after)
+    counts = _counts(sample, is_old[sample.size], as_signal(False if strike_all is None else strike_all), length=length)
+    means = _means(sample, counts[sample.size], length=length)
+    squares = _squares(sample, means[sample.size], counts[sample.size], length=length)
+    # The entry of the present size has begun anew by now, if it was old.
+    count = _where(is_old & (_op("places", counts) != sample.size), 0, counts)
+    return SizeStatistics(
+        count=count,
+        mean=_where(count > 0, means, math.nan),
+        variance=_where(count > 1, squares / (count - 1), math.nan),
+        age=age,
+    )
+
+
+def _last_steps(sample: _Sample, *, length: int) -> Fold:
+    """For each size the step of its last sample, as of the step before."""
+
+    def update(steps: Signal, counts: Signal, size: Signal, step: Signal) -> Signal:
+        return _where(counts, _op("scatter", steps, size, step), steps)
+
+    made = fold(update, Filled(length, 0), sample.counts, sample.size, Source("step"))
+    return labelled(made.before_step(), label="last step by size")
+
+
+def _counts(sample: _Sample, is_old: Signal, strike_all: Signal, *, length: int) -> Fold:
+    """For each size the number of samples since its entry began."""
+
+    def update(state: Fields, counts: Signal, size: Signal, view: Signal, *strikes: Signal) -> Fields:
+        table, seen_view, seen_size = state
+        old, everything = strikes
+        exchanged = (seen_view >= 0) & (view != seen_view) & (size == seen_size)
+        kept = _where(everything, 0, table)
+        here = _where(exchanged | old, 0, kept[size]) + _where(counts, 1, 0)
+        return _op("scatter", kept, size, here), view, size
+
+    start = (Filled(length, 0), -1, 0)
+    made = fold(update, start, sample.counts, sample.size, Source("view"), is_old, strike_all)
+    return labelled(made, label="samples by size")
+
+
+def _means(sample: _Sample, number: Signal, *, length: int) -> Fold:
+    """For each size the mean; `number` is how many samples the present size has, with this one."""
+
+    def update(means: Signal, value: Signal, counts: Signal, size: Signal, n: Signal) -> Signal:
+        here = means[size]
+        moved = _where(n > 1, here + (value - here) / n, value)
+        return _op("scatter", means, size, _where(counts, moved, here))
+
+    made = fold(update, Filled(length, 0.0), sample.value, sample.counts, sample.size, number)
+    return labelled(made, label="mean by size")
+
+
+def _squares(sample: _Sample, mean: Signal, number: Signal, *, length: int) -> Fold:
+    """For each size the sum of the squared deviations from the mean, by Welford's update from the new mean."""
+
+    def update(squares: Signal, value: Signal, counts: Signal, size: Signal, *present: Signal) -> Signal:
+        mean, n = present
+        grown = squares[size] + (value - mean) * (value - mean) * n / (n - 1)
+        return _op("scatter", squares, size, _where(counts, _where(n > 1, grown, 0.0), squares[size]))
+
+    made = fold(update, Filled(length, 0.0), sample.value, sample.counts, sample.size, mean, number)
+    return labelled(made, label="squares by size")
+
+
+def _op(name: str, *operands: object) -> Map:
+    return apply(OPERATORS[name], *operands)
+
+
+def _where(condition: Signal, then: Signal | float, otherwise: Signal | float) -> Map:
+    return _op("where", condition, then, otherwise)
