@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from kungfu import control, monitor, ops
-from kungfu.control import Keep, Rule
+from kungfu import control, monitor, ops, worth
+from kungfu.control import Rule
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.policy_definition import Budget, Policy, at_least, at_most, compose, first, policy, shadow
 from kungfu.signal import Signal, TrainingSignals, fold
@@ -20,7 +20,6 @@ __all__ = [
     "SKIPPED",
     "Budget",
     "DeadlineExceeded",
-    "Keep",
     "KungfuError",
     "PeerFailure",
     "Policy",
@@ -42,6 +41,7 @@ __all__ = [
     "policies",
     "policy",
     "shadow",
+    "worth",
 ]
 
 _FROM_TRAINING = frozenset({"SKIPPED", "Training", "attach"})

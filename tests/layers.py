@@ -28,6 +28,7 @@ PACKAGES: Rows = {
     "policy_definition": ("monitor", "control", "ops", "signal", "errors"),
     "monitor": ("ops", "signal", "errors"),
     "control": ("ops", "signal", "errors"),
+    "worth": ("ops", "signal", "errors"),
     "ops": ("signal", "errors"),
     "signal": ("errors",),
     "runtime": ("event_log", "native", "errors"),

@@ -12,9 +12,9 @@ import kungfu as kf
 NAMES = {
     "errors": {"DeadlineExceeded", "KungfuError", "PeerFailure", "PolicyError", "UsageError"},
     "a run": {"SKIPPED", "Training", "attach"},
-    "a policy": {"Keep", "Policy", "Rule", "Signal", "TrainingSignals", "fold", "policy"},
+    "a policy": {"Policy", "Rule", "Signal", "TrainingSignals", "fold", "policy"},
     "several policies": {"Budget", "at_least", "at_most", "compose", "first", "shadow"},
-    "vocabulary": {"control", "monitor", "ops", "policies"},
+    "vocabulary": {"control", "monitor", "ops", "policies", "worth"},
 }
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kungfu import worth
 from kungfu.compiler import Plan, compile_policies
 from kungfu.policies import (
+    autoscale,
     gns_batch,
     hybrid_scaling,
     linear_scaling,
-    scaling_schedule,
     schedule,
     stop_on_nan,
     straggler_replacement,
-    worth_the_cost,
+    utility,
 )
 from kungfu.policy_definition import Policy
 
@@ -22,15 +23,15 @@ BYTES = {"bool": 1, "int64": 8, "float32": 4}
 PEERS = 8
 
 POLICIES = {
+    "autoscale(max_peers=8)": autoscale(max_peers=8),
     "gns_batch(max_peers=8)": gns_batch(max_peers=8),
     "hybrid_scaling({64: 2, 256: 4})": hybrid_scaling({64: 2, 256: 4}),
     "linear_scaling()": linear_scaling(),
-    "scaling_schedule(max_peers=8)": scaling_schedule(max_peers=8),
     "schedule({100: 4})": schedule({100: 4}),
     "stop_on_nan()": stop_on_nan(),
     "straggler_replacement()": straggler_replacement(),
-    "worth_the_cost({600: 50, 900: 0}, ..., max_peers=8)": worth_the_cost(
-        {600: 50, 900: 0}, samples=100_000, price_per_hour=1, max_peers=8
+    "utility(worth=..., max_peers=8)": utility(
+        worth=worth.points({600: 50, 900: 0}), samples=100_000, price_per_hour=1, max_peers=8
     ),
 }
 

@@ -91,7 +91,8 @@ def requests_of(
 def _with_rule(asked: BarrierRequests, fired: FiredRule, view: View) -> BarrierRequests:
     action = fired.action
     if isinstance(action, Rescale):
-        return _and_rescale(asked, _request(fired, round(fired.value), keep=action.keep))
+        request = _request(fired, round(fired.value), keep=action.keep)
+        return _and_rescale(asked, replace(request, max_global_batch=action.max_global_batch))
     if isinstance(action, Evict):
         return _and_rescale(asked, _leave_request(fired, view, fired.ranks, when="now"))
     if isinstance(action, Replace):

@@ -12,7 +12,7 @@ from kungfu.control.action import (
     SetLearningRate,
     Stop,
 )
-from kungfu.control.hill_climbing import hill_climb
+from kungfu.control.hill_climbing import SizeEstimate, hill_climb, settle
 from kungfu.control.on_rescale import AtRescale, on_rescale
 from kungfu.control.rate_limit import Budget, Cooldown
 from kungfu.control.rule import Rule
@@ -32,10 +32,12 @@ __all__ = [
     "Rule",
     "SetGlobalBatchSize",
     "SetLearningRate",
+    "SizeEstimate",
     "Stop",
     "Trigger",
     "always",
     "every",
     "hill_climb",
     "on_rescale",
+    "settle",
 ]

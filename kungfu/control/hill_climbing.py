@@ -1,63 +1,272 @@
-"""Hill climbing: from cluster size to cluster size, by the measurements at the sizes visited before."""
+"""Hill climbing: from cluster size to cluster size, by what was measured at the sizes visited before.
+
+A size is compared with a smaller one by an *advantage*, which is above 0 where the peers between them are worth it. The
+measurements are noisy, so the advantage has a standard error, and only one beyond twice that error decides:
+
+- it *passes* where it lies above 0 by more than that, it *fails* where it lies below 0 by that much;
+- else it is open. More samples are waited for, up to a number; then the walk goes one unit further, and compares what
+  it finds there with all smaller sizes: over twice the distance the same error is half as large. So a criterion fails
+  only where that was shown, as the paper keeps to "the point before the conditions first begin to fail".
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from kungfu.errors import PolicyError
-from kungfu.ops import clip, is_finite, maximum, minimum, where
-from kungfu.signal import Signal, Source
+from kungfu.ops import any as any_of
+from kungfu.ops import argmax, argmin, cast, clip, fold, is_finite, maximum, minimum, places, sqrt, where
+from kungfu.signal import Signal, SizeStatistics, Source
 
-__all__ = ["hill_climb"]
+__all__ = ["Advantage", "SizeEstimate", "hill_climb", "settle"]
 
-Advantage = Callable[[Signal], Signal]
+_ERRORS = 2.0  # standard errors beyond which a difference is no chance
+_ROUNDING = 2e-6  # of a mean, which is added up in float32
 
 
-def hill_climb(advantage: Advantage, *, unit: int, min_peers: int, max_peers: int) -> Signal:
+@dataclass(frozen=True)
+class SizeEstimate:
+    """A cluster size, or a vector of them, and what was measured there.
+
+    Attributes:
+        peers: The size: float32.
+        mean: The mean of the samples; NaN where it was not measured.
+        standard_error: Of that mean.
+    """
+
+    peers: Signal
+    mean: Signal
+    standard_error: Signal
+
+    @property
+    def nudge(self) -> Signal:
+        """By how much the mean is changed to see what follows: its standard error, or a thousandth of itself."""
+        return maximum(self.standard_error, abs(self.mean) * 1e-3)
+
+    def nudged(self) -> SizeEstimate:
+        """The same with a mean that is larger by that."""
+        return SizeEstimate(self.peers, self.mean + self.nudge, self.standard_error)
+
+
+Advantage = Callable[[SizeEstimate, SizeEstimate], Signal]
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Whether each of several sizes passes or fails against another one; where neither holds it is open."""
+
+    passes: Signal
+    fails: Signal
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What all smaller sizes say about a size.
+
+    Attributes:
+        compared: Whether a smaller one was measured.
+        passes: Whether it was worth its last peers.
+        fails: Whether it was shown that it was not.
+        base: The size against which it fails.
+    """
+
+    compared: Signal
+    passes: Signal
+    fails: Signal
+    base: Signal
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The table of a walk, as far as its entries have enough samples."""
+
+    advantage: Advantage
+    table: SizeStatistics
+    enough: int
+
+    @property
+    def sizes(self) -> Signal:
+        """The size of each entry."""
+        return places(self.table.count)
+
+    @property
+    def known(self) -> Signal:
+        """Where an entry has enough samples."""
+        return self.table.count >= self.enough
+
+    def at(self, size: Signal) -> SizeEstimate:
+        """One entry."""
+        return SizeEstimate(cast(size, "float32"), self.table.mean[size], self.table.standard_error[size])
+
+    def all(self) -> SizeEstimate:
+        """All entries."""
+        return SizeEstimate(cast(self.sizes, "float32"), self.table.mean, self.table.standard_error)
+
+    def compare(self, fewer: SizeEstimate, more: SizeEstimate) -> _Comparison:
+        """Whether the peers of `more` beyond those of `fewer` are worth it.
+
+        The error of the advantage follows from those of both means, by its slope in each. What float32 rounds away is
+        no gain, and without noise what is equal fails.
+        """
+        gain = self.advantage(fewer, more)
+        by_fewer = (self.advantage(fewer.nudged(), more) - gain) / fewer.nudge
+        by_more = (self.advantage(fewer, more.nudged()) - gain) / more.nudge
+        in_fewer, in_more = by_fewer * fewer.standard_error, by_more * more.standard_error
+        margin = _ERRORS * sqrt(in_fewer * in_fewer + in_more * in_more)
+        rounding = _ROUNDING * (abs(by_fewer * fewer.mean) + abs(by_more * more.mean))
+        return _Comparison((gain > margin) & (gain > rounding), gain <= rounding - margin)
+
+    def fails_by_itself(self, unit: int) -> Signal:
+        """Of each entry, whether it fails against the one that is a unit smaller."""
+        before = self.sizes - unit
+        fewer = SizeEstimate(cast(before, "float32"), self.table.mean[before], self.table.standard_error[before])
+        return self.known & self.known[before] & (before > 0) & self.compare(fewer, self.all()).fails
+
+    def verdict(self, size: Signal, *, unit: int, look_ahead: int) -> _Verdict:
+        """By the nearest smaller size that decides; one within reach that says no is enough.
+
+        Within reach are the next smaller size, and so many more as the walk may look ahead.
+        """
+        reach = (1 + look_ahead) * unit
+        below = self.known & (self.sizes < size) & self.known[size]
+        found = self.compare(self.all(), self.at(size))
+        passes, fails = below & found.passes, below & found.fails
+        nearest = argmax(where(passes | fails, cast(self.sizes, "float32"), math.nan))
+        near = fails & (self.sizes >= size - reach)
+        if look_ahead:
+            # It is back at the last size that was worth its own peers, however far the walk has looked beyond it.
+            sound = near & ~self.fails_by_itself(unit)
+            near = where(any_of(sound), sound, near)
+        last = argmax(where(near, cast(self.sizes, "float32"), math.nan))
+        base = where(any_of(near), last, nearest)
+        failed = any_of(near) | fails[nearest]
+        return _Verdict(any_of(below), passes[nearest] & ~failed, failed, base)
+
+    def above(self, size: Signal) -> _Comparison:
+        """What the nearest larger size that decides says about going there."""
+        above = self.known & (self.sizes > size) & self.known[size]
+        found = self.compare(self.at(size), self.all())
+        passes, fails = above & found.passes, above & found.fails
+        nearest = argmin(where(passes | fails, cast(self.sizes, "float32"), math.nan))
+        return _Comparison(passes[nearest], fails[nearest])
+
+
+def hill_climb(
+    advantage: Advantage,
+    table: SizeStatistics,
+    *,
+    unit: int,
+    min_peers: int,
+    max_peers: int,
+    look_ahead: int = 0,
+    min_samples: int = 10,
+    max_samples: int = 30,
+) -> Signal:
     """The next size to try from the present one, so that the job ends at the last size that was worth its last peers.
 
-    From a size k that was measured, with u = `unit`:
+    From a size k with at least `min_samples` samples, with u = `unit`:
 
-    - where k was not worth it over ``k - u``: down, to ``k - 2u`` if it was not measured, else to ``k - u``;
-    - else up to ``k + u``, where that is worth it or was not measured;
-    - else down to ``k - u``, where that was not measured;
+    - where k fails against a smaller size j: down, to ``j - u`` if nothing below j was measured, else to j;
+    - else up to ``k + u``, where that was not measured, or was and does not fail;
+    - else down to ``k - u``, where nothing below k was measured;
     - else it stays at k.
 
-    It always looks up first, and at the upper limit down. Sizes outside the job's limits, and the size that was refused
-    last, are left out. Gives a float32 scalar, peers, agreed where the advantage is.
+    It always looks up first, and at the upper limit down. It goes up as soon as k passes, or has nothing to be compared
+    with; down, and up where the comparison is open, only with `max_samples` samples. Sizes outside the job's limits,
+    and the size that was refused last, are left out. Where it stays is a local optimum: a size beyond one that fails is
+    not seen, unless `look_ahead` says so. Gives a float32 scalar, peers, agreed where the table is; NaN while samples
+    are waited for.
 
     Args:
-        advantage: ``advantage(n)`` is the gain of ``n + unit`` peers over ``n``: worth it above 0, not worth it from 0
-            down, NaN where one of both was not measured.
+        advantage: ``advantage(fewer, more)`` of two `SizeEstimate` is the gain of the larger size over the smaller one:
+            worth it above 0, not worth it from 0 down. One of both is a vector.
+        table: What was measured at each size.
         unit: Peers added or taken away at once, at least 1.
         min_peers: The smallest size to try, peers.
         max_peers: The largest size to try, peers.
+        look_ahead: How many units beyond a size that fails are tried before the walk returns, at least 0.
+        min_samples: Samples from which on a size counts as measured, at least 2.
+        max_samples: Samples that are waited for where a comparison is open, at least `min_samples`.
 
     Raises:
         PolicyError: A number is out of range.
 
     Cost:
-        No message, no state.
+        No message, no state beyond the table's.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.1 and figure 3.
     """
-    if isinstance(unit, bool) or not isinstance(unit, int) or unit < 1 or not 1 <= min_peers <= max_peers:
+    _check(unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead)
+    if not 2 <= min_samples <= max_samples:
+        raise PolicyError(
+            f"min_samples={min_samples!r}, max_samples={max_samples!r}: takes 2 <= min_samples <= max_samples"
+        )
+    size = Source("size")
+    below, above = size - unit, size + unit
+    fewest, most = maximum(Source("min_size"), min_peers), minimum(Source("max_size"), max_peers)
+    measured, reach = _Measured(advantage, table, min_samples), (1 + look_ahead) * unit
+    is_known, known_above = measured.known[size], measured.known[above]
+    larger = measured.above(size)
+    here, there = (measured.verdict(one, unit=unit, look_ahead=look_ahead) for one in (size, above))
+    patient = table.count[size] >= max_samples
+    reachable = (above <= most) & (above != Source("refused_size"))
+
+    # The present size failed: a size or two further may be looked at, then it is back, or below what it failed against.
+    lower = here.base - unit
+    is_lowest = ~any_of(measured.known & (measured.sizes < here.base))
+    back = where(is_lowest & (lower >= fewest), lower, here.base)
+    looks_ahead = reachable & ~known_above & (above - here.base <= reach) if look_ahead else reachable & False
+
+    # The present size did not fail: up, unless that was tried and failed, or cannot be had; then down, or it stays.
+    climbs = reachable & (~known_above | (~larger.fails & ~there.fails))
+    is_clear = climbs & where(known_above, larger.passes, here.passes | ~here.compared)
+    looks_down = ~here.compared & (below >= fewest)
+    onwards = where(climbs, above, where(looks_down, below, size))
+
+    wanted = where(here.fails, where(looks_ahead, above, back), onwards)
+    decided = is_known & (patient | (is_clear & ~here.fails))
+    return where(decided, clip(wanted * 1.0, fewest, most), math.nan)
+
+
+def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signal:
+    """The size that a walk wants, and the present one from the moment on at which it has ended.
+
+    A walk has ended when it wants to stay, in a step in which it is `ready`; it goes on where `moved` is counted up, or
+    the job has another size than the one at which it ended. Between the two, nothing that is measured moves it.
+
+    Args:
+        wanted: What `hill_climb` gives; where it is NaN, nothing is decided.
+        every: Steps between two looks, at least 1.
+        ready: Whether it may be judged that the walk has ended: bool.
+        moved: A count of how often all that was measured lost its meaning: int64.
+
+    Cost:
+        17 bytes of state.
+
+    On rescale:
+        The state is kept.
+    """
+    size = Source("size")
+
+    def update(state: tuple[Signal, ...], stays: Signal, now: Signal, moves: Signal) -> tuple[Signal, ...]:
+        settled, at, seen = state
+        goes_on = settled & (now == at) & (moves == seen)
+        return goes_on | stays, now, moves
+
+    stays = ready & is_finite(wanted) & (wanted == size * 1.0)
+    made = fold(update, (False, 0, 0), stays, size, moved, output=lambda state: state[0])
+    return where(made.sampled(every).named("settled"), size * 1.0, wanted)
+
+
+def _check(*, unit: int, min_peers: int, max_peers: int, look_ahead: int) -> None:
+    whole = all(isinstance(one, int) and not isinstance(one, bool) for one in (unit, min_peers, max_peers, look_ahead))
+    if not whole or unit < 1 or not 1 <= min_peers <= max_peers:
         raise PolicyError(
             f"unit={unit!r}, min_peers={min_peers!r}, max_peers={max_peers!r}: takes a whole number of peers from 1 on "
             "to add at once, and 1 <= min_peers <= max_peers"
         )
-    size = Source("size")
-    below, above = maximum(size - unit, 0), size + unit
-    further = maximum(size - 2 * unit, 0)
-    lower, here, upper = advantage(further), advantage(below), advantage(size)
-    fewest, most = maximum(Source("min_size"), min_peers), minimum(Source("max_size"), max_peers)
-    reachable = (above <= most) & (above != Source("refused_size"))
-    # The present size was not worth its last peers: go down, past a size that was not measured yet.
-    down = where(~is_finite(lower) & (further >= fewest), further, below)
-    # Nothing is to be had above: measure the size below once, if it was not.
-    look_down = where(~is_finite(here) & (below >= fewest), below, size)
-    # The present size is worth its peers: climb while the next one is worth it, or was not measured.
-    onwards = where(reachable & ((upper > 0) | ~is_finite(upper)), above, look_down)
-    wanted = where(here <= 0, down, onwards)
-    return clip(wanted * 1.0, fewest, most)
+    if look_ahead < 0:
+        raise PolicyError(f"look_ahead={look_ahead!r}: takes a whole number of units, at least 0")

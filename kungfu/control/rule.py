@@ -158,7 +158,9 @@ def distinct_name(name: str, *, taken: Container[str]) -> str:
 # ---- from an action to its rule ------------------------------------------------------------------------------------
 
 
-def rescale_rule(peers: object, *, trigger: Trigger, keep: Keep, name: str = "rescale") -> Rule:
+def rescale_rule(
+    peers: object, *, trigger: Trigger, keep: Keep, name: str = "rescale", max_global_batch: int | None = None
+) -> Rule:
     """The rule that asks for `peers` peers, rounded and held within the job's limits.
 
     It does not fire while a change is pending, for a target that is not finite, for the size that is, or for the size
@@ -166,12 +168,17 @@ def rescale_rule(peers: object, *, trigger: Trigger, keep: Keep, name: str = "re
     """
     if keep not in get_args(Keep):
         raise PolicyError(f"rescale(keep={keep!r}): one batch size must stay; write one of {', '.join(get_args(Keep))}")
+    most = max_global_batch
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise PolicyError(f"rescale(max_global_batch={most!r}): takes a whole number of samples, at least 1, or None")
+    if most is not None and keep == "global_batch_size":
+        raise PolicyError(f"rescale(keep={keep!r}, max_global_batch={most!r}): the global batch stays; leave one out")
     wanted = as_signal(peers)
     size, refused = Source("size"), Source("refused_size")
     target = clip(round(wanted), Source("min_size"), Source("max_size"))
     news = is_finite(wanted) & (target != size) & (target != refused)
     inputs = {**_seen(trigger, wanted), "size": size, "target": target}
-    return Rule(name, trigger, _ready(trigger) & news, Rescale(target, keep), inputs)
+    return Rule(name, trigger, _ready(trigger) & news, Rescale(target, keep, most or 0), inputs)
 
 
 def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_batch_size") -> Rule:

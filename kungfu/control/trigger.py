@@ -111,7 +111,9 @@ class Trigger:
 
     # ---- what ------------------------------------------------------------------------------------------------------
 
-    def rescale(self, peers: Signal | float, *, keep: Keep = "local_batch_size") -> Rule:
+    def rescale(
+        self, peers: Signal | float, *, keep: Keep = "local_batch_size", max_global_batch: int | None = None
+    ) -> Rule:
         """Ask for a size of the cluster.
 
         Fires only while no change is pending and for a size that is neither the present nor the last refused one.
@@ -119,11 +121,16 @@ class Trigger:
         Args:
             peers: Peers, agreed; rounded, and held between the job's limits; NaN asks for nothing.
             keep: The batch size that stays as it is.
+            max_global_batch: Where the local batch stays, the most samples of a step: with more peers than it allows,
+                the global batch stays at this number, and with fewer the local one is what it was. ``None``: no limit.
+
+        Raises:
+            PolicyError: `max_global_batch` is no number of samples, or the global batch is kept anyway.
 
         Cost:
             No message.
         """
-        return rules.rescale_rule(peers, trigger=self, keep=keep)
+        return rules.rescale_rule(peers, trigger=self, keep=keep, max_global_batch=max_global_batch)
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
         """Ask for steps of `samples` samples over all peers (agreed; rounded; one a peer at least; NaN: nothing).

@@ -8,7 +8,7 @@ from kungfu import ops
 from kungfu.monitor.mark import marked
 from kungfu.signal import Signal, TrainingSignals
 
-__all__ = ["throughput"]
+__all__ = ["samples_per_second", "throughput"]
 
 
 @marked
@@ -38,8 +38,12 @@ def throughput(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
     >>> throughput(TrainingSignals()).placement
     'agreed'
     """
+    counted = ops.where(training.pending, math.nan, samples_per_second(training))
+    return counted.ema(decay, on_rescale="reset").named("throughput")
+
+
+def samples_per_second(training: TrainingSignals) -> Signal:
+    """Samples / s of all peers in the step before; NaN in the first two steps of a view."""
     # The latest sample count goes with the duration of the step before it, so it has to be delayed by one step.
     before = training.samples.previous(on_rescale="reset")
-    together = ops.all_reduce(before / training.step_seconds, "sum")
-    counted = ops.where(training.pending, math.nan, together)
-    return counted.ema(decay, on_rescale="reset").named("throughput")
+    return ops.all_reduce(before / training.step_seconds, "sum")

@@ -66,7 +66,9 @@ def _setter(rule: Rule) -> Setter:
 
 def _asking(target: Signal, *, like: Setter, trigger: Trigger, name: str) -> Rule:
     if isinstance(like, Rescale):
-        return rescale_rule(target, trigger=trigger, keep=like.keep, name=name)
+        return rescale_rule(
+            target, trigger=trigger, keep=like.keep, name=name, max_global_batch=like.max_global_batch or None
+        )
     if isinstance(like, SetGlobalBatchSize):
         return batch_rule(target, trigger=trigger, name=name)
     return rate_rule(target, trigger=trigger, ramp_length=like.ramp_length, unit=like.unit, name=name)
@@ -83,7 +85,8 @@ def _check_terms(name: str, rules: tuple[Rule, ...]) -> None:
 def _terms(rule: Rule) -> str:
     action = rule.action
     if isinstance(action, Rescale):
-        return f"keeps {action.keep}"
+        most = f" up to {action.max_global_batch} samples a step" if action.max_global_batch else ""
+        return f"keeps {action.keep}{most}"
     if isinstance(action, SetLearningRate):
         return f"moves the rate over {action.ramp_length:g} {action.unit}"
     return ""

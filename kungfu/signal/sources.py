@@ -76,6 +76,9 @@ SOURCES = {
     "max_size": SourceKind(_INT, "agreed", "before", "peers", "most peers this job may have"),
     "refused_size": SourceKind(_INT, "agreed", "before", "peers", "last size that could not be reached, 0 if none"),
     "samples_done": SourceKind(_INT, "agreed", "before", "samples", "samples trained on before this step"),
+    "job_samples": SourceKind(
+        _INT, "agreed", "before", "samples", "samples of the whole job, all epochs of training.batches; 0 if unknown"
+    ),
     "clock_seconds": SourceKind(_FLOAT, "local", "before", "s", "time since this peer's first step"),
     "rescale_seconds": SourceKind(
         _FLOAT, "local", "before", "s", "how long the last rescale stopped this peer; NaN before its first"

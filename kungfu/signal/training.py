@@ -26,7 +26,18 @@ _MONITORS = {
     "speed": "relative_speed",
     **{
         name: name
-        for name in ("gradient_noise_scale", "gradient_variance", "throughput", "relative_speed", "stragglers")
+        for name in (
+            "cost_so_far",
+            "gradient_noise_scale",
+            "gradient_variance",
+            "relative_speed",
+            "remaining_samples",
+            "remaining_seconds",
+            "scaling_efficiency",
+            "stragglers",
+            "throughput",
+            "throughput_by_size",
+        )
     },
 }
 _OTHER_WORDS = {
@@ -180,6 +191,11 @@ class TrainingSignals:
     def samples_done(self) -> Source:
         """Samples trained on before this step (int64, samples, agreed)."""
         return self._source("samples_done")
+
+    @property
+    def job_samples(self) -> Source:
+        """Samples of the whole job, all epochs of training.batches; 0 if unknown (int64, samples, agreed)."""
+        return self._source("job_samples")
 
     @property
     def clock_seconds(self) -> Source:

@@ -26,7 +26,7 @@ def steps_of(arrays: Mapping[str, Any], declared: Collection[str] = ()) -> Itera
     steps, own = _steps(arrays), {name for name in arrays if _is_local(name, declared)}
     sizes = [_size(arrays, index, own) for index in range(steps)]
     for index, size in enumerate(sizes):
-        unbounded = {"min_size": 1, "max_size": max(sizes), "refused_size": 0, "epoch_samples": 0}
+        unbounded = {"min_size": 1, "max_size": max(sizes), "refused_size": 0, "epoch_samples": 0, "job_samples": 0}
         known = {"step": index + 1, "size": size, **unbounded}
         given = {name: values[index] for name, values in arrays.items() if name not in own}
         local = [{"rank": rank, **_own(arrays, index, own, rank=rank)} for rank in range(size)]

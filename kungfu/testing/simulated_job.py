@@ -129,6 +129,7 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
         "refused_size": job.terms.refused_size,
         "view": job.view,
         "epoch_samples": start.epoch_samples,
+        "job_samples": start.job_samples,
         "pending": job.pending,
         "global_batch_size": batch,
         "local_batch_size": batch / job.size,

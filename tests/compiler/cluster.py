@@ -138,6 +138,7 @@ def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any
         "refused_size": 0,
         "view": 1 + number // 3,
         "epoch_samples": 0,
+        "job_samples": 400,
         "global_batch_size": 2 * size,
         "local_batch_size": np.float32(2),
         "learning_rate": np.float32(0.125),

@@ -9,41 +9,87 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import kungfu as kf
 from kungfu import control, ops
 from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
+from kungfu.control import SizeEstimate
 from kungfu.errors import PolicyError
 from kungfu.policy_definition import Policy
+from kungfu.signal import Signal, SizeStatistics, Source
 
 CALM = {"step": 1, "pending": False, "refused_size": 0}
 NAN = math.nan
+LARGEST = 20
+
+
+def vector(values: dict[int, float], *, otherwise: float) -> Signal:
+    """One entry a size."""
+    made: Signal = kf.fold(lambda state, step: state, kf.ops.Filled(LARGEST + 1, otherwise), Source("step"))
+    for size, value in values.items():
+        made = ops.scatter(made, size, value)
+    return made
+
+
+def table(means: dict[int, float], *, errors: dict[int, float] | None = None, count: int = 30) -> SizeStatistics:
+    """The statistics of these means, with their standard errors (0 where none is given) of `count` samples each."""
+    variances = {size: (errors or {}).get(size, 0.0) ** 2 * count for size in means}
+    return SizeStatistics(
+        count=vector(dict.fromkeys(means, count), otherwise=0),
+        mean=vector(means, otherwise=NAN),
+        variance=vector(variances, otherwise=NAN),
+        age=vector({}, otherwise=0),
+    )
+
+
+def difference(fewer: SizeEstimate, more: SizeEstimate) -> Signal:
+    """An advantage: how much more the larger size measured."""
+    return more.mean - fewer.mean
+
+
+def wanted(
+    statistics: SizeStatistics,
+    *,
+    size: int,
+    advantage: Any = difference,
+    limits: tuple[int, int] = (1, 8),
+    refused: int = 0,
+    **given: Any,
+) -> float:
+    """The size that the walk wants from here; NaN where it waits."""
+
+    def body(training: Any) -> Any:
+        climbed = control.hill_climb(
+            advantage, statistics, **{"unit": 1, "min_peers": limits[0], "max_peers": limits[1], **given}
+        )
+        return control.always().call(lambda control, *values: None, climbed.named("wanted"))
+
+    plan = compile_policies([Policy("walk", body)])
+    agreed = {**CALM, "min_size": 1, "max_size": 99, "refused_size": refused}
+    outcome = Replay(plan, size=size).step([{}] * size, agreed)
+    return float(dict(zip(plan.watched, outcome.watched, strict=True))["wanted"])
 
 
 def walked(
-    edges: dict[int, bool], *, start: int, unit: int = 1, limits: tuple[int, int] = (1, 8), refused: int = 0
+    edges: dict[int, bool],
+    *,
+    start: int,
+    unit: int = 1,
+    limits: tuple[int, int] = (1, 8),
+    refused: int = 0,
+    **given: Any,
 ) -> list[int]:
     """The sizes visited from `start` on, where `edges` says of each size whether the next `unit` peers are worth it."""
-    seen, visited = {start}, [start]
+    visited = [start]
+    heights = {start % unit or unit: 0.0}
+    for size in range(start % unit or unit, LARGEST - unit + 1, unit):
+        heights[size + unit] = heights[size] + (1.0 if edges[size] else -1.0)
     while len(visited) < 30:
-        size = visited[-1]
-
-        def advantage(peers: Any) -> Any:
-            known: Any = ops.constant(NAN)
-            for low, worth in edges.items():
-                if {low, low + unit} <= seen:
-                    known = ops.where(peers == low, 1.0 if worth else -1.0, known)
-            return known
-
-        def body(training: Any) -> Any:
-            wanted = control.hill_climb(advantage, unit=unit, min_peers=limits[0], max_peers=limits[1])
-            return control.always().rescale(wanted)
-
-        agreed = {**CALM, "min_size": 1, "max_size": 99, "refused_size": refused}
-        outcome = Replay(compile_policies([Policy("walk", body)]), size=size).step([{}] * size, agreed)
-        if not outcome.fired[0]:
+        seen = table({size: heights[size] for size in set(visited)})
+        target = wanted(seen, size=visited[-1], unit=unit, limits=limits, refused=refused, **given)
+        if target == visited[-1]:
             return visited
-        visited.append(int(outcome.targets[0]))
-        seen.add(visited[-1])
+        visited.append(int(target))
     raise AssertionError(f"it never settles: {visited}")
 
 
@@ -89,4 +135,64 @@ def test_it_settles_at_the_last_size_of_its_grid_that_is_worth_it(last: int, sta
 @pytest.mark.parametrize(("unit", "least", "most"), [(0, 1, 4), (True, 1, 4), (1, 0, 4), (1, 5, 4)])
 def test_a_walk_that_leads_nowhere_is_refused(unit: int, least: int, most: int) -> None:
     with pytest.raises(PolicyError, match="takes a whole number of peers from 1 on"):
-        control.hill_climb(lambda peers: peers * 1.0, unit=unit, min_peers=least, max_peers=most)
+        control.hill_climb(difference, table({1: 1.0}), unit=unit, min_peers=least, max_peers=most)
+
+
+@pytest.mark.parametrize("given", [{"look_ahead": -1}, {"look_ahead": 0.5}, {"min_samples": 1}, {"max_samples": 9}])
+def test_samples_and_a_distance_that_make_no_sense_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError, match="takes"):
+        control.hill_climb(difference, table({1: 1.0}), unit=1, min_peers=1, max_peers=4, **given)
+
+
+def test_with_one_measurement_it_adds_the_first_peers() -> None:
+    assert wanted(table({3: 10.0}), size=3) == 4
+    assert wanted(table({3: 10.0}, count=10), size=3) == 4
+
+
+def test_a_size_with_too_few_samples_is_waited_for() -> None:
+    assert math.isnan(wanted(table({3: 10.0}, count=9), size=3))
+    assert math.isnan(wanted(table({2: 10.0}), size=3))
+
+
+def test_a_clear_gain_needs_few_samples_and_a_clear_loss_is_made_sure_of() -> None:
+    assert wanted(table({2: 10.0, 3: 12.0}, count=10), size=3) == 4
+    assert math.isnan(wanted(table({2: 12.0, 3: 10.0}, count=29), size=3))
+    assert wanted(table({1: 1.0, 2: 12.0, 3: 10.0}), size=3) == 2
+
+
+def test_a_difference_within_twice_its_standard_error_decides_nothing_and_the_walk_goes_on() -> None:
+    noisy = {"errors": {2: 3.0, 3: 4.0}}  # of the difference: 5
+    assert math.isnan(wanted(table({2: 19.0, 3: 10.0}, count=29, **noisy), size=3))
+    assert wanted(table({2: 19.0, 3: 10.0}, **noisy), size=3) == 4
+    assert wanted(table({1: 1.0, 2: 21.0, 3: 10.0}, **noisy), size=3) == 2
+
+
+def test_what_is_open_over_one_unit_is_judged_over_several() -> None:
+    def per_peer(fewer: SizeEstimate, more: SizeEstimate) -> Signal:
+        return (more.mean - fewer.mean) / (more.peers - fewer.peers) - 1.0
+
+    errors = dict.fromkeys((2, 3, 4, 5), 1.0)
+    flat = table({1: 1.0, 2: 10.0, 3: 10.0, 4: 10.0}, errors=errors)
+    assert wanted(flat, size=4, advantage=per_peer) == 5  # over two units: -1 with an error of 0.7
+    further = table({1: 1.0, 2: 10.0, 3: 10.0, 4: 10.0, 5: 10.0}, errors=errors)
+    assert wanted(further, size=5, advantage=per_peer) == 2  # over three: -1 with an error of 0.47
+
+
+def test_equal_measurements_are_no_gain() -> None:
+    assert wanted(table({1: 9.0, 2: 10.0, 3: 10.0}), size=3) == 2
+
+
+def test_it_goes_up_again_to_a_size_that_has_come_to_look_open() -> None:
+    assert wanted(table({7: 4.0, 8: 10.0, 9: 9.0}, errors={9: 1.0}), size=8, limits=(1, 12)) == 9
+    assert wanted(table({7: 4.0, 8: 10.0, 9: 7.9}, errors={9: 1.0}), size=8, limits=(1, 12)) == 8
+
+
+def test_it_looks_beyond_a_size_that_fails_where_it_is_asked_to() -> None:
+    dip = {**worth_up_to(20), 4: False}  # the fifth peer costs what the sixth brings
+    assert walked(dip, start=2)[-1] == 4
+    assert walked(dip, start=2, look_ahead=2)[-1] == 8
+    assert walked(worth_up_to(4), start=2, look_ahead=1) == [2, 3, 4, 5, 6, 4]
+
+
+def test_a_gain_that_is_no_number_moves_nothing_but_up() -> None:
+    assert wanted(table({2: 10.0, 3: 12.0}), size=3, advantage=lambda fewer, more: more.mean * NAN) == 4

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kungfu import control, monitor
+from kungfu import control, monitor, worth
 from kungfu.compiler import Plan, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.control import Budget
 from kungfu.policies import (
+    autoscale,
     gns_batch,
     hybrid_scaling,
     linear_scaling,
-    scaling_schedule,
     schedule,
     stop_on_nan,
     straggler_replacement,
-    worth_the_cost,
+    utility,
 )
 from kungfu.policy_definition import Policy, at_least, at_most, compose, first, policy, shadow
 from tests.compiler.cluster import (
@@ -41,7 +41,7 @@ def ignore(control: Any, *values: float) -> None:
 
 def watching(made: Callable[..., Any]) -> Policy:
     """A policy that shows a monitor to a hook."""
-    return Policy(made.__name__, lambda training: control.every(2).call(ignore, made(training, decay=0.5)))
+    return Policy("watching", lambda training: control.every(2).call(ignore, made(training, decay=0.5)))
 
 
 @policy
@@ -59,6 +59,13 @@ def every_action(training: Any) -> Any:
     )
 
 
+@policy
+def throughputs_by_size(training: Any) -> Any:
+    measured = monitor.throughput_by_size(training, 3, forget_after=4)
+    shown = (getattr(measured.statistics, name) for name in ("count", "mean", "variance", "age"))
+    return control.every(2).call(ignore, measured.moves, *(one[training.size] for one in shown))
+
+
 CONFORMING = {
     "gns_batch": gns_batch(max_peers=8, every=2, decay=0.5),
     "schedule": schedule({2: 3, 5: 1}),
@@ -68,17 +75,22 @@ CONFORMING = {
     "shadow": compose(shadow(gns_batch(max_peers=8, every=2, decay=0.5)), schedule({2: 3, 5: 1})),
     "hybrid_scaling": hybrid_scaling({4: 2, 8: 4}),
     "linear_scaling": linear_scaling(over_steps=5),
-    "scaling_schedule": scaling_schedule(max_peers=4, every=2),
+    "autoscale": autoscale(max_peers=4, every=2),
     "stop_on_nan": stop_on_nan(steps=2),
     "stop_on_nan of gradients": stop_on_nan(steps=1, watch="gradients"),
     "straggler_replacement": straggler_replacement(every=2, decay=0.5),
-    "worth_the_cost": worth_the_cost({10: 5, 60: 0}, samples=200, price_per_hour=3600, max_peers=4, every=2),
+    "utility": utility(worth=worth.points({10: 5, 60: 0}), price_per_hour=3600, max_peers=4, every=2),
+    "utility in steps": utility(worth=worth.steps({60: 5}), samples=20, price_per_hour=0, max_peers=4, every=2),
     "every_action": every_action(),
     "gradient_noise_scale": watching(monitor.gradient_noise_scale),
     "gradient_variance": watching(monitor.gradient_variance),
     "throughput": watching(monitor.throughput),
+    "remaining_seconds": watching(monitor.remaining_seconds),
+    "scaling_efficiency": watching(lambda training, decay: monitor.scaling_efficiency(training, 3)),
+    "cost_so_far": watching(lambda training, decay: monitor.cost_so_far(training, price_per_hour=2.0)),
+    "throughput_by_size": throughputs_by_size(),
 }
-UNASKED = {"schedule", "at_most", "at_least", "first", "shadow", "scaling_schedule", "worth_the_cost", "every_action"}
+UNASKED = {"schedule", "at_most", "at_least", "first", "shadow", "every_action"}
 PLANS = {name: compile_policies([made], budget=Budget(3, 6)) for name, made in CONFORMING.items()}
 
 

@@ -77,6 +77,7 @@ def offered(rng: np.random.Generator, *, step: int, size: int) -> tuple[list[dic
         "max_size": 8,
         "refused_size": 0,
         "epoch_samples": 0,
+        "job_samples": 0,
         "global_batch_size": 8 * size,
         "local_batch_size": 8.0,
         "learning_rate": 0.1,

@@ -95,7 +95,8 @@ def does(action: Action, labels: Labels) -> str:
     """The request of an action, as half a sentence."""
     arguments = ", ".join(labels[one] for one in operands(action))
     if isinstance(action, Rescale):
-        return f"rescale to {arguments} peers, keep {action.keep}"
+        most = f" up to {action.max_global_batch} samples a step" if action.max_global_batch else ""
+        return f"rescale to {arguments} peers, keep {action.keep}{most}"
     if isinstance(action, SetGlobalBatchSize):
         return f"set the global batch size to {arguments} samples"
     if isinstance(action, SetLearningRate):

@@ -39,7 +39,17 @@ _ANY, _NOTHING = _Range(), _Range(math.inf, -math.inf)
 _ROUNDING = 1e-6  # some units in the last place of a float32
 _FROM_1 = frozenset({"step", "size", "min_size", "max_size", "previous_size", "global_batch_size"})
 _FROM_0 = frozenset(
-    ["rank", "view", "samples", "total_samples", "samples_done", "epoch_samples", "local_batch_size", "refused_size"]
+    [
+        "rank",
+        "view",
+        "samples",
+        "total_samples",
+        "samples_done",
+        "epoch_samples",
+        "job_samples",
+        "local_batch_size",
+        "refused_size",
+    ]
     + ["clock_seconds", "step_seconds", "busy_seconds", "rescale_seconds", "previous_global_batch_size"]
 )
 _MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}

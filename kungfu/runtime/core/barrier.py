@@ -380,7 +380,7 @@ def _after_leaving(view: View, terms: Terms, lead: RescaleRequest, *, batch_stay
 
 def _with_reachable_size(request: RescaleRequest, terms: Terms, limits: Limits) -> tuple[Terms, int]:
     """The size that a request can have, and the terms that say which one was out of reach."""
-    terms = replace(terms, keep=request.keep)
+    terms = replace(terms, keep=request.keep, max_global_batch=request.max_global_batch)
     target = _reachable(request.size, terms, limits)
     return replace(terms, refused_size=request.size if target != request.size else 0), target
 
@@ -391,6 +391,8 @@ def _reachable(size: int, terms: Terms, limits: Limits) -> int:
     if terms.keep == "global_batch_size" and terms.global_batch_size:
         # Every peer needs a sample of it.
         return max(1, min(target, terms.global_batch_size))
+    if terms.max_global_batch:
+        return max(1, min(target, terms.max_global_batch))
     return target
 
 
@@ -400,4 +402,7 @@ def _with_batch_of_size(view: View, terms: Terms) -> tuple[View, Terms]:
     if terms.keep == "global_batch_size":
         # Each peer has another share of the same batch.
         return view, replace(terms, batch_per_peer=terms.global_batch_size / size)
-    return view, replace(terms, global_batch_size=round(terms.batch_per_peer * size))
+    samples = round(terms.batch_per_peer * size)
+    most = terms.max_global_batch
+    # Beyond the limit the global batch stays; each peer's share is remembered as it is meant, for a smaller size.
+    return view, replace(terms, global_batch_size=min(samples, max(most, size)) if most else samples)

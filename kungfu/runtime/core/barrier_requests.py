@@ -74,6 +74,7 @@ class RescaleRequest:
         won: The candidates whose target the rule took, where it was merged from several rules.
         lost: The candidates whose target it did not take.
         leave: The peers to let go; without them the request asks for a size only.
+        max_global_batch: The most samples of a step where the local batch stays; 0 for any number.
     """
 
     size: int
@@ -84,6 +85,7 @@ class RescaleRequest:
     won: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     leave: Leave | None = None
+    max_global_batch: int = 0
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,8 @@ class Terms:
         leaving: The ids of the peers that leave when those under way have come.
         departing: The ids of the peers that stay only until those who came hold the state, and leave at the next
             barrier.
+        max_global_batch: The most samples of a step where the local batch stays; 0 for any number. With it the global
+            batch may be less than ``batch_per_peer`` times the peers.
     """
 
     global_batch_size: int = 0
@@ -77,6 +79,7 @@ class Terms:
     stopped: bool = False
     leaving: tuple[int, ...] = ()
     departing: tuple[int, ...] = ()
+    max_global_batch: int = 0
 
 
 SettingKind = Literal["global_batch_size", "learning_rate", "stop"]

@@ -88,6 +88,7 @@ def from_terms(terms: Terms) -> pb.Terms:
         stopped=terms.stopped,
         leaving=terms.leaving,
         departing=terms.departing,
+        max_global_batch=terms.max_global_batch,
     )
 
 
@@ -102,6 +103,7 @@ def to_terms(message: pb.Terms) -> Terms:
         message.stopped,
         tuple(message.leaving),
         tuple(message.departing),
+        message.max_global_batch,
     )
 
 
@@ -135,6 +137,7 @@ def from_rescale_request(request: RescaleRequest) -> pb.RescaleRequest:
         won=request.won,
         lost=request.lost,
         leave=None if request.leave is None else _from_leave(request.leave),
+        max_global_batch=request.max_global_batch,
     )
 
 
@@ -148,6 +151,7 @@ def to_rescale_request(message: pb.RescaleRequest) -> RescaleRequest:
         tuple(message.won),
         tuple(message.lost),
         _to_leave(message.leave) if message.HasField("leave") else None,
+        message.max_global_batch,
     )
 
 

@@ -224,7 +224,7 @@ class ViewInfo(_message.Message):
     def __init__(self, version: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving", "departing")
+    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving", "departing", "max_global_batch")
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     BATCH_PER_PEER_FIELD_NUMBER: _ClassVar[int]
     TARGET_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +234,7 @@ class Terms(_message.Message):
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     DEPARTING_FIELD_NUMBER: _ClassVar[int]
+    MAX_GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
     global_batch_size: int
     batch_per_peer: float
     target_size: int
@@ -243,7 +244,8 @@ class Terms(_message.Message):
     stopped: bool
     leaving: _containers.RepeatedScalarFieldContainer[int]
     departing: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ...) -> None: ...
+    max_global_batch: int
+    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ..., max_global_batch: _Optional[int] = ...) -> None: ...
 
 class Ramp(_message.Message):
     __slots__ = ("start", "target", "since", "over", "unit")
@@ -318,7 +320,7 @@ class BarrierReply(_message.Message):
     def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., attachment_address: _Optional[str] = ..., requests: _Optional[_Iterable[_Union[RescaleRequest, _Mapping]]] = ..., differing: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class RescaleRequest(_message.Message):
-    __slots__ = ("size", "keep", "rule", "step", "inputs", "won", "lost", "leave")
+    __slots__ = ("size", "keep", "rule", "step", "inputs", "won", "lost", "leave", "max_global_batch")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -334,6 +336,7 @@ class RescaleRequest(_message.Message):
     WON_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    MAX_GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
     size: int
     keep: Keep
     rule: str
@@ -342,7 +345,8 @@ class RescaleRequest(_message.Message):
     won: _containers.RepeatedScalarFieldContainer[str]
     lost: _containers.RepeatedScalarFieldContainer[str]
     leave: Leave
-    def __init__(self, size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., rule: _Optional[str] = ..., step: _Optional[int] = ..., inputs: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    max_global_batch: int
+    def __init__(self, size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., rule: _Optional[str] = ..., step: _Optional[int] = ..., inputs: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., max_global_batch: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("peers", "when", "host")

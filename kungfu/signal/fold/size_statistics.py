@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from kungfu.errors import PolicyError
-from kungfu.signal.fold.fold import Fields, Filled, Fold, fold, labelled
+from kungfu.signal.fold.fold import Filled, Fold, StateFields, fold, labelled
 from kungfu.signal.fold_methods import fold_method
 from kungfu.signal.node import Map, Signal, Source, apply, as_signal
 from kungfu.signal.operation import OPERATORS
@@ -89,7 +89,7 @@ def _last_steps(sample: _Sample, *, length: int) -> Fold:
 def _counts(sample: _Sample, is_old: Signal, strike_all: Signal, *, length: int) -> Fold:
     """For each size the number of samples since its entry began."""
 
-    def update(state: Fields, counts: Signal, size: Signal, view: Signal, *strikes: Signal) -> Fields:
+    def update(state: StateFields, counts: Signal, size: Signal, view: Signal, *strikes: Signal) -> StateFields:
         table, seen_view, seen_size = state
         old, everything = strikes
         exchanged = (seen_view >= 0) & (view != seen_view) & (size == seen_size)

@@ -57,6 +57,7 @@ class ProgressVariables:
         samples: Those that an epoch has; 0 without loader.
         batch: What rank 0 began with, in samples: those of a step with a loader, its own without.
         trained: The samples of all steps so far.
+        planned: Those of all epochs of the loader; 0 without loader.
         drops: 1 where an epoch ends before a step that would be smaller, else 0.
     """
 
@@ -66,6 +67,7 @@ class ProgressVariables:
     samples: tf.Variable
     batch: tf.Variable
     trained: tf.Variable
+    planned: tf.Variable
     drops: tf.Variable
 
     def steps(self) -> int:

@@ -28,7 +28,7 @@ def told(look: int, *, strike_above: float = math.inf, **arrays: Any) -> list[tu
         shown = (table.count, table.mean, table.variance, table.standard_error, table.age)
         return kf.control.always().call(lambda control, *values: None, *(one[look] for one in shown))
 
-    return [tuple(one.saw.values()) for one in run_policy(watching(), arrays)]
+    return [tuple(one.inputs.values()) for one in run_policy(watching(), arrays)]
 
 
 def test_the_entry_of_the_present_size_holds_number_mean_and_variance_of_its_samples() -> None:

@@ -1,0 +1,92 @@
+"""When a job will be complete, and what it has cost so far."""
+
+from __future__ import annotations
+
+import math
+
+from kungfu import ops
+from kungfu.errors import PolicyError
+from kungfu.monitor.mark import marked
+from kungfu.monitor.throughput import throughput
+from kungfu.signal import Signal, TrainingSignals
+
+__all__ = ["cost_so_far", "remaining_samples", "remaining_seconds"]
+
+
+@marked
+def remaining_samples(training: TrainingSignals, *, samples: int | None = None) -> Signal:
+    """The samples that the job has still to train on.
+
+    Gives a float32 scalar, samples, agreed.
+
+    Args:
+        training: The signals of a step.
+        samples: Of the whole job; without it, what ``training.batches(epochs=...)`` comes to.
+
+    Raises:
+        PolicyError: `samples` is no whole number of at least 1.
+
+    Cost:
+        No message, no state.
+
+    Undefined:
+        NaN where the number is not known, and from the step on in which all were trained on.
+    """
+    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
+        raise PolicyError(f"samples={samples!r}: takes the samples of the whole job, a whole number of at least 1")
+    left = (training.job_samples if samples is None else samples) - training.samples_done
+    return ops.where(left > 0, left * 1.0, math.nan).named("remaining_samples")
+
+
+@marked
+def remaining_seconds(training: TrainingSignals, *, samples: int | None = None, decay: float = 0.1) -> Signal:
+    """The seconds after which the job is complete if it goes on as it does: the samples to go over the throughput.
+
+    Gives a float32 scalar, seconds, agreed.
+
+    Args:
+        training: The signals of a step.
+        samples: As in `remaining_samples`.
+        decay: As in `throughput`.
+
+    Raises:
+        PolicyError: A number is out of range.
+
+    Cost:
+        One float on the gradient all-reduce, no message.
+
+    On rescale:
+        The throughput's average starts again.
+
+    Undefined:
+        NaN where `remaining_samples` or `throughput` is.
+    """
+    left = remaining_samples(training, samples=samples)
+    return (left / throughput(training, decay=decay)).named("remaining_seconds")
+
+
+@marked
+def cost_so_far(training: TrainingSignals, *, price_per_hour: float) -> Signal:
+    """What the peers have cost since the job's first step: the sum of ``size * seconds * price_per_hour / 3600``.
+
+    The time from one step to the next is counted with the peers of the later one. Gives a float32 scalar, agreed, in
+    the unit of the price.
+
+    Args:
+        training: The signals of a step.
+        price_per_hour: Price of one peer, at least 0.
+
+    Raises:
+        PolicyError: The price is below 0 or not finite.
+
+    Cost:
+        One float on the gradient all-reduce, no message; six floats of state.
+
+    On rescale:
+        The sum is kept.
+    """
+    if isinstance(price_per_hour, bool) or not 0 <= price_per_hour < math.inf:
+        raise PolicyError(f"price_per_hour={price_per_hour!r}: takes a finite price of one peer, at least 0")
+    step_s = ops.job_seconds().delta()
+    spent = ops.where(ops.is_finite(step_s), training.size * step_s, 0.0).cumulative()
+    return (spent * (price_per_hour / 3600)).named("cost_so_far")

@@ -1,0 +1,151 @@
+"""Throughput by cluster size, and how well the job scales by it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kungfu import ops
+from kungfu.errors import PolicyError
+from kungfu.monitor.mark import marked
+from kungfu.monitor.stragglers import relative_speed
+from kungfu.monitor.throughput import samples_per_second
+from kungfu.signal import Signal, SizeStatistics, TrainingSignals, fold
+from kungfu.signal.fold.fold import labelled
+
+__all__ = ["ThroughputBySize", "scaling_efficiency", "throughput_by_size"]
+
+_RECENT = 0.05  # weight of the newest step in the recent average
+_FIRST = 40.0  # samples of a view before it is judged whether its throughput moved
+_ERRORS = 5.0  # standard errors of the recent average that are no chance
+
+
+@dataclass(frozen=True)
+class ThroughputBySize:
+    """The table of throughputs.
+
+    Attributes:
+        statistics: Samples / s of single steps, by size.
+        moves: How often all entries were struck, since the throughput moved: int64.
+    """
+
+    statistics: SizeStatistics
+    moves: Signal
+
+
+def throughput_by_size(
+    training: TrainingSignals,
+    largest: int,
+    *,
+    margin: float = 0.1,
+    forget_after: int = 5000,
+    slow: float = 0.8,
+    suspect: float = 0.9,
+    patience: int = 300,
+) -> ThroughputBySize:
+    """The samples per second of single steps, by cluster size: `statistics_by_size` of what tells about that size.
+
+    A step does not count
+
+    - in the first two steps of a view, and while a change is pending, as in `throughput`: joiners take time from peers;
+    - while the `relative_speed` of a peer is below `slow`: a straggler holds up all, and is about to be replaced;
+    - in the first `patience` steps of a view also while one is below `suspect`. A new peer's average begins at 1, so a
+      straggler takes some steps to show; with `suspect` it is seen before its steps are many.
+
+    When the throughput of a view moves by more than `margin` and is beyond chance, what was measured before is of
+    another time: all entries are struck. It has moved where ``|recent - mean| > max(margin * mean, 5 * standard error
+    of recent)``, with the mean of the view's samples and their recent average (decay 0.05), after at least 40 of them.
+
+    Args:
+        training: The signals of a step.
+        largest: The largest size that has an entry, peers.
+        margin: Fraction of the mean throughput, above 0.
+        forget_after: Steps after the last sample of a size from which on its entry counts no more.
+        slow: Fraction of the median speed below which a peer is a straggler, in [0, 1].
+        suspect: The same, for a peer that may turn out to be one.
+        patience: Steps of a view for which a suspicion holds.
+
+    Raises:
+        PolicyError: A number is out of range.
+
+    Cost:
+        1 + 2 x size floats on the gradient all-reduce (shared with the stragglers' monitors), no message; 20 bytes of
+        state per entry.
+
+    On rescale:
+        The table is kept; what tells whether the throughput moved starts again.
+
+    Reference:
+        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 3.
+
+    >>> str(throughput_by_size(TrainingSignals(), 8).statistics.mean.type)
+    'float32[9]'
+    """
+    if not 0 < margin < math.inf:
+        raise PolicyError(f"throughput_by_size(margin={margin!r}): takes a fraction above 0, e.g. 0.1")
+    speed = relative_speed(training)
+    is_slow = ops.any(speed < slow)
+    is_suspect = ops.any(speed < suspect) & (training.view_steps <= patience)
+    counted = ops.where(training.pending | is_slow | is_suspect, math.nan, samples_per_second(training))
+    moved = _moved(counted, margin=margin)
+    table = counted.statistics_by_size(largest, forget_after=forget_after, strike_all=moved)
+    return ThroughputBySize(table, moved.count())
+
+
+@marked
+def scaling_efficiency(training: TrainingSignals, largest: int, *, unit: int = 1) -> Signal:
+    """The throughput that each of the last `unit` peers adds, relative to that of each peer before them.
+
+    With the mean throughput ``R_n`` at n peers and the present size k, ``s = (R_k - R_(k - unit)) / unit / (R_(k -
+    unit) / (k - unit))``: 1 is perfect, below 0 the job became slower. Where R_4 = 400 and R_5 = 450, s is 0.5 at 5
+    peers. Gives a float32 scalar, agreed.
+
+    Args:
+        training: The signals of a step.
+        largest: The largest size that is measured, peers.
+        unit: Peers between the two sizes, at least 1.
+
+    Raises:
+        PolicyError: A number is out of range.
+
+    Cost:
+        That of `throughput_by_size`, which is computed once for all that read it.
+
+    Undefined:
+        NaN while one of both sizes was not measured.
+
+    Reference:
+        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.2.1.
+    """
+    if isinstance(unit, bool) or not isinstance(unit, int) or unit < 1:
+        raise PolicyError(f"scaling_efficiency(unit={unit!r}): takes a whole number of peers, at least 1")
+    mean, size = throughput_by_size(training, largest).statistics.mean, training.size
+    before = ops.where(size > unit, mean[size - unit], math.nan)
+    return ((mean[size] - before) / unit / (before / (size - unit))).named("scaling_efficiency")
+
+
+def _moved(x: Signal, *, margin: float) -> Signal:
+    """Whether the recent average of a signal has left its mean over the view; in one step, and then both begin anew."""
+
+    def update(state: tuple[Signal, ...], value: Signal, counts: Signal) -> tuple[Signal, ...]:
+        number, mean, recent, spread, _ = state
+        n = number + ops.where(counts, 1.0, 0.0)
+        weight = ops.maximum(1 / ops.maximum(n, 1.0), _RECENT)
+        far = value - mean
+        centre = ops.where(counts, mean + far / ops.maximum(n, 1.0), mean)
+        near = ops.where(counts, recent + weight * (value - recent), recent)
+        wide = ops.where(counts & (n > 1), spread + weight * (far * far - spread), spread)
+        error = ops.sqrt(wide * (_RECENT / (2 - _RECENT)))
+        moved = counts & (n > _FIRST) & (abs(near - centre) > ops.maximum(margin * abs(centre), _ERRORS * error))
+        return ops.where(moved, 0.0, n), centre, near, wide, moved
+
+    counts = ops.is_finite(x)
+    made = fold(
+        update,
+        (0.0, 0.0, 0.0, 0.0, False),
+        ops.where(counts, x, 0.0),
+        counts,
+        output=lambda state: state[4],
+        on_rescale="reset",
+    )
+    return labelled(made, label="moved")

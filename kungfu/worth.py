@@ -1,0 +1,193 @@
+"""Worth: what it is worth that a job is complete after some time, as a function that a policy computes with.
+
+Each is a function ``U(T)`` of the seconds T from the job's first step to its last, which never rises, in any currency;
+the price of a peer is in the same. A policy compares differences of it with differences in cost.
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kungfu.errors import PolicyError
+from kungfu.ops import clip, exp, log, maximum, where
+from kungfu.signal import Signal
+
+__all__ = ["Worth", "concave", "linear", "points", "steps"]
+
+
+@dataclass(frozen=True)
+class Worth(abc.ABC):
+    """What a job is worth by the time at which it is complete; made by `linear`, `concave`, `steps` or `points`."""
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Raises `PolicyError` for numbers that are no worth, such as one that rises with time."""
+
+    @abc.abstractmethod
+    def at(self, seconds: Signal, *, first: Signal) -> Signal:
+        """The value of a job of so many seconds, a number or a vector of them: float32, NaN where they are.
+
+        `first` is the first estimate of that time (the paper's T0), which only a worth in steps needs.
+        """
+
+
+def linear(value: float, *, zero_at_s: float) -> Worth:
+    """``U(T) = value * (1 - T / zero_at_s)``: each second less is worth the same, also beyond the zero.
+
+    Args:
+        value: Of a job that takes no time, at least 0.
+        zero_at_s: Seconds after which it is worth nothing, above 0.
+
+    >>> linear(100.0, zero_at_s=3600)
+    kf.worth.linear(100.0, zero_at_s=3600)
+    """
+    return _Power("linear", value, zero_at_s, 1.0)
+
+
+def concave(value: float, *, zero_at_s: float, power: float = 2.0) -> Worth:
+    """``U(T) = value * (1 - (T / zero_at_s) ** power)``: a second less is worth the more the longer the job takes.
+
+    Args:
+        value: Of a job that takes no time, at least 0.
+        zero_at_s: Seconds after which it is worth nothing, above 0.
+        power: How bent it is, above 1.
+
+    >>> concave(100.0, zero_at_s=3600)
+    kf.worth.concave(100.0, zero_at_s=3600, power=2.0)
+    """
+    return _Power("concave", value, zero_at_s, power)
+
+
+def steps(values: Mapping[float, float]) -> Worth:
+    """Deadlines: a job that is complete within so many seconds is worth so much, and one beyond the last one nothing.
+
+    Between the steps there are lines, or no single peer would ever be worth its price: from each deadline to the next
+    one, and from the last one to zero at the first estimate of the completion time. Beyond that the last line goes on.
+
+    Args:
+        values: ``{deadline in seconds: value}``, which falls with time.
+
+    Reference:
+        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.2.2 and figure 5(c).
+
+    >>> steps({3600: 100.0, 7200: 40.0})
+    kf.worth.steps({3600: 100.0, 7200: 40.0})
+    """
+    return _Steps(_pairs(values))
+
+
+def points(values: Mapping[float, float]) -> Worth:
+    """Straight lines between points, and flat outside.
+
+    Args:
+        values: ``{seconds: value}``, which falls with time or stays.
+
+    >>> points({0: 100.0, 7200: 0.0})
+    kf.worth.points({0: 100.0, 7200: 0.0})
+    """
+    return _Points(_pairs(values))
+
+
+Pairs = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, repr=False)
+class _Power(Worth):
+    """A power of the time, from a value to zero."""
+
+    kind: str
+    value: float
+    zero_at_s: float
+    power: float
+
+    def __repr__(self) -> str:
+        power = "" if self.kind == "linear" else f", power={self.power!r}"
+        return f"kf.worth.{self.kind}({self.value!r}, zero_at_s={self.zero_at_s!r}{power})"
+
+    def check(self) -> None:
+        bent = self.kind == "linear" or (_is_number(self.power) and self.power > 1)
+        if not (_is_number(self.value) and self.value >= 0 and _is_number(self.zero_at_s) and self.zero_at_s > 0):
+            raise PolicyError(
+                f"{self!r}: takes a finite value of at least 0, and a finite number of seconds above 0; with a value "
+                "below 0 it would rise with time"
+            )
+        if not bent:
+            raise PolicyError(f"{self!r}: takes a finite power above 1; kf.worth.linear is the one with power 1")
+
+    def at(self, seconds: Signal, *, first: Signal) -> Signal:
+        share = seconds / self.zero_at_s
+        if self.power != 1:
+            share = where(share > 0, exp(log(maximum(share, 1e-30)) * self.power), share * 0.0)
+        return self.value * (1 - share)
+
+
+@dataclass(frozen=True, repr=False)
+class _Points(Worth):
+    """Straight lines between points."""
+
+    pairs: Pairs
+
+    def __repr__(self) -> str:
+        return f"kf.worth.points({dict(self.pairs)!r})"
+
+    def check(self) -> None:
+        _check_falling(self.pairs, of=repr(self), least_s=0.0)
+
+    def at(self, seconds: Signal, *, first: Signal) -> Signal:
+        return _between(seconds, self.pairs)
+
+
+@dataclass(frozen=True, repr=False)
+class _Steps(Worth):
+    """Deadlines, with a bridge from each to the next one."""
+
+    pairs: Pairs
+
+    def __repr__(self) -> str:
+        return f"kf.worth.steps({dict(self.pairs)!r})"
+
+    def check(self) -> None:
+        _check_falling(self.pairs, of=repr(self), least_s=math.ulp(0.0))
+        if self.pairs[-1][1] < 0:
+            raise PolicyError(f"{self!r}: takes values of at least 0; beyond the last deadline the job is worth 0")
+
+    def at(self, seconds: Signal, *, first: Signal) -> Signal:
+        deadline, least = self.pairs[-1]
+        # A job that begins within the last deadline has a bridge that is as steep as a float can tell.
+        length = maximum(first, deadline * 1.001) - deadline
+        return _between(seconds, self.pairs) - least * maximum(seconds - deadline, 0.0) / length
+
+
+def _between(seconds: Signal, pairs: Pairs) -> Signal:
+    """The value at a moment: the first one, less what is lost on each straight piece."""
+    value = pairs[0][1] + 0 * seconds  # NaN where the moment is
+    for (start, high), (end, low) in itertools.pairwise(pairs):
+        value = value - (high - low) * clip((seconds - start) / (end - start), 0.0, 1.0)
+    return value
+
+
+def _pairs(values: Mapping[float, float]) -> Pairs:
+    """The entries by time, where they are numbers; as they are where not, so that the check can show them."""
+    if not isinstance(values, Mapping):
+        return ((math.nan, math.nan),)
+    entries = tuple(values.items())
+    return tuple(sorted(entries)) if all(_is_number(time) for time, _ in entries) else entries
+
+
+def _check_falling(pairs: Pairs, *, of: str, least_s: float) -> None:
+    if not pairs or any(not _is_number(one) for pair in pairs for one in pair) or pairs[0][0] < least_s:
+        raise PolicyError(f"{of}: takes {{seconds: value}} in finite numbers, e.g. {{3600: 100, 7200: 0}}")
+    for (start, high), (end, low) in itertools.pairwise(pairs):
+        if low > high:
+            raise PolicyError(
+                f"{of}: rises from {high!r} after {start!r} s to {low!r} after {end!r} s; an earlier end is worth at "
+                "least as much as a later one"
+            )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,93 @@
+"""Grow while each added peer still contributes enough."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import kungfu as kf
+from kungfu.errors import PolicyError
+
+if TYPE_CHECKING:
+    from kungfu.control import Keep, Rule, SizeEstimate
+    from kungfu.signal import Signal, TrainingSignals
+
+__all__ = ["autoscale"]
+
+
+@kf.policy
+def autoscale(
+    training: TrainingSignals,
+    *,
+    max_peers: int,
+    min_peers: int = 1,
+    efficiency: float = 0.1,
+    unit: int = 1,
+    every: int = 10,
+    max_global_batch: int | None = None,
+    keep: Keep = "local_batch_size",
+    look_ahead: int = 0,
+    margin: float = 0.1,
+) -> Rule:
+    """Add `unit` peers every `every` steps while each of them contributes enough, and stay where that ends.
+
+    With the throughput ``R_k`` at k peers, d added peers have the scaling efficiency ``s = (R_(k+d) - R_k) / d / (R_k /
+    k)``: the throughput that each of them adds, relative to that of each other peer; 1 is perfect, below 0 the job
+    became slower. While ``s > efficiency`` the cluster grows; where that fails, it returns, or jumps to the next lowest
+    size that was not tried: see `kf.control.hill_climb`. Throughputs are measured by `kf.monitor.throughput_by_size`:
+    no step counts while peers join or one is a straggler, and a difference decides only beyond twice its standard
+    error. A local optimum ends the walk. From then on nothing happens until the throughput moves by `margin`.
+
+    While a straggler is marked nothing is measured, so the job stays as it is: put a policy that replaces stragglers
+    beside.
+
+    Args:
+        training: The signals of a step.
+        max_peers: Peers; the job's own limits hold as well.
+        min_peers: Peers, at least 1.
+        efficiency: The scaling efficiency that must be exceeded, the paper's S: any finite number; one below 0 lets a
+            job grow that became slower, so that with -1e9 it is ignored.
+        unit: Peers added at once, at least 1: the paper's K.
+        every: Steps between two decisions, at least 1: the paper's N. A size is judged by at least `every` samples, and
+            where it is not clear by three times as many.
+        max_global_batch: The local batch stays until the global one reaches this many samples, which it keeps from
+            there on; ``None`` for no limit.
+        keep: "global_batch_size" where the global batch is to stay at any size.
+        look_ahead: Units beyond a size that fails that are tried before the walk returns, at least 0.
+        margin: Fraction by which the throughput of a settled job moves before the walk begins anew, above 0.
+
+    Raises:
+        PolicyError: At `attach`, for a number out of range.
+
+    Cost:
+        1 + 2 x size floats on the gradient all-reduce, no message; 20 bytes of state per size.
+
+    On rescale:
+        The table is kept; the entry of a size at which a peer was replaced is struck.
+
+    Undefined:
+        Nothing happens while the throughput is undefined.
+
+    Reference:
+        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, sections 2.2, 4.1 and 4.2.1.
+
+    >>> autoscale(max_peers=8).name
+    'autoscale'
+    """
+    if isinstance(efficiency, bool) or not math.isfinite(efficiency):
+        raise PolicyError(f"autoscale(efficiency={efficiency!r}): takes a finite number, e.g. 0.1")
+
+    def advantage(fewer: SizeEstimate, more: SizeEstimate) -> Signal:
+        """The scaling efficiency from one size to another, beyond what is asked of it."""
+        added = (more.mean - fewer.mean) / (more.peers - fewer.peers)
+        return added / (fewer.mean / fewer.peers) - efficiency
+
+    measured = kf.monitor.throughput_by_size(training, max_peers, margin=margin)
+    samples = max(every, 10)
+    wanted = kf.control.hill_climb(
+        advantage, measured.statistics, unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead,
+        min_samples=samples, max_samples=3 * samples,
+    )  # fmt: skip
+    has_lasted = training.view_steps >= 6 * samples
+    size = kf.control.settle(wanted, every=every, ready=has_lasted, moved=measured.moves)
+    return kf.control.every(every).rescale(size, keep=keep, max_global_batch=max_global_batch)

@@ -1,0 +1,135 @@
+"""Grow while an earlier end is worth more than it costs."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING
+
+import kungfu as kf
+from kungfu.errors import PolicyError
+
+if TYPE_CHECKING:
+    from kungfu.control import Keep, Rule, SizeEstimate
+    from kungfu.control.hook import Control
+    from kungfu.signal import Signal, TrainingSignals
+    from kungfu.worth import Worth
+
+__all__ = ["utility"]
+
+
+@kf.policy
+def utility(
+    training: TrainingSignals,
+    *,
+    worth: Worth,
+    price_per_hour: float,
+    max_peers: int,
+    samples: int | None = None,
+    min_peers: int = 1,
+    unit: int = 1,
+    every: int = 10,
+    max_global_batch: int | None = None,
+    keep: Keep = "local_batch_size",
+    look_ahead: int = 0,
+    margin: float = 0.1,
+) -> tuple[Rule, Rule]:
+    """Add peers while the job's earlier end is worth more than what they cost.
+
+    With the throughput ``R_k`` at k peers, the time ``T_p`` so far and n samples to go, the job would end after
+    ``T(k) = T_p + n / R_k`` seconds and cost ``k * n / R_k * price`` from here on. `unit` peers are added while
+    ``U(T(k + unit)) - U(T(k))`` exceeds the difference in cost, and the sizes are tried and measured as in `autoscale`,
+    with a local optimum as its end. Comparing differences, and not worth with cost, keeps it from adding peers where
+    the worth is flat. Where a scaling efficiency is to count as long as nothing is known of the worth, write
+    ``kf.first(utility(...), autoscale(...))``: what is worth its price overrides.
+
+    Args:
+        training: The signals of a step.
+        worth: What it is worth that the job is complete after some time: `kf.worth.linear`, `kf.worth.concave`,
+            `kf.worth.steps`, or `kf.worth.points`.
+        price_per_hour: Price of one peer, in the unit of the values, at least 0.
+        max_peers: As in `autoscale`, like all that follow but one.
+        samples: Samples of the whole job; without it, those of all epochs of ``training.batches``.
+        min_peers: As in `autoscale`.
+        unit: As in `autoscale`.
+        every: As in `autoscale`.
+        max_global_batch: As in `autoscale`.
+        keep: As in `autoscale`.
+        look_ahead: As in `autoscale`.
+        margin: As in `autoscale`.
+
+    Raises:
+        PolicyError: At `attach`, for a worth that rises with time, and for a number out of range; after the first step,
+            where nobody said how many samples the job has.
+
+    Cost:
+        2 + 2 x size floats on the gradient all-reduce, no message; 20 bytes of state per size.
+
+    On rescale:
+        As in `autoscale`.
+
+    Undefined:
+        Where the job trains on more samples than it was said to have, nothing can be said of its end: the size stays,
+        and each peer says so once.
+
+    Reference:
+        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.2.2.
+
+    >>> utility(worth=kf.worth.steps({3600: 100}), price_per_hour=0.768, max_peers=8).name
+    'utility'
+    """
+    if not isinstance(worth, kf.worth.Worth):
+        raise PolicyError(f"utility(worth={worth!r}): takes a kf.worth, e.g. kf.worth.linear(100, zero_at_s=3600)")
+    worth.check()
+    if isinstance(price_per_hour, bool) or not 0 <= price_per_hour < math.inf:
+        raise PolicyError(f"utility(price_per_hour={price_per_hour!r}): takes a finite price of at least 0")
+    measured = kf.monitor.throughput_by_size(training, max_peers, margin=margin)
+    left, spent_s = kf.monitor.remaining_samples(training, samples=samples), kf.ops.job_seconds()
+    first_s = _first(spent_s + left / measured.statistics.mean[training.size])
+
+    def value(at: SizeEstimate) -> Signal:
+        """What the job is worth if it goes on with that many peers, less what that costs."""
+        seconds = left / at.mean
+        return worth.at(spent_s + seconds, first=first_s) - at.peers * seconds * (price_per_hour / 3600)
+
+    def advantage(fewer: SizeEstimate, more: SizeEstimate) -> Signal:
+        return value(more) - value(fewer)
+
+    enough = max(every, 10)
+    wanted = kf.control.hill_climb(
+        advantage, measured.statistics, unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead,
+        min_samples=enough, max_samples=3 * enough,
+    )  # fmt: skip
+    has_lasted = training.view_steps >= 6 * enough
+    size = kf.control.settle(wanted, every=every, ready=has_lasted, moved=measured.moves)
+    known = kf.ops.is_finite(left)
+    peers = kf.ops.where(known, size, math.nan)
+    rule = kf.control.every(every).rescale(peers, keep=keep, max_global_batch=max_global_batch)
+    said = training.job_samples if samples is None else kf.ops.constant(samples)
+    once = kf.control.always().when(~known).cooldown(steps=1 << 40)
+    return rule, once.call(_tell, training.samples_done, said)
+
+
+def _first(x: Signal) -> Signal:
+    """The first finite value of a signal."""
+
+    def update(state: tuple[Signal, ...], value: Signal) -> tuple[Signal, ...]:
+        return kf.ops.where(state[1], state[0], value), kf.ops.constant(True)
+
+    return kf.fold(update, (math.nan, False), x).named("first_estimate_s")
+
+
+def _tell(control: Control, done: int, samples: int) -> None:
+    """Hook: the end of the job cannot be told."""
+    if not samples:
+        raise PolicyError(
+            "policy 'utility': how many samples the whole job has is not known, since it does not use "
+            "training.batches(...); say it, as in utility(samples=1_000_000, ...)",
+            policy="utility",
+        )
+    print(
+        f"kungfu: policy 'utility': {done} samples are done and the job was said to have {samples}; from here on its "
+        "end is not known, and the policy keeps the job as it is",
+        file=sys.stderr,
+        flush=True,
+    )

@@ -1,0 +1,216 @@
+"""Growth while each added peer contributes enough."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from kungfu.compiler import compile_policies
+from kungfu.errors import PolicyError
+from kungfu.policies import autoscale, schedule, straggler_replacement
+from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, SlowPeer, Start, run_on_model, run_policy
+
+
+def saturating(size: int) -> float:
+    """Samples / s that grow ever more slowly: from 1 peer on, one more has the efficiency 0.62, 0.52, 0.45, 0.39."""
+    return 100 * size / (1 + 0.235 * (size - 1))
+
+
+def efficiency(size: int, unit: int = 1) -> float:
+    """The paper's s of `unit` more peers."""
+    return (saturating(size + unit) - saturating(size)) / unit / (saturating(size) / size)
+
+
+def sizes(*, start: int = 2, steps: int = 400, max_size: int = 16, **settings: Any) -> list[int]:
+    even = Start(size=start, max_size=max_size, global_batch_size=8 * start)
+    model = ClusterModel(saturating, steps=steps, start=even)
+    return [int(one.value) for one in run_policy(autoscale(**settings), model)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threshold", [0.24, 0.34, 0.42, 0.6])
+def test_it_settles_at_the_last_size_whose_peers_were_efficient(threshold: float) -> None:
+    last = max(size for size in range(2, 13) if efficiency(size - 1) > threshold)
+    assert sizes(max_peers=12, efficiency=threshold)[-1] == last
+
+
+@pytest.mark.slow
+def test_it_adds_as_many_at_once_as_it_was_told() -> None:
+    assert efficiency(4, unit=2) > 0.3 > efficiency(6, unit=2)
+    assert sizes(max_peers=12, efficiency=0.3, unit=2) == [4, 6, 8, 6]
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_too_large_shrinks() -> None:
+    found = sizes(start=8, max_peers=8, efficiency=0.4)
+    assert found[-1] == max(size for size in range(2, 9) if efficiency(size - 1) > 0.4) == 4
+    assert min(found) == 3
+    assert found[0] == 7  # it begins at its limit, so the first step goes down
+
+
+@pytest.mark.slow
+def test_it_keeps_to_the_limits_of_the_job() -> None:
+    assert sizes(max_peers=12, efficiency=0.0, max_size=4)[-1] == 4
+
+
+@pytest.mark.slow
+def test_an_efficiency_below_zero_lets_a_job_grow_that_becomes_slower() -> None:
+    slower = ClusterModel(lambda size: 100 - size, steps=200, start=Start(size=2, max_size=5))
+    assert [one.value for one in run_policy(autoscale(max_peers=5, efficiency=-1e9), slower)] == [3, 4, 5]
+    assert run_on_model(autoscale(max_peers=5, efficiency=0.0), slower).size == 1
+
+
+def test_it_waits_before_it_judges_a_size() -> None:
+    model = ClusterModel(saturating, steps=130)
+    steps = [one.step for one in run_policy(autoscale(max_peers=12, efficiency=0, every=40), model)]
+    assert steps == [80]  # in step 40 there are fewer than 40 samples; after the joiners there are again
+
+
+# ---- decisions on throughputs that were computed by hand ------------------------------------------------------------
+
+
+def decided(throughputs: dict[int, float], history: list[int], **given: Any) -> list[tuple[int, int]]:
+    """Step and target of each decision in a job that has 40 steps at each of these sizes, with 2 samples a peer."""
+    size = [one for one in history for _ in range(40)]
+    view = [number for number, _ in enumerate(history) for _ in range(40)]
+    steps_in_view = list(range(40)) * len(history)
+    seconds = [
+        [2 * n / throughputs[n] if since > 1 else math.nan] * n for n, since in zip(size, steps_in_view, strict=True)
+    ]
+    arrays = {
+        "size": size,
+        "view": view,
+        "max_size": [8] * len(size),
+        "samples": [[2.0] * n for n in size],
+        "step_seconds": seconds,
+        "busy_seconds": seconds,
+        **given.pop("arrays", {}),
+    }
+    found = run_policy(autoscale(**{"max_peers": 8, "every": 10, "efficiency": 0.5, **given}), arrays)
+    return [(one.step, int(one.value)) for one in found if one.step % 40 == 0]
+
+
+def test_alone_it_begins_by_adding_a_peer() -> None:
+    assert decided({1: 100.0}, [1]) == [(40, 2)]
+
+
+def test_above_the_threshold_it_adds_and_below_it_returns() -> None:
+    # 4 peers: 400; a fifth with 450 has half of what each other one brings, one with 455 a bit more.
+    assert decided({4: 400.0, 5: 455.0}, [4, 5])[-1] == (80, 6)
+    assert decided({3: 300.0, 4: 400.0, 5: 450.0}, [3, 4, 5])[-1] == (120, 4)
+
+
+def test_where_the_first_peers_fail_it_jumps_to_the_next_lowest_untried_size() -> None:
+    assert decided({4: 400.0, 5: 410.0}, [4, 5])[-1] == (80, 3)
+
+
+def test_equal_throughputs_are_no_efficiency_above_zero() -> None:
+    assert decided({2: 100.0, 3: 100.0}, [2, 3], efficiency=0.0)[-1] == (80, 1)
+    assert decided({2: 100.0, 3: 100.0}, [2, 3], efficiency=-0.01)[-1] == (80, 4)
+
+
+def test_at_the_upper_limit_it_looks_down_and_at_the_lower_one_it_stays() -> None:
+    assert decided({8: 800.0}, [8]) == [(40, 7)]
+    assert decided({2: 100.0, 3: 90.0, 1: 99.0}, [2, 3, 2], min_peers=2)[-1][0] == 80
+    assert decided({2: 100.0}, [2], min_peers=2, max_peers=2) == []
+
+
+def test_without_a_throughput_it_does_nothing() -> None:
+    nothing = {"step_seconds": [[math.nan] * 2] * 40, "busy_seconds": [[math.nan] * 2] * 40}
+    assert decided({2: 100.0}, [2], arrays=nothing) == []
+
+
+def test_while_a_peer_is_a_straggler_it_does_nothing() -> None:
+    uneven = {"busy_seconds": [[0.06, 0.06, 0.12]] * 40}
+    assert decided({3: 100.0}, [3], arrays=uneven) == []
+    assert decided({3: 100.0}, [3]) == [(40, 4)]
+
+
+# ---- batch sizes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_local_batch_stays_until_the_largest_global_one_and_is_what_it_was_below_it_again() -> None:
+    seen = {}
+
+    def batch(control: Any, size: int, samples: int) -> None:
+        seen.setdefault(size, samples)
+
+    import kungfu as kf
+
+    @kf.policy
+    def watching(training: Any) -> Any:
+        return kf.control.every(7).call(batch, training.size, training.global_batch_size)
+
+    model = ClusterModel(lambda size: 100.0 * size, steps=160, start=Start(size=2, max_size=6, global_batch_size=16))
+    run = run_on_model([autoscale(max_peers=6, max_global_batch=36), watching()], model)
+    assert run.size == 6
+    assert seen == {2: 16, 3: 24, 4: 32, 5: 36, 6: 36}
+
+
+# ---- noise and stragglers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("jitter", "speed", "joining", "threshold"), [(0.2, 0.75, 2, 0.5), (0.0, 0.5, 30, 0.1)])
+def test_a_linear_job_with_jitter_and_one_slow_joiner_ends_at_its_limit(
+    jitter: float, speed: float, joining: int, threshold: float
+) -> None:
+    model = ClusterModel(
+        lambda size: 100.0 * size,
+        steps=900,
+        start=Start(size=2, max_size=8, global_batch_size=64),
+        rescaling=Rescaling(joining_steps=joining),
+        speeds=PeerSpeeds(jitter=jitter, seed=3, slow=(SlowPeer(speed, peer=4),)),
+    )
+    run = run_on_model([autoscale(max_peers=8, efficiency=threshold), straggler_replacement()], model)
+    assert run.size == 8
+    assert [one.left for one in run.changes if one.left] == [(4,)]
+    assert all(one.step < 600 for one in run.changes)
+
+
+@pytest.mark.slow
+def test_a_settled_job_looks_again_when_its_throughput_moves() -> None:
+    later = tuple(SlowPeer(0.5, peer=peer, from_step=300) for peer in range(12))
+    model = ClusterModel(saturating, steps=600, start=Start(size=2, max_size=6), speeds=PeerSpeeds(slow=later))
+    run = run_on_model(autoscale(max_peers=6, efficiency=0.42), model)
+    steps = [one.step for one in run.changes]
+    assert any(step < 250 for step in steps)
+    assert not [step for step in steps if 250 <= step < 300]
+    assert any(step > 300 for step in steps)
+
+
+@pytest.mark.slow
+def test_what_somebody_else_asks_for_is_walked_from() -> None:
+    model = ClusterModel(lambda size: 100.0 * size, steps=500, start=Start(size=2, max_size=5))
+    import kungfu as kf
+
+    run = run_on_model(kf.first(schedule({300: 2}), autoscale(max_peers=5)), model)
+    assert run.size == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"efficiency": math.nan},
+        {"efficiency": math.inf},
+        {"efficiency": True},
+        {"unit": 0},
+        {"min_peers": 9},
+        {"every": 0},
+        {"look_ahead": -1},
+        {"margin": 0},
+        {"margin": math.nan},
+        {"max_global_batch": 0},
+        {"max_global_batch": 64, "keep": "global_batch_size"},
+    ],
+)
+def test_numbers_out_of_range_are_refused_with_the_name_and_the_line(wrong: dict[str, Any]) -> None:
+    with pytest.raises(
+        PolicyError, match=r"policy 'autoscale' \(.*test_autoscale\.py:\d+\): .*(takes|stays|must be)"
+    ) as error:
+        compile_policies([autoscale(**{"max_peers": 8, **wrong})])
+    assert error.value.policy == "autoscale"
+    assert "test_autoscale.py" in error.value.origin

@@ -1,0 +1,92 @@
+"""What it is worth that a job is complete."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kungfu as kf
+from kungfu.errors import PolicyError
+from kungfu.testing import run_policy
+from kungfu.worth import Worth
+
+
+def values(worth: Worth, *times: float, first: float = math.nan) -> list[float]:
+    """Its value at these times."""
+
+    @kf.policy
+    def watching(training: Any) -> Any:
+        value = worth.at(training.mean_loss, first=training.learning_rate)
+        return kf.control.always().call(lambda control, value: None, value)
+
+    arrays = {"mean_loss": list(times), "learning_rate": [first] * len(times)}
+    return [one.inputs["value"] for one in run_policy(watching(), arrays)]
+
+
+def test_linear_worth_falls_alike_everywhere() -> None:
+    worth = kf.worth.linear(100.0, zero_at_s=1000)
+    np.testing.assert_allclose(values(worth, 0, 250, 1000, 2000, math.nan), [100, 75, 0, -100, math.nan], rtol=1e-5)
+
+
+def test_concave_worth_falls_the_faster_the_later_it_is() -> None:
+    worth = kf.worth.concave(100.0, zero_at_s=1000)
+    np.testing.assert_allclose(values(worth, 0, 500, 1000, 2000), [100, 75, 0, -300], rtol=1e-4, atol=1e-3)
+    cubic = kf.worth.concave(8.0, zero_at_s=2, power=3)
+    np.testing.assert_allclose(values(cubic, 1, math.nan), [7, math.nan], rtol=1e-5)
+
+
+def test_points_are_joined_by_lines_and_flat_outside() -> None:
+    worth = kf.worth.points({200: 0.0, 100: 50.0, 150: 40.0})
+    np.testing.assert_allclose(values(worth, 0, 100, 125, 150, 175, 200, 900), [50, 50, 45, 40, 20, 0, 0], rtol=1e-5)
+
+
+def test_steps_are_bridged_and_the_last_one_leads_to_the_first_estimate() -> None:
+    worth = kf.worth.steps({100: 50.0, 200: 30.0})
+    times, expected = (50, 100, 150, 200, 300, 400, 600), [50, 50, 40, 30, 15, 0, -30]
+    np.testing.assert_allclose(values(worth, *times, first=400), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_before_the_first_estimate_steps_have_no_value() -> None:
+    assert math.isnan(values(kf.worth.steps({100: 50.0}), 50)[0])
+
+
+def test_a_job_that_begins_within_its_last_deadline_loses_all_beyond_it() -> None:
+    worth = kf.worth.steps({100: 50.0})
+    early, late = values(worth, 99, 101, first=60)
+    assert early == pytest.approx(50)
+    assert late < -400
+
+
+@pytest.mark.parametrize(
+    ("worth", "message"),
+    [
+        (kf.worth.points({10: 1, 20: 2}), r"rises from 1 after 10 s to 2 after 20 s"),
+        (kf.worth.steps({20: 2, 10: 1}), r"kf\.worth\.steps\(\{10: 1, 20: 2\}\): rises"),
+        (kf.worth.points({}), "takes {seconds: value}"),
+        (kf.worth.points({10: math.nan}), "takes {seconds: value}"),
+        (kf.worth.points({math.inf: 1}), "takes {seconds: value}"),
+        (kf.worth.points({-1: 1}), "takes {seconds: value}"),
+        (kf.worth.steps({0: 1}), "takes {seconds: value}"),
+        (kf.worth.points(3), "takes {seconds: value}"),  # type: ignore[arg-type]
+        (kf.worth.points({"a": 1}), "takes {seconds: value}"),  # type: ignore[dict-item]
+        (kf.worth.steps({10: -1}), "at least 0"),
+        (kf.worth.linear(-1, zero_at_s=10), "rise with time"),
+        (kf.worth.linear(math.nan, zero_at_s=10), "finite value"),
+        (kf.worth.linear(1, zero_at_s=0), "seconds above 0"),
+        (kf.worth.concave(1, zero_at_s=10, power=1), "power above 1"),
+        (kf.worth.concave(1, zero_at_s=10, power=math.nan), "power above 1"),
+    ],
+)
+def test_what_is_no_worth_says_why(worth: Worth, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        worth.check()
+
+
+@pytest.mark.parametrize(
+    "worth", [kf.worth.linear(1, zero_at_s=2), kf.worth.concave(1, zero_at_s=2), kf.worth.steps({1: 2, 3: 0})]
+)
+def test_a_worth_that_falls_is_one(worth: Worth) -> None:
+    worth.check()
