@@ -86,11 +86,8 @@ def _is_quick(one: Setting) -> bool:
 
 def the_policies(setting: Setting) -> list[kf.Policy]:
     """The scaling policy with its usual numbers, and the one that replaces stragglers beside it."""
-    scaling, replacing = (
-        _first_of("autoscale", "scaling_schedule"),
-        _first_of("replace_stragglers", "straggler_replacement"),
-    )
-    return [scaling(max_peers=LIMIT, efficiency=setting.efficiency, unit=setting.unit), replacing()]
+    replacing = _first_of("replace_stragglers", "straggler_replacement")
+    return [policies.autoscale(max_peers=LIMIT, efficiency=setting.efficiency, unit=setting.unit), replacing()]
 
 
 def _first_of(*names: str) -> Callable[..., kf.Policy]:
