@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from kungfu import control, monitor, ops, worth
-from kungfu.control import Rule
+from kungfu.control import Keep, Rule
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.policy_definition import Budget, Policy, at_least, at_most, compose, first, policy, shadow
 from kungfu.signal import Signal, TrainingSignals, fold
@@ -14,12 +14,12 @@ from kungfu.signal import Signal, TrainingSignals, fold
 if TYPE_CHECKING:
     from kungfu import policies
     from kungfu.training.attach import attach
-    from kungfu.training.training import SKIPPED, Training
+    from kungfu.training.training import Training
 
 __all__ = [
-    "SKIPPED",
     "Budget",
     "DeadlineExceeded",
+    "Keep",
     "KungfuError",
     "PeerFailure",
     "Policy",
@@ -44,7 +44,7 @@ __all__ = [
     "worth",
 ]
 
-_FROM_TRAINING = frozenset({"SKIPPED", "Training", "attach"})
+_FROM_TRAINING = frozenset({"Training", "attach"})
 
 
 def __getattr__(name: str) -> Any:

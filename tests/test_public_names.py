@@ -11,8 +11,8 @@ import kungfu as kf
 
 NAMES = {
     "errors": {"DeadlineExceeded", "KungfuError", "PeerFailure", "PolicyError", "UsageError"},
-    "a run": {"SKIPPED", "Training", "attach"},
-    "a policy": {"Policy", "Rule", "Signal", "TrainingSignals", "fold", "policy"},
+    "a run": {"Training", "attach"},
+    "a policy": {"Keep", "Policy", "Rule", "Signal", "TrainingSignals", "fold", "policy"},
     "several policies": {"Budget", "at_least", "at_most", "compose", "first", "shadow"},
     "vocabulary": {"control", "monitor", "ops", "policies", "worth"},
 }

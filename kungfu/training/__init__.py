@@ -1,6 +1,6 @@
 """``attach``: the compiled step and its life in a loop."""
 
 from kungfu.training.attach import attach
-from kungfu.training.training import SKIPPED, Training
+from kungfu.training.training import Training
 
-__all__ = ["SKIPPED", "Training", "attach"]
+__all__ = ["Training", "attach"]

@@ -18,7 +18,7 @@ def program(training: kf.Training) -> None:
 
     reveal_type(step)
     result = step(1, scale=2.0)
-    if result is not kf.SKIPPED:
+    if result is not training.SKIPPED:
         reveal_type(result)
     step("one")
 """

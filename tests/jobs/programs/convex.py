@@ -124,7 +124,7 @@ def train(given: argparse.Namespace) -> dict[str, Any]:
 
     skipped, rows = 0, (x, y, np.arange(given.samples))
     for batch in training.batches(rows, batch_size=given.batch_size, epochs=given.epochs, seed=3):
-        if (trained := step(*batch)) is kf.SKIPPED:
+        if (trained := step(*batch)) is training.SKIPPED:
             skipped += 1
         else:
             told.update(steps=told["steps"] + 1, samples=told["samples"] + int(trained))

@@ -76,7 +76,7 @@ def main() -> None:
     with (given.results / f"{training.peer}.jsonl").open("w") as told:
         for x, index in training.batches(data, batch_size=20, epochs=1, seed=1):
             done = step(x, index)
-            if done is not kf.SKIPPED:
+            if done is not training.SKIPPED:
                 counted["steps"] += 1
                 print(json.dumps([int(done[1]), done[0].numpy().tolist()]), file=told, flush=True)
                 time.sleep(0.25 if training.size < given.size and done[1] > 30 else given.pause)

@@ -45,7 +45,7 @@ def main(folder: Path) -> None:
 
     fed = False
     for x in training.batches(np.arange(SAMPLES, dtype=np.float32)[:, None], batch_size=BATCH, epochs=EPOCHS, seed=1):
-        if step(x) is not kf.SKIPPED and not fed:
+        if step(x) is not training.SKIPPED and not fed:
             fed = True
             training.feed("price", 1.5 + training.peer)
         if not (folder / "hurry").exists():

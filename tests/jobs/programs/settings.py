@@ -49,7 +49,7 @@ def main() -> None:
     for x in training.batches(np.ones([100_000, 1], np.float32), batch_size=8, epochs=1, seed=0):
         time.sleep(0.03)
         done = step(x)
-        if done is not kf.SKIPPED:
+        if done is not training.SKIPPED:
             told.append([int(done[1]), float(done[0]), training.size])
     given.results.mkdir(exist_ok=True)
     weights = np.asarray(model.weights[0]).tobytes().hex()

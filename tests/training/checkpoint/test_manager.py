@@ -36,7 +36,7 @@ def walked(run, *, until: int | None = None, epochs: int = 2, samples: int = 20)
     """Trains, and gives the inputs of every step that was done."""
     seen = []
     for x in run.training.batches(points(samples), batch_size=6, epochs=epochs, seed=4):
-        if run.step(x) is not kf.SKIPPED:
+        if run.step(x) is not kf.Training.SKIPPED:
             seen.append(np.asarray(x)[:, 0].tolist())
         if until is not None and len(seen) == until:
             break

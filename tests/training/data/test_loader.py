@@ -18,7 +18,7 @@ def walked(run, data, **given):
     """The batches that were trained on, as index arrays."""
     trained = []
     for x in run.training.batches(data, **given):
-        if run.step(x) is not kf.SKIPPED:
+        if run.step(x) is not kf.Training.SKIPPED:
             trained.append(np.asarray(x)[:, 0].astype(int).tolist())
     return trained
 
@@ -86,7 +86,7 @@ def test_the_position_advances_by_the_samples_of_a_step():
     run = linear_run()
     positions = []
     for x in run.training.batches(points(5), batch_size=2, epochs=2, seed=0):
-        if run.step(x) is not kf.SKIPPED:
+        if run.step(x) is not kf.Training.SKIPPED:
             position = run.training._runner.graph_state.progress.position()
             positions.append((position.epoch, position.offset))
     assert positions == [(0, 2), (0, 4), (1, 0), (1, 2), (1, 4), (2, 0)]
@@ -115,7 +115,7 @@ def test_a_batch_that_was_mapped_on_the_way_is_known_by_its_turn():
     run = linear_run()
     count = 0
     for x in run.training.batches(points(8), batch_size=4, epochs=1, seed=0):
-        count += run.step(tf.identity(x) * 2) is not kf.SKIPPED
+        count += run.step(tf.identity(x) * 2) is not kf.Training.SKIPPED
     assert count == 2
 
 

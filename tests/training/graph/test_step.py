@@ -39,12 +39,12 @@ def skips_a_stale_batch(run):
     first = next(loop)
     run.step(first)
     second = next(loop)
-    assert run.step(second) is not kf.SKIPPED
+    assert run.step(second) is not kf.Training.SKIPPED
     before = everything(run)
-    assert run.step(second) is kf.SKIPPED
-    assert run.step(first) is kf.SKIPPED
+    assert run.step(second) is kf.Training.SKIPPED
+    assert run.step(first) is kf.Training.SKIPPED
     assert everything(run) == before
-    assert run.step(next(loop)) is not kf.SKIPPED
+    assert run.step(next(loop)) is not kf.Training.SKIPPED
     assert everything(run) != before
 
 
@@ -56,12 +56,12 @@ def test_a_batch_is_stale_too_behind_a_loop_that_moved_the_position_inside_the_g
     ahead = next(batches)
     inside(points(2))
     before = everything(run)
-    assert run.step(ahead) is kf.SKIPPED
+    assert run.step(ahead) is kf.Training.SKIPPED
     assert everything(run) == before
-    assert run.step(next(batches)) is not kf.SKIPPED
+    assert run.step(next(batches)) is not kf.Training.SKIPPED
     ahead = next(batches)
     inside(points(2))  # traced long ago: no Python of the step's runs here
-    assert run.step(ahead) is kf.SKIPPED
+    assert run.step(ahead) is kf.Training.SKIPPED
 
 
 def test_a_peer_without_samples_keeps_its_statistics_and_its_weights():
