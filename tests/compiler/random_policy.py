@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypothesis import reject
 from hypothesis import strategies as st
 
 from kungfu import control, ops
+from kungfu.compiler import Plan, compile_policies
 from kungfu.control import Rule
+from kungfu.errors import PolicyError
 from kungfu.policy_definition import Policy
 from kungfu.signal import VECTOR, Signal, TrainingSignals
 
@@ -174,6 +177,16 @@ def random_policy(program: Sequence[Instruction], *, makers: Mapping[str, Any] =
         return _rules(pools, program)
 
     return Policy("random", body)
+
+
+def random_plan(program: Sequence[Instruction], *, makers: Mapping[str, Any] = ROUGH) -> Plan:
+    """The plan of a random policy; one that has a rule which can never fire is refused, and is no example."""
+    try:
+        return compile_policies([random_policy(program, makers=makers)])
+    except PolicyError as error:
+        if "can never fire" not in str(error):
+            raise
+        reject()
 
 
 def _rules(pools: Pools, program: Sequence[Instruction]) -> tuple[Rule, ...]:

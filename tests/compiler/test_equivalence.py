@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kungfu.compiler import Outcome, Plan, compile_policies
+from kungfu.compiler import Outcome, Plan
 from kungfu.compiler.fused import fused
 from kungfu.compiler.lower import Program, lower
 from kungfu.compiler.replay import Replay
@@ -31,7 +31,7 @@ from tests.compiler.cluster import (
     traced_cluster,
 )
 from tests.compiler.one_peer import TOLERANCE, eager, peer_of, run, traced
-from tests.compiler.random_policy import EXACT, RIDING, ROUGH, Instruction, instructions, random_policy
+from tests.compiler.random_policy import EXACT, RIDING, ROUGH, Instruction, instructions, random_plan
 from tests.compiler.witness import Grid, Log, Witness
 
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=3)
@@ -140,7 +140,7 @@ def assert_alike(outcome: Outcome, expected: Outcome) -> None:
 def test_on_a_dyadic_grid_random_policies_decide_the_same_eagerly_traced_and_in_numpy(
     program: list[Instruction], sizes: list[int], seed: int
 ) -> None:
-    assert_histories_agree(compile_policies([random_policy(program)]), sizes=sizes, seed=seed, grid="dyadic")
+    assert_histories_agree(random_plan(program), sizes=sizes, seed=seed, grid="dyadic")
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_on_a_dyadic_grid_random_policies_decide_the_same_eagerly_traced_and_in_
 def test_on_any_numbers_random_policies_decide_the_same_wherever_the_margin_is_not_tiny(
     program: list[Instruction], sizes: list[int], seed: int
 ) -> None:
-    assert_histories_agree(compile_policies([random_policy(program)]), sizes=sizes, seed=seed, grid="real")
+    assert_histories_agree(random_plan(program), sizes=sizes, seed=seed, grid="real")
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_on_any_numbers_random_policies_decide_the_same_wherever_the_margin_is_n
 def test_in_one_native_op_random_policies_decide_the_same(
     program: list[Instruction], sizes: list[int], seed: int, grid: Grid
 ) -> None:
-    plan = compile_policies([random_policy(program, makers=RIDING)])
+    plan = random_plan(program, makers=RIDING)
     operations = lower(plan)
     assert fused(operations) is not operations
     assert_histories_agree(plan, sizes=sizes, seed=seed, grid=grid, made=fused)
@@ -172,7 +172,7 @@ def test_in_one_native_op_random_policies_decide_the_same(
 def test_small_random_policies_mean_the_same_on_every_peer_of_a_real_cluster(
     program: list[Instruction], sizes: list[int], seed: int
 ) -> None:
-    plan = compile_policies([random_policy(program)])
+    plan = random_plan(program)
     assert_equivalent(plan, sizes=sizes, steps=4, seed=seed, clusters=eager_cluster)
     # Peers that wait for each other inside a graph hold a thread of TensorFlow each: as many as there may be few of.
     assert_equivalent(plan, sizes=[min(size, 2) for size in sizes], steps=4, seed=seed, clusters=traced_cluster)

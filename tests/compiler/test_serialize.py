@@ -20,7 +20,7 @@ from kungfu.policy_definition import Policy, at_most
 from kungfu.signal import Map, Operation
 from kungfu.signal.operation import arithmetic
 from tests.compiler.cluster import invented
-from tests.compiler.random_policy import Instruction, instructions, random_policy
+from tests.compiler.random_policy import Instruction, instructions, random_plan
 
 
 def hook(control: Any, *values: float) -> None:
@@ -35,7 +35,7 @@ def sent(plan: Any) -> Any:
 @settings(max_examples=40, deadline=None)
 @given(instructions(at_least=3, at_most=20))
 def test_any_plan_comes_back_and_decides_alike(program: list[Instruction]) -> None:
-    plan = compile_policies([random_policy(program)])
+    plan = random_plan(program)
     again, rng = sent(plan), np.random.default_rng(2)
     assert explain(again) == explain(plan)
     first, second = Replay(plan, size=2), Replay(again, size=2)
