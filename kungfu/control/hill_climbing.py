@@ -24,6 +24,7 @@ __all__ = ["Advantage", "SizeEstimate", "hill_climb", "settle"]
 
 _ERRORS = 2.0  # standard errors beyond which a difference is no chance
 _ROUNDING = 2e-6  # of a mean, which is added up in float32
+_LEAST_NUDGE = 1e-12  # a mean of 0 without noise has a slope as well
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class SizeEstimate:
     @property
     def nudge(self) -> Signal:
         """By how much the mean is changed to see what follows: its standard error, or a thousandth of itself."""
-        return maximum(self.standard_error, abs(self.mean) * 1e-3)
+        return maximum(maximum(self.standard_error, abs(self.mean) * 1e-3), _LEAST_NUDGE)
 
     def nudged(self) -> SizeEstimate:
         """The same with a mean that is larger by that."""
@@ -173,6 +174,8 @@ def hill_climb(
     - else down to ``k - u``, where nothing below k was measured;
     - else it stays at k.
 
+    With more peers than `max_peers` it goes down to them at once.
+
     It always looks up first, and at the upper limit down. It goes up as soon as k passes, or has nothing to be compared
     with; down, and up where the comparison is open, only with `max_samples` samples. Sizes outside the job's limits,
     and the size that was refused last, are left out. Where it stays is a local optimum: a size beyond one that fails is
@@ -228,7 +231,9 @@ def hill_climb(
 
     wanted = where(here.fails, where(looks_ahead, above, back), onwards)
     decided = is_known & (patient | (is_clear & ~here.fails))
-    return where(decided, clip(wanted * 1.0, fewest, most), math.nan)
+    # With more peers than it may have nothing is measured: it begins at the limit.
+    largest = maximum(fewest, most)
+    return where(size > largest, largest * 1.0, where(decided, clip(wanted * 1.0, fewest, most), math.nan))
 
 
 def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signal:
@@ -262,11 +267,14 @@ def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signa
 
 
 def _check(*, unit: int, min_peers: int, max_peers: int, look_ahead: int) -> None:
-    whole = all(isinstance(one, int) and not isinstance(one, bool) for one in (unit, min_peers, max_peers, look_ahead))
-    if not whole or unit < 1 or not 1 <= min_peers <= max_peers:
+    if not all(_is_whole(one) for one in (unit, min_peers, max_peers)) or unit < 1 or not 1 <= min_peers <= max_peers:
         raise PolicyError(
             f"unit={unit!r}, min_peers={min_peers!r}, max_peers={max_peers!r}: takes a whole number of peers from 1 on "
             "to add at once, and 1 <= min_peers <= max_peers"
         )
-    if look_ahead < 0:
+    if not _is_whole(look_ahead) or look_ahead < 0:
         raise PolicyError(f"look_ahead={look_ahead!r}: takes a whole number of units, at least 0")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -115,6 +115,18 @@ def test_at_the_upper_limit_it_looks_down_first() -> None:
     assert walked(worth_up_to(4), start=8) == [8, 7, 6, 5, 4, 3, 4]
 
 
+def test_above_its_largest_size_it_goes_down_to_it_without_a_measurement() -> None:
+    assert wanted(table({8: 10.0}), size=12) == 8
+    assert wanted(table({}), size=LARGEST + 5, limits=(3, 3)) == 3
+    assert math.isnan(wanted(table({}), size=8))
+
+
+@pytest.mark.parametrize("wrong", [True, 0.5, "1"])
+def test_a_distance_that_is_no_number_is_named(wrong: Any) -> None:
+    with pytest.raises(PolicyError, match=r"^look_ahead=.*takes a whole number of units"):
+        control.hill_climb(difference, table({1: 1.0}), unit=1, min_peers=1, max_peers=4, look_ahead=wrong)
+
+
 def test_between_equal_limits_it_stays() -> None:
     assert walked(worth_up_to(5), start=3, limits=(3, 3)) == [3]
 
@@ -176,6 +188,11 @@ def test_what_is_open_over_one_unit_is_judged_over_several() -> None:
     assert wanted(flat, size=4, advantage=per_peer) == 5  # over two units: -1 with an error of 0.7
     further = table({1: 1.0, 2: 10.0, 3: 10.0, 4: 10.0, 5: 10.0}, errors=errors)
     assert wanted(further, size=5, advantage=per_peer) == 2  # over three: -1 with an error of 0.47
+
+
+def test_a_mean_of_zero_without_noise_decides_as_any_other() -> None:
+    assert wanted(table({1: 0.0, 2: 1.0, 3: 0.0}), size=3) == 2
+    assert wanted(table({2: 0.0, 3: 1.0}), size=3) == 4
 
 
 def test_equal_measurements_are_no_gain() -> None:

@@ -50,6 +50,13 @@ def test_a_cluster_that_is_too_large_shrinks() -> None:
     assert found[0] == 7  # it begins at its limit, so the first step goes down
 
 
+def test_a_job_with_more_peers_than_the_policy_allows_shrinks_to_them_and_walks_from_there() -> None:
+    assert sizes(start=6, steps=60, max_peers=4, efficiency=0.1)[:2] == [4, 3]
+    # Below the fewest of the job it asks for nothing: such a size cannot be had.
+    least = ClusterModel(saturating, steps=60, start=Start(size=6, min_size=6, max_size=8))
+    assert run_policy(autoscale(max_peers=4), least) == ()
+
+
 @pytest.mark.slow
 def test_it_keeps_to_the_limits_of_the_job() -> None:
     assert sizes(max_peers=12, efficiency=0.0, max_size=4)[-1] == 4
