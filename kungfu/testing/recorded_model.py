@@ -22,6 +22,7 @@ __all__ = ["RecordedJob", "SizeMeasured", "measure_job", "model_of_job"]
 _GUESSED_JOINING_S, _GUESSED_STOP_S = 10.0, 0.1
 _NORMS = ("norm_squared(grads)", "norm_squared(mean_grads)")
 _MOST_JITTER = 0.33
+_ALIKE = 0.8  # of the median speed: a peer below is a straggler
 _WINDOW = 30  # steps over which the noise scale is averaged
 _OFTEN = 20  # so many times the recorded steps are run at most, where a policy makes the batch smaller
 
@@ -173,6 +174,12 @@ def guesses_of(job: RecordedJob, trace: Trace, sizes: Iterable[int], batches: It
             f"{_peers(below)} never seen, below the smallest size that was ({seen[0]}): a guess that a "
             "peer is as fast as there"
         )
+    least = _least_speed(trace.steps)
+    if least < _ALIKE:
+        said.append(
+            f"a peer ran at {least:.0%} of the median speed: the peers of the model are alike and as fast as all "
+            "together were, so a straggler that is replaced there saves nothing"
+        )
     known = [_samples(one) for one in trace.steps]
     strange = sorted({one for one in batches if not min(known) <= one <= max(known)})
     if strange:
@@ -251,19 +258,32 @@ def _rescaling(rescales: Sequence[RescaleEvent]) -> tuple[Rescaling, tuple[str, 
     return Rescaling(joining_steps=1, stop_s=stop_s, joining_s=joining_s), tuple(guesses)
 
 
-def _jitter(steps: Sequence[RecordedStep]) -> float:
-    """The standard deviation of a peer's own step, as a fraction: robust against single pauses."""
-    spreads = []
+def _own_times(steps: Sequence[RecordedStep]) -> Iterator[list[Any]]:
+    """For each view, of each peer with at least 10 known steps, the seconds that it takes itself for a sample."""
     for _, group in itertools.groupby(steps, key=lambda one: one.view):
-        view = list(group)
+        view, found = list(group), []
         for rank in range(view[0].size):
             own = [_finite(one.local[rank].get("busy_seconds"), 0.0) for one in view]
             shares = [_finite(one.local[rank].get("samples"), 0.0) for one in view]
             times = np.array([busy / share for busy, share in zip(own, shares, strict=True) if busy > 0 and share > 0])
             if len(times) >= 10:
-                middle = float(np.median(times))
-                spreads.append(1.4826 * float(np.median(np.abs(times - middle))) / middle)
+                found.append(times)
+        yield found
+
+
+def _jitter(steps: Sequence[RecordedStep]) -> float:
+    """The standard deviation of a peer's own step, as a fraction: robust against single pauses."""
+    spreads = []
+    for times in itertools.chain.from_iterable(_own_times(steps)):
+        middle = float(np.median(times))
+        spreads.append(1.4826 * float(np.median(np.abs(times - middle))) / middle)
     return min(float(np.median(spreads)), _MOST_JITTER) if spreads else 0.0
+
+
+def _least_speed(steps: Sequence[RecordedStep]) -> float:
+    """The speed of the slowest peer of any view, as a fraction of the median of that view."""
+    views = [[float(np.median(times)) for times in found] for found in _own_times(steps) if len(found) > 1]
+    return min((float(np.median(times)) / max(times) for times in views), default=1.0)
 
 
 def _slowest(jitter: float, size: int) -> float:

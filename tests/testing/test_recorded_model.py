@@ -13,7 +13,7 @@ from kungfu.errors import UsageError
 from kungfu.policies import schedule
 from kungfu.policy_definition import Policy
 from kungfu.record import RecordedStep
-from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, Start
+from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, SlowPeer, Start
 from kungfu.testing.recorded_model import guesses_of, measure_job, model_of_job, throughput_at
 from kungfu.testing.simulated_run import simulate
 from tests.testing.recorded_run import recorded_run
@@ -100,6 +100,15 @@ def test_sizes_that_were_never_seen_are_between_the_others_or_a_guess() -> None:
         "batches of 400 to 400 samples were never seen",
     ]
     assert guesses_of(job, trace, [2, 4, 6], [64, 128, 192]) == ()
+
+
+def test_that_the_peers_of_the_model_are_alike_is_said_where_those_of_the_job_were_not() -> None:
+    slow = truth(speeds=PeerSpeeds(0.02, slow=(SlowPeer(0.5, peer=3, from_step=60, until_step=110),)))
+    trace, events = recorded_run(plan_of(schedule({40: 4, 110: 6})), slow)
+    (said,) = guesses_of(measure_job(trace, events), trace, [2, 4, 6], [])
+    assert said.startswith("a peer ran at 5")
+    even, events = recorded_run(GROWN, truth(speeds=PeerSpeeds(0.05)))
+    assert guesses_of(measure_job(even, events), even, [2, 4, 6], []) == ()
 
 
 def test_a_curve_that_falls_is_not_carried_on_below_what_was_seen() -> None:

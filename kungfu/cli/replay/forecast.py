@@ -59,9 +59,29 @@ def forecast(plan: Plan, trace: Trace, events: Iterable[LoggedEvent]) -> Forecas
     batches = set[int]()
     run = simulate(plan, model, seen=lambda at: batches.add(at.samples))
     guesses = guesses_of(job, trace, [model.start.size, *(one.size for one in run.changes)], batches)
+    if "job_samples" in plan.source_kinds:
+        guesses = (*guesses, *_samples_guessed(trace, job))
     if run.samples < job.samples:
-        guesses = (*guesses, f"the policy ends the job early, after {run.samples:,} of {job.samples:,} samples")
+        guesses = (*guesses, _unfinished(run, job, most_steps=model.steps))
     return Forecast(job, run, "", guesses)
+
+
+def _samples_guessed(trace: Trace, job: RecordedJob) -> Iterator[str]:
+    """What a policy that reads the samples of the whole job is told otherwise than in the job."""
+    first = trace.steps[0].agreed
+    planned, left = first.get("job_samples"), job.samples + int(first.get("samples_done", 0))
+    of_the_model = f"on the model it has those of the record, {job.samples:,}"
+    if planned == 0:
+        yield f"the job did not know how many samples it has: {of_the_model}; give them to a policy that asks for them"
+    elif planned is not None and abs(planned - left) > int(first.get("global_batch_size", 0)):
+        yield f"the job was to train on {planned:,} samples and came to {left:,}: {of_the_model}"
+
+
+def _unfinished(run: SimulatedRun, job: RecordedJob, *, most_steps: int) -> str:
+    done = f"after {run.samples:,} of {job.samples:,} samples"
+    if run.steps < most_steps:
+        return f"the policy ends the job early, {done}"
+    return f"the model was run for {most_steps:,} steps and no further, {done}: the job would take and cost more"
 
 
 # ---- as JSON ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,38 @@ def test_a_policy_that_stops_early_is_no_saving_and_says_so() -> None:
     assert forecast_as_json(told)["guesses"][-1].startswith(
         "the policy ends the job early, after 3,264 of 20,000 samples"
     )
+
+
+def test_a_model_that_was_cut_off_is_no_policy_that_ends_the_job() -> None:
+    import kungfu as kf
+
+    tiny = kf.Policy("tiny", lambda t: kf.control.always().when(t.step == 5).set_global_batch_size(2))
+    told = forecast(compile_policies([tiny]), *recorded_run(RAN, MODEL))
+    assert told.run is not None
+    assert told.run.samples < 20_000
+    assert told.guesses[-1].startswith(f"the model was run for {told.run.steps:,} steps and no further, after ")
+
+
+@pytest.mark.parametrize(
+    ("planned", "said"),
+    [
+        (0, ["the job did not know how many samples it has: on the model it has those of the record, 20,000"]),
+        (50_000, ["the job was to train on 50,000 samples and came to 20,000: on the model it has those of"]),
+        (20_000, []),
+    ],
+)
+def test_a_policy_that_reads_the_samples_of_the_job_is_told_those_of_the_record(planned: int, said: list[str]) -> None:
+    import kungfu as kf
+
+    trace, events = recorded_run(RAN, MODEL)
+    steps = tuple(replace(one, agreed={**one.agreed, "job_samples": planned}) for one in trace.steps)
+    reads = kf.Policy("reads", lambda t: kf.control.every(50).call(_ignore, kf.monitor.remaining_samples(t)))
+    told = forecast(compile_policies([reads, schedule({40: 4, 80: 6})]), replace(trace, steps=steps), events)
+    assert len(told.guesses) == len(said)
+    assert all(one.startswith(begins) for one, begins in zip(told.guesses, said, strict=True))
+    # Whoever does not read them is not told of them.
+    assert forecast(RAN, replace(trace, steps=steps), events).guesses == ()
+
+
+def _ignore(control: Any, *values: float) -> None:
+    """A hook that does nothing."""
