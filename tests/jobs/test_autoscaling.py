@@ -1,22 +1,37 @@
-"""A policy that chooses the size by throughput, in a real job."""
+"""Policies that choose the size by throughput, in a real job, until the peer that they ask for trains."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.jobs.harness import ran
+from tests.jobs.harness import Ended, started
 
 pytestmark = pytest.mark.slow
+DEADLINE_S = 180.0
 
 
-def test_autoscale_asks_for_another_peer_once_it_has_measured_the_first(tmp_path):
-    ended = ran(
-        tmp_path,
-        "-np", 1, "--max", 2, "--policy", "kungfu.policies:autoscale(max_peers=2, efficiency=-1e9, every=5)",
-        program="network.py",
-        arguments=["--results", tmp_path / "results", "--epochs", 80, "--patient-at", 1],
-    )  # fmt: skip
+def grown(tmp_path, *options: object, words: tuple[str, ...] = ()) -> Ended:
+    """A job of one peer, which trains until its policy has brought another one."""
+    told = ["-np", 1, "--max", 2, *options]
+    with started(tmp_path, *told, program="growing.py", arguments=[tmp_path, *words]) as job:
+        job.event("rescale", to=2, deadline_s=DEADLINE_S)
+        (tmp_path / "hurry").touch()
+        ended = job.end(deadline_s=DEADLINE_S)
     assert ended.code == 0, ended.output
+    assert ended.sizes[:2] == [1, 2]
+    assert {row["size"] for row in ended.metrics} == {1, 2}, "both sizes trained"
+    return ended
+
+
+def test_autoscale_brings_another_peer_once_it_has_measured_the_first(tmp_path):
+    ended = grown(tmp_path, "--policy", "kungfu.policies:autoscale(max_peers=2, efficiency=-1e9, every=5)")
     (first, *_) = ended.all_of("decision")
     assert (first["rule"], first["asked"]) == ("autoscale", 2)
+    assert first["step"] >= 10, "a size is measured before it is left"
+    assert ended.sizes == [1, 2], "no efficiency is too low"
+
+
+def test_utility_of_a_program_with_a_worth_brings_another_peer(tmp_path):
+    (first, *_) = grown(tmp_path, words=("utility",)).all_of("decision")
+    assert (first["rule"], first["asked"]) == ("utility", 2)
     assert first["step"] >= 10, "a size is measured before it is left"

@@ -1,0 +1,50 @@
+"""Trains until its policy has brought a peer. growing.py FOLDER [utility]
+
+With the word "utility" the program makes that policy itself, since a worth is no literal of the command line: each
+second sooner is worth something, and a peer costs nothing. A step takes some milliseconds until the file FOLDER/hurry
+is there, and a second in the last quarter of the training.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.policies import utility
+
+SAMPLES, BATCH, EPOCHS = 48, 12, 100
+
+
+def policies(words: list[str]) -> list[kf.Policy]:
+    """What the program brings itself."""
+    if words != ["utility"]:
+        return []
+    return [utility(worth=kf.worth.linear(1e6, zero_at_s=1e5), price_per_hour=0, max_peers=2, every=5)]
+
+
+def main(folder: Path, words: list[str]) -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    optimizer = keras.optimizers.SGD(0.0)
+    training = kf.attach(model, optimizer, policies=policies(words))
+
+    @training.step
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True) + x)
+        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    for x in training.batches(np.arange(SAMPLES, dtype=np.float32)[:, None], batch_size=BATCH, epochs=EPOCHS, seed=1):
+        step(x)
+        if not (folder / "hurry").exists():
+            time.sleep(1.0 if 4 * int(optimizer.iterations) > 3 * EPOCHS * SAMPLES // BATCH else 0.02)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
