@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import SupportsFloat
 
 from kungfu.errors import UsageError
 from kungfu.testing.peer_speeds import PeerSpeeds, is_whole_number
@@ -40,13 +41,16 @@ class Start:
     job_samples: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min_size <= self.size <= self.max_size:
+        whole = all(is_whole_number(one, least=1) for one in (self.min_size, self.size, self.max_size))
+        if not whole or not self.min_size <= self.size <= self.max_size:
             raise UsageError(
                 f"Start(size={self.size!r}, min_size={self.min_size!r}, max_size={self.max_size!r}): takes "
-                "1 <= min_size <= size <= max_size"
+                "1 <= min_size <= size <= max_size, in whole numbers"
             )
-        if self.global_batch_size < 1:
-            raise UsageError(f"Start(global_batch_size={self.global_batch_size!r}): takes at least 1 sample")
+        if not is_whole_number(self.global_batch_size, least=1):
+            raise UsageError(
+                f"Start(global_batch_size={self.global_batch_size!r}): takes at least 1 sample, a whole one"
+            )
         if not math.isfinite(self.learning_rate):
             raise UsageError(f"Start(learning_rate={self.learning_rate!r}): takes a finite number")
         for name in ("epoch_samples", "job_samples"):
@@ -163,6 +167,8 @@ class ClusterModel:
     def __post_init__(self) -> None:
         if not is_whole_number(self.steps, least=1):
             raise UsageError(f"ClusterModel(steps={self.steps!r}): takes a whole number of at least 1 step")
+        if not callable(self.throughput_by_size):
+            _check_table(self.throughput_by_size)
         for peer, speed in self.speed_by_peer.items():
             if not is_whole_number(peer, least=0):
                 raise UsageError(f"ClusterModel(speed_by_peer={{{peer!r}: ...}}): peers are numbered from 0 on")
@@ -193,9 +199,19 @@ class ClusterModel:
         return found
 
 
-def _interpolated(table: Mapping[int, float], size: int) -> float:
+def _check_table(table: Mapping[int, float]) -> None:
     if not table:
         raise UsageError("ClusterModel(throughput_by_size={}): takes at least one size with its samples / s")
+    for size, speed in table.items():
+        is_number = isinstance(speed, SupportsFloat) and 0 < float(speed) < math.inf
+        if not is_whole_number(size, least=1) or not is_number:
+            raise UsageError(
+                f"ClusterModel(throughput_by_size={{{size!r}: {speed!r}}}): takes a whole number of peers, each with a "
+                "finite number of samples / s above 0; a size that was not measured is left out"
+            )
+
+
+def _interpolated(table: Mapping[int, float], size: int) -> float:
     below = max((one for one in table if one <= size), default=min(table))
     above = min((one for one in table if one >= size), default=max(table))
     if below >= above:

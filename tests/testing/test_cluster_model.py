@@ -229,6 +229,13 @@ def test_the_clock_of_the_job_is_that_of_the_model() -> None:
     ("made", "message"),
     [
         (lambda: ClusterModel({1: 1}, 0), r"ClusterModel\(steps=0\)"),
+        (lambda: ClusterModel({}, 5), "takes at least one size"),
+        (lambda: ClusterModel({1: 100, 4: math.nan}, 5), r"throughput_by_size=\{4: nan\}\): takes .* is left out"),
+        (lambda: ClusterModel({1: 100, 4: None}, 5), r"throughput_by_size=\{4: None\}"),  # type: ignore[dict-item]
+        (lambda: ClusterModel({0: 100}, 5), r"throughput_by_size=\{0: 100\}"),
+        (lambda: ClusterModel({1: 100, 2: 0}, 5), r"throughput_by_size=\{2: 0\}"),
+        (lambda: Start(size=2.5), r"Start\(size=2.5"),  # type: ignore[arg-type]
+        (lambda: Start(global_batch_size=64.5), "global_batch_size=64.5"),  # type: ignore[arg-type]
         (lambda: ClusterModel({1: 1}, 5, speed_by_peer={-1: 0.5}), "peers are numbered from 0 on"),
         (lambda: ClusterModel({1: 1}, 5, speed_by_peer={1: math.nan}), "takes a fraction above 0 of full speed"),
         (lambda: ClusterModel({1: 1}, 5, Start(size=5), hosts=HostSlots((2, 2))), "4 slots for the 5 peers"),

@@ -338,7 +338,9 @@ def test_a_model_that_stands_still_is_refused() -> None:
     with pytest.raises(UsageError, match=r"speed_by_peer={1: 0}\): takes a fraction above 0"):
         ClusterModel({1: 100}, steps=3, speed_by_peer={1: 0})
     with pytest.raises(UsageError, match=r"0.0 samples / s with 2 peers; takes a finite number above 0"):
-        run_policy(schedule({1: 2}), ClusterModel({1: 0}, steps=3))
+        run_policy(schedule({1: 2}), ClusterModel(lambda size: 0, steps=3))
+    with pytest.raises(UsageError, match=r"throughput_by_size={1: 0}\): takes .* a finite number of samples / s above"):
+        ClusterModel({1: 0}, steps=3)
 
 
 @kf.policy
