@@ -144,13 +144,14 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any, publish
     ):
         after = _known_after(averaging, means, extras)
     sources |= after | norms.after(norm, norm_of_means)
-    fired = _conclude(averaging, sources | program.gradient_reductions(sources), extras)
-    # No policy sends a message of its own: the update need not wait for them.
-    with tf.control_dependencies([fired]):  # a message that fails has carried nothing
+    outcome = _conclude(averaging, sources | program.gradient_reductions(sources), extras)
+    # A message that fails has carried nothing. What fires may be known without it, so the message itself is awaited.
+    with tf.control_dependencies([*outcome, extras]):
         graph_state.metrics.fed.carry(offers)
+    # No policy sends a message of its own: the update need not wait for them.
     if not program.plan.exchanges:
         return means
-    with tf.control_dependencies([fired]):  # a peer lost in those messages must not leave an update half done
+    with tf.control_dependencies(list(outcome)):  # a peer lost in those messages must not leave an update half done
         return [tf.identity(mean) for mean in means]
 
 
@@ -316,7 +317,7 @@ def _known_after(averaging: Averaging, means: Sequence[Any], extras: Any) -> dic
 
 
 def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> Any:
-    """Folds and rules; an acting rule that fires leaves its inputs in the graph state, and posts. Gives which fired."""
+    """Folds and rules; an acting rule that fires leaves its inputs in the graph state, and posts. Gives the outcome."""
     graph_state = averaging.graph_state
 
     def all_reduce(vectors: Sequence[Any], tag: str) -> list[Any]:
@@ -332,7 +333,7 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> 
     }
     graph_state.metrics.step_record.write(of_the_step, sources, outcome)
     _post(averaging, outcome)
-    return outcome.fired
+    return outcome
 
 
 def _post(averaging: Averaging, outcome: Any) -> None:

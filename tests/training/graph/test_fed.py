@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import PolicyError, UsageError
+from kungfu.runtime.attachment.solo import SoloAttachment
 from tests.training.linear import Run, linear_run, points
 
 
@@ -64,13 +68,50 @@ def test_what_is_fed_while_a_step_runs_rides_on_the_next_one() -> None:
     assert price(run) == 4.0
 
 
-def test_a_message_that_fails_has_carried_nothing() -> None:
-    run = linear_run(policies=[frugal()])
+@kf.policy
+def sending(training):
+    """Sends a message of its own after the gradients, whose sum no rule waits for before it fires."""
+    spread = kf.ops.all_reduce(kf.ops.where(training.rank == 0, training.mean_loss, 0.0), "sum")
+    return kf.control.always().call(lambda control, spread: None, spread)
+
+
+class Losing(SoloAttachment):
+    """Fails in the messages of one tag while ``fails``, once all has run that does not wait for them."""
+
+    def __init__(self, tag: str, moved: Callable[[], bool]) -> None:
+        self.tag, self.moved, self.fails = tag, moved, True
+
+    def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
+        sums = super().all_reduce(values, prescale=prescale, order=order, tag=tag)
+        if not tag.startswith(self.tag):
+            return sums
+        received = tf.py_function(self.receive, sums, [one.dtype for one in sums])
+        return [tf.ensure_shape(one, given.shape) for one, given in zip(received, sums, strict=True)]
+
+    def receive(self, *sums: Any) -> Sequence[Any]:
+        if not self.fails:
+            return sums
+        patience = time.monotonic() + 1.0  # nothing moves where all waits for the message
+        while not self.moved() and time.monotonic() < patience:
+            time.sleep(0.01)
+        raise RuntimeError("a peer is lost")
+
+
+@pytest.mark.parametrize("tag", ["gradients", "message"])
+def test_a_message_that_fails_has_carried_nothing_and_updated_nothing(tag: str) -> None:
+    run = linear_run(policies=[frugal(), sending()])
     fed = run.training._runner.graph_state.metrics.fed
+    losing = Losing(tag, lambda: bool(run.weights.any()) or bool(fed._carried.numpy().any()))
+    run.training._averaging = replace(run.training._averaging, attachment=losing)
+    assert run.training._averaging.program.plan.exchanges
     run.training.feed("price", 4.0)
-    fed.offered()
-    (values, _) = fed.offered()
-    assert values["price"].numpy() == 4.0
+    with pytest.raises(tf.errors.OpError, match="a peer is lost"):
+        run.step(points(2))
+    assert (fed._carried.numpy().tolist(), run.weights.tolist()) == ([0], [0.0, 0.0])
+    losing.fails = False
+    run.step(points(2))
+    assert price(run) == 4.0
+    assert run.weights.any()
 
 
 def test_another_thread_may_feed() -> None:
