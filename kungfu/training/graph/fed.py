@@ -101,6 +101,8 @@ def _number(value: Any) -> float | None:
     """A number of Python's, of NumPy's or in a tensor; a truth value and a text are none."""
     if isinstance(value, bool | np.bool_ | str | bytes) or tuple(getattr(value, "shape", ())):
         return None
+    if getattr(getattr(value, "dtype", None), "name", "") == "bool":  # of a tensor, or of an array without dimensions
+        return None
     try:
         return float(value)
     except OverflowError:

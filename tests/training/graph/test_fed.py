@@ -152,7 +152,9 @@ def test_a_number_that_is_not_finite_is_refused_with_policy_and_line(value: Any)
     assert np.isnan(run.training._runner.graph_state.metrics.fed.offered()[0]["price"])
 
 
-@pytest.mark.parametrize("value", ["2.5", True, None, [1.0], np.ones(1), object()])
+@pytest.mark.parametrize(
+    "value", ["2.5", True, None, [1.0], np.ones(1), object(), np.bool_(True), np.asarray(True), tf.constant(True)]
+)
 def test_what_is_no_number_is_refused_with_its_type(value: Any) -> None:
     run = linear_run(policies=[frugal()])
     with pytest.raises(PolicyError, match=f"a {type(value).__name__}: it takes a number"):
