@@ -202,6 +202,8 @@ class Control:
         """The number, or ``None`` for one that is not finite, which asks for nothing."""
         try:
             number = float(value)
+        except OverflowError:  # a whole number of more digits than a float has room for
+            number = math.inf
         except (TypeError, ValueError) as error:
             what = f"{value!r}, a {type(value).__name__}"
             raise PolicyError(f"control.{method} was given {what}; give a number of {of}") from error

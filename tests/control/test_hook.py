@@ -44,6 +44,13 @@ def test_what_is_not_finite_asks_for_nothing_and_what_was_asked_before_stands(pe
     assert control.wanted == 3
 
 
+def test_a_whole_number_beyond_any_float_asks_for_nothing_either() -> None:
+    control = Control(size=2, step=7)
+    for ask in (control.rescale, control.set_global_batch_size, control.set_learning_rate):
+        ask(10**400)
+    assert (control.requests, control.passed_over) == ((), "set_learning_rate(inf) asks for nothing")
+
+
 @pytest.mark.parametrize("peers", ["four", None, [4]])
 def test_what_is_no_number_is_refused(peers: Any) -> None:
     with pytest.raises(PolicyError, match=r"control.rescale was given .*; give a number of peers"):
