@@ -124,7 +124,7 @@ class Registry:
             return
         variable, given = shared[name], np.asarray(value)
         kind = variable.dtype.as_numpy_dtype
-        if given.shape != tuple(variable.shape) or not np.can_cast(given.dtype, kind, "same_kind"):
+        if given.shape != tuple(variable.shape) or not _fits(given, np.dtype(kind)):
             raise UsageError(
                 f"hook {by!r} called control.set_value({name!r}, {value!r}): the variable is "
                 f"{variable.dtype.name}{tuple(variable.shape)}, and this is {given.dtype.name}{given.shape}"
@@ -160,6 +160,14 @@ class Registry:
             raise UsageError(f"training.register({name!r}) was called twice: names are those in the digest, each once")
         if kind not in get_args(Kind):
             raise UsageError(f"training.register({name!r}, kind={kind!r}): must be one of {', '.join(get_args(Kind))}")
+
+
+def _fits(given: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
+    """Whether numbers stay what they are in this dtype: whole ones exactly, floats but for rounding."""
+    if given.dtype.kind in "iu" and dtype.kind in "iu":
+        room = np.iinfo(dtype)
+        return bool(np.all((given >= room.min) & (given <= room.max)))
+    return np.can_cast(given.dtype, dtype, "same_kind")
 
 
 def _by_class(registered: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
