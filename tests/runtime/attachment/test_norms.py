@@ -251,7 +251,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
         for threads in (1, 2, 3)
     ]
     try:
-        printed = [one.communicate(timeout=180.0)[0] for one in running]
+        printed = [one.communicate(timeout=600.0)[0] for one in running]
     finally:
         for one in running:
             one.kill()
