@@ -18,6 +18,7 @@ HookRequestKind = Literal[
 ]
 
 _MOST = 1e6  # peers: beyond any job, and within what a message can hold
+_LEAST_RATE, _MOST_RATE = 2.0**-149, (2.0 - 2.0**-23) * 2.0**127  # an optimizer's rate is a float32
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Control:
         """Asks for a learning rate, at once or at the end of a straight line, as a rule's `set_learning_rate` does.
 
         Args:
-            rate: The learning rate; one that is not above 0 asks for nothing.
+            rate: The learning rate; one that is not above 0, or that no float32 can hold, asks for nothing.
             over_steps: Length of the ramp in steps.
             over_samples: Length of the ramp in samples over all peers.
 
@@ -138,7 +139,7 @@ class Control:
         """
         length, unit = ramp(over_steps=over_steps, over_samples=over_samples)
         number = self._number(rate, method="set_learning_rate", of="the rate, as in set_learning_rate(0.01)")
-        if number is not None and number <= 0:
+        if number is not None and not _LEAST_RATE <= number <= _MOST_RATE:
             self._pass_over(f"set_learning_rate({number:g})")
         elif number is not None:
             self._ask(HookRequest("set_learning_rate", number, ramp_length=length, unit=unit))

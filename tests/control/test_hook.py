@@ -109,6 +109,8 @@ def test_the_last_call_of_a_method_counts_and_peers_add_up() -> None:
         (lambda control: control.set_learning_rate(math.inf), "set_learning_rate(inf)"),
         (lambda control: control.set_learning_rate(0.0), "set_learning_rate(0)"),
         (lambda control: control.set_learning_rate(-0.5), "set_learning_rate(-0.5)"),
+        (lambda control: control.set_learning_rate(1e39), "set_learning_rate(1e+39)"),
+        (lambda control: control.set_learning_rate(1e-46), "set_learning_rate(1e-46)"),
     ],
 )
 def test_what_no_rule_would_ask_for_a_hook_asks_for_in_vain(call: Any, passed_over: str) -> None:
