@@ -147,7 +147,10 @@ class CheckpointManager:
     def continued(self, terms: Terms) -> Terms:
         """The first terms, with what lasts of those of a checkpoint."""
         resumed = self._resumed
-        return terms if resumed is None else replace(terms, keep=resumed.terms.keep, ramp=resumed.terms.ramp)
+        if resumed is None:
+            return terms
+        lasting = resumed.terms
+        return replace(terms, keep=lasting.keep, max_global_batch=lasting.max_global_batch, ramp=lasting.ramp)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 

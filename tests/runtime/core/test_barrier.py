@@ -186,6 +186,23 @@ def test_a_batch_that_does_not_divide_is_rounded_as_a_whole_not_per_peer() -> No
     assert grown(3, 6, terms=terms).terms.global_batch_size == 200
 
 
+def test_beyond_its_limit_the_global_batch_stays_and_below_it_each_peer_has_its_share_again() -> None:
+    up = replace(size_request(6), max_global_batch=100)
+    asked = decided(view_of(2), Terms(64, 32.0), LIMITS, asked=up)
+    large = decided(view_of(2), asked.terms, LIMITS, prepared=Prepared(peers(7, 8, 9, 10))).terms
+    assert large == Terms(100, 32.0, max_global_batch=100)
+    # A peer that goes by name leaves the limit as it is.
+    evicted = RescaleRequest(0, "local_batch_size", "rule", 10, leave=Leave((5,), "now"))
+    assert decided(view_of(6), large, LIMITS, asked=evicted).terms == large
+    down = decided(view_of(6), large, LIMITS, asked=replace(size_request(3), max_global_batch=100))
+    assert down.terms == Terms(96, 32.0, max_global_batch=100)
+
+
+def test_a_batch_of_at_most_three_samples_takes_no_more_than_three_peers() -> None:
+    decision = decided(view_of(2), Terms(2, 1.0), LIMITS, asked=replace(size_request(6), max_global_batch=3))
+    assert (decision.prepare, decision.terms.refused_size) == (3, 6)
+
+
 sizes = st.lists(st.integers(1, 6), max_size=30)
 
 

@@ -110,6 +110,14 @@ def test_a_rule_writes_checkpoints_while_training_goes_on(tmp_path, monkeypatch)
     assert steps == [8, 7, 5]
 
 
+def test_the_largest_batch_of_a_job_holds_when_it_goes_on_from_a_checkpoint():
+    run = regular_run()
+    walked(run, until=1)
+    manager = run.training._runner.barrier.between_steps.checkpoints
+    manager._resumed = Manifest(5, 2, 64, Terms(96, 48.0, max_global_batch=96))
+    assert manager.continued(Terms(96, 24.0)) == Terms(96, 24.0, max_global_batch=96)
+
+
 def test_where_there_is_no_checkpoint_training_starts_anew(tmp_path):
     run = regular_run()
     assert run.training.resume(tmp_path / "nothing") is None
