@@ -134,7 +134,7 @@ class TrainingSignals:
 
     @property
     def pending(self) -> Source:
-        """A change of the cluster is under way (bool, agreed)."""
+        """A change of the cluster is under way, or a barrier comes since a rule or hook acted (bool, agreed)."""
         return self._source("pending")
 
     @property
