@@ -226,7 +226,7 @@ class TrainingSignals:
         agreed, write ``kf.ops.weighted_mean(x, training.samples)`` or ``kf.ops.all_reduce(x, "mean")``, which ride on
         the gradients. On a peer without samples it is NaN, or 0 or false where it is no float, and so it is in a step
         that does not come to its ``publish``. Over micro-batches a float is averaged by samples; of the others the last
-        one counts.
+        one with samples counts.
 
         Args:
             name: Letters, digits and ``_``; no signal of the step has it. Every policy that uses it declares it alike.

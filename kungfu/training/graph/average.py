@@ -72,7 +72,10 @@ def average(averaging: Averaging, gradients: Any, *, loss: Any, accumulation: Ac
             f"training.average() was given {len(leaves)} gradients and all of them are None: the loss does not depend "
             "on these variables; compute it under the tape, from the model's output"
         )
-    own, published = _scalar(loss), averaging.graph_state.metrics.published.floats()
+    own, metrics = _scalar(loss), averaging.graph_state.metrics
+    if accumulation is not None:
+        metrics.published.hold(metrics.samples.read_value(), metrics.micro.done.read_value())
+    published = metrics.published.floats()
 
     def exchange(share: Sequence[Any], mean_loss: Any) -> list[Any]:
         own_values = list(share[len(dense) :])

@@ -302,7 +302,7 @@ class GraphState:
         """Where this peer is in its share of a step, and what the program gave to it, which no barrier sees."""
         micro, published, fed = self.metrics.micro, self.metrics.published, self.metrics.fed
         place = [getattr(micro, one.name) for one in fields(MicroBatchState)]
-        return [*place, *published.variables.values(), *fed.variables()]
+        return [*place, *published.variables.values(), *published.held.values(), *fed.variables()]
 
     def _outcomes(self) -> tuple[Outcomes, Outcomes]:
         return self.rules.posted, self.rules.shadows

@@ -26,11 +26,15 @@ _NOTHING: Mapping[str, Any] = {"float32": float("nan"), "int64": 0, "bool": Fals
 
 @dataclass(frozen=True)
 class PublishedValues:
-    """The variables by name; ``declared`` is what a policy says of each, ``policies`` which rules use it."""
+    """The variables by name; ``declared`` is what a policy says of each, ``policies`` which rules use it.
+
+    ``held`` keeps what is no float from the last micro-batch of a share that had samples.
+    """
 
     variables: Mapping[str, tf.Variable] = field(default_factory=dict)
     declared: Mapping[str, Source] = field(default_factory=dict)
     policies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    held: Mapping[str, tf.Variable] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Graph: the step begins."""
@@ -84,6 +88,17 @@ class PublishedValues:
             origin=where or declared.origin,
         )
 
+    def hold(self, samples: Any, done: Any) -> None:
+        """Graph: what is no float stays where a micro-batch, after ``done`` others of the share, has no samples.
+
+        Such a micro-batch ran on another peer's sample.
+        """
+        for name, held in self.held.items():
+            nothing = tf.constant(_NOTHING[self.declared[name].type.dtype], held.dtype)
+            before = tf.where(done > 0, held.read_value(), nothing)
+            held.assign(tf.where(samples > 0, self.variables[name].read_value(), before))
+            self.variables[name].assign(held.read_value())
+
     def floats(self) -> list[Any]:
         """Graph: those that are averaged over micro-batches, in the order of ``split``."""
         return [one.read_value() for one in self.variables.values() if one.dtype.is_floating]
@@ -108,7 +123,12 @@ def make_published_values(plan: Plan) -> PublishedValues:
         name: tf.Variable(_NOTHING[one.type.dtype], dtype=one.type.dtype, trainable=False, name=f"kungfu/{name}")
         for name, one in declared.items()
     }
-    return PublishedValues(variables, declared, {name: plan.rules_reading(name) for name in declared})
+    held = {
+        name: tf.Variable(one.read_value(), trainable=False, name=f"kungfu/{name}_held")
+        for name, one in variables.items()
+        if not one.dtype.is_floating
+    }
+    return PublishedValues(variables, declared, {name: plan.rules_reading(name) for name in declared}, held)
 
 
 def _is_alike(given: Any, wanted: Any) -> bool:

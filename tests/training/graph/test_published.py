@@ -114,6 +114,24 @@ def test_a_float_is_averaged_over_micro_batches_by_samples_and_of_the_others_the
     assert training.traces() == 1
 
 
+def test_of_a_share_whose_last_micro_batches_are_empty_the_last_one_with_samples_counts() -> None:
+    def body(training: Any, x: Any) -> None:
+        training.publish("score", tf.reduce_mean(x[:, 0]))
+        training.publish("count", tf.shape(x)[0])
+        training.publish("even", tf.equal(tf.shape(x)[0] % 2, 0))
+
+    kinds = {"score": "float32", "count": "int64", "even": "bool"}
+    training, step = run([watching(dtype=dtype, name=name) for name, dtype in kinds.items()], body)
+    step(next(iter(training.batches(points(5), batch_size=5, epochs=2, seed=0, max_local_batch_size=5))))
+    compiled, seen = training._runner._compiled, []
+    # The shares of three steps; what stands for an empty micro-batch is one sample of another peer's.
+    for counts in ((2, 3, 0), (4, 0, 0), (0, 0, 0)):
+        for place, count in enumerate(counts):
+            compiled((place, len(counts), int(count == 0)), [tf.constant(points(count or 1))])
+        seen.append([told(training, name) for name in kinds])
+    np.testing.assert_allclose(seen, [[0.8, 3.0, 0.0], [1.5, 4.0, 1.0], [np.nan, np.nan, np.nan]], rtol=1e-6)
+
+
 def test_a_name_that_no_policy_uses_leaves_no_op_behind() -> None:
     model = linear_model()
     training = kf.attach(model, keras.optimizers.SGD(1.0))
