@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["straggler_replacement"]
 
 
-@kf.policy
+@kf.policy(budget=kf.Budget(rescales=8, per_steps=800))
 def straggler_replacement(
     training: TrainingSignals, *, every: int = 50, threshold: float = 0.8, decay: float = 0.1
 ) -> Rule:

@@ -14,8 +14,8 @@ from kungfu.compiler.passes import check, schedule, simplify
 from kungfu.compiler.plan import Plan
 from kungfu.control import Budget, Call, Evict, Replace, Rescale, Rule
 from kungfu.control.action import operands, rewired
-from kungfu.control.rate_limit import credit_of, news_of_held
-from kungfu.control.rule import distinct_name, rate_limited
+from kungfu.control.rate_limit import Credit, credit_of, news_of_held
+from kungfu.control.rule import JOB, distinct_name, rate_limited
 from kungfu.ops import where
 from kungfu.policy_definition import Policy
 from kungfu.signal import Signal, Source, TrainingSignals, as_signal, topological
@@ -23,6 +23,8 @@ from kungfu.signal.operation import SCALAR
 from kungfu.signal.source_location import attributed_to
 
 __all__ = ["compile_policies"]
+
+_CHANGES = Rescale | Evict | Replace
 
 
 def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None) -> Plan:
@@ -32,7 +34,8 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
 
     Args:
         policies: The policies of one job, in the order in which their rules are looked at.
-        budget: How often the policies together may change the cluster; without it, as often as they ask.
+        budget: How often the policies together may change the cluster; without it, each policy has its own budget, or
+            none.
 
     Raises:
         PolicyError: A policy is wrong: an action or trigger on a local signal, a collective under a gate that peers
@@ -63,32 +66,45 @@ def _rate_limited(rule: Rule) -> Rule:
 
 
 def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]:
-    """The rules, with those that change the cluster held back while the job's budget is used up, and what tells of it.
+    """The rules, with those that change the cluster held back while a budget is used up, and what tells of it.
 
-    Of several in one step, each needs one change more than those before it.
+    The job's budget stands in place of those of the policies. Of several rules in one step, each needs one change more
+    than those before it, whoever's they are.
     """
-    if budget is None:
-        yield from rules
-        return
-    credit, taken, held = credit_of(budget), as_signal(0), list[Rule]()
+    taken, held = as_signal(0), list[Rule]()
     for rule in rules:
-        # What a hook asks for is known when it was called only: it learns whether anything is left.
-        if rule.mode == "acting" and isinstance(rule.action, Call):
-            name = distinct_name("rescales_left", taken=rule.inputs)
-            yield replace(rule, inputs={**rule.inputs, name: credit.whole_left(taken)}, budget=name)
-        # A rule that changes the cluster fires while the budget allows; its twin records where it was held back.
-        elif rule.mode == "acting" and isinstance(rule.action, Rescale | Evict | Replace):
-            with attributed_to(rule.origin):
-                allowed, inputs = credit.allows(taken), {**rule.inputs, "rescales_left": credit.left(taken)}
-                news = news_of_held(rule.fires & ~allowed, allowed=allowed, gate=rule.gate)
-                held.append(replace(rule, fires=news, inputs=inputs, mode="held", name=f"held({rule.name})"))
-                fires = rule.fires & allowed
-                taken = taken + where(fires, 1, 0)
-            yield replace(rule, fires=fires, inputs=inputs)
         # Shadows, settings, stops and checkpoints cost no change of the cluster.
-        else:
-            yield rule
+        if rule.mode != "acting" or not isinstance(rule.action, _CHANGES | Call):
+            yield replace(rule, budgets={})
+            continue
+        one = replace(rule, budgets=rule.budgets if budget is None else {JOB: budget})
+        credit = credit_of(one.budgets.values())
+        # What a hook asks for is known when it was called only: it learns whether anything is left.
+        if isinstance(one.action, Call):
+            yield _told_what_is_left(one, credit, taken=taken) if one.budgets else one
+            continue
+        # A rule that changes the cluster fires while its budgets allow; its twin records where it was held back.
+        if one.budgets:
+            one, twin = _held_back(one, credit, taken=taken)
+            held.append(twin)
+        with attributed_to(one.origin):
+            taken = taken + where(one.fires, 1, 0)
+        yield one
     yield from held
+
+
+def _told_what_is_left(rule: Rule, credit: Credit, *, taken: Signal) -> Rule:
+    name = distinct_name("rescales_left", taken=rule.inputs)
+    return replace(rule, inputs={**rule.inputs, name: credit.whole_left(taken)}, budget=name)
+
+
+def _held_back(rule: Rule, credit: Credit, *, taken: Signal) -> tuple[Rule, Rule]:
+    """The rule where the credit allows it, and its twin, which tells of the other steps."""
+    with attributed_to(rule.origin):
+        allowed, inputs = credit.allows(taken), {**rule.inputs, "rescales_left": credit.left(taken)}
+        news = news_of_held(rule.fires & ~allowed, allowed=allowed, gate=rule.gate)
+        twin = replace(rule, fires=news, inputs=inputs, mode="held", name=f"held({rule.name})")
+        return replace(rule, fires=rule.fires & allowed, inputs=inputs), twin
 
 
 def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:

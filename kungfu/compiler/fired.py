@@ -30,7 +30,7 @@ class FiredRule:
         won: The candidates whose target it took, where it was merged from several rules.
         lost: The candidates whose target it did not take.
         mode: Whether it acts, is in the shadow, or was held back by the budget.
-        over_budget: Whether the job's budget is used up, so that a hook cannot have what it asks for.
+        over_budget: Whether its budget is used up, so that a hook cannot have what it asks for.
         unmet: On a modelled cluster, why nothing came of it; empty where something did.
     """
 

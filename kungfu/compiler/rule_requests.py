@@ -23,7 +23,7 @@ _SETTINGS: Mapping[HookRequestKind, SettingKind] = {
     "set_learning_rate": "learning_rate",
     "stop": "stop",
 }
-_BUDGET_USED_UP = "the job's budget of rescales is used up"
+_BUDGET_USED_UP = "its budget of rescales is used up"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Rate limits: how often a rule may fire (its cooldown), and how often a job may change its cluster (its budget).
+"""Rate limits: how often a rule may fire (its cooldown), and how often a cluster may be changed (a budget).
 
 Both are ordinary dataflow, so that every interpreter of a plan limits alike.
 """
@@ -115,7 +115,7 @@ def _rested(since: Iterable[Signal], now: Iterable[Signal], *, meters: tuple[_Me
     return functools.reduce(operator.and_, passed) if passed else True
 
 
-# ---- the budget of a job --------------------------------------------------------------------------------------------
+# ---- budgets: of a job, or of a policy ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,10 @@ class Budget:
     or replace, and what a hook asks for is passed over; of several rules in one step each needs a token of its own, in
     the order of the policies. Over any n steps, policies thus change the cluster at most
     ``rescales * (1 + n / per_steps)`` times. A rule that is held back is recorded once, until a token is left again.
+
+    A job's budget (``attach(budget=)``) holds back the rules of all policies. Without it, the budget of a policy
+    (``@kf.policy(budget=)``; those prebuilt ones that measure sizes or peers have one) holds back that policy's rules
+    alone, and counts every change as well.
 
     Args:
         rescales: Tokens, from 1 to 2 ** 20 - 1.
@@ -153,26 +157,35 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Credit:
-    """The rest of a budget: `parts` (int64, agreed), of which a change costs `price`."""
+    """The rest of one or several budgets, all of which must allow a change.
 
-    parts: Signal
-    price: int
+    Attributes:
+        rests: For each budget its `parts` (int64, agreed), and how many of them a change costs.
+    """
+
+    rests: tuple[tuple[Signal, int], ...]
 
     def allows(self, taken: Signal) -> Signal:
         """Whether a change is left where `taken` (int64) others come before it."""
-        return self.parts >= (taken + 1) * self.price
+        return functools.reduce(operator.and_, (parts >= (taken + 1) * price for parts, price in self.rests))
 
     def left(self, taken: Signal) -> Signal:
         """How many changes are left then: float32."""
-        return (self.parts / self.price - taken).named("rescales_left")
+        fewest = functools.reduce(minimum, (parts / price for parts, price in self.rests))
+        return (fewest - taken).named("rescales_left")
 
     def whole_left(self, taken: Signal) -> Signal:
         """How many whole ones: int64."""
-        return (self.parts // self.price - taken).named("rescales_left")
+        fewest = functools.reduce(minimum, (parts // price for parts, price in self.rests))
+        return (fewest - taken).named("rescales_left")
 
 
-def credit_of(budget: Budget) -> Credit:
-    """The rest of a budget in a step. Cost: two int64 of state, no message."""
+def credit_of(budgets: Iterable[Budget]) -> Credit:
+    """The rest of these budgets in a step. Cost: two int64 of state for each, no message."""
+    return Credit(tuple((_parts_left(one), one.per_steps) for one in dict.fromkeys(budgets)))
+
+
+def _parts_left(budget: Budget) -> Signal:
     # In parts of a token, so that a step's gain is whole: `rescales` of the `per_steps` parts that a change costs.
     full, price, gain = budget.rescales * budget.per_steps, budget.per_steps, budget.rescales
 
@@ -182,7 +195,7 @@ def credit_of(budget: Budget) -> Credit:
         # In whole numbers: what a float lost in the last bit could be the rescale that makes peers disagree.
         return minimum(maximum(where(changed, credit - price, credit), 0) + gain, full), view
 
-    return Credit(fold(update, (full, -1), Source("view"), output=lambda state: state[0]), price)
+    return fold(update, (full, -1), Source("view"), output=lambda state: state[0])
 
 
 def news_of_held(blocked: Signal, *, allowed: Signal, gate: Signal) -> Signal:

@@ -26,7 +26,7 @@ from kungfu.control.action import (
     Unit,
     target_of,
 )
-from kungfu.control.rate_limit import NO_COOLDOWN, once_each, with_cooldown
+from kungfu.control.rate_limit import NO_COOLDOWN, Budget, once_each, with_cooldown
 from kungfu.errors import PolicyError
 from kungfu.ops import clip, is_finite, maximum, minimum, round, sum, where
 from kungfu.signal import VECTOR, Constant, Fold, Signal, Source, as_signal, fold
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from kungfu.control.trigger import Trigger
 
 __all__ = [
+    "JOB",
     "Rule",
     "RuleMode",
     "batch_rule",
@@ -54,6 +55,7 @@ __all__ = [
 ]
 
 RuleMode = Literal["acting", "shadow", "held"]
+JOB = "the job"  # in place of a policy's name, where a budget is that of the job
 
 # What bounds a decision, and is no ground for it.
 _UNTOLD = frozenset({"min_size", "max_size", "refused_size", "epoch_samples"})
@@ -72,9 +74,10 @@ class Rule:
         action: What the rule asks for.
         inputs: The values that the record shows beside a decision, by name.
         mode: "acting"; "shadow" for a rule that is evaluated and recorded but never acted on; "held" for one that
-            records where the job's budget held another one back.
+            records where a budget held another one back.
         candidates: The keys of `inputs` that hold the targets of the merged rules; empty where none were merged.
         budget: The key of `inputs` that holds how many changes the budget has left for a hook, if there is a budget.
+        budgets: The budgets that hold the rule back, by the name of the policy that has it; `JOB` for the job's own.
         origin: The user's ``file:line`` that made the rule.
     """
 
@@ -86,6 +89,7 @@ class Rule:
     mode: RuleMode = "acting"
     candidates: tuple[str, ...] = ()
     budget: str = ""
+    budgets: Mapping[str, Budget] = field(default_factory=dict)
     origin: str = field(default_factory=location_of_caller)
 
     @property

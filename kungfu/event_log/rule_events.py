@@ -98,7 +98,7 @@ class ShadowEvent(RuleEvent, frozen=True, kw_only=True, tag="shadow"):
 
 
 class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
-    """The job's budget of rescales holds back what a rule asked for; ``action`` is the class of its action."""
+    """A budget of the job or of its policy holds back what a rule asked for; ``action`` is the class of its action."""
 
     action: str
     asked: Number | None

@@ -20,8 +20,9 @@ __all__ = ["at_least", "at_most", "compose", "first", "shadow"]
 def compose(*policies: Policy) -> Policy:
     """All rules of these policies, as if they were one. Equal parts are computed once.
 
-    It resolves no conflict: where two of them set the same thing (the size, the global batch size, the learning rate),
-    `attach` raises `PolicyError`, and `first`, `at_most` or `at_least` is what to write.
+    Each rule stays under the budget of its own policy. No conflict is resolved: where two of the policies set the same
+    thing (the size, the global batch size, the learning rate), `attach` raises `PolicyError`, and `first`, `at_most` or
+    `at_least` is what to write.
 
     Args:
         policies: At least one policy.
@@ -68,7 +69,8 @@ def at_most(*policies: Policy) -> Policy:
     The number that a policy asked for last stands until it asks again, and in every step the smallest of these numbers
     is asked for; so a policy that asked while a change was pending is served later. A policy that has not asked yet
     counts with the present value: it holds the cluster where it is, and a cap alone never makes it grow. A rule whose
-    setting no other of the policies has a rule for stays as it is.
+    setting no other of the policies has a rule for stays as it is. A merged rule fires only where the budgets of all
+    its policies allow it, so the strictest holds; what was asked for meanwhile is served later.
 
     Args:
         policies: At least two policies.

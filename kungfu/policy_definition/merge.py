@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from kungfu.control import Rescale, Rule, SetGlobalBatchSize, SetLearningRate, Trigger
+from kungfu.control import Budget, Rescale, Rule, SetGlobalBatchSize, SetLearningRate, Trigger
 from kungfu.control.rate_limit import last_wish
 from kungfu.control.rule import batch_rule, distinct_name, rate_rule, rescale_rule
 from kungfu.errors import InternalError, PolicyError
@@ -48,7 +48,7 @@ def merged_rule(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
     # The record shows what the rules saw, then what each asked for, then the present value and the target.
     last = {label: signal for label, signal in made.inputs.items() if label in (_PRESENT[type(setters[0])], "target")}
     seen = {label: signal for one in rules for label, signal in one.inputs.items() if label not in last}
-    return replace(made, inputs={**seen, **wishes, **last}, candidates=tuple(wishes))
+    return replace(made, inputs={**seen, **wishes, **last}, candidates=tuple(wishes), budgets=_budgets(rules))
 
 
 _PRESENT: Mapping[type, str] = {
@@ -72,6 +72,17 @@ def _asking(target: Signal, *, like: Setter, trigger: Trigger, name: str) -> Rul
     if isinstance(like, SetGlobalBatchSize):
         return batch_rule(target, trigger=trigger, name=name)
     return rate_rule(target, trigger=trigger, ramp_length=like.ramp_length, unit=like.unit, name=name)
+
+
+def _budgets(rules: tuple[Rule, ...]) -> dict[str, Budget]:
+    """Those of all rules: each must allow a change, so the merged rule is under the strictest of them."""
+    budgets: dict[str, Budget] = {}
+    for one in rules:
+        for name, budget in one.budgets.items():
+            # Two policies of one name may have different budgets.
+            if budgets.get(name) != budget:
+                budgets[distinct_name(name, taken=budgets)] = budget
+    return budgets
 
 
 def _check_terms(name: str, rules: tuple[Rule, ...]) -> None:

@@ -6,9 +6,9 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
-from kungfu.control import Rule
+from kungfu.control import Budget, Rule
 from kungfu.errors import KungfuError, PolicyError
 from kungfu.signal import TrainingSignals
 from kungfu.signal.source_location import is_prebuilt, location_in_traceback, location_of_caller, location_of_function
@@ -22,12 +22,14 @@ RuleOrRules = Rule | tuple[Rule, ...]
 class Policy:
     """A named, pure function from the signals of a step to rules.
 
-    `origin` is the user's ``file:line``: where it is written, and for a prebuilt one where it is made.
+    `origin` is the user's ``file:line``: where it is written, and for a prebuilt one where it is made. `budget` bounds
+    how often the policy may change the cluster where the job has no budget of its own.
     """
 
     name: str
     body: Callable[[TrainingSignals], RuleOrRules]
     origin: str = ""
+    budget: Budget | None = None
 
     def build(self, training: TrainingSignals) -> tuple[Rule, ...]:
         """The rules of this policy, each under the policy's name.
@@ -59,7 +61,9 @@ class Policy:
                     policy=self.name,
                     origin=self.place,
                 )
-        return rules
+        if self.budget is None:
+            return rules
+        return tuple(replace(rule, budgets={self.name: self.budget}) for rule in rules)
 
     @property
     def place(self) -> str:
@@ -76,16 +80,30 @@ def in_brackets(origin: str) -> str:
     return f" ({origin})" if origin else ""
 
 
-def policy(function: Callable[..., RuleOrRules]) -> Callable[..., Policy]:
+_Function = Callable[..., RuleOrRules]
+
+
+@overload
+def policy(function: _Function) -> Callable[..., Policy]: ...
+
+
+@overload
+def policy(*, budget: Budget | None = None) -> Callable[[_Function], Callable[..., Policy]]: ...
+
+
+def policy(function: _Function | None = None, *, budget: Budget | None = None) -> Any:
     """Makes a policy of a function of `training`: calling it with its other arguments gives a `Policy`.
 
     The arguments are checked at once; the function runs at `attach`.
 
     Args:
         function: Its first parameter is `training`; it returns a rule or a tuple of rules.
+        budget: How often the policy may change the cluster where the job has no budget of its own, as in
+            ``@kf.policy(budget=kf.Budget(rescales=4, per_steps=1000))``; without it, as often as it asks.
 
     Raises:
-        PolicyError: The first parameter is another one; later, where the arguments do not fit the function.
+        PolicyError: The budget is no `Budget`, or the first parameter is another one; later, where the arguments do not
+            fit the function.
 
     >>> import kungfu as kf
     >>> @policy
@@ -94,6 +112,13 @@ def policy(function: Callable[..., RuleOrRules]) -> Callable[..., Policy]:
     >>> two_peers(every=10).name
     'two_peers'
     """
+    if budget is not None and not isinstance(budget, Budget):
+        raise PolicyError(f"@policy(budget={budget!r}): takes a kf.Budget, e.g. kf.Budget(rescales=4, per_steps=1000)")
+    return functools.partial(_maker, budget=budget) if function is None else _maker(function, budget=budget)
+
+
+def _maker(function: _Function, *, budget: Budget | None) -> Callable[..., Policy]:
+    """What takes the arguments of the function, and gives a policy."""
     signature = inspect.signature(function)
     name = function.__name__
     if "training" not in list(signature.parameters)[:1]:
@@ -115,6 +140,6 @@ def policy(function: Callable[..., RuleOrRules]) -> Callable[..., Policy]:
             rules = given if isinstance(given, tuple) else (given,)
             return tuple(replace(one, name=name) if isinstance(one, Rule) else one for one in rules)
 
-        return Policy(name, body, origin)
+        return Policy(name, body, origin, budget)
 
     return configured

@@ -74,7 +74,7 @@ def attach(
         policies: Checked and compiled here, together with the one that ``kungfu-run --policy`` names.
         seed: The job's seed, from which follows what each peer draws in its steps (dropout's masks, ``tf.random``):
             numbers of its own. Alone it has no effect.
-        budget: Bounds how often the policies together may change the cluster.
+        budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
 
     Returns:
         The training run: its step, average and batches.

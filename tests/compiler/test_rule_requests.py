@@ -173,7 +173,7 @@ def test_what_would_change_the_cluster_is_passed_over_where_the_budget_is_used_u
     assert found.checkpoints == ("hook",)
     fired = replace(HOOK, action=Call(hook, ()), over_budget=True)
     answer = call_hook(fired, fired.action, size=4)
-    assert (answer.asked, answer.ignored) == (4, "the job's budget of rescales is used up")
+    assert (answer.asked, answer.ignored) == (4, "its budget of rescales is used up")
 
 
 def test_an_error_of_a_hooks_call_names_the_rule_and_the_line() -> None:

@@ -17,7 +17,7 @@ def decisions(speeds: dict[int, float], *, steps: int = 200, **settings: float) 
 def test_a_persistent_straggler_is_replaced_once() -> None:
     (one,) = decisions({2: 0.5})
     assert isinstance(one.action, Replace)
-    assert (one.step, one.ranks, one.inputs) == (20, (2,), {"size": 4, "marked": 1})
+    assert (one.step, one.ranks, one.inputs) == (20, (2,), {"size": 4, "marked": 1, "rescales_left": 8})
 
 
 def test_a_replacement_that_is_slow_too_is_replaced_again() -> None:

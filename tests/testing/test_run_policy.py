@@ -301,7 +301,7 @@ def test_a_hook_has_no_more_than_the_budget_either() -> None:
     hooked = Policy("hooked", lambda t: control.every(5).call(flap, t.size))
     decided = run_policy(hooked, ClusterModel({1: 100}, steps=30), budget=Budget(2, 1000))
     assert [one.inputs["size"] for one in decided] == [2, 3, 2, 2, 2, 2]
-    assert [one.unmet for one in decided] == ["", "", *["the job's budget of rescales is used up"] * 3, ""]
+    assert [one.unmet for one in decided] == ["", "", *["its budget of rescales is used up"] * 3, ""]
 
 
 @settings(max_examples=40, deadline=None)

@@ -114,9 +114,9 @@ def would_have(event: ShadowEvent) -> str:
 
 
 def held_back(event: HeldEvent) -> str:
-    """The request of a rule when the job's budget of rescales was used up."""
+    """The request of a rule when the job's budget of rescales, or its policy's, was used up."""
     rule = event.rule.removeprefix("held(").removesuffix(")")
-    budget = "held back, for the job's budget of rescales is used up"
+    budget = "held back, for its budget of rescales is used up"
     return f"step {figure(event.step)}: {rule} asks for {_action(event)}; {budget}"
 
 

@@ -55,6 +55,7 @@ def _rule(rule: Rule, labels: Labels) -> dict[str, Any]:
         "gates": _gates((rule.gate,), labels),
         "fires": labels[rule.fires],
         "does": does(rule.action, labels),
+        "budgets": {owner: dataclasses.asdict(one) for owner, one in rule.budgets.items()},
         "logs": {name: labels[one] for name, one in rule.inputs.items()},
         "origin": rule.origin,
     }

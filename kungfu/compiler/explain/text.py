@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, ma
 from kungfu.compiler.explain.sharing import Shared, shared_parts
 from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import MessageLayout, Plan, Segment
-from kungfu.control import Rule
+from kungfu.control import Budget, Rule
 from kungfu.control.rule import RuleMode
 from kungfu.signal import Signal, topological
 
@@ -87,7 +88,15 @@ def _rule(rule: Rule, labels: Labels) -> Iterator[str]:
     yield _heading(rule)
     yield f"  looks {steps((rule.gate,), labels)}"
     yield f"  fires where {labels[rule.fires]}: {does(rule.action, labels)}"
+    if rule.mode == "acting":
+        yield from (f"  {_bound(owner, one)}" for owner, one in rule.budgets.items())
     yield f"  logs {_seen(rule, labels)}"
+
+
+def _bound(owner: str, budget: Budget) -> str:
+    """How often a rule may change the cluster, and who says so."""
+    every = counted(math.ceil(budget.per_steps / budget.rescales), "step")
+    return f"budget of {owner}: {counted(budget.rescales, 'rescale')}, and one more every {every}"
 
 
 def _rule_on_rescale(rule: Rule, words: _Words) -> Iterator[str]:
@@ -105,7 +114,7 @@ def _rule_on_rescale(rule: Rule, words: _Words) -> Iterator[str]:
 _MODES: Mapping[RuleMode, str] = {
     "acting": "",
     "shadow": ", a shadow: nobody acts on it",
-    "held": ", which tells that the budget holds a rule back: nobody acts on it",
+    "held": ", which tells that a budget holds a rule back: nobody acts on it",
 }
 
 

@@ -90,7 +90,7 @@ class EventLogWriter:
             self._record("events", event)
 
     def shadowed(self, fired: Sequence[FiredRule]) -> None:
-        """What rules in the shadow would have asked for, and what rules ask for that the job's budget holds back."""
+        """What rules in the shadow would have asked for, and what rules ask for that a budget holds back."""
         for one in fired:
             self._record("events", _fired(one))
 

@@ -63,7 +63,7 @@ def test_what_a_budget_held_back_and_what_came_to_nothing_stand_in_the_column_of
     passed_over = made(event="superseded", step=7, rule="hook", asked=5, by="grow")
     folder = written(with_events(tmp_path, [held, passed_over]), recorded(PLAN))
     text = said(capsys, monkeypatch, folder)
-    assert "held back, for the job's budget of rescales is used up" in " ".join(text.replace("│", " ").split())
+    assert "held back, for its budget of rescales is used up" in " ".join(text.replace("│", " ").split())
     assert "nothing came of it, since grow came before it" in " ".join(text.replace("│", " ").split())
     told = json.loads(said(capsys, monkeypatch, folder, "--json"))
     assert [one["event"] for one in told["run"]] == ["held", "superseded"]

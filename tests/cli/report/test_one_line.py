@@ -80,7 +80,7 @@ HELD = {"event": "held", "step": 7, "rule": "held(slow)", "action": "Evict", "as
         (SHADOW, "step 3: shadow(gns) would have asked for another size: 4"),
         (
             HELD,
-            "step 7: slow asks for the eviction of rank 1, 3; held back, for the job's budget of rescales is used up",
+            "step 7: slow asks for the eviction of rank 1, 3; held back, for its budget of rescales is used up",
         ),
     ],
 )
