@@ -13,12 +13,12 @@ import pytest
 @pytest.mark.parametrize(
     ("words", "figure"),
     [
-        (["policy_overhead", "--rounds", "3", "--samples", "4", "--large-rounds", "2"], "processor"),
+        (["policy_overhead", "--rounds", "3", "--samples", "4", "--large-rounds", "0"], "processor"),
         (["runtime_overhead", "--jobs", "1", "--rounds", "3", "--samples", "4", "--device-ms", "0"], "overhead"),
     ],
 )
 def test_it_gives_its_figures(words: list[str], figure: str) -> None:
     command = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert figure in json.loads(done.stdout.splitlines()[-1])

@@ -50,8 +50,9 @@ def test_what_was_meant_is_what_to_write(name: str, meant: str) -> None:
 
 
 def test_every_monitor_is_known_by_its_name_and_every_other_word_stands_for_a_source() -> None:
-    assert set(monitor.__all__) <= set(_MONITORS)
-    assert set(_MONITORS.values()) <= set(monitor.__all__)
+    monitors = {name for name in monitor.__all__ if not isinstance(getattr(monitor, name), type)}
+    assert monitors <= set(_MONITORS)
+    assert set(_MONITORS.values()) <= monitors
     assert set(_OTHER_WORDS.values()) <= set(SOURCES)
 
 

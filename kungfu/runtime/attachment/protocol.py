@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kungfu.errors import KungfuError, PeerFailure
-from kungfu.runtime.attachment.norms import NormsWanted
+
+if TYPE_CHECKING:
+    # The agent knows attachments too, and never loads TensorFlow.
+    from kungfu.runtime.attachment.norms import NormsWanted
 
 __all__ = ["AbandonReason", "Attachment", "LateRanks", "SilentRanks", "no_abandon_reason"]
 
