@@ -84,11 +84,8 @@ def autoscale(
         return added / (fewer.mean / fewer.peers) - efficiency
 
     measured = kf.monitor.throughput_by_size(training, max_peers, margin=margin)
-    samples = max(every, 10)
-    wanted = kf.control.hill_climb(
+    size = kf.control.settled_walk(
         advantage, measured.statistics, unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead,
-        min_samples=samples, max_samples=3 * samples,
+        every=every, view_steps=training.view_steps, moved=measured.moves,
     )  # fmt: skip
-    has_lasted = training.view_steps >= 6 * samples
-    size = kf.control.settle(wanted, every=every, ready=has_lasted, moved=measured.moves)
     return kf.control.every(every).rescale(size, keep=keep, max_global_batch=max_global_batch)

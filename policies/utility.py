@@ -95,13 +95,10 @@ def utility(
     def advantage(fewer: SizeEstimate, more: SizeEstimate) -> Signal:
         return value(more) - value(fewer)
 
-    enough = max(every, 10)
-    wanted = kf.control.hill_climb(
+    size = kf.control.settled_walk(
         advantage, measured.statistics, unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead,
-        min_samples=enough, max_samples=3 * enough,
+        every=every, view_steps=training.view_steps, moved=measured.moves,
     )  # fmt: skip
-    has_lasted = training.view_steps >= 6 * enough
-    size = kf.control.settle(wanted, every=every, ready=has_lasted, moved=measured.moves)
     known = kf.ops.is_finite(left)
     peers = kf.ops.where(known, size, math.nan)
     rule = kf.control.every(every).rescale(peers, keep=keep, max_global_batch=max_global_batch)

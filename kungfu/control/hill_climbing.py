@@ -20,11 +20,12 @@ from kungfu.ops import any as any_of
 from kungfu.ops import argmax, argmin, cast, clip, fold, is_finite, maximum, minimum, places, sqrt, where
 from kungfu.signal import Signal, SizeStatistics, Source
 
-__all__ = ["Advantage", "SizeEstimate", "hill_climb", "settle"]
+__all__ = ["Advantage", "SizeEstimate", "hill_climb", "settle", "settled_walk"]
 
 _ERRORS = 2.0  # standard errors beyond which a difference is no chance
 _ROUNDING = 2e-6  # of a mean, which is added up in float32
 _LEAST_NUDGE = 1e-12  # a mean of 0 without noise has a slope as well
+_LEAST_SAMPLES = 10  # of a size, however often a walk decides
 
 
 @dataclass(frozen=True)
@@ -207,14 +208,26 @@ def hill_climb(
         raise PolicyError(
             f"min_samples={min_samples!r}, max_samples={max_samples!r}: takes 2 <= min_samples <= max_samples"
         )
-    size = Source("size")
-    below, above = size - unit, size + unit
     fewest, most = maximum(Source("min_size"), min_peers), minimum(Source("max_size"), max_peers)
-    measured, reach = _Measured(advantage, table, min_samples), (1 + look_ahead) * unit
+    wanted = _next_size(
+        _Measured(advantage, table, min_samples), unit=unit, fewest=fewest, most=most, look_ahead=look_ahead,
+        max_samples=max_samples,
+    )  # fmt: skip
+    # With more peers than it may have nothing is measured: it begins at the limit.
+    size, largest = Source("size"), maximum(fewest, most)
+    return where(size > largest, largest * 1.0, wanted)
+
+
+def _next_size(
+    measured: _Measured, *, unit: int, fewest: Signal, most: Signal, look_ahead: int, max_samples: int
+) -> Signal:
+    """Where the walk goes from a size within the limits: float32, NaN while samples are waited for."""
+    size, reach = Source("size"), (1 + look_ahead) * unit
+    below, above = size - unit, size + unit
     is_known, known_above = measured.known[size], measured.known[above]
     larger = measured.above(size)
     here, there = (measured.verdict(one, unit=unit, look_ahead=look_ahead) for one in (size, above))
-    patient = table.count[size] >= max_samples
+    patient = measured.table.count[size] >= max_samples
     reachable = (above <= most) & (above != Source("refused_size"))
 
     # The present size failed: a size or two further may be looked at, then it is back, or below what it failed against.
@@ -231,9 +244,52 @@ def hill_climb(
 
     wanted = where(here.fails, where(looks_ahead, above, back), onwards)
     decided = is_known & (patient | (is_clear & ~here.fails))
-    # With more peers than it may have nothing is measured: it begins at the limit.
-    largest = maximum(fewest, most)
-    return where(size > largest, largest * 1.0, where(decided, clip(wanted * 1.0, fewest, most), math.nan))
+    return where(decided, clip(wanted * 1.0, fewest, most), math.nan)
+
+
+def settled_walk(
+    advantage: Advantage,
+    table: SizeStatistics,
+    *,
+    unit: int,
+    min_peers: int,
+    max_peers: int,
+    every: int,
+    view_steps: Signal,
+    moved: Signal,
+    look_ahead: int = 0,
+) -> Signal:
+    """`hill_climb` every so many steps, and `settle` where it ends: a size is judged by at least `every` samples.
+
+    Where a comparison is open it waits for three times as many samples, and it ends at a size only after six times as
+    many steps of its view. Gives a float32 scalar, peers, agreed where the table is; NaN while samples are waited for.
+
+    Args:
+        advantage: As for `hill_climb`.
+        table: As for `hill_climb`.
+        unit: As for `hill_climb`.
+        min_peers: As for `hill_climb`.
+        max_peers: As for `hill_climb`.
+        every: Steps between two decisions, at least 1; a size needs 10 samples even where it is less.
+        view_steps: Steps since the size last changed: int64.
+        moved: As for `settle`.
+        look_ahead: As for `hill_climb`.
+
+    Raises:
+        PolicyError: A number is out of range.
+
+    Cost:
+        That of `settle`, beside the table's.
+
+    On rescale:
+        As `settle`.
+    """
+    samples = max(every, _LEAST_SAMPLES)
+    wanted = hill_climb(
+        advantage, table, unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead,
+        min_samples=samples, max_samples=3 * samples,
+    )  # fmt: skip
+    return settle(wanted, every=every, ready=view_steps >= 6 * samples, moved=moved)
 
 
 def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signal:
