@@ -12,7 +12,7 @@ import itertools
 import json
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -86,13 +86,8 @@ def _is_quick(one: Setting) -> bool:
 
 def the_policies(setting: Setting) -> list[kf.Policy]:
     """The scaling policy with its usual numbers, and the one that replaces stragglers beside it."""
-    replacing = _first_of("replace_stragglers", "straggler_replacement")
-    return [policies.autoscale(max_peers=LIMIT, efficiency=setting.efficiency, unit=setting.unit), replacing()]
-
-
-def _first_of(*names: str) -> Callable[..., kf.Policy]:
-    """The prebuilt policy that has one of these names."""
-    return next(getattr(policies, name) for name in names if hasattr(policies, name))
+    scaling = policies.autoscale(max_peers=LIMIT, efficiency=setting.efficiency, unit=setting.unit)
+    return [scaling, policies.replace_stragglers()]
 
 
 def made(setting: Setting) -> Result:

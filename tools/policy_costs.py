@@ -11,9 +11,9 @@ from kungfu.policies import (
     gns_batch,
     hybrid_scaling,
     linear_scaling,
+    replace_stragglers,
     schedule,
     stop_on_nan,
-    straggler_replacement,
     utility,
 )
 from kungfu.policy_definition import Policy
@@ -27,9 +27,9 @@ POLICIES = {
     "gns_batch(max_peers=8)": gns_batch(max_peers=8),
     "hybrid_scaling({64: 2, 256: 4})": hybrid_scaling({64: 2, 256: 4}),
     "linear_scaling()": linear_scaling(),
+    "replace_stragglers()": replace_stragglers(),
     "schedule({100: 4})": schedule({100: 4}),
     "stop_on_nan()": stop_on_nan(),
-    "straggler_replacement()": straggler_replacement(),
     "utility(worth=..., max_peers=8)": utility(
         worth=worth.points({600: 50, 900: 0}), samples=100_000, price_per_hour=1, max_peers=8
     ),

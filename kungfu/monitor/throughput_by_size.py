@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kungfu import ops
 from kungfu.errors import PolicyError
 from kungfu.monitor.mark import marked
-from kungfu.monitor.stragglers import relative_speed
+from kungfu.monitor.stragglers import straggler_fractions
 from kungfu.monitor.throughput import samples_per_second
 from kungfu.signal import Signal, SizeStatistics, TrainingSignals, fold
 from kungfu.signal.fold.fold import labelled
@@ -48,7 +48,7 @@ def throughput_by_size(
     A step does not count
 
     - in the first two steps of a view, and while a change is pending, as in `throughput`: joiners take time from peers;
-    - while the `relative_speed` of a peer is below `slow`: a straggler holds up all, and is about to be replaced;
+    - while one of the `straggler_fractions` is below `slow`: a straggler holds up all, and is about to be replaced;
     - in the first `patience` steps of a view also while one is below `suspect`. A new peer's average begins at 1, so a
       straggler takes some steps to show; with `suspect` it is seen before its steps are many.
 
@@ -83,9 +83,9 @@ def throughput_by_size(
     """
     if not 0 < margin < math.inf:
         raise PolicyError(f"throughput_by_size(margin={margin!r}): takes a fraction above 0, e.g. 0.1")
-    speed = relative_speed(training)
-    is_slow = ops.any(speed < slow)
-    is_suspect = ops.any(speed < suspect) & (training.view_steps <= patience)
+    fractions = straggler_fractions(training)
+    is_slow = ops.any(fractions < slow)
+    is_suspect = ops.any(fractions < suspect) & (training.view_steps <= patience)
     counted = ops.where(training.pending | is_slow | is_suspect, math.nan, samples_per_second(training))
     moved = _moved(counted, margin=margin)
     table = counted.statistics_by_size(largest, forget_after=forget_after, strike_all=moved)

@@ -23,14 +23,14 @@ _MONITORS = {
     "gns": "gradient_noise_scale",
     "variance": "gradient_variance",
     "samples_per_second": "throughput",
-    "speed": "relative_speed",
+    "speed": "straggler_fractions",
     **{
         name: name
         for name in (
             "cost_so_far",
             "gradient_noise_scale",
             "gradient_variance",
-            "relative_speed",
+            "straggler_fractions",
             "remaining_samples",
             "remaining_seconds",
             "scaling_efficiency",

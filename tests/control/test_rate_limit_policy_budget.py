@@ -19,9 +19,9 @@ from kungfu.policies import (
     gns_batch,
     hybrid_scaling,
     linear_scaling,
+    replace_stragglers,
     schedule,
     stop_on_nan,
-    straggler_replacement,
     utility,
 )
 from kungfu.policy_definition import Policy, at_least, at_most, compose, first, policy, shadow
@@ -83,7 +83,7 @@ WORTH = worth.points({10: 5, 60: 0})
     [
         (autoscale(max_peers=4), Budget(24, 1200)),
         (utility(worth=WORTH, samples=20, price_per_hour=1, max_peers=4), Budget(24, 1200)),
-        (straggler_replacement(), Budget(8, 800)),
+        (replace_stragglers(), Budget(8, 800)),
         (gns_batch(max_peers=4), None),  # it looks only every so many steps
         (schedule({2: 3}), None),
         (stop_on_nan(), None),
@@ -125,9 +125,9 @@ def test_each_rule_is_under_the_budget_of_its_own_policy_and_every_change_counts
 
 
 def test_rules_of_two_budgets_are_held_back_each_by_its_own() -> None:
-    plan = compile_policies([straggler_replacement(every=2), flapping()])
+    plan = compile_policies([replace_stragglers(every=2), flapping()])
     assert [rule.budgets for rule in plan.rules if rule.mode == "acting"] == [
-        {"straggler_replacement": Budget(8, 800)},
+        {"replace_stragglers": Budget(8, 800)},
         {"flapping": TWO},
     ]
 

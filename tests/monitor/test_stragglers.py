@@ -12,7 +12,7 @@ from kungfu import control
 from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.errors import PolicyError
-from kungfu.monitor import relative_speed, stragglers
+from kungfu.monitor import straggler_fractions, stragglers
 from kungfu.policy_definition import Policy
 from kungfu.signal import TrainingSignals
 
@@ -99,7 +99,7 @@ def test_a_threshold_out_of_range_is_refused(threshold: float) -> None:
         stragglers(TrainingSignals(), threshold=threshold)
 
 
-@pytest.mark.parametrize("decay", [0, 1.5])
-def test_a_decay_out_of_range_is_refused(decay: float) -> None:
-    with pytest.raises(PolicyError, match=r"relative_speed\(decay=.*in \(0, 1\]"):
-        relative_speed(TrainingSignals(), decay=decay)
+@pytest.mark.parametrize("alpha", [0, 1.5])
+def test_an_alpha_out_of_range_is_refused(alpha: float) -> None:
+    with pytest.raises(PolicyError, match=r"straggler_fractions\(alpha=.*in \(0, 1\]"):
+        straggler_fractions(TrainingSignals(), alpha=alpha)

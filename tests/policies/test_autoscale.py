@@ -9,7 +9,7 @@ import pytest
 
 from kungfu.compiler import compile_policies
 from kungfu.errors import PolicyError
-from kungfu.policies import autoscale, schedule, straggler_replacement
+from kungfu.policies import autoscale, replace_stragglers, schedule
 from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, SlowPeer, Start, run_on_model, run_policy
 
 
@@ -172,7 +172,7 @@ def test_a_linear_job_with_jitter_and_one_slow_joiner_ends_at_its_limit(
         rescaling=Rescaling(joining_steps=joining),
         speeds=PeerSpeeds(jitter=jitter, seed=3, slow=(SlowPeer(speed, peer=4),)),
     )
-    run = run_on_model([autoscale(max_peers=8, efficiency=threshold), straggler_replacement()], model)
+    run = run_on_model([autoscale(max_peers=8, efficiency=threshold), replace_stragglers()], model)
     assert run.size == 8
     assert [one.left for one in run.changes if one.left] == [(4,)]
     assert all(one.step < 600 for one in run.changes)

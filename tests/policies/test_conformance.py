@@ -17,9 +17,9 @@ from kungfu.policies import (
     gns_batch,
     hybrid_scaling,
     linear_scaling,
+    replace_stragglers,
     schedule,
     stop_on_nan,
-    straggler_replacement,
     utility,
 )
 from kungfu.policy_definition import Policy, at_least, at_most, compose, first, policy, shadow
@@ -46,7 +46,7 @@ def watching(made: Callable[..., Any]) -> Policy:
 
 @policy
 def every_action(training: Any) -> Any:
-    speed = monitor.relative_speed(training, decay=0.5)
+    speed = monitor.straggler_fractions(training, alpha=0.5)
     return (
         control.every(2).after(1).cooldown(steps=3).rescale(training.size % 3 + 1),
         control.always().when(training.mean_loss < 0.0).set_global_batch_size(training.step * 4),
@@ -78,7 +78,7 @@ CONFORMING = {
     "autoscale": autoscale(max_peers=4, every=2),
     "stop_on_nan": stop_on_nan(steps=2),
     "stop_on_nan of gradients": stop_on_nan(steps=1, watch="gradients"),
-    "straggler_replacement": straggler_replacement(every=2, decay=0.5),
+    "replace_stragglers": replace_stragglers(every=2, alpha=0.5),
     "utility": utility(worth=worth.points({10: 5, 60: 0}), price_per_hour=3600, max_peers=4, every=2),
     "utility in steps": utility(worth=worth.steps({60: 5}), samples=20, price_per_hour=0, max_peers=4, every=2),
     "every_action": every_action(),

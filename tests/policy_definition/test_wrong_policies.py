@@ -242,7 +242,7 @@ def looks_back_in_a_step(training: Any) -> Any:
 
 @wrong(r"takes a truth value for each peer")
 def evicts_by_a_number(training: Any) -> Any:
-    return control.always().evict(monitor.relative_speed(training))  # here
+    return control.always().evict(monitor.straggler_fractions(training))  # here
 
 
 def _line_of(body: Body) -> int:

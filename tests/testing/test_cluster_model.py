@@ -11,7 +11,7 @@ import pytest
 import kungfu as kf
 from kungfu import control, ops
 from kungfu.errors import UsageError
-from kungfu.policies import linear_scaling, schedule, straggler_replacement
+from kungfu.policies import linear_scaling, replace_stragglers, schedule
 from kungfu.policy_definition import Policy
 from kungfu.testing import (
     ClusterModel,
@@ -85,9 +85,9 @@ def test_a_seed_gives_the_same_run_again_and_another_one_another() -> None:
 def test_a_slow_peer_that_is_replaced_makes_room_for_one_of_full_speed() -> None:
     slow = PeerSpeeds(slow=[SlowPeer(0.5, peer=1, from_step=20)])
     model = ClusterModel(LINEAR, 200, Start(size=4), speeds=slow)
-    run = run_on_model(straggler_replacement(every=20), model)
+    run = run_on_model(replace_stragglers(every=20), model)
     assert [(one.joined, one.left, one.size) for one in run.changes] == [((4,), (1,), 4)]
-    assert shown(model, lambda t: t.size, busy_of(3), beside=(straggler_replacement(every=20),))[-1] == (
+    assert shown(model, lambda t: t.size, busy_of(3), beside=(replace_stragglers(every=20),))[-1] == (
         4,
         pytest.approx(0.16),
     )
@@ -104,7 +104,7 @@ def test_in_a_slow_place_whoever_comes_is_slow() -> None:
     # Two hosts of two slots: the second one is slow, so the newcomer is as slow as the one whose place it takes.
     slow = PeerSpeeds(slow=[SlowPeer(0.5, host=1)])
     model = ClusterModel(LINEAR, 100, Start(size=3, max_size=3), speeds=slow, hosts=HostSlots((2, 2)))
-    run = run_on_model(straggler_replacement(every=20), model)
+    run = run_on_model(replace_stragglers(every=20), model)
     assert [one.joined for one in run.changes][:2] == [(3,), (4,)], "it is replaced again and again"
 
 

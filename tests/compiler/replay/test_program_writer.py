@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kungfu import control, ops
 from kungfu.compiler import Outcome, compile_policies
 from kungfu.compiler.replay import NumpyBackend, Replay
-from kungfu.policies import straggler_replacement
+from kungfu.policies import replace_stragglers
 from kungfu.policy_definition import Policy
 from tests.compiler.cluster import invented
 from tests.compiler.random_policy import ROUGH, Instruction, instructions, random_plan
@@ -78,7 +78,7 @@ def test_a_message_is_added_up_in_rank_order_in_float32(size: int) -> None:
 
 
 def test_states_that_are_set_are_those_of_the_next_step() -> None:
-    plan = compile_policies([straggler_replacement(every=2)])
+    plan = compile_policies([replace_stragglers(every=2)])
     first, second = Replay(plan, size=3), Replay(plan, size=3)
     agreed = {"step": 1, "pending": False, "max_size": 4, "min_size": 1, "refused_size": 0}
     for step in range(1, 6):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from kungfu.control import Replace
-from kungfu.policies import straggler_replacement
+from kungfu.policies import replace_stragglers
 from kungfu.testing import ClusterModel, FiredRule, Start, run_policy
 
 
 def decisions(speeds: dict[int, float], *, steps: int = 200, **settings: float) -> list[FiredRule]:
     model = ClusterModel({1: 100, 8: 800}, steps=steps, start=Start(size=4), speed_by_peer=speeds)
-    return list(run_policy(straggler_replacement(every=20, **settings), model))
+    return list(run_policy(replace_stragglers(every=20, **settings), model))
 
 
 def test_a_persistent_straggler_is_replaced_once() -> None:
