@@ -47,6 +47,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         lost: Its other policies that had a target.
         peers: The peers that the rule named.
         when: When these leave: "now", or "replaced" when others are ready.
+        slow: The peers that left first since they are slow, by id: their speeds as fractions of the median peer's.
     """
 
     size: int
@@ -56,6 +57,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     lost: tuple[str, ...] = ()
     peers: tuple[int, ...] = ()
     when: str = ""
+    slow: Mapping[str, float] = field(default_factory=dict)
 
 
 class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):

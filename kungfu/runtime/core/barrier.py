@@ -5,7 +5,8 @@ settings that rules ask for. Real peers and the model of ``kungfu.testing`` hold
 
 | requested                 | prepared peers | becomes                                                      |
 | ------------------------- | -------------- | ------------------------------------------------------------ |
-| smaller than the view     | any            | the newest peers leave at once; those under way are dismissed |
+| smaller than the view     | any            | slow peers leave at once, slowest first, then the newest ones |
+|                           |                | (`View.leave_order`); those under way are dismissed           |
 | larger than the view      | none yet       | the agent prepares peers, the view stays, triggers hold       |
 | larger, under way         | all there      | they join; surplus ones are dismissed                         |
 | larger, under way         | some missing   | those who are there join; the target is marked as refused     |
@@ -15,7 +16,8 @@ settings that rules ask for. Real peers and the model of ``kungfu.testing`` hold
 | to be replaced, under way | some or all    | as many leave as have come, but the last one who was there    |
 |                           |                | before: it leaves at the next barrier                         |
 | a notice to the only peer | any            | the same: another one comes before it leaves                  |
-| a size and peers by name  | any            | the named peers go first; the others make up the size         |
+| a size and peers by name  | any            | the named peers go first; a smaller size lets others go, in   |
+|                           |                | the same order                                                |
 
 A view always has a member of the view before it, which holds the state: a peer that has just joined holds all of it
 only after its first step.
@@ -40,7 +42,7 @@ from kungfu.runtime.core.barrier_requests import (
     merge,
 )
 from kungfu.runtime.core.terms import RunPosition, SettingChange, Terms, apply_settings
-from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.core.view import NO_SPEEDS, Peer, View, is_slow
 from kungfu.runtime.settings import Limits
 
 __all__ = ["Adjust", "Decision", "Prepared", "as_decided", "decide", "meant_size", "with_settings"]
@@ -75,6 +77,8 @@ class Decision:
         host: The number of the host on which new processes shall run; ``None`` for any.
         requests: The requests that were carried out together; the first one asks for a size, if one does.
         superseded: The requests that were passed over.
+        slow: The peers that left first since they are slow, by id, in that order: their speeds as fractions of the
+            median peer's. Those that a request names are not among them.
     """
 
     view: View
@@ -83,6 +87,7 @@ class Decision:
     host: int | None = None
     requests: tuple[RescaleRequest, ...] = ()
     superseded: tuple[Superseded, ...] = ()
+    slow: Mapping[int, float] = field(default_factory=dict)
 
 
 # The terms that follow from the view before a barrier and from its decision.
@@ -102,6 +107,7 @@ def decide(
     requests: BarrierRequests = NO_REQUESTS,
     prepared: Prepared | None = None,
     adjust: Adjust = as_decided,
+    speeds: Mapping[int, float] = NO_SPEEDS,
 ) -> Decision:
     """What a barrier decides; see the table of this module.
 
@@ -112,6 +118,7 @@ def decide(
         requests: What the barrier is asked for.
         prepared: The agent's newest offer, if there is one.
         adjust: Makes the terms of what was decided about the membership; see `with_settings`.
+        speeds: Of peers by id, as fractions of the median peer's, where they are measured.
 
     >>> two = View(1, (Peer(0, "a:1"), Peer(1, "a:2")))
     >>> grow = RescaleRequest(4, "local_batch_size", "gns_batch", 50)
@@ -119,8 +126,9 @@ def decide(
     4
     """
     merged = merge(requests.rescale, requests.external)
-    decision = _next_membership(view, terms, limits, merged.taken, prepared)
-    decision = replace(decision, requests=merged.taken, superseded=merged.superseded)
+    decision = _next_membership(view, terms, limits, merged.taken, prepared, speeds)
+    slow = _slow_leavers(view, terms, decision.view, merged.taken, speeds)
+    decision = replace(decision, requests=merged.taken, superseded=merged.superseded, slow=slow)
     return replace(decision, terms=adjust(view, decision))
 
 
@@ -164,23 +172,28 @@ def meant_size(view: View, terms: Terms) -> int:
 
 
 def _next_membership(
-    view: View, terms: Terms, limits: Limits, requests: Sequence[RescaleRequest], prepared: Prepared | None
+    view: View,
+    terms: Terms,
+    limits: Limits,
+    requests: Sequence[RescaleRequest],
+    prepared: Prepared | None,
+    speeds: Mapping[int, float],
 ) -> Decision:
     """The next view and its terms, before settings change them; of the requests the first asks for a size, if any."""
     terms = _without_lost_departing(view, terms)
     if terms.departing and len(terms.departing) < view.size:
         # Those who came at the last barrier hold the state by now, so the peers that they replace can leave.
-        return _let_departing_leave(view, terms, limits, requests, prepared)
+        return _let_departing_leave(view, terms, limits, requests, prepared, speeds)
     if requests:
         # Only departing peers are left: those who were to come for them were lost, and a new request is newer.
         terms = replace(terms, departing=())
     if any(one.leave is not None for one in requests):
         # Peers leave by name, and perhaps a size is requested too.
-        return _let_named_leave(view, terms, limits, requests, prepared)
+        return _let_named_leave(view, terms, limits, requests, prepared, speeds)
     terms = replace(terms, leaving=tuple(peer for peer in terms.leaving if view.rank_of(peer) is not None))
     if requests:
         # Only a size is requested: of two sizes one was chosen.
-        return _resize(view, terms, limits, requests[0], prepared)
+        return _resize(view, terms, limits, requests[0], prepared, speeds)
     if prepared is not None and terms.target_size > 0:
         # The agent offers peers for the change that is under way.
         return _change_size(view, terms, terms.target_size, prepared, asked=_under_way(view, terms), preparing=True)
@@ -188,21 +201,35 @@ def _next_membership(
     return Decision(view, terms)
 
 
-def _resize(view: View, terms: Terms, limits: Limits, request: RescaleRequest, prepared: Prepared | None) -> Decision:
+def _resize(
+    view: View,
+    terms: Terms,
+    limits: Limits,
+    request: RescaleRequest,
+    prepared: Prepared | None,
+    speeds: Mapping[int, float],
+) -> Decision:
     """A size alone is requested: it takes the place of a change that is under way."""
     preparing, asked = terms.target_size > 0, _under_way(view, terms)
     terms = replace(terms, target_size=0, leaving=())
     terms, target = _with_reachable_size(request, terms, limits)
-    return _change_size(view, terms, target, prepared, asked=asked, preparing=preparing)
+    return _change_size(view, terms, target, prepared, asked=asked, preparing=preparing, speeds=speeds)
 
 
 def _change_size(
-    view: View, terms: Terms, target: int, prepared: Prepared | None, *, asked: int, preparing: bool
+    view: View,
+    terms: Terms,
+    target: int,
+    prepared: Prepared | None,
+    *,
+    asked: int,
+    preparing: bool,
+    speeds: Mapping[int, float] = NO_SPEEDS,
 ) -> Decision:
     """The change to ``target`` peers; ``asked`` are under way, if the agent was ``preparing`` any."""
     if target < view.size:
-        # A shrink needs nobody's preparation: the newest peers leave at once, those under way are dismissed.
-        shrunk = view.changed(leave=view.newest(view.size - target))
+        # A shrink needs nobody's preparation: peers leave at once, those under way are dismissed.
+        shrunk = view.changed(leave=view.leave_order(speeds)[: view.size - target])
         return Decision(*_with_batch_of_size(shrunk, terms), target if preparing else None)
     if target == view.size and not terms.leaving:
         # The view is as large as requested: those under way are dismissed.
@@ -230,16 +257,36 @@ def _without_lost_departing(view: View, terms: Terms) -> Terms:
 
 
 def _let_departing_leave(
-    view: View, terms: Terms, limits: Limits, requests: Sequence[RescaleRequest], prepared: Prepared | None
+    view: View,
+    terms: Terms,
+    limits: Limits,
+    requests: Sequence[RescaleRequest],
+    prepared: Prepared | None,
+    speeds: Mapping[int, float],
 ) -> Decision:
     """The replaced peers leave; whatever else the barrier is asked for is decided about the rest."""
     gone = len(terms.departing)
     rest = replace(view.changed(leave=terms.departing), version=view.version)
     target = terms.target_size - gone
     terms = replace(terms, departing=(), target_size=target if target > rest.size else 0)
-    after = _next_membership(rest, terms, limits, requests, prepared)
+    after = _next_membership(rest, terms, limits, requests, prepared, speeds)
     prepare = None if after.prepare is None else after.prepare + gone
     return replace(after, view=View(view.version + 1, after.view.peers), prepare=prepare)
+
+
+def _slow_leavers(
+    view: View, terms: Terms, after: View, requests: Sequence[RescaleRequest], speeds: Mapping[int, float]
+) -> dict[int, float]:
+    """The slow peers that a shrink let go, in the order in which they left, with their speeds."""
+    named = {peer for one in requests if one.leave is not None for peer in one.leave.peers}
+    # A peer whose replacement joins leaves because of that, and not because the job shrinks.
+    joined = any(view.rank_of(peer) is None for peer in after.ids)
+    named |= {*terms.departing, *(terms.leaving if joined else ())}
+    return {
+        peer: speeds[peer]
+        for peer in view.leave_order(speeds)
+        if is_slow(peer, speeds) and peer not in named and after.rank_of(peer) is None
+    }
 
 
 def _admit_offered(view: View, terms: Terms, target: int, prepared: Prepared) -> Decision:
@@ -289,7 +336,12 @@ class _Named:
 
 
 def _let_named_leave(
-    view: View, terms: Terms, limits: Limits, requests: Sequence[RescaleRequest], prepared: Prepared | None
+    view: View,
+    terms: Terms,
+    limits: Limits,
+    requests: Sequence[RescaleRequest],
+    prepared: Prepared | None,
+    speeds: Mapping[int, float],
 ) -> Decision:
     """Peers leave by name; where a size is requested too, the named ones go first.
 
@@ -301,6 +353,7 @@ def _let_named_leave(
         limits: The least and the most peers of the job.
         requests: Those that are carried out; the first one asks for a size, if one does.
         prepared: The agent's newest offer, if there is one.
+        speeds: Of peers by id, where they are measured.
     """
     lead, named, preparing = requests[0], _named(view, terms, limits, requests), terms.target_size > 0
     if lead.leave is None:
@@ -313,10 +366,11 @@ def _let_named_leave(
         terms = terms if named.noticed_only else replace(terms, refused_size=refused)
         if not named.now and not named.replaced:
             # Nobody of them is in the view, or all have to stay: whatever is under way goes on.
-            return _next_membership(view, terms, limits, (), prepared)
+            return _next_membership(view, terms, limits, (), prepared, speeds)
     staying = [peer for peer in view.ids if peer not in named.now]
-    # A smaller size is made of the named peers first, and then of the newest.
-    order = [*named.replaced, *(peer for peer in reversed(staying) if peer not in named.replaced)]
+    # A smaller size lets the named peers go first, then slow ones, then the newest.
+    others = (peer for peer in view.leave_order(speeds) if peer not in (*named.now, *named.replaced))
+    order = [*named.replaced, *others]
     gone = (*named.now, *order[: max(0, len(staying) - wanted)])
     leaving = tuple(peer for peer in named.replaced if peer not in gone)
     shrunk = view.changed(leave=gone) if gone else view

@@ -1,17 +1,25 @@
 """Views: the numbered memberships of a job, and pure arithmetic on them.
 
 Ranks are positions in a view. A change keeps the order of the peers that stay, and puts joiners after them: the lowest
-ranks have been in the job for the longest time, and a shrink lets the newest peers go.
+ranks have been in the job for the longest time. A shrink lets the clearly slow peers go first, then the newest ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from kungfu.errors import InternalError
 
-__all__ = ["Peer", "View", "even_slices", "spread"]
+__all__ = ["NO_SPEEDS", "SLOW", "Peer", "View", "even_slices", "is_slow", "spread"]
+
+# A peer whose speed is below this fraction of the median's is clearly slower than the others. Where each step of a peer
+# varies by 20 %, its average over some ten steps still varies by 5 %: whoever is within 10 % of the median may be as
+# fast as the others, and the order of such fractions says nothing.
+SLOW = 0.9
+
+NO_SPEEDS: Mapping[int, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class View:
         peers: Its members, in rank order.
 
     >>> view = View(1, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
-    >>> view.changed(leave=view.newest(2), join=[Peer(3, "b:1")])
+    >>> view.changed(leave=view.leave_order()[:2], join=[Peer(3, "b:1")])
     View(version=2, peers=(Peer(id=0, address='a:1'), Peer(id=3, address='b:1')))
     """
 
@@ -59,9 +67,20 @@ class View:
         """The rank of a peer in this view, ``None`` if it is not a member."""
         return next((rank for rank, peer in enumerate(self.peers) if peer.id == peer_id), None)
 
-    def newest(self, count: int) -> tuple[int, ...]:
-        """The ids of the ``count`` highest ranks: they go first when the job shrinks."""
-        return self.ids[self.size - count :]
+    def leave_order(self, speeds: Mapping[int, float] = NO_SPEEDS) -> tuple[int, ...]:
+        """The ids in the order in which the peers go when the job shrinks: slow ones, slowest first, then the newest.
+
+        Args:
+            speeds: Of peers by id, as fractions of the median peer's speed. One without a finite number, as a peer that
+                has just joined, counts as not slow. Of equally slow peers the newer one goes first.
+
+        >>> view = View(1, tuple(Peer(id, "") for id in range(4)))
+        >>> view.leave_order({0: 0.5, 1: 1.0, 2: 0.95, 3: 1.1})
+        (0, 3, 2, 1)
+        """
+        newest_first = self.ids[::-1]
+        slow = sorted((peer for peer in newest_first if is_slow(peer, speeds)), key=lambda peer: speeds[peer])
+        return (*slow, *(peer for peer in newest_first if peer not in slow))
 
     def changed(self, *, leave: Iterable[int] = (), join: Iterable[Peer] = ()) -> View:
         """The next view: the peers that stay keep their order, the joiners come last, by id."""
@@ -71,6 +90,11 @@ class View:
             # No decision empties a view, or admits a member twice.
             raise InternalError(f"view {self.version} cannot become {[peer.id for peer in peers]}")
         return View(self.version + 1, peers)
+
+
+def is_slow(peer: int, speeds: Mapping[int, float]) -> bool:
+    """Whether the speed of a peer, by id, is known, and clearly below that of the median peer."""
+    return speeds.get(peer, 1.0) < SLOW  # false for a NaN
 
 
 def spread(total: int, parts: int) -> list[int]:

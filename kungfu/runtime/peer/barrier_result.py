@@ -51,6 +51,8 @@ class BarrierResult:
         parts: Seconds that the parts took, by name.
         recovery: How this peer goes on, where others were lost.
         sources: The ranks of the view after it that held the state when that view began.
+        slow: The peers that left first since they are slow, by id, with their speeds as fractions of the median
+            peer's; known to the leader only.
     """
 
     before: PeerState | None
@@ -61,3 +63,4 @@ class BarrierResult:
     parts: Mapping[str, float] = field(default_factory=dict)
     recovery: LossRecovery | None = None
     sources: tuple[int, ...] = ()
+    slow: Mapping[int, float] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, Identity
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
-from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_external_request, from_shadow, to_rescale_request, to_terms, to_view
@@ -151,6 +151,7 @@ class Membership:
         requests: BarrierRequests = NO_REQUESTS,
         shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
+        speeds: Mapping[int, float] = NO_SPEEDS,
     ) -> BarrierResult:
         """Holds the barrier that the peers of this view agreed on.
 
@@ -161,6 +162,7 @@ class Membership:
                 somebody outside asks for.
             shadows: What rules in the shadow would have asked for since the last barrier.
             adjust: Makes the leader's terms of what is decided about the membership.
+            speeds: Of peers by id, as fractions of the median peer's, where they are measured; the leader's count.
 
         Returns:
             The result, with the requests that the leader carried out, on every peer.
@@ -181,20 +183,22 @@ class Membership:
         def decision() -> Decision:
             nonlocal made
             limits = self._settings.limits
-            made = decide(before.view, terms, limits, requests=requests, prepared=prepared, adjust=adjust)
+            made = decide(
+                before.view, terms, limits, requests=requests, prepared=prepared, adjust=adjust, speeds=speeds
+            )
             return made
 
         verdict = self._barrier_protocol.hold(before.view, arrival, decision, names=names, state=state)
         # The leader's own requests have whole numbers with all their digits, which messages do not.
         taken = made.requests if made else tuple(map(to_rescale_request, verdict.requests))
-        superseded = made.superseded if made else ()
+        superseded, slow = (made.superseded, made.slow) if made else ((), {})
         parts["barrier"] = self._clock() - started
         parts["barrier/meeting"] = parts["barrier"] - parts["barrier/digest"]
         view = to_view(verdict.view)
         after = PeerState(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
         stayers = tuple(rank for rank, peer in enumerate(view.peers) if before.view.rank_of(peer.id) is not None)
         self._apply(before, ViewEntry(after, verdict.attachment_address, stayers), state, parts)
-        return BarrierResult(before, after, taken, superseded, prepared, parts, sources=stayers)
+        return BarrierResult(before, after, taken, superseded, prepared, parts, sources=stayers, slow=slow)
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""

@@ -11,7 +11,7 @@ from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, E
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
-from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, RecordEntry
 from kungfu.runtime.state import ReplicatedState
 
@@ -44,6 +44,7 @@ class StandaloneMembership:
         requests: BarrierRequests = NO_REQUESTS,
         shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
+        speeds: Mapping[int, float] = NO_SPEEDS,
     ) -> BarrierResult:
         view = self._peer_state.view
         after = PeerState(view, 0, adjust(view, Decision(view, terms)))

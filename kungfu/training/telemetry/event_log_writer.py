@@ -267,6 +267,7 @@ class EventLogWriter:
             step=request.step, rule=request.rule, saw=request.inputs, size=result.before.view.size, asked=request.size,
             done=describe_decision(result, request), won=request.won, lost=request.lost, peers=_named(request),
             when=_when(request),
+            slow={str(peer): round(speed, 4) for peer, speed in result.slow.items()} if request.leave is None else {},
         )  # fmt: skip
         self._record("events", decision)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import InternalError
-from kungfu.runtime.core.view import Peer, View, even_slices, spread
+from kungfu.runtime.core.view import Peer, View, even_slices, is_slow, spread
 
 
 def view_of(*ids: int, version: int = 1) -> View:
@@ -20,7 +22,7 @@ def test_any_history_keeps_ids_unique_stayers_in_order_and_versions_rising(
 ) -> None:
     view = view_of(0, 1, 2)
     for leaving, wanted in history:
-        gone = set(view.newest(min(leaving, view.size - 1)))
+        gone = set(view.leave_order()[: min(leaving, view.size - 1)])
         join = {id_ for id_ in wanted if id_ not in view.ids}
         after = view.changed(leave=gone, join=[Peer(id_, f"host:{id_}") for id_ in join])
         stayers = [id_ for id_ in view.ids if id_ not in gone]
@@ -32,8 +34,40 @@ def test_any_history_keeps_ids_unique_stayers_in_order_and_versions_rising(
 
 
 def test_the_newest_are_the_highest_ranks_whatever_their_ids() -> None:
-    assert view_of(4, 2, 9).newest(2) == (2, 9)
-    assert view_of(4, 2, 9).newest(0) == ()
+    assert view_of(4, 2, 9).leave_order() == (9, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "order"),
+    [
+        # by what is measured of peers 4, 2, 9, in rank order: nothing, or nothing clearly slow
+        ({}, (9, 2, 4)),
+        ({4: 1.0, 2: 1.0, 9: 1.0}, (9, 2, 4)),
+        ({4: 0.9, 2: 0.95, 9: 3.0}, (9, 2, 4)),
+        # one that is clearly slow, whoever it is
+        ({4: 0.899, 2: 1.0, 9: 1.0}, (4, 9, 2)),
+        ({4: 1.0, 2: 0.5, 9: 1.0}, (2, 9, 4)),
+        # several, slowest first; of equals the newer one
+        ({4: 0.5, 2: 0.25, 9: 1.0}, (2, 4, 9)),
+        ({4: 0.5, 2: 0.5, 9: 0.7}, (2, 4, 9)),
+        # a peer without a value is not slow, and a value of a peer that is gone counts for nothing
+        ({4: math.nan, 2: 0.0}, (2, 9, 4)),
+        ({4: 0.5, 7: 0.1}, (4, 9, 2)),
+        ({4: math.inf, 2: -math.inf}, (2, 9, 4)),
+    ],
+)
+def test_clearly_slow_peers_leave_first_and_then_the_newest(speeds: dict[int, float], order: tuple[int, ...]) -> None:
+    assert view_of(4, 2, 9).leave_order(speeds) == order
+
+
+@given(st.permutations(range(6)), st.dictionaries(st.integers(0, 7), st.floats()))
+def test_everybody_has_one_place_in_the_order_of_leaving(ids: list[int], speeds: dict[int, float]) -> None:
+    order = view_of(*ids).leave_order(speeds)
+    assert sorted(order) == sorted(ids)
+    slow = [peer for peer in order if is_slow(peer, speeds)]
+    assert list(order[: len(slow)]) == slow
+    assert [speeds[peer] for peer in slow] == sorted(speeds[peer] for peer in slow)
+    assert [peer for peer in order if peer not in slow] == [peer for peer in reversed(ids) if peer not in slow]
 
 
 def test_who_is_not_a_member_has_no_rank() -> None:

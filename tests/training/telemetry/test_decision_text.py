@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from kungfu.runtime.core.barrier import decide
 from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When
 from kungfu.runtime.core.terms import Keep, Terms
-from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState
 from kungfu.runtime.settings import Limits
 from kungfu.training.telemetry.decision_text import describe_decision
@@ -23,12 +25,15 @@ def peers(*ids: int, when: When = "now") -> RescaleRequest:
     return RescaleRequest(4, KEEP, "slow", 7, leave=Leave(ids, when))
 
 
-def told(*requests: RescaleRequest, least: int = 1, most: int = 6) -> list[str]:
+def told(
+    *requests: RescaleRequest, least: int = 1, most: int = 6, speeds: Mapping[int, float] = NO_SPEEDS
+) -> list[str]:
     """What is told of each of these requests, carried out together in a view of four."""
     limits = Limits(least, most)
     before = PeerState(View(1, tuple(Peer(number, "") for number in range(4))), 0, Terms(32, 8.0))
-    decision = decide(before.view, before.terms, limits, requests=BarrierRequests(requests))
-    result = BarrierResult(before, PeerState(decision.view, 0, decision.terms), decision.requests)
+    decision = decide(before.view, before.terms, limits, requests=BarrierRequests(requests), speeds=speeds)
+    after = PeerState(decision.view, 0, decision.terms)
+    result = BarrierResult(before, after, decision.requests, slow=decision.slow)
     return [describe_decision(result, one) for one in result.requests]
 
 
@@ -67,3 +72,21 @@ def test_what_the_limits_of_the_job_do_not_allow_is_told() -> None:
         "1 peer leaves at once; peer 1 stays: no fewer peers may be left",
         "peer 2 stays: no fewer peers may be left",
     ]
+
+
+@pytest.mark.parametrize(
+    ("requests", "words"),
+    [
+        ([size(3)], ["1 peer leaves at once; peer 0 left first: 0.51 of the median speed"]),
+        ([size(2)], ["2 peers leave at once; peers 0 and 2 left first: 0.51 and 0.70 of the median speed"]),
+        ([size(1)], ["3 peers leave at once; peers 0 and 2 left first: 0.51 and 0.70 of the median speed"]),
+        # who leaves by name leaves for that
+        ([peers(0)], ["1 peer leaves at once"]),
+        (
+            [size(2), peers(0)],
+            ["2 peers leave at once; peer 2 left first: 0.70 of the median speed", "1 peer leaves at once"],
+        ),
+    ],
+)
+def test_who_left_first_for_being_slow_is_told_with_the_speed(requests: list[RescaleRequest], words: list[str]) -> None:
+    assert told(*requests, speeds={0: 0.512, 1: 0.97, 2: 0.7, 3: 1.1}) == words
