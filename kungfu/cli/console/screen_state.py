@@ -6,9 +6,10 @@ one that paints takes what is new.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from kungfu.event_log.events import (
     StartedEvent,
     ViewEvent,
 )
+from kungfu.event_log.numbers import as_float
 
 __all__ = [
     "KUNGFU",
@@ -104,7 +106,7 @@ class ScreenState:
 
 
 # Fields of a step that are shown in a fixed place, or not at all; every other one is a monitor of the policy.
-_OWN = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
+_OWN = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s", "straggler_fractions")
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,17 @@ def status_words(status: Status) -> tuple[tuple[str, str], ...]:
         ("batch", figure(step.get("batch"))),
         ("loss", figure(step.get("loss")) + (f" since step {figure(status.since)}" if status.since else "")),
         *((label(str(name)), figure(value)) for name, value in monitors.items()),
+        *_slowest(step.get("straggler_fractions")),
     )
+
+
+def _slowest(fractions: object) -> Iterator[tuple[str, str]]:
+    """The slowest peer, where a policy measures how fast they are."""
+    speeds = {peer: as_float(speed) for peer, speed in fractions.items()} if isinstance(fractions, Mapping) else {}
+    known = [(speed, peer) for peer, speed in speeds.items() if speed is not None and math.isfinite(speed)]
+    if known:
+        speed, peer = min(known)
+        yield "slowest", f"peer {peer}, {figure(speed)} of the median speed"
 
 
 def decision_words(status: Status) -> str:

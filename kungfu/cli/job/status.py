@@ -53,12 +53,19 @@ def _lines(status: JobStatus) -> Iterator[str]:
 
 def _table(status: JobStatus) -> Table:
     table = Table()
-    for name in ("peer", "rank", "host", "pid", "state", "for"):
+    measured = any(peer.speed is not None for peer in status.peers)
+    for name in ("peer", "rank", "host", "pid", "state", "for", *(["of the median speed"] if measured else [])):
         table.add_column(name, justify="left" if name in ("host", "state") else "right")
     for peer in sorted(status.peers, key=_order):
         rank = UNKNOWN if peer.rank is None else str(peer.rank)
-        table.add_row(str(peer.id), rank, peer.host, str(peer.pid), peer.state, duration(peer.for_s))
+        speed = [_speed(peer)] if measured else []
+        table.add_row(str(peer.id), rank, peer.host, str(peer.pid), peer.state, duration(peer.for_s), *speed)
     return table
+
+
+def _speed(peer: PeerStatus) -> str:
+    """A peer's speed as a fraction of the median's; a straggler is called so."""
+    return f"straggler, {figure(peer.speed)}" if peer.is_straggler else figure(peer.speed)
 
 
 def _order(peer: PeerStatus) -> tuple[bool, int, int]:

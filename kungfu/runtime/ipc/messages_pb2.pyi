@@ -856,20 +856,24 @@ class MembershipStatus(_message.Message):
     def __init__(self, version: _Optional[int] = ..., size: _Optional[int] = ..., target: _Optional[int] = ..., minimum: _Optional[int] = ..., maximum: _Optional[int] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
-    __slots__ = ("id", "rank", "host", "pid", "state", "for_s")
+    __slots__ = ("id", "rank", "host", "pid", "state", "for_s", "speed", "is_straggler")
     ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     FOR_S_FIELD_NUMBER: _ClassVar[int]
+    SPEED_FIELD_NUMBER: _ClassVar[int]
+    IS_STRAGGLER_FIELD_NUMBER: _ClassVar[int]
     id: int
     rank: int
     host: str
     pid: int
     state: PeerState
     for_s: float
-    def __init__(self, id: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., state: _Optional[_Union[PeerState, str]] = ..., for_s: _Optional[float] = ...) -> None: ...
+    speed: float
+    is_straggler: bool
+    def __init__(self, id: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., state: _Optional[_Union[PeerState, str]] = ..., for_s: _Optional[float] = ..., speed: _Optional[float] = ..., is_straggler: bool = ...) -> None: ...
 
 class JobMetrics(_message.Message):
     __slots__ = ("step", "epoch", "global_batch_size", "loss", "samples_per_s")

@@ -24,6 +24,7 @@ from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
 __all__ = ["RecentMetrics"]
 
+_SPEEDS = "straggler_fractions"  # in the line of a step, by the id of the peer
 _STEPS, _TROUBLES = 20, 8  # that are remembered
 # The last batch of an epoch is smaller than the others: the largest one of so many steps is the job's.
 _BATCHES = 5
@@ -62,6 +63,16 @@ class RecentMetrics:
     def troubles(self) -> tuple[Trouble, ...]:
         """The last ones, oldest first."""
         return tuple(self._troubles)
+
+    @property
+    def speeds(self) -> dict[int, float]:
+        """The newest known speeds of peers by id, as fractions of the median peer's; empty if no policy measures them.
+
+        A line of a step whose view ended with it has none: then those of the step before count.
+        """
+        told = (step[_SPEEDS] for step in reversed(self._steps) if isinstance(step.get(_SPEEDS), Mapping))
+        speeds = {int(peer): as_float(speed) for peer, speed in next(told, {}).items()}
+        return {peer: speed for peer, speed in speeds.items() if speed is not None and math.isfinite(speed)}
 
     def newest(self) -> JobMetrics:
         """The metrics of the newest steps of one size; throughput is all their samples over all their seconds."""

@@ -26,6 +26,7 @@ from kungfu.runtime.hosts import Host
 from kungfu.runtime.job_api.recent_metrics import RecentMetrics
 from kungfu.runtime.job_api.service import ProgressQuery, Query
 from kungfu.runtime.job_api.status import (
+    STRAGGLER,
     JobStatus,
     PeerStatus,
     RequestProgress,
@@ -226,6 +227,7 @@ class RequestHandler:
         return None if entry is None else request_progress(entry, answer=entry.newest, now=now)
 
     def _peers(self, cluster: Cluster, now: float) -> tuple[PeerStatus, ...]:
+        speeds = self._recent.speeds
         return tuple(
             PeerStatus(
                 peer,
@@ -234,6 +236,8 @@ class RequestHandler:
                 self._process_of(peer),
                 state,
                 now - self._states[peer][1],
+                speeds.get(peer),
+                speeds[peer] < STRAGGLER if peer in speeds else None,
             )
             for peer, state in peer_states(cluster).items()
         )

@@ -12,6 +12,7 @@ from kungfu.runtime.core.requests.request_log import RequestState
 from kungfu.runtime.settings import Limits
 
 __all__ = [
+    "STRAGGLER",
     "JobMetrics",
     "JobStatus",
     "MembershipStatus",
@@ -25,6 +26,10 @@ __all__ = [
 ]
 
 PeerState = Literal["starting", "ready", "training", "leaving"]
+
+# A peer whose speed is below this fraction of the median's straggles; the threshold of ``monitor.stragglers`` unless a
+# policy says another.
+STRAGGLER = 0.8
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,18 @@ class MembershipStatus:
 
 @dataclass(frozen=True)
 class PeerStatus:
-    """A process of the job; ``rank`` is ``None`` outside the view, ``for_s`` is how long it has been in its state."""
+    """A process of the job.
+
+    Args:
+        id: Its id.
+        rank: Its rank; ``None`` outside the view.
+        host: The name of its host.
+        pid: Its process id.
+        state: What it does.
+        for_s: How long it has been in that state.
+        speed: Its average speed, as a fraction of the median peer's; ``None`` where no policy measures it.
+        is_straggler: Whether that is below `STRAGGLER`; ``None`` where it is not known.
+    """
 
     id: int
     rank: int | None
@@ -48,6 +64,8 @@ class PeerStatus:
     pid: int
     state: PeerState
     for_s: float
+    speed: float | None = None
+    is_straggler: bool | None = None
 
 
 @dataclass(frozen=True)

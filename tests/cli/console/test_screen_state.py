@@ -122,3 +122,10 @@ def test_peers_that_came_in_place_of_lost_ones_are_shown_as_such() -> None:
     came = made(event="rescale", step=1319, **{"from": 1, "to": 2}, joined=[2], stop_s=0.04)
     shown = decision_words(after_event(Status(), came))
     assert shown == "last decision: step 1,319, in place of lost peers: 1 -> 2 peers, stood still for 40 ms"
+
+
+def test_the_slowest_peer_is_shown_where_a_policy_measures_how_fast_they_are() -> None:
+    fractions = {"0": 1.0, "3": 0.512, "12": "NaN"}
+    words = status_words(after_step(Status(), measured(7, straggler_fractions=fractions)))
+    assert words[-1] == ("slowest", "peer 3, 0.512 of the median speed")
+    assert len(words) == len(status_words(after_step(Status(), measured(7)))) + 1

@@ -128,6 +128,24 @@ def test_the_status_is_told_in_words_and_as_json(tmp_path: Path, capsys: pytest.
     assert [peer["state"] for peer in status["peers"]] == ["training", "training"]
     assert status["figures"]["samples_per_s"] == 128.0
     assert status["request"]["words"] == "resize 3"
+    assert [(peer["speed"], peer["is_straggler"]) for peer in status["peers"]] == [(None, None)] * 2, (
+        "nobody measures it"
+    )
+
+
+def test_the_status_tells_which_peers_straggle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serve_job(tmp_path) as place:
+        assert main(["status", str(tmp_path)]) == 0
+        assert "speed" not in capsys.readouterr().out
+        place.put(ReportedRecords(metrics=({**ROW, "straggler_fractions": {"0": 1.04, "1": 0.5134}},)))
+        assert main(["status", str(tmp_path)]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "1.04" in shown
+        assert "straggler, 0.513" in shown
+        assert shown.count("straggler") == 1
+        assert main(["status", str(tmp_path), "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert [(peer["speed"], peer["is_straggler"]) for peer in status["peers"]] == [(1.04, False), (0.5134, True)]
 
 
 def test_peers_are_numbers_and_the_last_word_may_be_a_folder(

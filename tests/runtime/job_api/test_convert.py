@@ -60,7 +60,8 @@ POINTS = st.lists(st.builds(Point, WHOLE, WHOLE, WHOLE, REAL), max_size=3).map(t
 ANSWERS = st.sampled_from(get_args(RequestState))
 PROGRESS = st.builds(RequestProgress, TEXT, TEXT, ANSWERS, TEXT, WHOLE, REAL, POINTS)
 STATES = st.sampled_from(get_args(PeerState))
-PEERS = st.builds(PeerStatus, WHOLE, st.none() | WHOLE, TEXT, WHOLE, STATES, REAL)
+SPEED = (st.none() | REAL, st.none() | st.booleans())
+PEERS = st.builds(PeerStatus, WHOLE, st.none() | WHOLE, TEXT, WHOLE, STATES, REAL, *SPEED)
 FIGURES = st.builds(JobMetrics, *[st.none() | WHOLE] * 3, *[st.none() | REAL] * 2)
 STATUSES = st.builds(
     JobStatus,
@@ -119,3 +120,9 @@ def test_a_number_that_no_message_can_carry_is_a_usage_error_with_the_request(ac
 
 def test_a_request_that_says_no_batch_size_keeps_that_of_the_whole_job() -> None:
     assert to_request(pb.JobRequest(id="r", kind=RESIZE, size=3)).action == Resize(3, "global_batch_size")
+
+
+def test_what_an_older_agent_does_not_tell_of_a_peer_is_not_known() -> None:
+    message = pb.PeerStatus(id=3, rank=1, host="a", pid=7, state=pb.PEER_STATE_TRAINING, for_s=2.0)
+    (peer,) = to_status(pb.JobStatus(scaling=ELASTIC, peers=[message])).peers
+    assert peer == PeerStatus(3, 1, "a", 7, "training", 2.0, speed=None, is_straggler=None)

@@ -175,3 +175,15 @@ def test_every_change_of_a_request_is_in_the_journal_once() -> None:
         ("r", "resize 3", "accepted", 0.0),
         ("r", "resize 3", "carried out", 4.0),
     ]
+
+
+def test_the_speed_of_each_peer_is_told_where_a_policy_measures_it() -> None:
+    agent = Agent()
+    assert [(one.speed, one.is_straggler) for one in agent.status().peers] == [(None, None)] * 2
+    agent.handle(ReportedRecords(metrics=({**ROW, "straggler_fractions": {"0": 0.8, "1": 0.79, "9": 0.1}},)))
+    assert [(one.id, one.speed, one.is_straggler) for one in agent.status().peers] == [(0, 0.8, False), (1, 0.79, True)]
+    # One takes the place of another: of the newcomer nothing is known yet.
+    agent.moves(view(4, 0, 2))
+    assert [(one.id, one.speed, one.is_straggler) for one in agent.status().peers] == [
+        (0, 0.8, False), (2, None, None)
+    ]  # fmt: skip
