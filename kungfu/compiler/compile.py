@@ -16,6 +16,7 @@ from kungfu.control import Budget, Call, Evict, Replace, Rescale, Rule
 from kungfu.control.action import operands, rewired
 from kungfu.control.rate_limit import Credit, credit_of, news_of_held
 from kungfu.control.rule import JOB, distinct_name, rate_limited
+from kungfu.monitor import straggler_fractions
 from kungfu.ops import where
 from kungfu.policy_definition import Policy
 from kungfu.signal import Signal, Source, TrainingSignals, as_signal, topological
@@ -56,7 +57,7 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     shared = simplify((*signals, *(signal for rule in on_rescale for signal in _signals(rule))))
     planned = tuple(_rewired(rule, shared=shared) for rule in rules)
     watched = _watched(signals, shared=shared)
-    plan = schedule(planned, watched=watched)
+    plan = schedule(planned, watched=watched, straggler_fractions=_straggler_fractions(signals, shared=shared))
     return replace(plan, on_rescale=tuple(_rewired(rule, shared=shared) for rule in on_rescale))
 
 
@@ -142,6 +143,12 @@ def _watched(signals: Iterable[Signal], *, shared: Mapping[Signal, Signal]) -> d
             if not any(canonical is one for one in watched.values()):
                 watched[distinct_name(node.name, taken=watched)] = canonical
     return watched
+
+
+def _straggler_fractions(signals: Iterable[Signal], *, shared: Mapping[Signal, Signal]) -> Signal | None:
+    """The speed of each peer as a fraction of the median's, if a policy measures it; the first of several."""
+    made = (one for one in topological(signals) if one.monitor == straggler_fractions.__name__)
+    return next((shared[one] for one in made), None)
 
 
 def _is_loggable(signal: Signal) -> bool:

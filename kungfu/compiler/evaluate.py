@@ -61,7 +61,7 @@ class Backend(Protocol):
 
     def stacked(self, values: Sequence[Value], dtype: DType) -> Value: ...
 
-    def rows(self, vectors: Sequence[Value]) -> Value: ...
+    def rows(self, vectors: Sequence[Value], dtype: DType) -> Value: ...
 
 
 @dataclass(frozen=True)
@@ -299,11 +299,12 @@ def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
     return Outcome(
         backend.stacked(fired, "bool"),
         backend.stacked(targets, "float32"),
-        backend.rows(masks),
+        backend.rows(masks, "bool"),
         backend.stacked(inputs, "float32"),
         backend.stacked(watched, "float32"),
         backend.stacked(inputs_whole, "int64"),
         backend.stacked(watched_whole, "int64"),
+        backend.rows([] if plan.straggler_fractions is None else [values[plan.straggler_fractions]], "float32"),
     )
 
 

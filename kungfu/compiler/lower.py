@@ -237,8 +237,8 @@ class TensorFlowBackend:
     def stacked(self, values: Sequence[tf.Tensor], dtype: DType) -> tf.Tensor:
         return tf.stack(values) if values else tf.zeros([0], _DTYPES[dtype])
 
-    def rows(self, vectors: Sequence[tf.Tensor]) -> tf.Tensor:
-        return tf.stack(vectors) if vectors else tf.zeros([0, self.size], tf.bool)
+    def rows(self, vectors: Sequence[tf.Tensor], dtype: DType) -> tf.Tensor:
+        return tf.stack(vectors) if vectors else tf.zeros([0, self.size], _DTYPES[dtype])
 
     @property
     def size(self) -> tf.Tensor:

@@ -71,6 +71,8 @@ class Plan:
         piggybacked: The collectives that are added to the gradient all-reduce.
         after: Evaluated when the gradient all-reduce is done.
         on_rescale: The rules that a barrier evaluates, no part of a step; see `kungfu.compiler.rescale_rules`.
+        straggler_fractions: The speed of each peer as a fraction of the median's, in rank order, where a policy
+            measures it (`kungfu.monitor.straggler_fractions`): it says who leaves first when the job shrinks.
     """
 
     rules: tuple[Rule, ...]
@@ -79,6 +81,7 @@ class Plan:
     piggybacked: MessageLayout
     after: tuple[Segment, ...]
     on_rescale: tuple[Rule, ...] = ()
+    straggler_fractions: Signal | None = None
 
     @property
     def nodes(self) -> tuple[Signal, ...]:
@@ -177,6 +180,7 @@ class Outcome(NamedTuple):
         inputs_whole: int64, those of `inputs` that are whole numbers, once more: a float32 holds whole numbers up to
             2 ** 24 only; see `inputs_of_rules`.
         watched_whole: int64, those of `watched` that are whole numbers, once more.
+        fractions: float32, a row with the value of `Plan.straggler_fractions`, one entry per peer; no row without it.
     """
 
     fired: Any
@@ -186,6 +190,7 @@ class Outcome(NamedTuple):
     watched: Any
     inputs_whole: Any
     watched_whole: Any
+    fractions: Any
 
 
 def inputs_of_rules(plan: Plan, inputs: Iterable[Any], inputs_whole: Iterable[Any]) -> Iterator[dict[str, float]]:

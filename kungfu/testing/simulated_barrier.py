@@ -72,11 +72,12 @@ class SimulatedBarrier:
         """The rules of the job."""
         return self.replay.plan
 
-    def hold(self, fired: Sequence[FiredRule]) -> list[FiredRule]:
+    def hold(self, fired: Sequence[FiredRule], *, fractions: Sequence[float] = ()) -> list[FiredRule]:
         """Holds the barrier after a step: carries out what was posted in the step before.
 
         Args:
             fired: The rules that fired in this step, of those that act; they are posted for the next barrier.
+            fractions: The speed of each peer as a fraction of the median's, in rank order; empty if not measured.
 
         Returns:
             The rules on a rescale that fired, in the order of a real barrier.
@@ -93,6 +94,7 @@ class SimulatedBarrier:
                 requests=requests,
                 prepared=prepared,
                 adjust=lambda before, decided: self._adjusted(before, decided, requests),
+                speeds=dict(zip(job.peers, map(float, fractions), strict=False)),
             )
             for one in decision.superseded:
                 self.unmet[one.request.rule, one.request.step] = f"{one.by} came before it"

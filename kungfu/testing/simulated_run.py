@@ -100,7 +100,8 @@ def simulate(plan: Plan, model: ClusterModel, *, seen: Callable[[SimulatedStep],
         decided = list(told(fired_rules(plan, outcome, step=step)))
         made += decided
         stepped(job, busy)
-        made += barrier.hold([one for one in decided if one.mode == "acting"])
+        acting = [one for one in decided if one.mode == "acting"]
+        made += barrier.hold(acting, fractions=next(iter(outcome.fractions), ()))
         if job.peers is not peers:
             changes.append(_change(job, peers, step))
     decisions = tuple(_with_reason(one, barrier.unmet) for one in made)

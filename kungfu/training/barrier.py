@@ -144,6 +144,7 @@ class Barrier:
             requests=requests,
             shadows=(*self.shadows,),
             adjust=lambda before, decision: self.adjusted_terms(before, decision, requests.settings),
+            speeds=self._speeds(),
         )
         self.shadows.clear()
         self.unanswered, result = None, replace(result, parts={**prepared, **result.parts})
@@ -272,6 +273,15 @@ class Barrier:
         fired = fired_rules(self.context.plan, posted.fetched(), step=self.steps() - 1)
         write_variable(posted.fired, [False] * posted.fired.shape[0])
         return fired
+
+    def _speeds(self) -> dict[int, float]:
+        """The leader's: the speed of each peer by id, as a fraction of the median's, where a policy measures it."""
+        if self.rank != 0 or self.context.plan.straggler_fractions is None:
+            return {}
+        step_record, ids = self.context.graph_state.metrics.step_record, self.context.membership.view.ids
+        fractions = step_record.straggler_fractions(read_variable(step_record.row))
+        # Those of the step that ends in this barrier.
+        return dict(zip(ids, fractions, strict=True)) if len(fractions) == len(ids) else {}
 
     def steps(self) -> int:
         """The steps done so far."""

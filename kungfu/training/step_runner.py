@@ -347,7 +347,10 @@ class StepRunner:
         event_log.measured(step_record.loss(row), step=step_record.step(row))
         # The leader writes each step; any other peer waits for the first one after a change, should it lead.
         if leads or event_log.has_news:
-            event_log.stepped(partial(step_record.metrics, row))
+            # Who was in the view of the step is known while it lasts.
+            same = leads and step_record.view(row) == report.position.version
+            peers = self.barrier.context.membership.view.ids if same else ()
+            event_log.stepped(partial(step_record.metrics, row, peers=peers))
         # Rules that only say what they would do: peers compare that at the next barrier, and the leader writes it.
         if self._in_shadow and step_record.fired(row) & self._in_shadow:
             shadows = fired_rules(

@@ -8,9 +8,11 @@ import pytest
 
 from kungfu import control, monitor, ops
 from kungfu.compiler import compile_policies, explain
+from kungfu.compiler.replay import Replay
+from kungfu.compiler.serialize import plan_from_json, plan_to_json
 from kungfu.errors import PolicyError
-from kungfu.policies import gns_batch, schedule
-from kungfu.policy_definition import Policy
+from kungfu.policies import autoscale, gns_batch, replace_stragglers, schedule
+from kungfu.policy_definition import Policy, shadow
 
 
 def ignore(control: Any, *values: float) -> None:
@@ -82,3 +84,48 @@ def test_two_hundred_nodes_compile_within_a_second() -> None:
     plan = compile_policies([Policy("wide", wide)])
     assert time.perf_counter() - started < 1
     assert len(plan.nodes) > 400
+
+
+# ---- how fast the peers are ------------------------------------------------------------------------------------------
+
+
+def test_the_speeds_of_the_peers_are_known_in_every_step_where_a_policy_measures_them() -> None:
+    plan = compile_policies([replace_stragglers(every=50)])
+    told = plan.straggler_fractions
+    assert told is not None
+    assert (told.monitor, told.placement, str(told.type)) == ("straggler_fractions", "agreed", "float32[size]")
+    own = {"samples": 8.0, "busy_seconds": 0.1}
+    agreed = {"pending": False, "min_size": 1, "max_size": 4}
+    replay = Replay(plan, size=3)
+    for step in range(1, 4):
+        outcome = replay.step([own, own, {**own, "busy_seconds": 0.2}], {**agreed, "step": step})
+    assert outcome.fractions.tolist() == [pytest.approx([1.0, 1.0, 0.905])], "1, 0.95, 0.905: as of the step before"
+
+
+def test_policies_that_measure_the_speeds_share_them() -> None:
+    one = compile_policies([replace_stragglers()]).piggybacked.floats(8)
+    assert compile_policies([replace_stragglers(), shadow(replace_stragglers(every=7))]).piggybacked.floats(8) == one
+    assert compile_policies([autoscale(max_peers=4)]).straggler_fractions is not None, "its table reads them"
+
+
+def test_without_a_policy_that_measures_them_the_speeds_are_not_told() -> None:
+    plan = compile_policies([schedule({10: 2})])
+    assert plan.straggler_fractions is None
+    agreed = {"pending": False, "min_size": 1, "max_size": 4, "refused_size": 0, "step": 1}
+    assert Replay(plan, size=3).step([{}] * 3, agreed).fractions.shape == (0, 3)
+
+
+def test_explain_says_who_leaves_first() -> None:
+    told = "when the job shrinks, peers below 0.9 of the median speed leave first, by monitor.straggler_fractions"
+    assert told in explain(compile_policies([replace_stragglers()])).splitlines()
+    assert "leave first" not in explain(compile_policies([schedule({10: 2})]))
+
+
+def test_a_plan_that_is_read_again_tells_the_speeds_too() -> None:
+    plan = compile_policies([replace_stragglers()])
+    again = plan_from_json(plan_to_json(plan))
+    assert again.straggler_fractions is not None
+    assert again.straggler_fractions.monitor == "straggler_fractions"
+    older = plan_to_json(plan)
+    del older["plan"]["straggler_fractions"]
+    assert plan_from_json(older).straggler_fractions is None

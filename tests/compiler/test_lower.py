@@ -103,12 +103,13 @@ def test_an_empty_plan_is_an_empty_program() -> None:
     for run in (program.piggybacked, tf.function(program.piggybacked)):
         assert run({"size": tf.constant(2), "rank": tf.constant(0)}).shape == (0,)
     outcome = program.conclude({"size": 2, "rank": 0}, tf.zeros([0]), lambda vectors, tag: vectors)
-    assert [one.shape for one in outcome] == [(0,), (0,), (0, 2), (0,), (0,), (0,), (0,)]
+    assert [one.shape for one in outcome] == [(0,), (0,), (0, 2), (0,), (0,), (0,), (0,), (0, 2)]
     assert [one.dtype for one in outcome] == [
         tf.bool,
         *[tf.float32, tf.bool, tf.float32, tf.float32],
         tf.int64,
         tf.int64,
+        tf.float32,
     ]
     assert program.variables == []
 

@@ -26,10 +26,12 @@ def recorded_run(plan: Plan, model: ClusterModel) -> tuple[Trace, list[LoggedEve
     while not job.is_over:
         busy, before, done = busy_seconds(job), job.peers, job.step
         local, agreed = local_sources(job, busy), agreed_sources(job)
-        fired = fired_rules(plan, barrier.replay.step(local, agreed), step=job.step)
+        outcome = barrier.replay.step(local, agreed)
+        fired = fired_rules(plan, outcome, step=job.step)
         steps.append(RecordedStep(job.step, job.view, tuple(local), agreed, {one.rule: one.value for one in fired}))
         stepped(job, busy)
-        barrier.hold([one for one in fired if one.mode == "acting"])
+        acting = [one for one in fired if one.mode == "acting"]
+        barrier.hold(acting, fractions=next(iter(outcome.fractions), ()))
         if job.peers is not before:
             events.append(made(**rescale(model, before, job.peers, done)))
     return Trace(tuple(steps), plan=plan), events

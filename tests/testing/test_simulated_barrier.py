@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kungfu as kf
 from kungfu.compiler import FiredRule, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.control import Evict, Replace, Rescale
+from kungfu.policies import replace_stragglers, schedule
+from kungfu.policy_definition import Policy, shadow
 from kungfu.signal import Constant
-from kungfu.testing import ClusterModel, Rescaling, Start
+from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, Start
 from kungfu.testing.simulated_barrier import SimulatedBarrier
 from kungfu.testing.simulated_job import SimulatedJob
+from kungfu.testing.simulated_run import run_on_model
 
 
 def barrier_of(size: int, *, joining_steps: int = 2) -> SimulatedBarrier:
@@ -87,3 +92,46 @@ def test_whatever_fires_a_barrier_changes_the_view_once_and_the_job_comes_to_res
     hold(barrier, *[[]] * 8)
     assert (barrier.joining, barrier.job.terms.target_size, barrier.job.terms.departing) == (None, 0, ())
     assert not barrier.job.pending
+
+
+# ---- who leaves first ------------------------------------------------------------------------------------------------
+
+
+def left_of(policies: list[Policy], **model: Any) -> list[tuple[int, ...]]:
+    """Who left a modelled job, change by change."""
+    start = Start(size=4, max_size=6)
+    run = run_on_model(policies, ClusterModel({1: 100, 8: 800}, steps=120, start=start, **model))
+    return [one.left for one in run.changes if one.left]
+
+
+WATCHED = shadow(replace_stragglers(every=10))
+
+
+def test_a_modelled_job_lets_its_slow_peers_go_first() -> None:
+    shrinking = schedule({60: 3, 80: 2, 100: 1})
+    assert left_of([shrinking], speed_by_peer={0: 0.5, 2: 0.7}) == [(3,), (2,), (1,)], (
+        "nobody measures how fast they are"
+    )
+    assert left_of([shrinking, WATCHED], speed_by_peer={0: 0.5, 2: 0.7}) == [(0,), (2,), (3,)]
+    assert left_of([schedule({60: 2}), WATCHED], speed_by_peer={0: 0.5, 2: 0.7}) == [(0, 2)]
+    assert left_of([shrinking, WATCHED]) == [(3,), (2,), (1,)]
+
+
+def test_a_peer_that_has_just_joined_is_no_slow_one_though_its_host_is() -> None:
+    # Peers 4 and 5 join at step 63, and the job shrinks before either's average has fallen far.
+    slow = {"speed_by_peer": {4: 0.95, 5: 0.95}}
+    assert left_of([schedule({60: 6, 66: 4}), WATCHED], **slow) == [(4, 5)]
+
+
+def test_a_hook_that_shrinks_a_modelled_job_lets_the_slow_go_first_too() -> None:
+    def ask(control: Any) -> None:
+        control.rescale(2)
+
+    hooked = Policy("hooked", lambda training: kf.control.every(60).when(training.step < 61).call(ask))
+    assert left_of([hooked, WATCHED], speed_by_peer={1: 0.6}) == [(1, 3)]
+
+
+def test_jitter_alone_sends_nobody_away_but_the_newest() -> None:
+    for seed in range(20):
+        speeds = PeerSpeeds(jitter=0.05, seed=seed)
+        assert left_of([schedule({60: 3}), WATCHED], speeds=speeds) == [(3,)]

@@ -15,6 +15,8 @@ from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Budget, Rule
 from kungfu.control.rule import RuleMode
+from kungfu.monitor import straggler_fractions
+from kungfu.runtime.core.view import SLOW
 from kungfu.signal import Signal, topological
 
 __all__ = ["explain"]
@@ -60,6 +62,9 @@ def _lines(plan: Plan, words: _Words) -> Iterator[str]:
         yield from _rule_on_rescale(rule, words)
     for shared in shared_parts(plan):
         yield _shared(shared, words.labels)
+    if plan.straggler_fractions is not None:
+        measured = f"monitor.{straggler_fractions.__name__}"
+        yield f"when the job shrinks, peers below {SLOW} of the median speed leave first, by {measured}"
     yield "reads"
     yield from (f"  {one}" for one in _reads(plan))
     yield "before the gradient all-reduce"

@@ -179,8 +179,8 @@ class Assembler:
     def stacked(self, values: Sequence[Register], dtype: DType) -> Register:
         return self.write("join", values, SignalType(dtype, VECTOR))
 
-    def rows(self, vectors: Sequence[Register]) -> Register:
-        return self.write("join", vectors, SignalType("bool", VECTOR))
+    def rows(self, vectors: Sequence[Register], dtype: DType) -> Register:
+        return self.write("join", vectors, SignalType(dtype, VECTOR))
 
     # ---- what that is made of ------------------------------------------------------------------------------------
 

@@ -34,8 +34,11 @@ class BytecodeProgram:
     def conclude(self, program: Program, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: Any) -> Outcome:
         known = {**sources, **program.gradient_reductions(sources), SUMMED: summed}
         outcome = Outcome(*run_bytecode(self.after, program.variables, known))
-        size = tf.cast(sources["size"], tf.int64)
-        return outcome._replace(masks=tf.reshape(outcome.masks, [_masks(program.plan), size]))
+        size, told = tf.cast(sources["size"], tf.int64), program.plan.straggler_fractions is not None
+        return outcome._replace(
+            masks=tf.reshape(outcome.masks, [_masks(program.plan), size]),
+            fractions=tf.reshape(outcome.fractions, [int(told), size]),
+        )
 
 
 def fused(program: Program) -> Program:

@@ -31,29 +31,34 @@ __all__ = ["is_piggybacked", "schedule"]
 Gates = tuple[Signal, ...]  # empty: in every step
 
 
-def schedule(rules: tuple[Rule, ...], *, watched: Mapping[str, Signal]) -> Plan:
+def schedule(
+    rules: tuple[Rule, ...], *, watched: Mapping[str, Signal], straggler_fractions: Signal | None = None
+) -> Plan:
     """The plan of these rules over shared nodes.
 
     Args:
         rules: The rules, over one graph in which equal nodes are one node.
         watched: The signals that are shown in every step in which they are cheap to know, by name.
+        straggler_fractions: Known likewise; see `kungfu.compiler.plan.Plan`.
     """
-    results = tuple(_results(rules))
-    order = topological((*results, *watched.values()))
-    demand = _demand(order, rules=rules, watched=watched)
+    shown = (*watched.values(), *(() if straggler_fractions is None else (straggler_fractions,)))
+    results = (*_results(rules), *shown)
+    order = topological(results)
+    demand = _demand(order, rules=rules, shown=shown)
     piggybacked = tuple(one for one in order if isinstance(one, Collective) and is_piggybacked(one))
     folds = tuple(one for one in order if isinstance(one, Fold))
     gates = tuple(dict.fromkeys(gate for one in order for gate in demand[one]))  # known before whatever they guard
     before = _before(gates, piggybacked, demand=demand)
     # Once the peers' piggybacked values are added up, nothing below such a collective is needed any more.
-    after_order = topological((*gates, *folds, *results, *watched.values()), leaves=frozenset(piggybacked))
+    after_order = topological((*gates, *folds, *results), leaves=frozenset(piggybacked))
     after = _segments(tuple(one for one in after_order if one not in set(piggybacked)), demand=demand)
     return Plan(
         rules,
         watched,
         _with_outputs(before, needed=(one.operand for one in piggybacked)),
         fuse(piggybacked),
-        _with_outputs(after, needed=(*results, *watched.values())),
+        _with_outputs(after, needed=results),
+        straggler_fractions=straggler_fractions,
     )
 
 
@@ -86,7 +91,7 @@ def _before(
     return _segments(order, demand=early)
 
 
-def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], watched: Mapping[str, Signal]) -> dict[Signal, Gates]:
+def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], shown: Iterable[Signal]) -> dict[Signal, Gates]:
     """For each node, the gates in whose steps it is needed; none means in every step."""
     always = Constant(True)
     wanted: dict[Signal, dict[Signal, None]] = {node: {} for node in order}
@@ -95,7 +100,7 @@ def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], watched: Mappin
         wanted[rule.gate][always] = None
         for node in _wanted(rule):
             wanted[node][rule.gate] = None
-    for node in watched.values():
+    for node in shown:
         if _is_cheap(node):
             wanted[node][always] = None
     # In reverse topological order, so that the demand of all readers is known before it is passed on to the inputs.

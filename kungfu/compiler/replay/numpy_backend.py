@@ -89,8 +89,8 @@ class NumpyBackend:
         """The values as rank 0 has them."""
         return np.asarray([one[0] for one in values], dtype)
 
-    def rows(self, vectors: Sequence[PerPeer]) -> Any:
-        return np.stack([one[0] for one in vectors]) if vectors else np.zeros((0, self.size), np.bool_)
+    def rows(self, vectors: Sequence[PerPeer], dtype: DType) -> Any:
+        return np.stack([one[0] for one in vectors]) if vectors else np.zeros((0, self.size), dtype)
 
 
 def _operand(value: Any, dtype: DType) -> Any:

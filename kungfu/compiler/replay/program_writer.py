@@ -209,15 +209,15 @@ class ProgramWriter:
 
         return self.write(of_rank_0, values, SignalType(dtype, VECTOR), shared=True)
 
-    def rows(self, vectors: Sequence[Cell]) -> Cell:
+    def rows(self, vectors: Sequence[Cell], dtype: DType) -> Cell:
         own = [one.shared for one in vectors]
 
         def of_rank_0(size: int, *given: Any) -> Any:
             if not given:
-                return np.zeros((0, size), np.bool_)
+                return np.zeros((0, size), dtype)
             return np.stack([x if common else x[0] for x, common in zip(given, own, strict=True)])
 
-        return self.write(of_rank_0, [_SIZE_CELL, *vectors], SignalType("bool", VECTOR), shared=True)
+        return self.write(of_rank_0, [_SIZE_CELL, *vectors], SignalType(dtype, VECTOR), shared=True)
 
 
 _SIZE_CELL = Cell(SIZE, SignalType("int64"), shared=True)

@@ -180,7 +180,7 @@ class Outcomes:
         fired, targets, masks, inputs = (
             read_variable(one) for one in (self.fired, self.targets, self.masks, self.inputs)
         )
-        return Outcome(fired, targets, masks, inputs, nothing, read_variable(self.inputs_whole), nothing)
+        return Outcome(fired, targets, masks, inputs, nothing, read_variable(self.inputs_whole), nothing, nothing)
 
     def assign(self, outcome: Any, *, standing: Any) -> None:
         """Graph: keeps the outcome of the rules for which ``standing`` (bool, one a rule) holds."""

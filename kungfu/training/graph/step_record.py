@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from kungfu.compiler import Outcome, Plan
 from kungfu.compiler.plan import is_whole
+from kungfu.monitor import straggler_fractions
 from kungfu.native import handle_of, is_available, load
 from kungfu.signal import SCALAR, SOURCES
 from kungfu.signal.operation import DType
@@ -36,7 +37,13 @@ class Column:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """The numbers of the last step: float64, which holds every float32, and whole numbers up to 2 ** 53."""
+    """The numbers of the last step: float64, which holds every float32, and whole numbers up to 2 ** 53.
+
+    Attributes:
+        columns: What the row begins with.
+        row: The numbers. Where a policy measures how fast the peers are, their fractions follow after the columns, one
+            for each peer of the view.
+    """
 
     columns: tuple[Column, ...]
     row: tf.Variable
@@ -51,7 +58,7 @@ class StepRecord:
             "fired": outcome.fired,
         }
         numbers = [offered[one.group][one.name] for one in self.columns if one.group in offered]
-        self.row.assign(pack_scalars([*numbers, *vectors.values()]))
+        self.row.assign(pack_scalars([*numbers, *vectors.values(), outcome.fractions]))
 
     def step(self, row: np.ndarray) -> int:
         """The number of the step."""
@@ -61,8 +68,21 @@ class StepRecord:
         """The mean loss of all peers."""
         return float(row[self._places["agreed", "mean_loss"]])
 
-    def metrics(self, row: np.ndarray) -> dict[str, Any]:
-        """What a line of the metrics tells: of every step the same, and the values of the named signals."""
+    def view(self, row: np.ndarray) -> int:
+        """The version of the view that did the step."""
+        return int(row[self._places["agreed", "view"]])
+
+    def straggler_fractions(self, row: np.ndarray) -> list[float]:
+        """The speed of each peer of the view as a fraction of the median's, in rank order; none if not measured."""
+        return row[len(self.columns) :].tolist()
+
+    def metrics(self, row: np.ndarray, *, peers: Sequence[int] = ()) -> dict[str, Any]:
+        """What a line of the metrics tells: of every step the same, and the values of the named signals.
+
+        Args:
+            row: That of the step.
+            peers: The ids of the peers of its view, in rank order; empty where they are not known.
+        """
         place, numbers = self._places, row.tolist()
         samples, seconds = numbers[place["agreed", "total_samples"]], numbers[place["step", "seconds"]]
         return {
@@ -73,7 +93,16 @@ class StepRecord:
             "loss": numbers[place["agreed", "mean_loss"]],
             "samples_per_s": samples / seconds if seconds > 0 else None,
             **{name: kind(numbers[index]) for name, index, kind in self._watched},
+            **self._fractions_by_id(row, peers),
         }
+
+    def _fractions_by_id(self, row: np.ndarray, peers: Sequence[int]) -> dict[str, Any]:
+        fractions = self.straggler_fractions(row)
+        # No policy measures them, or the view of the step is over, and nobody remembers who was in it.
+        if not fractions or len(fractions) != len(peers):
+            return {}
+        told = {str(peer): round(one, 4) for peer, one in zip(peers, fractions, strict=True)}
+        return {straggler_fractions.__name__: told}
 
     def fired(self, row: np.ndarray) -> set[str]:
         """The names of the rules that fired, those in the shadow too."""
@@ -96,7 +125,10 @@ def make_step_record(plan: Plan) -> StepRecord:
     Those of the user's own are in it where a rule uses them.
     """
     columns = tuple(_columns(plan))
-    row = tf.Variable(np.full(len(columns), np.nan), dtype=tf.float64, trainable=False, name="kungfu/tape")
+    # Its length follows the size of the view where there is a fraction for each peer.
+    shape = [len(columns)] if plan.straggler_fractions is None else [None]
+    nothing = np.full(len(columns), np.nan)
+    row = tf.Variable(nothing, shape=shape, dtype=tf.float64, trainable=False, name="kungfu/tape")
     return StepRecord(columns, row)
 
 

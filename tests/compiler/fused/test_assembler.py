@@ -32,7 +32,7 @@ def test_a_small_policy_is_a_listing_that_can_be_read() -> None:
         "constant float32 8 0x1.99999a0000000p-4",  # 0.1 as a float32
         "constant bool 14 0",
         "constant float32 15 nan",
-        "results 18 19 20 21 22 23 24",
+        "results 18 19 20 21 22 23 24 25",
         "kept",
         "modulo.int64 4 2 3",
         "equal.int64 5 4 1",
@@ -54,6 +54,7 @@ def test_a_small_policy_is_a_listing_that_can_be_read() -> None:
         "join 22",
         "join 23",
         "join 24",
+        "join 25",
     ]
 
 

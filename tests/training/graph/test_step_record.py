@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from kungfu.compiler import Outcome, compile_policies
-from kungfu.policies import gns_batch
+from kungfu.policies import gns_batch, replace_stragglers
 from kungfu.signal import SCALAR, SOURCES
 from kungfu.signal.sources import ONLY_AT_RESCALE
 from kungfu.training.graph import step_record
@@ -38,6 +38,7 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
         tf.constant([7.0]),
         tf.zeros([1], tf.int64),
         tf.zeros([0], tf.int64),
+        tf.zeros([0, 1]),
     )
     tf.function(lambda: record.write(of_the_step, sources, outcome))()
     told = {
@@ -61,7 +62,7 @@ def test_whole_numbers_beyond_float32_stay_whole():
     sources = offered() | {"samples_done": tf.constant(2**40 + 1, tf.int64)}
     of_the_step = {"epoch": tf.constant(0, tf.int64), "seconds": tf.constant(1.0)}
     none = [tf.zeros([0], tf.bool), tf.zeros([0]), tf.zeros([0, 1], tf.bool), tf.zeros([0]), tf.zeros([0])]
-    none += [tf.zeros([0], tf.int64)] * 2
+    none += [*[tf.zeros([0], tf.int64)] * 2, tf.zeros([0, 1])]
     record.write(of_the_step, sources, Outcome(*none))
     names = [one.name for one in record.columns]
     assert record.row.numpy()[names.index("samples_done")] == 2**40 + 1
@@ -127,3 +128,37 @@ def test_a_variable_that_was_sized_anew_gives_all_its_entries(way):
 def test_what_is_no_number_is_refused():
     with pytest.raises((tf.errors.InvalidArgumentError, TypeError, ValueError)):
         pack_scalars([tf.Variable("three")])
+
+
+def test_the_speeds_of_the_peers_follow_the_columns_and_are_told_by_id():
+    plan = compile_policies([replace_stragglers()])
+    record = make_step_record(plan)
+    rules, logged = len(plan.rules), sum(len(names) for names in plan.rule_inputs)
+
+    def written(*fractions: float) -> np.ndarray:
+        size = len(fractions)
+        whole = sum(one.type.dtype == "int64" for rule in plan.rules for one in rule.inputs.values())
+        outcome = Outcome(
+            tf.zeros([rules], tf.bool), tf.zeros([rules]), tf.zeros([rules, size], tf.bool), tf.zeros([logged]),
+            tf.zeros([len(plan.watched)]), tf.zeros([whole], tf.int64),
+            tf.zeros([sum(one.group == "watched_whole" for one in record.columns)], tf.int64),
+            tf.constant([fractions]),
+        )  # fmt: skip
+        record.write({"epoch": tf.constant(2, tf.int64), "seconds": tf.constant(0.25)}, offered(), outcome)
+        return record.row.numpy()
+
+    assert record.straggler_fractions(record.row.numpy()) == [], "before the first step nothing is known"
+    row = written(1.0, 0.5, 1.25)
+    assert record.straggler_fractions(row) == [1.0, 0.5, 1.25]
+    assert record.metrics(row, peers=(0, 7, 9))["straggler_fractions"] == {"0": 1.0, "7": 0.5, "9": 1.25}
+    assert record.view(row) == int(offered()["view"])
+    # Those of the view are not known any more, or are others.
+    assert "straggler_fractions" not in record.metrics(row)
+    assert "straggler_fractions" not in record.metrics(row, peers=(0, 7))
+    assert record.straggler_fractions(written(1.0, 1.0)) == [1.0, 1.0], "the view is smaller by now"
+
+
+def test_without_a_policy_that_measures_it_no_speed_is_told():
+    record = make_step_record(PLAN)
+    assert record.row.shape == (len(record.columns),)
+    assert record.straggler_fractions(record.row.numpy()) == []
