@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import kungfu as kf
+from kungfu.errors import PolicyError
 
 if TYPE_CHECKING:
     from kungfu.control import Rule
-    from kungfu.signal import TrainingSignals
+    from kungfu.signal import Signal, TrainingSignals
 
 __all__ = ["replace_stragglers"]
+
+Criterion = Literal["average", "slowest_in_a_row"]
 
 
 @kf.policy(budget=kf.Budget(rescales=8, per_steps=800))
 def replace_stragglers(
-    training: TrainingSignals, *, every: int = 50, threshold: float = 0.8, alpha: float = 0.1
+    training: TrainingSignals,
+    *,
+    every: int = 50,
+    threshold: float = 0.8,
+    alpha: float = 0.1,
+    criterion: Criterion = "average",
+    times: int = 10,
 ) -> Rule:
     """Replace every peer whose average speed has fallen below a fraction of the median peer's.
 
     In a synchronous step all wait for the slowest, so one straggler costs as much as if all were as slow. A single slow
     step only moves the average. The straggler goes when its replacement is ready, so the cluster is never slower for
     it.
+
+    With ``criterion="slowest_in_a_row"`` a peer is replaced that was the slowest of all in each of the last `times`
+    steps, and below `threshold` in each of them. It sees a straggler sooner, one at a time, and does not see one that
+    is as fast as the others now and then. ``threshold=1`` is the rule as it was published, by which a peer goes however
+    small its lag is: on unlike machines there is always one.
 
     Args:
         training: The signals of a step.
@@ -30,6 +44,8 @@ def replace_stragglers(
         threshold: Fraction of the median speed, in [0, 1]; with 0.8 stragglers cost at most 1.25 times the time of a
             step.
         alpha: Weight of the newest step in the averages, in (0, 1].
+        criterion: What is judged: the "average", or how often a peer was the "slowest_in_a_row".
+        times: How many steps in a row, at least 1; of "slowest_in_a_row" alone.
 
     Raises:
         PolicyError: At `attach`, for a number out of range.
@@ -37,10 +53,26 @@ def replace_stragglers(
     Cost:
         2 x size floats on the gradient all-reduce, no message; see `kf.monitor.straggler_fractions`.
 
+    On rescale:
+        Each peer keeps its own average and its own row; those of a new one begin.
+
     Reference:
-        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 5 and algorithm 1.
+        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 5 and algorithm 1; for
+        "slowest_in_a_row" Wu et al., *Elastic deep learning in multi-tenant GPU cluster*, 2019, section 5.4.
 
     >>> replace_stragglers(every=100).name
     'replace_stragglers'
     """
-    return kf.control.every(every).replace(kf.monitor.stragglers(training, threshold=threshold, alpha=alpha))
+    return kf.control.every(every).replace(_marked(training, criterion, threshold=threshold, alpha=alpha, times=times))
+
+
+def _marked(training: TrainingSignals, criterion: Criterion, *, threshold: float, alpha: float, times: int) -> Signal:
+    """The stragglers by a criterion: bool, shape (size,)."""
+    if criterion not in get_args(Criterion):
+        named = " or ".join(map(repr, get_args(Criterion)))
+        raise PolicyError(f"replace_stragglers(criterion={criterion!r}): write {named}")
+    if isinstance(times, bool) or not isinstance(times, int) or times < 1:
+        raise PolicyError(f"replace_stragglers(times={times!r}): takes a whole number of steps, at least 1, e.g. 10")
+    if criterion == "average":
+        return kf.monitor.stragglers(training, threshold=threshold, alpha=alpha)
+    return kf.monitor.slowest_in_a_row(training, threshold=threshold) >= times

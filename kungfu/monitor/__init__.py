@@ -2,7 +2,7 @@
 
 from kungfu.monitor.completion import cost_so_far, remaining_samples, remaining_seconds
 from kungfu.monitor.noise_scale import gradient_noise_scale
-from kungfu.monitor.stragglers import straggler_fractions, stragglers
+from kungfu.monitor.stragglers import slowest_in_a_row, straggler_fractions, stragglers
 from kungfu.monitor.throughput import throughput
 from kungfu.monitor.throughput_by_size import ThroughputBySize, scaling_efficiency, throughput_by_size
 from kungfu.monitor.variance import gradient_variance
@@ -15,6 +15,7 @@ __all__ = [
     "remaining_samples",
     "remaining_seconds",
     "scaling_efficiency",
+    "slowest_in_a_row",
     "straggler_fractions",
     "stragglers",
     "throughput",

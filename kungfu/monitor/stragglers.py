@@ -10,7 +10,7 @@ from kungfu.monitor.mark import marked
 from kungfu.signal import Fold, Signal, TrainingSignals, fold
 from kungfu.signal.fold.fold import labelled
 
-__all__ = ["straggler_fractions", "stragglers"]
+__all__ = ["slowest_in_a_row", "straggler_fractions", "stragglers"]
 
 
 @marked
@@ -36,8 +36,7 @@ def stragglers(training: TrainingSignals, *, alpha: float = 0.1, threshold: floa
     >>> str(stragglers(TrainingSignals()).type)
     'bool[size]'
     """
-    if not 0 <= threshold <= 1:
-        raise PolicyError(f"stragglers(threshold={threshold!r}): a fraction of the median speed, in [0, 1], e.g. 0.8")
+    _check_threshold(threshold, of="stragglers")
     return straggler_fractions(training, alpha=alpha) < threshold
 
 
@@ -50,6 +49,10 @@ def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Sig
     peer that has just joined counts as no straggler. The averages travel with the gradients of the next step. Gives
     float32, shape (size,), in rank order, agreed; as of the step before.
 
+    A joiner that gets ready on a host takes time from the peers there: their averages stay as they are until it is
+    ready, and in the median each counts with the last speed that it had without one in this view. The averages of all
+    others go on.
+
     Args:
         training: The signals of a step.
         alpha: Weight of the newest step, in (0, 1]; with 0.1 a peer at half speed falls below 0.8 in its fifth step.
@@ -58,14 +61,14 @@ def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Sig
         PolicyError: Alpha is out of range.
 
     Cost:
-        2 x size floats on the gradient all-reduce, one float of state, no message.
+        2 x size floats on the gradient all-reduce, two floats of state, no message.
 
     On rescale:
         Each peer keeps its own average.
 
     Undefined:
-        Never; a step in which a change is pending, a peer has no samples, or a peer has just entered the view is left
-        out.
+        Never. A step counts nothing for a peer without samples, which has its last speed in the median, nor for anybody
+        in the first step of a view.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 5.
@@ -74,12 +77,71 @@ def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Sig
         raise PolicyError(
             f"straggler_fractions(alpha={alpha!r}): the weight of the newest step must lie in (0, 1], e.g. 0.1"
         )
-    own = ops.where(training.samples > 0, training.samples / training.busy_seconds, math.nan)
-    counted = ops.where(training.pending, math.nan, own / ops.median(ops.all_gather(own)))
-    return ops.all_gather(_average(counted, alpha=alpha)).named("straggler_fractions")
-
-
-def _average(fraction: Signal, *, alpha: float) -> Fold:
-    """The average before this step, which is known in time to ride on the gradients."""
+    fraction, _ = _compared(training)
     average = fold(lambda average, value: average + alpha * (value - average), 1.0, fraction)
-    return labelled(average.before_step(), label="average")
+    return _gathered_before_step(average, label="average").named("straggler_fractions")
+
+
+@marked
+def slowest_in_a_row(training: TrainingSignals, *, threshold: float = 1.0) -> Signal:
+    """For how many steps in a row each peer has been the slowest of all.
+
+    A step counts where the peer's speed is the lowest, and below a fraction of the median speed: ``n += 1``. One in
+    which another peer is the slowest, or nobody is below that fraction, ends the row: ``n = 0``. Speeds are those of
+    `straggler_fractions`, and while a joiner gets ready on a peer's host its row neither grows nor ends. Gives float32,
+    shape (size,), steps, in rank order, agreed; as of the step before.
+
+    Only one peer can be the slowest, so of several stragglers one is seen at a time, and two that are alike interrupt
+    each other.
+
+    Args:
+        training: The signals of a step.
+        threshold: Fraction of the median speed, in [0, 1]; with 1 the slowest counts however small its lag is.
+
+    Raises:
+        PolicyError: The threshold is out of range.
+
+    Cost:
+        2 x size floats on the gradient all-reduce, of which `straggler_fractions` shares the half; two floats of state,
+        no message.
+
+    On rescale:
+        Each peer keeps its own row, whatever its new rank is.
+
+    Undefined:
+        Never; as `straggler_fractions`.
+
+    Reference:
+        Wu et al., *Elastic deep learning in multi-tenant GPU cluster*, 2019, section 5.4.
+
+    >>> str(slowest_in_a_row(TrainingSignals()).type)
+    'float32[size]'
+    """
+    _check_threshold(threshold, of="slowest_in_a_row")
+    fraction, speeds = _compared(training)
+    is_slowest = (ops.argmin(speeds) == training.rank) & (fraction < threshold)
+    # A truth value is never undefined: what is not known is told as NaN, which a fold passes over.
+    counted = ops.where(ops.is_finite(fraction), ops.where(is_slowest, 1.0, 0.0), math.nan)
+    row = fold(lambda row, slowest: ops.where(slowest > 0, row + 1, 0.0), 0.0, counted)
+    return _gathered_before_step(row, label="row").named("slowest_in_a_row")
+
+
+def _compared(training: TrainingSignals) -> tuple[Signal, Signal]:
+    """This peer's speed as a fraction of the median, NaN where it says nothing; and the speeds of all peers."""
+    is_beside_joiner = training.host_joiners > 0
+    own = ops.where(training.samples > 0, training.samples / training.busy_seconds, math.nan)
+    last = own.hold(when=~is_beside_joiner, on_rescale="reset")
+    # With its speed beside a joiner, or without any, a peer would move the median under the others. Where nothing else
+    # is known in this view, the low speed is the better one: it takes nobody for a straggler.
+    speeds = ops.all_gather(ops.where(ops.is_finite(last), last, own))
+    return ops.where(is_beside_joiner, math.nan, own / ops.median(speeds)), speeds
+
+
+def _gathered_before_step(own: Fold, *, label: str) -> Signal:
+    """What each peer held before this step, which is known in time to ride on the gradients."""
+    return ops.all_gather(labelled(own.before_step(), label=label))
+
+
+def _check_threshold(threshold: float, *, of: str) -> None:
+    if not 0 <= threshold <= 1:
+        raise PolicyError(f"{of}(threshold={threshold!r}): a fraction of the median speed, in [0, 1], e.g. 0.8")

@@ -84,6 +84,7 @@ class Settings:
         recording: What goes into the trace.
         checkpoints: Where they go, and from which one to resume.
         report_s: How often the peer reports its steps, in seconds.
+        joiner_page: The path of the ``JoinerPage`` of its host; empty where there is none.
     """
 
     job: str
@@ -97,6 +98,7 @@ class Settings:
     recording: Literal["steps", "nothing"] = "steps"
     checkpoints: CheckpointSettings = CheckpointSettings()
     report_s: float = 2.0
+    joiner_page: str = ""
 
     @property
     def host(self) -> str:

@@ -59,6 +59,7 @@ SOURCES = {
     "step_seconds": SourceKind(
         _FLOAT, "local", "before", "s", "the previous whole step on this peer; NaN in the first two of a view"
     ),
+    "host_joiners": SourceKind(_INT, "local", "before", "peers", "joiners that are getting ready on this peer's host"),
     "mean_grads": SourceKind(_NEST, "agreed", "after", "", "the gradients averaged over all samples of the step"),
     "mean_loss": SourceKind(_FLOAT, "agreed", "after", "", "the loss averaged over all samples of the step"),
     "total_samples": SourceKind(_FLOAT, "agreed", "after", "samples", "samples of the step over all peers"),

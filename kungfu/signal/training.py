@@ -30,6 +30,7 @@ _MONITORS = {
             "cost_so_far",
             "gradient_noise_scale",
             "gradient_variance",
+            "slowest_in_a_row",
             "straggler_fractions",
             "remaining_samples",
             "remaining_seconds",
@@ -116,6 +117,11 @@ class TrainingSignals:
     def step_seconds(self) -> Source:
         """The previous whole step on this peer; NaN in the first two of a view (float32, s, local)."""
         return self._source("step_seconds")
+
+    @property
+    def host_joiners(self) -> Source:
+        """Joiners that are getting ready on this peer's host, which take time from it (int64, peers, local)."""
+        return self._source("host_joiners")
 
     @property
     def mean_grads(self) -> Source:

@@ -96,9 +96,10 @@ class SimulatedHosts:
         for peer in peers:
             self.places.pop(peer, None)
 
-    def busy_hosts(self, joiners: Iterable[int]) -> frozenset[int]:
-        """The hosts on which these peers start."""
-        return frozenset(self.places[peer][0] for peer in joiners if peer in self.places)
+    def joiners_beside(self, peers: Iterable[int], joiners: Iterable[int]) -> list[int]:
+        """For each of these peers, how many of the joiners start on its host."""
+        starting = Counter(self.places[one][0] for one in joiners if one in self.places)
+        return [starting[self.places[peer][0]] for peer in peers]
 
     def _slot(self, host: int, now: float) -> int:
         """The lowest free slot of a host; slots that were left lately come last, first that which was left first."""

@@ -150,6 +150,7 @@ def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str,
     """
     position, is_first = job.position, job.clocks.view_steps == 0
     noise = job.model.noise_by_step(position)
+    joiners = job.hosts.joiners_beside(job.peers, job.joiners)
     shared = {
         "loss": job.model.loss_by_step(position),
         "clock_seconds": job.clocks.total_s,
@@ -164,6 +165,7 @@ def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str,
             "rank": rank,
             "samples": float(share),
             "busy_seconds": math.nan if is_first else busy[rank],
+            "host_joiners": joiners[rank],
             "norm_squared(grads)": 1 + noise / share if share else 0.0,
         }
         for rank, share in enumerate(spread(position.samples, job.size))
@@ -186,11 +188,9 @@ def _peer_speeds(job: SimulatedJob) -> list[float]:
         factors = (model.speeds.factor(peer, places[peer], job.step) for peer in job.peers)
         speeds = [speed * factor for speed, factor in zip(speeds, factors, strict=True)]
     if job.joiners and model.hosts.joining_speed < 1:
-        hosts = job.hosts.busy_hosts(job.joiners)
-        shares_host = (places[peer][0] in hosts for peer in job.peers)
         speeds = [
-            speed * (model.hosts.joining_speed if slow else 1.0)
-            for speed, slow in zip(speeds, shares_host, strict=True)
+            speed * (model.hosts.joining_speed if joiners else 1.0)
+            for speed, joiners in zip(speeds, job.hosts.joiners_beside(job.peers, job.joiners), strict=True)
         ]
     return speeds
 

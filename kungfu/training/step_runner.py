@@ -82,6 +82,7 @@ class StepRunner:
         self._position: StepPosition | None = None  # as the last step told, if nothing else can have changed it since
         self._stale, self._finished, self._looped = 0, False, False
         self._unused: set[str] = set()  # names that were fed for no policy
+        self._joiners = 0  # on this host, as the graph has it
 
     @property
     def graph_state(self) -> GraphState:
@@ -191,6 +192,7 @@ class StepRunner:
         self._position = None  # until the step has come to its end
         try:
             self.barrier.complete_pending()
+            self._note_joiners()
             returned, report = self._compiled((stamp.micro, stamp.micros, int(stamp.empty)), tensors)
         except TypeError:  # as TensorFlow says, with the whole tensors, that they are not what was traced
             self._compiled.refuse_unlike(tensors)
@@ -205,6 +207,16 @@ class StepRunner:
         else:
             self._position = report.position
         return result
+
+    def _note_joiners(self) -> None:
+        """Tells the graph how many joiners are getting ready on this host."""
+        # A loop in the graph does steps unseen, so there it is told of them at barriers only.
+        known = None if self._looped else self.barrier.context.membership.host_joiners()
+        # Where it is not known, they may be anywhere as long as a change of the size is under way.
+        joiners = int(self.barrier.terms.target_size > 0) if known is None else known
+        if joiners != self._joiners:
+            self._joiners = joiners
+            write_variable(self.graph_state.view.host_joiners, joiners)
 
     def _skipped(self) -> Any:
         """The batch is not trained on, and what was accumulated of its step is dropped."""
@@ -306,6 +318,7 @@ class StepRunner:
             self.barrier.hold()
             if self._looped:  # nothing of the program's comes before the next step
                 self.barrier.complete_pending()
+                self._note_joiners()
         except BaseException as error:  # noqa: BLE001 - raised again outside the graph, where it keeps its type
             self.recovery.keep(error)
             return BARRIER_FAILED

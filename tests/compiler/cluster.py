@@ -125,6 +125,7 @@ def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any
             "step_seconds": np.float32(np.nan if number < 3 else 0.5),
             "clock_seconds": np.float32(number / 2),
             "rescale_seconds": np.float32(np.nan if number < 3 else 0.25),
+            "host_joiners": int(number % 5 == 4),
             "score": np.float32(quarters()),
             "price": np.float32(quarters() if number % 3 == 0 else np.nan),
         }

@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 
 from kungfu import control
-from kungfu.compiler import compile_policies
+from kungfu.compiler import Plan, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.errors import PolicyError
-from kungfu.monitor import straggler_fractions, stragglers
+from kungfu.monitor import slowest_in_a_row, straggler_fractions, stragglers
 from kungfu.policy_definition import Policy
 from kungfu.signal import TrainingSignals
 
 PLAN = compile_policies([Policy("watching", lambda t: control.always().replace(stragglers(t)))])
+IN_A_ROW = compile_policies([Policy("watching", lambda t: control.always().replace(slowest_in_a_row(t) >= 3))])
+FAR_BEHIND = compile_policies(
+    [Policy("watching", lambda t: control.always().replace(slowest_in_a_row(t, threshold=0.8) >= 3))]
+)
 
 
 def algorithm_1(speeds: list[list[float]], *, alpha: float, threshold: float) -> list[list[bool]]:
@@ -28,9 +32,21 @@ def algorithm_1(speeds: list[list[float]], *, alpha: float, threshold: float) ->
     return found
 
 
-def marked(replay: Replay, seconds: list[float], *, pending: bool = False, samples: float = 8.0) -> list[int]:
-    """The ranks that are marked in a step in which the peers took so long; it knows of the steps before it."""
-    local = [{"samples": samples, "busy_seconds": one} for one in seconds]
+def marked(
+    replay: Replay,
+    seconds: list[float],
+    *,
+    beside: tuple[int, ...] | None = (),
+    pending: bool = False,
+    samples: float = 8.0,
+) -> list[int]:
+    """The ranks that are marked in a step in which the peers took so long; it knows of the steps before it.
+
+    A joiner gets ready on the host of the ranks `beside`; with None the record tells of none.
+    """
+    local = [{"samples": samples, "busy_seconds": one, "rank": rank} for rank, one in enumerate(seconds)]
+    if beside is not None:
+        local = [{**one, "host_joiners": int(rank in beside)} for rank, one in enumerate(local)]
     outcome = replay.step(local, {"step": 1, "pending": pending, "min_size": 1})
     return np.flatnonzero(outcome.masks[0]).tolist()
 
@@ -67,7 +83,9 @@ def test_alone_nobody_is_slow() -> None:
     "skipped",
     [
         {"seconds": [1.0, math.nan, 1.0]},
-        {"seconds": [1.0, 9.0, 1.0], "pending": True},
+        {"seconds": [1.0, 9.0, 1.0], "pending": True, "beside": None},
+        {"seconds": [1.0, 9.0, 1.0], "beside": (1,)},
+        {"seconds": [9.0, 9.0, 9.0], "beside": (0, 1, 2)},
         {"seconds": [1.0, 9.0, 1.0], "samples": 0.0},
     ],
 )
@@ -89,17 +107,156 @@ def test_who_joins_starts_afresh_and_who_stays_does_not() -> None:
     assert marked(replay, [1.0, 1.0, 1.0]) == [1]
 
 
-def test_it_costs_two_floats_a_peer_and_no_message() -> None:
-    assert (PLAN.piggybacked.floats(5), PLAN.messages_per_step) == (10, 0)
+# ---- joiners --------------------------------------------------------------------------------------------------------
+
+
+def test_while_the_job_grows_a_straggler_on_another_host_than_the_joiner_is_marked() -> None:
+    replay = Replay(PLAN, size=4)
+    steps = [marked(replay, [1.0, 1.0, 2.0, 1.0], beside=(0, 1)) for _ in range(6)]
+    assert steps == [[], [], [], [], [], [2]]
+
+
+def test_peers_beside_a_joiner_do_not_move_the_median_under_the_others() -> None:
+    # Ranks 0 to 2 of 5 run at half speed beside a joiner: by their speeds now, the median would be theirs.
+    replay = Replay(PLAN, size=5)
+    marked(replay, [1.0, 1.0, 1.0, 1.0, 1.6])
+    found = [marked(replay, [2.0, 2.0, 2.0, 1.0, 1.6], beside=(0, 1, 2)) for _ in range(8)]
+    assert found[-1] == [4], "rank 4 is at 0.62 of the speed that the others have without a joiner"
+    assert all(set(one) <= {4} for one in found)
+
+
+def test_on_unlike_machines_the_joiner_makes_no_straggler_of_the_slower_ones() -> None:
+    # The fast ranks 0 to 2, and the slow ones, of which 3 to 6 are beside the joiner. The median stays that of a slow
+    # one; without those beside the joiner it would be that of a fast one, and rank 7 a straggler.
+    replay = Replay(PLAN, size=8)
+    alone = [0.75, 0.75, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0]
+    marked(replay, alone)
+    crowded = [*alone[:3], 1.5, 1.5, 1.5, 1.5, 1.0]
+    assert [marked(replay, crowded, beside=(3, 4, 5, 6)) for _ in range(40)] == [[]] * 40
+
+
+def test_in_a_view_that_begins_with_a_joiner_its_neighbours_count_as_they_are() -> None:
+    replay = Replay(PLAN, size=3)
+    found = [marked(replay, [2.0, 2.0, 3.2], beside=(0, 1)) for _ in range(9)]
+    assert found[-1] == [2]
+    # With the joiner gone they are as fast as ever, and the straggler is twice as far behind.
+    assert marked(replay, [1.0, 1.0, 3.2]) == [2]
+
+
+def test_a_speed_from_before_a_rescale_is_not_held_against_those_after_it() -> None:
+    replay = Replay(PLAN, size=3)
+    marked(replay, [1.0, 1.0, 1.0])
+    replay.rescale(4)
+    # The shares are smaller now, and everybody is less efficient; ranks 0 to 2 are beside the next joiner.
+    found = [marked(replay, [2.0, 2.0, 2.0, 2.0], beside=(0, 1, 2)) for _ in range(20)]
+    assert found == [[]] * 20
+
+
+def test_a_record_without_joiners_leaves_out_what_was_measured_while_a_change_was_pending() -> None:
+    replay = Replay(PLAN, size=3)
+    for _ in range(20):
+        assert marked(replay, [1.0, 9.0, 1.0], beside=None, pending=True) == []
+    for _ in range(5):
+        marked(replay, [1.0, 2.0, 1.0], beside=None)
+    assert marked(replay, [1.0, 2.0, 1.0], beside=None) == [1]
+
+
+# ---- the slowest in a row -------------------------------------------------------------------------------------------
+
+
+def test_the_slowest_of_three_steps_in_a_row_is_marked_in_the_next_one() -> None:
+    replay = Replay(IN_A_ROW, size=3)
+    assert [marked(replay, [1.0, 1.01, 1.0]) for _ in range(5)] == [[], [], [], [1], [1]]
+
+
+def test_one_step_in_which_it_is_not_the_slowest_ends_the_row() -> None:
+    replay = Replay(IN_A_ROW, size=3)
+    slow, quick = [1.0, 2.0, 1.0], [1.0, 0.9, 1.0]
+    assert [marked(replay, one) for one in (slow, slow, quick, slow, slow, slow, slow)] == [[]] * 6 + [[1]]
+
+
+def test_by_the_average_the_same_peer_is_a_straggler_though_no_row_is_long_enough() -> None:
+    average, row = Replay(PLAN, size=3), Replay(IN_A_ROW, size=3)
+    steps = [[1.0, 2.0, 1.0], [1.0, 2.0, 1.0], [1.0, 0.9, 1.0]] * 10
+    assert [marked(average, one) for one in steps][-1] == [1]
+    assert [marked(row, one) for one in steps] == [[]] * 30
+
+
+def test_where_all_are_equally_fast_nobody_is_the_slowest() -> None:
+    replay = Replay(IN_A_ROW, size=4)
+    assert [marked(replay, [1.0] * 4) for _ in range(20)] == [[]] * 20
+
+
+def test_alone_nobody_is_the_slowest() -> None:
+    replay = Replay(IN_A_ROW, size=1)
+    assert [marked(replay, [9.0]) for _ in range(20)] == [[]] * 20
+
+
+def test_of_two_that_are_equally_slow_the_one_of_the_lower_rank_is_marked() -> None:
+    replay = Replay(IN_A_ROW, size=4)
+    assert [marked(replay, [1.0, 2.0, 1.0, 2.0]) for _ in range(4)][-1] == [1]
+
+
+def test_with_a_threshold_a_small_lag_does_not_count() -> None:
+    replay = Replay(FAR_BEHIND, size=3)
+    assert [marked(replay, [1.0, 1.2, 1.0]) for _ in range(20)] == [[]] * 20
+    assert [marked(replay, [1.0, 1.3, 1.0]) for _ in range(4)][-1] == [1]
+
+
+def test_a_row_goes_along_with_its_peer_to_another_rank() -> None:
+    replay = Replay(IN_A_ROW, size=3)
+    for _ in range(2):
+        marked(replay, [1.0, 1.0, 2.0])
+    # Rank 0 leaves; who was rank 2 is rank 1 now, with two steps in its row. Another one joins.
+    states = replay.states
+    replay.states = {fold: tuple(values[1:] for values in fields) for fold, fields in states.items()}
+    replay.rescale(2)
+    replay.rescale(3)
+    assert marked(replay, [1.0, 2.0, 1.0]) == []
+    assert marked(replay, [1.0, 2.0, 1.0]) == [1]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        {"seconds": [1.0, math.nan, 1.0]},
+        {"seconds": [9.0, 1.0, 1.0], "beside": (0, 1, 2)},
+        {"seconds": [1.0, 9.0, 1.0], "samples": 0.0},
+    ],
+)
+def test_a_step_that_says_nothing_neither_lengthens_nor_ends_a_row(between: dict[str, Any]) -> None:
+    replay = Replay(IN_A_ROW, size=3)
+    for _ in range(2):
+        marked(replay, [1.0, 2.0, 1.0])
+    for _ in range(5):
+        assert marked(replay, **between) == []
+    marked(replay, [1.0, 2.0, 1.0])
+    assert marked(replay, [1.0, 2.0, 1.0]) == [1]
+
+
+def test_both_monitors_share_the_speeds() -> None:
+    both = Policy("watching", lambda t: control.always().replace(stragglers(t) & (slowest_in_a_row(t) >= 3)))
+    plan = compile_policies([both])
+    assert (plan.piggybacked.floats(5), plan.messages_per_step) == (15, 0)
+
+
+# ---- cost, and numbers out of range ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [PLAN, IN_A_ROW])
+def test_it_costs_two_floats_a_peer_and_no_message(plan: Plan) -> None:
+    assert (plan.piggybacked.floats(5), plan.messages_per_step) == (10, 0)
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.5, math.nan])
 def test_a_threshold_out_of_range_is_refused(threshold: float) -> None:
     with pytest.raises(PolicyError, match=r"stragglers\(threshold=.*in \[0, 1\]"):
         stragglers(TrainingSignals(), threshold=threshold)
+    with pytest.raises(PolicyError, match=r"slowest_in_a_row\(threshold=.*in \[0, 1\]"):
+        slowest_in_a_row(TrainingSignals(), threshold=threshold)
 
 
-@pytest.mark.parametrize("alpha", [0, 1.5])
+@pytest.mark.parametrize("alpha", [0, 1.5, math.nan])
 def test_an_alpha_out_of_range_is_refused(alpha: float) -> None:
     with pytest.raises(PolicyError, match=r"straggler_fractions\(alpha=.*in \(0, 1\]"):
         straggler_fractions(TrainingSignals(), alpha=alpha)

@@ -2,16 +2,48 @@
 
 from __future__ import annotations
 
+import math
+import re
+from typing import Any
+
 import pytest
 
+from kungfu.compiler import compile_policies
 from kungfu.control import Replace
-from kungfu.policies import replace_stragglers
-from kungfu.testing import ClusterModel, FiredRule, Start, run_policy
+from kungfu.errors import PolicyError
+from kungfu.policies import autoscale, replace_stragglers, schedule
+from kungfu.testing import (
+    ClusterModel,
+    FiredRule,
+    HostSlots,
+    PeerSpeeds,
+    Rescaling,
+    SlowPeer,
+    Start,
+    run_on_model,
+    run_policy,
+)
+
+LINEAR = {1: 100, 8: 800}
 
 
-def decisions(speeds: dict[int, float], *, steps: int = 200, **settings: float) -> list[FiredRule]:
-    model = ClusterModel({1: 100, 8: 800}, steps=steps, start=Start(size=4), speed_by_peer=speeds)
-    return list(run_policy(replace_stragglers(every=20, **settings), model))
+def decisions(speeds: dict[int, float], *, steps: int = 200, size: int = 4, **settings: Any) -> list[FiredRule]:
+    model = ClusterModel(LINEAR, steps=steps, start=Start(size=size), speed_by_peer=speeds)
+    return list(run_policy(replace_stragglers(**{"every": 20, **settings}), model))
+
+
+def on_arrays(busy: list[list[float]], **settings: Any) -> list[tuple[int, tuple[int, ...]]]:
+    """Step and ranks of each decision over steps in which the peers take so long; nothing comes of any."""
+    arrays = {"samples": [[8.0] * len(row) for row in busy], "busy_seconds": busy}
+    return [(one.step, one.ranks) for one in run_policy(replace_stragglers(**{"every": 1, **settings}), arrays)]
+
+
+def changes(policies: Any, model: ClusterModel) -> list[tuple[int, tuple[int, ...], tuple[int, ...], int]]:
+    """Of each change of the view the last step before it, who joined, who left, and the new size."""
+    return [(one.step, one.joined, one.left, one.size) for one in run_on_model(policies, model).changes]
+
+
+# ---- by the average: algorithm 1 ------------------------------------------------------------------------------------
 
 
 def test_a_persistent_straggler_is_replaced_once() -> None:
@@ -32,3 +64,221 @@ def test_the_threshold_says_who_is_too_slow(speed: float, threshold: float, foun
 
 def test_where_all_are_alike_nobody_is_replaced() -> None:
     assert decisions({}) == []
+
+
+def test_alone_nobody_is_replaced_however_slow_the_steps_become() -> None:
+    assert decisions({0: 0.1}, size=1) == []
+
+
+def test_by_hand_at_half_speed_the_average_falls_below_the_threshold_in_the_fifth_step() -> None:
+    # 1, 0.95, 0.905, 0.8645, 0.82805, 0.795245: the sixth step knows of five.
+    assert on_arrays([[1.0, 1.0, 2.0]] * 6) == [(6, (2,))]
+    assert on_arrays([[1.0, 1.0, 2.0]] * 5) == []
+    # With alpha 0.5: 1, 0.75.
+    assert on_arrays([[1.0, 1.0, 2.0]] * 2, alpha=0.5) == [(2, (2,))]
+
+
+def test_one_data_point_is_not_enough_unless_it_is_the_whole_average() -> None:
+    steps = [[1.0, 1.0, 9.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    assert on_arrays(steps) == []
+    assert on_arrays(steps, alpha=1.0) == [(2, (2,))], "in the next step it is as fast as the others"
+
+
+def test_a_step_that_is_not_known_neither_condemns_nor_acquits() -> None:
+    slow, unknown = [1.0, 1.0, 2.0], [1.0, 1.0, math.nan]
+    assert on_arrays([slow] * 4 + [unknown] * 50 + [slow] * 2) == [(56, (2,))]
+    assert on_arrays([[math.nan] * 3] * 50) == []
+    # Of one that is not known now, the median has the last that was.
+    assert on_arrays([slow] + [[math.nan, 1.0, 2.0]] * 5) == [(6, (2,))]
+
+
+def test_with_two_peers_the_median_lies_between_them() -> None:
+    # 1 and 2 seconds: the median speed is 0.75, and the slow one is at 2/3 of it, the fast one at 4/3.
+    assert on_arrays([[1.0, 2.0]] * 10) == [(10, (1,))]
+    # At 0.8 of the other's speed it is at 8/9.
+    assert on_arrays([[0.8, 1.0]] * 100) == []
+
+
+def test_of_three_that_are_slow_among_four_the_fast_one_is_the_exception_and_none_is_replaced() -> None:
+    assert on_arrays([[1.0, 2.0, 2.0, 2.0]] * 50) == []
+
+
+# ---- in a job -------------------------------------------------------------------------------------------------------
+
+
+def test_rank_0_as_the_straggler_is_replaced_and_the_next_one_leads() -> None:
+    model = ClusterModel(LINEAR, 100, Start(size=3), speed_by_peer={0: 0.5})
+    assert changes(replace_stragglers(every=20), model) == [(23, (3,), (0,), 3)]
+
+
+def test_a_straggler_that_joins_is_replaced_after_some_steps() -> None:
+    model = ClusterModel(LINEAR, 120, Start(size=3), speed_by_peer={3: 0.5})
+    found = changes([schedule({10: 4}), replace_stragglers(every=20)], model)
+    # At step 20 its average is that of seven steps, and below 0.8.
+    assert found == [(13, (3,), (), 4), (23, (4,), (3,), 4)]
+
+
+def test_several_stragglers_are_replaced_at_one_barrier() -> None:
+    model = ClusterModel(LINEAR, 100, Start(size=6, max_size=6), speed_by_peer={1: 0.5, 4: 0.25})
+    assert changes(replace_stragglers(every=20), model) == [(23, (6, 7), (1, 4), 6)]
+
+
+def test_at_the_most_peers_that_a_job_may_have_a_straggler_is_replaced() -> None:
+    model = ClusterModel(LINEAR, 100, Start(size=4, min_size=4, max_size=4), speed_by_peer={2: 0.5})
+    assert changes(replace_stragglers(every=20), model) == [(23, (4,), (2,), 4)]
+
+
+def test_a_growth_and_a_replacement_that_are_asked_for_in_one_step_are_one_change() -> None:
+    model = ClusterModel(LINEAR, 100, Start(size=3), speed_by_peer={1: 0.5})
+    found = changes([schedule({20: 5}), replace_stragglers(every=20)], model)
+    assert found == [(23, (3, 4, 5), (1,), 5)]
+
+
+def test_where_the_job_shrinks_in_the_same_step_the_straggler_is_among_those_who_leave() -> None:
+    model = ClusterModel(LINEAR, 100, Start(size=4), speed_by_peer={1: 0.5})
+    found = changes([schedule({20: 3}), replace_stragglers(every=20)], model)
+    assert found == [(21, (), (1,), 3)]
+
+
+def test_where_no_host_has_a_free_slot_the_straggler_stays_and_the_decision_says_why() -> None:
+    model = ClusterModel(LINEAR, 100, Start(size=4, max_size=4), speed_by_peer={2: 0.5}, hosts=HostSlots((2, 2)))
+    first, *_ = run_policy(replace_stragglers(every=20), model)
+    assert (first.step, first.ranks, first.unmet) == (20, (2,), "no host has a free slot")
+    assert changes(replace_stragglers(every=20), model) == []
+
+
+def test_the_newcomer_starts_on_another_host_where_there_is_one() -> None:
+    # The straggler's whole host is slow; there is room on it and on another one.
+    slow = PeerSpeeds(slow=[SlowPeer(0.5, host=0, slot=0)])
+    model = ClusterModel(LINEAR, 300, Start(size=3, max_size=6), speeds=slow, hosts=HostSlots((2, 4)))
+    assert changes(replace_stragglers(every=20), model) == [(23, (3,), (0,), 3)]
+
+
+def test_on_unlike_machines_those_within_the_threshold_stay() -> None:
+    slower = PeerSpeeds(jitter=0.05, seed=1, slow=[SlowPeer(0.9, host=1)])
+    model = ClusterModel(LINEAR, 1000, Start(size=8, max_size=8), speeds=slower, hosts=HostSlots((4, 8)))
+    assert changes(replace_stragglers(), model) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jitter", [0.0, 0.05, 0.2])
+def test_jitter_makes_no_straggler(jitter: float) -> None:
+    for seed in range(3):
+        model = ClusterModel(LINEAR, 1000, Start(size=8), speeds=PeerSpeeds(jitter=jitter, seed=seed))
+        assert changes(replace_stragglers(), model) == []
+
+
+# ---- while the job grows --------------------------------------------------------------------------------------------
+
+
+def fraction_after_growing(hosts: HostSlots, *, straggler: int) -> float:
+    """The lowest fraction of a peer that becomes slow while a job of four waits for a fifth one for forty steps."""
+    import kungfu as kf
+
+    seen = []
+
+    def look(control: Any, size: int, fraction: float) -> None:
+        seen.append((size, fraction))
+
+    @kf.policy
+    def watching(training: Any) -> Any:
+        fractions = kf.monitor.straggler_fractions(training)
+        # No hook is called while a change is pending: the lowest one is told when it is over.
+        lowest = kf.fold(kf.ops.minimum, 1.0, fractions[straggler])
+        return kf.control.always().call(look, training.size, lowest)
+
+    slow = PeerSpeeds(slow=[SlowPeer(0.5, peer=straggler, from_step=12)])
+    model = ClusterModel(
+        LINEAR, 60, Start(size=4, max_size=5), speeds=slow, hosts=hosts, rescaling=Rescaling(joining_steps=40)
+    )
+    run_policy([schedule({10: 5}), watching()], model)
+    return next(fraction for size, fraction in seen if size == 5)
+
+
+def test_a_straggler_that_appears_while_the_job_grows_is_seen_unless_the_joiner_starts_beside_it() -> None:
+    # Peers 0 and 1 run on the first host, 2 and 3 on the second one, where the fifth peer starts.
+    hosts = HostSlots((2, 3))
+    assert fraction_after_growing(hosts, straggler=1) < 0.55
+    assert fraction_after_growing(hosts, straggler=3) >= 0.94, "of one step after the joiner has come"
+
+
+def test_joiners_that_slow_their_host_make_no_straggler_of_those_beside_them() -> None:
+    hosts = HostSlots((4, 8), joining_speed=0.4)
+    model = ClusterModel(LINEAR, 400, Start(size=6, max_size=12), hosts=hosts, rescaling=Rescaling(joining_steps=30))
+    found = changes([schedule({10: 7, 60: 8, 110: 9, 160: 10}), replace_stragglers(every=20)], model)
+    assert [left for _, _, left, _ in found if left] == []
+
+
+@pytest.mark.slow
+def test_beside_autoscale_the_job_reaches_its_limit_without_the_straggler() -> None:
+    slow = PeerSpeeds(jitter=0.05, seed=2, slow=[SlowPeer(0.5, peer=1, from_step=60)])
+    model = ClusterModel(
+        lambda size: 100.0 * size, 900, Start(size=2, max_size=8), speeds=slow, hosts=HostSlots((3, 3, 4)),
+        rescaling=Rescaling(joining_steps=30),
+    )  # fmt: skip
+    run = run_on_model([autoscale(max_peers=8), replace_stragglers()], model)
+    assert run.size == 8
+    assert [one.left for one in run.changes if one.left] == [(1,)]
+
+
+# ---- the slowest in a row -------------------------------------------------------------------------------------------
+
+
+def test_by_hand_the_slowest_ten_times_in_a_row_is_replaced() -> None:
+    row = {"criterion": "slowest_in_a_row"}
+    assert on_arrays([[1.0, 2.0, 1.0]] * 11, **row) == [(11, (1,))]
+    assert on_arrays([[1.0, 2.0, 1.0]] * 10, **row) == []
+    interrupted = [[1.0, 2.0, 1.0]] * 9 + [[1.0, 1.0, 1.0]]
+    assert on_arrays(interrupted * 5, **row) == []
+    assert on_arrays(interrupted, times=9, **row) == [(10, (1,))]
+
+
+def test_the_slowest_counts_below_the_threshold_only() -> None:
+    steps = [[1.0, 1.1, 1.0]] * 20
+    assert on_arrays(steps, criterion="slowest_in_a_row") == []
+    assert on_arrays(steps, criterion="slowest_in_a_row", threshold=1)[0] == (11, (1,))
+
+
+def test_by_the_row_too_nobody_goes_where_all_are_alike_or_there_is_only_one_or_nothing_is_known() -> None:
+    row = {"criterion": "slowest_in_a_row", "threshold": 1}
+    assert on_arrays([[1.0, 1.0, 1.0]] * 30, **row) == []
+    assert on_arrays([[5.0]] * 30, **row) == []
+    assert on_arrays([[math.nan, 1.0, 2.0]] * 30, **row) == []
+
+
+def test_by_the_row_rank_0_and_a_replacement_that_is_slow_are_replaced_one_after_the_other() -> None:
+    found = decisions({0: 0.5, 4: 0.5}, criterion="slowest_in_a_row")
+    assert [(one.step, one.ranks) for one in found] == [(20, (0,)), (40, (3,))]
+
+
+def test_by_the_row_the_slower_one_of_two_goes_first() -> None:
+    found = decisions({1: 0.5, 2: 0.4}, criterion="slowest_in_a_row")
+    assert [one.ranks for one in found] == [(2,), (1,)]
+
+
+# ---- numbers out of range -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"every": 0}, "every"),
+        ({"threshold": 1.5}, r"threshold=1\.5"),
+        ({"threshold": math.nan}, "threshold=nan"),
+        ({"alpha": 0}, "alpha=0"),
+        ({"alpha": math.nan}, "alpha=nan"),
+        ({"criterion": "median"}, "criterion='median'.*'average' or 'slowest_in_a_row'"),
+        ({"times": 0}, "times=0"),
+        ({"times": 2.5}, r"times=2\.5"),
+        ({"times": True}, "times=True"),
+        ({"criterion": "slowest_in_a_row", "threshold": -1}, "threshold=-1"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused_with_the_policys_name_and_the_users_line(
+    settings: dict[str, Any], message: str
+) -> None:
+    made = replace_stragglers(**settings)
+    with pytest.raises(PolicyError, match=message) as refused:
+        compile_policies([made])
+    assert re.search(r"policy 'replace_stragglers' \(.*test_replace_stragglers\.py:\d+\)", str(refused.value))
+    assert refused.value.policy == "replace_stragglers"

@@ -144,6 +144,17 @@ def test_peers_are_slower_while_others_start_on_their_host_only() -> None:
     np.testing.assert_allclose(steps, [0.2] * 11 + [0.4] * 5 + [0.2] * 13)
 
 
+def test_each_peer_knows_of_the_joiners_on_its_own_host() -> None:
+    model = ClusterModel(LINEAR, 30, Start(size=3, max_size=5), rescaling=Rescaling(5), hosts=HostSlots((2, 3)))
+    ranks = [lambda t, rank=rank: ops.all_gather(t.host_joiners)[rank].named(f"beside_{rank}") for rank in range(3)]
+    seen = shown(model, *ranks, beside=(schedule({10: 5}),))
+    # Asked for after step 11; both of them start on the host of the third peer, and nobody starts any more when they
+    # have joined. While a change is pending no hook is called, so each peer's largest number is remembered.
+    assert set(seen) == {(0, 0, 0)}
+    most = [lambda t, rank=rank: kf.fold(ops.maximum, 0.0, ranks[rank](t)).named(f"most_{rank}") for rank in range(3)]
+    assert shown(model, *most, beside=(schedule({10: 5}),))[-1] == (0, 0, 2)
+
+
 def test_a_size_for_which_no_host_has_room_is_refused_once_and_says_why() -> None:
     model = ClusterModel(LINEAR, 60, Start(size=3, max_size=8), hosts=HostSlots((2, 2)))
     decided = run_policy(schedule({10: 6}), model)

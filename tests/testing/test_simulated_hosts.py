@@ -43,7 +43,7 @@ def test_where_no_host_has_a_free_slot_nobody_starts_until_somebody_is_dismissed
     hosts.dismiss([1, 2])
     assert hosts.start(2, 0.0)
     assert hosts.places[2] == (1, 0)
-    assert hosts.busy_hosts([2, 7]) == {1}
+    assert hosts.joiners_beside([0, 2], joiners=[2, 7]) == [0, 1]
 
 
 def test_one_host_has_room_for_all_where_none_are_declared() -> None:

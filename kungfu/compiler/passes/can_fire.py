@@ -49,6 +49,7 @@ _FROM_0 = frozenset(
         "job_samples",
         "local_batch_size",
         "refused_size",
+        "host_joiners",
     ]
     + ["clock_seconds", "step_seconds", "busy_seconds", "rescale_seconds", "previous_global_batch_size"]
 )

@@ -141,6 +141,9 @@ class Replay:
                 return tuple(one[name] for one in local)
             if name == "rank":
                 return tuple(one.get(name, rank) for rank, one in enumerate(local))
+            # A record of a version that did not know of them: as long as a change is under way, they may be anywhere.
+            if name == "host_joiners" and "pending" in agreed:
+                return (int(agreed["pending"]),) * self.size
             return _absent(kind, f"the local source {name!r}, and it was not given for every peer", peers=self.size)
         # The gradients may be absent as long as recorded reductions stand for them.
         if name == "mean_grads" and name not in agreed and any("grads" not in one for one in local):

@@ -28,6 +28,7 @@ from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_external_request, from_shadow, to_rescale_request, to_terms, to_view
+from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState, RecordEntry
@@ -76,6 +77,7 @@ class Membership:
         # A program that ends withdraws in one thread and closes in another; two that unplug Horovod wait for ever.
         self._unplugging = threading.Lock()
         self._ignore_preemption: Callable[[], None] | None = None
+        self._joiners = JoinerPage.open(settings.joiner_page)
 
     @property
     def view(self) -> View:
@@ -107,11 +109,17 @@ class Membership:
         with state.writable():  # the first use of anything is slow, and this one keeps nobody waiting
             state.digest()
         self._service.description = description
+        # From here on it only waits, and takes no time from the peers beside it.
+        self._not_on_their_way([self._settings.peer])
         self._agent_client.report_ready(Identity(description.digest, machine))
         self._attachment.close()
         result = self._enter_when_admitted(state, self._entry_of, None, None)
         self._ignore_preemption = on_preemption_signal(lambda: self._agent_client.report_preemption("SIGTERM"))
         return result
+
+    def host_joiners(self) -> int | None:
+        """How many joiners are getting ready on the host of this peer; ``None`` where that is not known."""
+        return None if self._joiners is None else self._joiners.count()
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
         """This peer lost others: unplugs itself, reports, and enters the view of the survivors.
@@ -288,7 +296,13 @@ class Membership:
         # lacks the registered values, which come before the next step: see `mark_state_complete`.
         self._holds = self._holds or entry.view.begins
         self._barriers, self._entering = 0, None
+        # They are in the view, whatever became of their own word that they are ready.
+        self._not_on_their_way(entry.view.ids)
         return after
+
+    def _not_on_their_way(self, peers: Sequence[int]) -> None:
+        if self._joiners is not None:
+            self._joiners.remove(peers)
 
     # ---- losing others -------------------------------------------------------------------------------------------
 

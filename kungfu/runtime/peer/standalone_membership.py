@@ -54,6 +54,10 @@ class StandaloneMembership:
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """Nobody else has to agree that training is over."""
 
+    def host_joiners(self) -> int | None:
+        """Nobody joins."""
+        return 0
+
     def lasting_failure(self) -> PeerFailure | None:
         """Nobody could be lost."""
         return None

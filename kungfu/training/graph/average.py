@@ -251,6 +251,7 @@ def _known_before(
         "busy_seconds": _float(busy),
         "step_seconds": graph_state.times.step_seconds.read_value(),
         "rescale_seconds": graph_state.times.rescale_seconds,
+        "host_joiners": graph_state.view.host_joiners,
         "clock_seconds": _float(tf.where(tf.math.is_nan(began), tf.zeros_like(began), now - began)),
         "step": graph_state.progress.step.read_value() + 1,
         "samples_done": graph_state.progress.trained,

@@ -98,6 +98,7 @@ class ViewVariables:
     global_batch_size: tf.Variable
     target_size: tf.Variable
     refused_size: tf.Variable
+    host_joiners: tf.Variable  # getting ready on this peer's host
 
     def assign(self, *, version: int, size: int, rank: int) -> None:
         """A new view: its steps are counted from 0."""
@@ -256,7 +257,10 @@ class GraphState:
             progress=ProgressVariables(*(_integer(f"kungfu/{one.name}") for one in fields(ProgressVariables))),
             view=ViewVariables(
                 *(_integer(f"kungfu/{name}", value) for name, value in (("version", 0), ("size", 1), ("rank", 0))),
-                *(_integer(f"kungfu/{name}") for name in ("view_steps", "global_batch", "target", "refused")),
+                *(
+                    _integer(f"kungfu/{name}")
+                    for name in ("view_steps", "global_batch", "target", "refused", "host_joiners")
+                ),
             ),
             posts=BarrierPosts(
                 asked=_integer("kungfu/asked"),

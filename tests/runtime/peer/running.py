@@ -19,6 +19,7 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_terms, from_view, to_peer, to_view
 from kungfu.runtime.ipc.fields import to_fields
+from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.ipc.messages_pb2_grpc import (
     AgentServiceServicer,
     PeerServiceStub,
@@ -122,6 +123,7 @@ class Job:
     threads: ThreadPoolExecutor
     members: list[Member] = field(default_factory=list)
     servers: list[rpc.Server] = field(default_factory=list)
+    joiners: JoinerPage = field(default_factory=JoinerPage.create)
 
     def add(self, content: bytes | Numbers) -> Member:
         settings = Settings(
@@ -132,6 +134,7 @@ class Job:
             "local",
             Limits(1, 4),
             Deadlines(wait_s=self.wait_s),
+            joiner_page=self.joiners.path,
         )
         socket, posts = Socket(), list[str]()
         membership = Membership(settings, attachment=socket, on_offer=lambda: posts.append("offer"))

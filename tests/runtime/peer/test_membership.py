@@ -98,6 +98,27 @@ def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() 
         assert [result.after.rank for result in running.all_do(barrier(terms=after.terms))] == [0, 1, 2]
 
 
+def test_the_peers_of_a_host_know_of_a_joiner_there_until_it_is_ready() -> None:
+    def known(running: Job) -> list[int | None]:
+        return [member.membership.host_joiners() for member in running.members]
+
+    with job(b"state", b"state") as running:
+        assert known(running) == [0, 0]
+        waiting = running.all_do(barrier(3))[0].after.terms
+        running.joiners.add(2)  # as the agent does when it starts it
+        running.joiners.add(5)  # another one, of which nothing is heard
+        assert known(running) == [2, 2]
+        joining, peer = running.begin(running.add(b"blank"))
+        assert known(running) == [1, 1, 1], "it is ready, and only waits"
+        running.joiners.add(2)  # as if it had not got to say so
+        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
+        running.all_do(barrier(terms=waiting), running.members[:2])
+        joining.result(10.0)
+        assert known(running) == [1, 1, 1], "it is in the view"
+        running.joiners.remove([5])
+        assert known(running) == [0, 0, 0]
+
+
 def test_a_shrink_unplugs_the_newest_and_the_others_go_on() -> None:
     with job(b"state", b"state", b"state") as running:
         results = running.all_do(barrier(2))

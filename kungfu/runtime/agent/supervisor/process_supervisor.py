@@ -21,6 +21,7 @@ from kungfu.runtime.agent.supervisor.launch import (
     threads_per_peer,
 )
 from kungfu.runtime.agent.supervisor.slots import choose_slot, devices_of
+from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.settings import Settings
 
 __all__ = ["ProcessListener", "ProcessSupervisor"]
@@ -48,6 +49,9 @@ class ProcessSupervisor:
         journal: Takes the peers' output.
         listener: Takes their lines and their exits.
         clock: Monotonic, in seconds.
+
+    Attributes:
+        joiners: Tells the peers of this host of those that are on their way here.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class ProcessSupervisor:
         self._slots_by_peer: dict[int, int] = {}
         self._vacated: dict[int, float] = {}
         self._folder: str | None = None
+        self.joiners = JoinerPage.create()
 
     def start(self, settings: Settings, *, joins: bool, leaving: Collection[int] = (), threads: int = 0) -> int:
         """Starts a peer and returns its process id.
@@ -77,9 +82,13 @@ class ProcessSupervisor:
             threads: Of each peer of the job within an op; see ``peer_environment``.
         """
         peer = settings.peer
-        # A joiner takes the state of the others, not a checkpoint.
+        if self.joiners is not None:
+            settings = replace(settings, joiner_page=self.joiners.path)
+        # A joiner takes the state of the others, not a checkpoint; those beside it are slower until it is ready.
         if joins:
             settings = replace(settings, checkpoints=replace(settings.checkpoints, founders=0, resume=""))
+            if self.joiners is not None:
+                self.joiners.add(peer)
         taken = {one: slot for one, slot in list(self._slots_by_peer.items()) if one in self.running}
         slot = choose_slot(taken, slots=self.slots, leaving=leaving, vacated=self._vacated, now=self._clock())
         share = peer_environment(self._environment, place=slot, peers=self.slots, gpus=count_gpus(), threads=threads)
@@ -95,6 +104,8 @@ class ProcessSupervisor:
 
     def _on_exit(self, peer: int, code: int) -> None:
         self._vacated[self._slots_by_peer[peer]] = self._clock()
+        if self.joiners is not None:
+            self.joiners.remove([peer])
         if code != 0:
             kill_and_reap(self._processes[peer])  # a peer that has failed may have left processes behind
         self._listener.on_exit(peer, code, self.tail(peer))

@@ -1,0 +1,67 @@
+"""A peer that is slow in a real job is replaced; and what the peers know of joiners on their host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kungfu.record import Trace, read_trace, replay
+from tests.jobs.harness import Ended, lines_of, started
+from tests.jobs.on_hosts import started_on_hosts
+
+pytestmark = pytest.mark.slow
+DEADLINE_S = 180.0
+
+
+def trace_of(ended: Ended) -> Trace:
+    """The record, which a replay of the run's own plan has to go through as the run did."""
+    trace = read_trace(ended.folder)
+    assert trace.plan is not None
+    assert replay(trace.plan, trace, whose="the run's").differences == ()
+    return trace
+
+
+def beside(trace: Trace, *, view: int) -> list[tuple[int, ...]]:
+    """How many joiners each peer saw on its host, by step of a view."""
+    return [tuple(own["host_joiners"] for own in step.local) for step in trace.steps if step.view == view]
+
+
+def test_a_peer_that_sleeps_in_its_steps_is_replaced_when_another_one_is_ready(tmp_path: Path) -> None:
+    (tmp_path / "slow").touch()
+    with started(tmp_path, "-np", 3, "--max", 3, program="slowed.py", arguments=[tmp_path, 1]) as job:
+        job.event("rescale", view=2, deadline_s=DEADLINE_S)
+        (tmp_path / "hurry").touch()
+        ended = job.end(deadline_s=DEADLINE_S)
+    assert ended.code == 0, ended.output
+    assert [event["peers"] for event in ended.all_of("view")][:2] == [[0, 1, 2], [0, 2, 3]]
+    decided: dict[str, Any] = ended.all_of("decision")[0]
+    assert (decided["rule"], decided["peers"], decided["when"]) == ("replace_stragglers", [1], "replaced")
+    trace = trace_of(ended)
+    first = beside(trace, view=1)
+    assert first[0] == (0, 0, 0)
+    assert (1, 1, 1) in first, "the newcomer got ready beside all of them"
+    assert set(beside(trace, view=2)) == {(0, 0, 0)}, "and takes nothing from them now"
+
+
+def test_while_a_job_grows_only_the_peers_on_the_joiners_host_know_of_it(tmp_path: Path) -> None:
+    # Two peers run on the first host and one on the second, where the fourth one starts.
+    words = [tmp_path, 99, 5, 4]
+    with started_on_hosts(tmp_path, "-np", 3, "--max", 4, slots=(2, 2), program="slowed.py", arguments=words) as hosts:
+        job = hosts[0]
+        assert job.event("spawned", peer=3, deadline_s=DEADLINE_S)["host"] == 1
+        # It is held up until the others have trained on beside it for some steps.
+        job.steps(len(lines_of(job.folder / "metrics.jsonl")) + 10, deadline_s=DEADLINE_S)
+        (tmp_path / "come").touch()
+        job.event("rescale", to=4, deadline_s=DEADLINE_S)
+        (tmp_path / "hurry").touch()
+        ended, other = hosts.ends(deadline_s=DEADLINE_S)
+    assert (ended.code, other.code) == (0, 0), ended.output + other.output
+    assert [event["peers"] for event in ended.all_of("view")] == [[0, 1, 2], [0, 1, 2, 3]]
+    trace = trace_of(ended)
+    first = beside(trace, view=1)
+    assert first[0] == (0, 0, 0)
+    assert first.count((0, 0, 1)) >= 9, "and those on the other host are not beside it"
+    assert set(first) == {(0, 0, 0), (0, 0, 1)}
+    assert set(beside(trace, view=2)) == {(0, 0, 0, 0)}

@@ -1,0 +1,35 @@
+"""What the supervisor of a host tells its peers of those that are on their way there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kungfu.runtime.settings import ENVIRONMENT_KEY
+from tests.runtime.agent.supervisor.test_slots import DEADLINE_S, settings_of, supervisor
+
+# Says that it runs; with a line from the test it would be ready, which needs the page that its settings name.
+PROGRAM = f"""
+import json, os, signal
+print(json.loads(os.environ["{ENVIRONMENT_KEY}"])["joiner_page"], flush=True)
+signal.pause()
+"""
+
+
+def test_a_joiner_is_on_its_way_until_its_process_has_ended_and_a_first_peer_never_is(tmp_path: Path) -> None:
+    with supervisor(tmp_path, PROGRAM, slots=3, environment={}) as (peers, heard):
+        page = peers.joiners
+        assert page is not None
+        peers.start(settings_of(0), joins=False)
+        assert heard.lines.get(timeout=DEADLINE_S) == page.path
+        assert page.count() == 0
+        for peer in (1, 2):
+            peers.start(settings_of(peer), joins=True)
+            assert heard.lines.get(timeout=DEADLINE_S) == page.path
+        assert page.count() == 2
+        peers.kill(1)
+        assert heard.ends.get(timeout=DEADLINE_S) == 1
+        assert page.count() == 1, "the other one is on its way still"
+        page.remove([2])  # as it does itself when it is ready
+        peers.kill(2)
+        assert heard.ends.get(timeout=DEADLINE_S) == 2
+        assert page.count() == 0

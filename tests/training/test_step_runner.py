@@ -1,0 +1,92 @@
+"""What the runner tells the graph between two steps, in programs that nobody launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu import control, ops
+from kungfu.policy_definition import Policy
+from kungfu.runtime.api import StandaloneMembership
+from tests.training.linear import Run, linear_run, points
+
+
+@dataclass
+class Neighbours:
+    """What a policy sees of the joiners on this peer's host, step by step."""
+
+    seen: list[float] = field(default_factory=list)
+
+    def watching(self) -> Policy:
+        def look(control: Any, joiners: float) -> None:
+            self.seen.append(joiners)
+
+        return Policy("watching", lambda t: control.always().call(look, ops.all_gather(t.host_joiners)[0]))
+
+
+class OnAHost(StandaloneMembership):
+    """A job of one peer that knows of so many joiners on its host."""
+
+    joiners: int | None = 0
+
+    def host_joiners(self) -> int | None:
+        return self.joiners
+
+
+def run_on_a_host(watch: Neighbours) -> tuple[Run, OnAHost]:
+    run, membership = linear_run(policies=[watch.watching()]), OnAHost()
+    barrier = run.training._runner.barrier
+    barrier.context = replace(barrier.context, membership=membership)
+    return run, membership
+
+
+def in_graph(run: Run) -> int:
+    return int(run.training._runner.graph_state.view.host_joiners)
+
+
+def under_way(run: Run, target: int) -> None:
+    """As after a barrier that asks for so many peers; 0 for none."""
+    barrier = run.training._runner.barrier
+    barrier.terms = replace(barrier.terms, target_size=target)
+
+
+def test_alone_there_are_no_joiners() -> None:
+    watch = Neighbours()
+    run = linear_run(policies=[watch.watching()])
+    for _ in range(3):
+        run.step(points(2))
+    assert set(watch.seen) == {0.0}
+
+
+def test_a_step_knows_of_the_joiners_that_were_there_when_it_was_called() -> None:
+    run, membership = run_on_a_host(Neighbours())
+    for membership.joiners in (0, 2, 2, 0):
+        run.step(points(2))
+        assert in_graph(run) == membership.joiners
+
+
+def test_where_nobody_knows_of_joiners_there_is_one_while_a_change_is_under_way() -> None:
+    run, membership = run_on_a_host(Neighbours())
+    membership.joiners = None
+    for target, told in ((0, 0), (3, 1), (3, 1), (0, 0)):
+        under_way(run, target)
+        run.step(points(2))
+        assert in_graph(run) == told
+
+
+def test_a_loop_in_the_graph_does_steps_unseen_so_a_change_under_way_counts_as_a_joiner() -> None:
+    run, membership = run_on_a_host(Neighbours())
+    run.step(points(2))
+
+    @tf.function
+    def epoch(x: Any) -> None:
+        for _ in range(2):
+            run.step(x)
+
+    epoch(tf.constant(points(2)))
+    membership.joiners = 5
+    under_way(run, 3)
+    run.step(points(2))
+    assert in_graph(run) == 1
