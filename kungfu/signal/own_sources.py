@@ -15,7 +15,7 @@ from kungfu.signal.node import Collective, Signal, Source, apply
 from kungfu.signal.operation import OPERATORS, DType, SignalType
 from kungfu.signal.sources import SOURCES, SourceKind
 
-__all__ = ["fed", "published"]
+__all__ = ["fed", "misuse", "published"]
 
 
 def published(name: str, *, dtype: DType, unit: str, meaning: str, owner: object) -> Source:
@@ -42,6 +42,24 @@ def fed(name: str, *, unit: str, meaning: str, owner: object) -> Fold:
     own = Source(name, owner, kind)
     carried = Collective("sum", _choice(Source("rank") == 0, own, 0.0))
     return labelled(fold(lambda _, newest: newest * 1.0, float("nan"), carried), label="last fed").named(name)
+
+
+def misuse(declared: Source, what: str, *, policy: str, where: str = "") -> PolicyError:
+    """The error for a call that does not fit what a policy says of a source.
+
+    Args:
+        declared: The source, which the program's step publishes or the program feeds.
+        what: What is wrong with the call, as the rest of a sentence that begins with it.
+        policy: The name of a policy that uses the source.
+        where: The user's ``file:line`` of the call; empty where a call is missing.
+    """
+    at = f" ({where})" if where else ""
+    return PolicyError(
+        f"training.{declared.kind.given_by}({declared.source!r}){at} {what}; policy {policy!r} declares it "
+        f"({declared.origin})",
+        policy=policy,
+        origin=where or declared.origin,
+    )
 
 
 def _check_name(name: object, *, method: str) -> None:

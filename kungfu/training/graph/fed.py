@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.compiler import Plan
-from kungfu.errors import PolicyError
 from kungfu.signal import Source
+from kungfu.signal.own_sources import misuse
 from kungfu.training.graph.variable_io import write_variable
 
 __all__ = ["FedValues"]
@@ -88,13 +88,7 @@ class FedValues:
             self._carried.assign(offers)
 
     def _refuse(self, name: str, what: str, *, where: str) -> None:
-        policy, declared = self._policies[name], self._declared[name]
-        at = f" ({where})" if where else ""
-        raise PolicyError(
-            f"training.feed({name!r}){at} {what}; policy {policy!r} declares it ({declared.origin})",
-            policy=policy,
-            origin=where or declared.origin,
-        )
+        raise misuse(self._declared[name], what, policy=self._policies[name], where=where)
 
 
 def _number(value: Any) -> float | None:

@@ -13,9 +13,10 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.compiler import Plan
-from kungfu.errors import PolicyError, UsageError
+from kungfu.errors import UsageError
 from kungfu.framework_internals import is_in_xla_context
 from kungfu.signal import Source
+from kungfu.signal.own_sources import misuse
 from kungfu.signal.source_location import location_in_frames, location_of_caller
 from kungfu.training.tracing.trace import StepTrace
 
@@ -80,13 +81,7 @@ class PublishedValues:
 
     def refuse(self, name: str, what: str, *, where: str = "") -> None:
         """Raises ``PolicyError`` with the policy that declares the name, its line, and the line that is wrong."""
-        declared, policies = self.declared[name], self.policies[name]
-        at = f" ({where})" if where else ""
-        raise PolicyError(
-            f"training.publish({name!r}){at} {what}; policy {policies[0]!r} declares it ({declared.origin})",
-            policy=policies[0],
-            origin=where or declared.origin,
-        )
+        raise misuse(self.declared[name], what, policy=self.policies[name][0], where=where)
 
     def hold(self, samples: Any, done: Any) -> None:
         """Graph: what is no float stays where a micro-batch, after ``done`` others of the share, has no samples.
