@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,7 +87,7 @@ def measure_job(trace: Trace, events: Iterable[LoggedEvent] = ()) -> RecordedJob
     durations = list(_durations(steps, sizes))
     rescaling, guesses = _rescaling(rescales)
     seconds, samples = sum(durations), sum(_samples(one) for one in steps)
-    usual = sum(_samples(one) / sizes[one.size].samples_per_s for one in steps if one.size in sizes)
+    usual = sum(_usual(one, sizes) for one in steps)
     entered = (one for before, one in itertools.pairwise(steps) if one.view != before.view)
     changes = [(one.step, one.size) for one in (steps[0], *entered)]
     stops = sum(one.stop_s for one in rescales)
@@ -288,15 +289,14 @@ def _least_speed(steps: Sequence[RecordedStep]) -> float:
 
 def _slowest(jitter: float, size: int) -> float:
     """How much longer the slowest of so many peers takes on average: the measured steps waited for it already."""
-    if not jitter or size < 2:
-        return 1.0
-    if size not in _SLOWEST:
-        draws = np.clip(np.random.RandomState(size).standard_normal((4000, size)), -CUT, CUT)
-        _SLOWEST[size] = float(draws.max(axis=1).mean())
-    return 1 + jitter * _SLOWEST[size]
+    return 1 + jitter * _largest_draw(size) if jitter and size > 1 else 1.0
 
 
-_SLOWEST: dict[int, float] = {}
+@functools.cache
+def _largest_draw(peers: int) -> float:
+    """The mean of the largest of so many draws from the normal distribution that peers draw from."""
+    draws = np.clip(np.random.RandomState(peers).standard_normal((4000, peers)), -CUT, CUT)
+    return float(draws.max(axis=1).mean())
 
 
 # ---- what follows the samples that were trained on -------------------------------------------------------------------
