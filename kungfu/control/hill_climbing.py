@@ -19,6 +19,7 @@ from kungfu.errors import PolicyError
 from kungfu.ops import any as any_of
 from kungfu.ops import argmax, argmin, cast, clip, fold, is_finite, maximum, minimum, places, sqrt, where
 from kungfu.signal import Signal, SizeStatistics, Source
+from kungfu.signal.whole_number import is_whole_number
 
 __all__ = ["Advantage", "SizeEstimate", "hill_climb", "settle", "settled_walk"]
 
@@ -323,14 +324,11 @@ def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signa
 
 
 def _check(*, unit: int, min_peers: int, max_peers: int, look_ahead: int) -> None:
-    if not all(_is_whole(one) for one in (unit, min_peers, max_peers)) or unit < 1 or not 1 <= min_peers <= max_peers:
+    limits = is_whole_number(min_peers, least=1) and is_whole_number(max_peers, least=min_peers)
+    if not is_whole_number(unit, least=1) or not limits:
         raise PolicyError(
             f"unit={unit!r}, min_peers={min_peers!r}, max_peers={max_peers!r}: takes a whole number of peers from 1 on "
             "to add at once, and 1 <= min_peers <= max_peers"
         )
-    if not _is_whole(look_ahead) or look_ahead < 0:
+    if not is_whole_number(look_ahead, least=0):
         raise PolicyError(f"look_ahead={look_ahead!r}: takes a whole number of units, at least 0")
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -15,6 +15,7 @@ from kungfu.errors import PolicyError
 from kungfu.ops import all_reduce, is_finite, maximum, minimum, where
 from kungfu.ops.clock import job_seconds
 from kungfu.signal import Signal, Source, fold
+from kungfu.signal.whole_number import is_whole_number
 
 __all__ = [
     "NO_COOLDOWN",
@@ -40,8 +41,7 @@ class Cooldown:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.steps, int) and not isinstance(self.steps, bool)
-        if not whole or self.steps < 0 or not 0 <= self.seconds < math.inf:
+        if not is_whole_number(self.steps, least=0) or not 0 <= self.seconds < math.inf:
             raise PolicyError(
                 f".cooldown(steps={self.steps!r}, seconds={self.seconds!r}): takes a whole number of steps and a "
                 "finite number of seconds, both at least 0"

@@ -32,6 +32,7 @@ from kungfu.ops import clip, is_finite, maximum, minimum, round, sum, where
 from kungfu.signal import VECTOR, Constant, Fold, Signal, Source, as_signal, fold
 from kungfu.signal.operation import SignalType
 from kungfu.signal.source_location import location_of_caller
+from kungfu.signal.whole_number import is_whole_number
 
 if TYPE_CHECKING:
     from kungfu.control.trigger import Trigger
@@ -173,7 +174,7 @@ def rescale_rule(
     if keep not in get_args(Keep):
         raise PolicyError(f"rescale(keep={keep!r}): one batch size must stay; write one of {', '.join(get_args(Keep))}")
     most = max_global_batch
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+    if most is not None and not is_whole_number(most, least=1):
         raise PolicyError(f"rescale(max_global_batch={most!r}): takes a whole number of samples, at least 1, or None")
     if most is not None and keep == "global_batch_size":
         raise PolicyError(f"rescale(keep={keep!r}, max_global_batch={most!r}): the global batch stays; leave one out")

@@ -13,6 +13,7 @@ from kungfu.control.rule import Rule
 from kungfu.errors import PolicyError
 from kungfu.signal import Constant, Signal, Source, every_steps, fold, is_gate
 from kungfu.signal.operation import SignalType
+from kungfu.signal.whole_number import is_whole_number
 
 __all__ = ["Trigger", "TriggerEvent", "always", "every"]
 
@@ -49,7 +50,7 @@ class Trigger:
         >>> every(10).after(100).gate.placement
         'agreed'
         """
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        if not is_whole_number(step, least=0):
             raise PolicyError(f".after({step!r}): takes the number of a step, a whole number of at least 0")
         return self.when(Source("step") > step)
 

@@ -9,6 +9,7 @@ from kungfu.errors import PolicyError
 from kungfu.monitor.mark import marked
 from kungfu.monitor.throughput import throughput
 from kungfu.signal import Signal, TrainingSignals
+from kungfu.signal.whole_number import is_whole_number
 
 __all__ = ["cost_so_far", "remaining_samples", "remaining_seconds"]
 
@@ -32,7 +33,7 @@ def remaining_samples(training: TrainingSignals, *, samples: int | None = None) 
     Undefined:
         NaN where the number is not known, and from the step on in which all were trained on.
     """
-    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
+    if samples is not None and not is_whole_number(samples, least=1):
         raise PolicyError(f"samples={samples!r}: takes the samples of the whole job, a whole number of at least 1")
     left = (training.job_samples if samples is None else samples) - training.samples_done
     return ops.where(left > 0, left * 1.0, math.nan).named("remaining_samples")

@@ -12,6 +12,7 @@ from kungfu.monitor.stragglers import straggler_fractions
 from kungfu.monitor.throughput import samples_per_second
 from kungfu.signal import Signal, SizeStatistics, TrainingSignals, fold
 from kungfu.signal.fold.fold import labelled
+from kungfu.signal.whole_number import is_whole_number
 
 __all__ = ["ThroughputBySize", "scaling_efficiency", "throughput_by_size"]
 
@@ -117,7 +118,7 @@ def scaling_efficiency(training: TrainingSignals, largest: int, *, unit: int = 1
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.2.1.
     """
-    if isinstance(unit, bool) or not isinstance(unit, int) or unit < 1:
+    if not is_whole_number(unit, least=1):
         raise PolicyError(f"scaling_efficiency(unit={unit!r}): takes a whole number of peers, at least 1")
     mean, size = throughput_by_size(training, largest).statistics.mean, training.size
     before = ops.where(size > unit, mean[size - unit], math.nan)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from kungfu.errors import PolicyError
 from kungfu.signal.node import Constant, Signal, Source
 from kungfu.signal.operation import SignalType
+from kungfu.signal.whole_number import is_whole_number
 
 __all__ = ["every_steps", "is_exact", "is_gate"]
 
 
 def every_steps(every: int) -> Signal:
     """The gate that is on in every so many steps: ``step % every == 0``."""
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+    if not is_whole_number(every, least=1):
         raise PolicyError(f"every {every!r} steps: the period must be a whole number of at least 1, e.g. 50")
     return Constant(True) if every == 1 else Source("step") % every == 0
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import SupportsFloat
 
 from kungfu.errors import UsageError
-from kungfu.testing.peer_speeds import PeerSpeeds, is_whole_number
+from kungfu.signal.whole_number import is_whole_number
+from kungfu.testing.peer_speeds import PeerSpeeds
 from kungfu.testing.simulated_hosts import HostSlots
 
 __all__ = ["ClusterModel", "Rescaling", "SimulatedStep", "Start"]

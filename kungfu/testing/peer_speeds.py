@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kungfu.errors import UsageError
+from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["CUT", "PeerSpeeds", "SlowPeer", "SpeedSampler", "is_whole_number"]
+__all__ = ["CUT", "PeerSpeeds", "SlowPeer", "SpeedSampler"]
 
 CUT = 3.0  # standard deviations beyond which a draw is made again
 _BLOCK = 128
@@ -92,7 +93,7 @@ class PeerSpeeds:
                 f"PeerSpeeds(jitter={self.jitter!r}): takes a fraction of at least 0 and below 1/3 of a peer's step, "
                 "e.g. 0.05; with a draw of minus 3 standard deviations a step must still take some time"
             )
-        if not is_whole_number(self.seed, least=0) or self.seed >= 2**32:
+        if not is_whole_number(self.seed, least=0, most=2**32 - 1):
             raise UsageError(f"PeerSpeeds(seed={self.seed!r}): takes a whole number from 0 to 2**32 - 1")
 
     def factor(self, peer: int, place: tuple[int, int], step: int) -> float:
@@ -126,8 +127,3 @@ def _draws(speeds: PeerSpeeds, peer: int) -> Iterator[float]:
     while True:
         block = generator.standard_normal(_BLOCK)
         yield from (1 + speeds.jitter * block[np.abs(block) <= CUT]).tolist()
-
-
-def is_whole_number(value: object, *, least: int) -> bool:
-    """Whether this is a whole number, and not a truth value, of at least ``least``."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

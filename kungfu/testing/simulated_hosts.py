@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from kungfu.errors import UsageError
 from kungfu.runtime.core.cluster.placement import AVOIDED_S, place_for
-from kungfu.testing.peer_speeds import is_whole_number
+from kungfu.signal.whole_number import is_whole_number
 
 __all__ = ["HostSlots", "Place", "SimulatedHosts"]
 

@@ -22,6 +22,7 @@ from kungfu.signal.node import (
 )
 from kungfu.signal.operation import NEST, OPERATORS, VECTOR, SignalType
 from kungfu.signal.sources import Known
+from kungfu.signal.whole_number import is_whole_number
 
 __all__ = ["Convert", "Filled", "Fold", "Recurrence", "StateFields", "fold", "labelled"]
 
@@ -37,7 +38,7 @@ class Filled:
     value: bool | int | float
 
     def __post_init__(self) -> None:
-        if isinstance(self.length, bool) or not isinstance(self.length, int) or not 1 <= self.length <= 10_000:
+        if not is_whole_number(self.length, least=1, most=10_000):
             raise PolicyError(f"a vector of {self.length!r} entries: write a whole number from 1 to 10000")
 
 

@@ -10,6 +10,7 @@ from kungfu.signal.fold.fold import Filled, Fold, StateFields, fold, labelled
 from kungfu.signal.fold_methods import fold_method
 from kungfu.signal.node import Map, Signal, Source, apply, as_signal
 from kungfu.signal.operation import OPERATORS
+from kungfu.signal.whole_number import is_whole_number
 
 __all__ = ["SizeStatistics", "statistics_by_size"]
 
@@ -52,7 +53,7 @@ def statistics_by_size(
     x: Signal, *, largest: int, forget_after: int | None, strike_all: Signal | None
 ) -> SizeStatistics:
     """See `FoldMethods.statistics_by_size`."""
-    if isinstance(largest, bool) or not isinstance(largest, int) or not 1 <= largest < 10_000:
+    if not is_whole_number(largest, least=1, most=9999):
         raise PolicyError(f"statistics_by_size({largest!r}): takes the largest size, a whole number from 1 to 9999")
     if forget_after is not None and (isinstance(forget_after, bool) or not forget_after >= 1):
         raise PolicyError(
