@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from kungfu import ops
 from kungfu.errors import PolicyError
-from kungfu.signal import OPERATORS, Signal, TrainingSignals
+from kungfu.signal import OPERATORS, Signal, SignalType, TrainingSignals
 
 training = TrainingSignals()
 vector = ops.all_gather(training.loss)
@@ -117,3 +118,18 @@ def test_an_ill_typed_operation_names_its_types_and_what_to_write(make: Callable
 
 def test_every_operator_stands_in_the_table_under_its_name() -> None:
     assert all(name == operation.name for name, operation in OPERATORS.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "types", "result"),
+    [
+        ("divide", (1, 3), ("int64", "int64"), np.float32(1 / 3)),
+        ("divide", (1.0, 0.0), ("float32", "float32"), np.float32("inf")),
+        ("add", (2**40, 1), ("int64", "int64"), np.int64(2**40 + 1)),
+        ("less", (np.arange(3), 1), ("int64", "int64"), np.array([True, False, False])),
+    ],
+)
+def test_an_operation_is_evaluated_in_the_types_of_the_graph(name: str, values, types, result) -> None:
+    found = OPERATORS[name].evaluate(values, tuple(SignalType(one) for one in types))
+    assert found.dtype == result.dtype
+    np.testing.assert_array_equal(found, result)

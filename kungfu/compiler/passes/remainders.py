@@ -133,12 +133,8 @@ def _evaluated(part: Signal, numbers: Any) -> Any:
     values: dict[Signal, Any] = {}
     for node in topological((part,)):
         if isinstance(node, Map):
-            typing = node.operation.typing(tuple(one.type for one in node.operands))
-            with np.errstate(all="ignore"):
-                operands = [
-                    np.asarray(values[one], dtype) for one, dtype in zip(node.operands, typing.operands, strict=True)
-                ]
-                values[node] = np.asarray(node.operation.numpy(*operands), typing.result.dtype)
+            types = tuple(one.type for one in node.operands)
+            values[node] = node.operation.evaluate([values[one] for one in node.operands], types)
         else:
             values[node] = np.asarray(node.value, node.type.dtype) if isinstance(node, Constant) else numbers
     return np.broadcast_to(values[part], numbers.shape)

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Recurrence, Signal, Source, topological
 
 __all__ = ["simplify"]
@@ -64,12 +62,9 @@ def _folded(node: Signal) -> Signal:
     """The constant that a map of constants is; any other node as it is."""
     if not isinstance(node, Map) or not all(isinstance(one, Constant) for one in node.operands):
         return node
-    # By the NumPy kernel in the types of the graph, so that folding gives what the step would have computed.
-    typing = node.operation.typing(tuple(one.type for one in node.operands))
+    # In the types of the graph, so that folding gives what the step would have computed.
     values = [one.value for one in node.operands if isinstance(one, Constant)]
-    with np.errstate(all="ignore"):
-        operands = [np.asarray(value, dtype) for value, dtype in zip(values, typing.operands, strict=True)]
-        result = np.asarray(node.operation.numpy(*operands), typing.result.dtype)
+    result = node.operation.evaluate(values, tuple(one.type for one in node.operands))
     return Constant(result.item(), name=node.name, origin=node.origin)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,13 @@ class Operation:
         except PolicyError as error:
             given = ", ".join(str(one) for one in types)
             raise PolicyError(f"{self.name}({given}): {error}") from None
+
+    def evaluate(self, values: Sequence[Any], types: tuple[SignalType, ...]) -> Any:
+        """What the graph would compute from values of these types, by the NumPy kernel: a scalar or an array."""
+        typing = self.typing(types)
+        with np.errstate(all="ignore"):
+            operands = [np.asarray(value, dtype) for value, dtype in zip(values, typing.operands, strict=True)]
+            return np.asarray(self.numpy(*operands), typing.result.dtype)
 
 
 _ENTRIES = (
