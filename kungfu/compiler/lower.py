@@ -96,6 +96,7 @@ class Program:
             `piggybacked` and `conclude`.
         """
         backend = TensorFlowBackend(sources, _no_messages)
+        # The attachment may have taken a norm while it copied; the means are not known before the message has come.
         return {
             name: reduce_gradients(one, Evaluation(backend, self.held()))
             for name, one in self.plan.gradient_reductions.items()
@@ -106,6 +107,7 @@ class Program:
     def computes(self, name: str, sources: Mapping[str, Any]) -> bool | tf.Tensor:
         """Whether this step needs a reduction of the gradients, as far as it is known before it runs."""
         one = self.plan.gradient_reductions.get(name)
+        # No rule reads it, or one needs it in every step.
         if one is None or not one.gates:
             return one is not None
         return is_computed(one, Evaluation(TensorFlowBackend(sources, _no_messages), self.held()))
@@ -136,6 +138,7 @@ class OpByOp:
     """Each node of the plan as TensorFlow's own ops."""
 
     def piggybacked(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor:
+        # Before the message the folds are as the last step left them.
         backend = TensorFlowBackend(sources, _no_messages)
         return prepare(program.plan, Evaluation(backend, program.held()))
 
@@ -170,6 +173,7 @@ def _variables(fold: Fold, *, names: Sequence[str]) -> tuple[FoldVariable, ...]:
 
 def offered(sources: Mapping[str, Any], *, name: str, dtype: DType | None) -> Any:
     """A source of the step as a tensor; without a dtype, a nest as its list of tensors."""
+    # The step and the plan are made from one table of sources.
     if name not in sources:
         raise InternalError(f"the step did not offer the source {name!r} that its plan reads")
     return list(sources[name]) if dtype is None else tf.cast(sources[name], _DTYPES[dtype])
@@ -199,6 +203,7 @@ class TensorFlowBackend:
         return tf.cast(value, _DTYPES[dtype])
 
     def apply(self, operation: Operation, operands: Sequence[Any], dtypes: Sequence[DType]) -> tf.Tensor:
+        # A nest of gradients stays a list of tensors, each of its own dtype.
         given = [
             one if isinstance(one, list) else self.cast(one, dtype) for one, dtype in zip(operands, dtypes, strict=True)
         ]
@@ -248,6 +253,7 @@ class TensorFlowBackend:
 
 def _twin(operation: Operation) -> Callable[..., tf.Tensor]:
     """The TensorFlow function of an operation, by its dotted name."""
+    # An operation that TensorFlow lacks has a function beside the vocabulary.
     where, *path = operation.tensorflow.split(".")
     found: Any = tf if where == "tf" else importlib.import_module("kungfu.ops.tensorflow_kernels")
     for part in path:

@@ -58,13 +58,20 @@ class SetGlobalBatchSize:
 
 @dataclass(frozen=True, eq=False)
 class SetLearningRate:
-    """Ask for the learning rate `target` (float32, agreed, above 0, NaN: nothing), at the end of a ramp.
+    """Ask for a learning rate at the end of a ramp.
 
     With the rate ``lr_0`` of the step ``T_0`` before the decision is carried out, and T = `ramp_length` in `unit`,
-    ``lr_t = lr_0 + (t - T_0) / T * (target - lr_0)`` until ``t = T_0 + T``, and `target` from there on: the
-    progressive linear rule of Xie et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*,
-    2020. Its equation 3 and algorithm 1 bound the ramp by T, which is a slip: it ends at ``T_0 + T``. With T = 0 the
+    ``lr_t = lr_0 + (t - T_0) / T * (target - lr_0)`` until ``t = T_0 + T``, and `target` from there on. With T = 0 the
     rate holds at once. Where the optimizer follows a schedule, the schedule is multiplied by ``lr_t / lr_0`` instead.
+
+    Attributes:
+        target: The rate: float32, agreed, above 0; NaN asks for nothing.
+        ramp_length: Length of the ramp in `unit`, at least 0.
+        unit: Steps, or samples over all peers.
+
+    Reference:
+        The progressive linear rule of Xie et al., *Elan: Towards Generic and Efficient Elastic Training for Deep
+        Learning*, 2020. Its equation 3 and algorithm 1 bound the ramp by T, which is a slip: it ends at ``T_0 + T``.
     """
 
     target: Signal

@@ -166,10 +166,20 @@ def distinct_name(name: str, *, taken: Container[str]) -> str:
 def rescale_rule(
     peers: object, *, trigger: Trigger, keep: Keep, name: str = "rescale", max_global_batch: int | None = None
 ) -> Rule:
-    """The rule that asks for `peers` peers, rounded and held within the job's limits.
+    """The rule that asks for a size of the cluster, rounded and held within the job's limits.
 
     It does not fire while a change is pending, for a target that is not finite, for the size that is, or for the size
     that was refused last.
+
+    Args:
+        peers: The size: a number, or an agreed signal.
+        trigger: When the rule may fire.
+        keep: The batch size that stays as it is.
+        name: The rule's name in the record and the log.
+        max_global_batch: The most samples of a step where the local batch stays; ``None`` for no limit.
+
+    Raises:
+        PolicyError: `keep` is no batch size, or `max_global_batch` is no number of samples or does not go with it.
     """
     if keep not in get_args(Keep):
         raise PolicyError(f"rescale(keep={keep!r}): one batch size must stay; write one of {', '.join(get_args(Keep))}")

@@ -39,13 +39,25 @@ class Trigger:
 
         A predicate of step and size alone narrows the gate, so that nothing is computed off its steps; any other one
         is looked at in the steps of the gate.
+
+        Args:
+            predicate: The condition, in an agreed bool signal.
+
+        Raises:
+            PolicyError: The predicate is no bool signal.
         """
         if is_gate(_checked(predicate, method="when")):
             return replace(self, gate=both(self.gate, predicate))
         return replace(self, predicate=both(self.predicate, predicate))
 
     def after(self, step: int) -> Trigger:
-        """This trigger, and only in the steps behind this one: the first has the number ``step + 1``.
+        """This trigger, and only in the steps after this one: the first has the number ``step + 1``.
+
+        Args:
+            step: The number of a step, at least 0.
+
+        Raises:
+            PolicyError: It is no such number.
 
         >>> every(10).after(100).gate.placement
         'agreed'
@@ -188,9 +200,10 @@ class Trigger:
     def call(self, fn: Callable[..., Any], *signals: Signal | float) -> Rule:
         """Call ``fn(control, *values)`` in Python on every peer, between two steps, with the values of agreed scalars.
 
-        The escape hatch for what the vocabulary cannot say. By `control`, a `kungfu.control.hook.Control`, the function
-        asks for what rules ask for: a size, a batch, a rate, peers to let go, a checkpoint, the end, and another value
-        of what the program has registered. What rank 0's call asks for counts. Fires only while no change is pending.
+        This is the escape hatch for decisions that the vocabulary cannot express. By `control`, a
+        `kungfu.control.hook.Control`, the function asks for what rules ask for: a size, a batch, a rate, peers to let
+        go, a checkpoint, the end, and another value of what the program has registered. Only the requests of rank 0's
+        call count. Fires only while no change is pending.
 
         Args:
             fn: The function; what it returns is not looked at, and an error that it raises ends the job.

@@ -33,6 +33,7 @@ class StopTiming:
 def timing_of(event: MembershipChange) -> StopTiming:
     """The parts that an event tells, each in its phase; parts that are not known by name count as stopped."""
     parts = event.parts
+    # A record of a later version may name parts that are not known here: a stop's parts must add up to it.
     others = tuple(name for name in parts if name not in (*_BESIDE, *_STOPPED, _AFTER))
     listed = _listed(parts, (*_STOPPED, *others))
     inside = f" ({listed})" if listed else ""
@@ -110,6 +111,7 @@ def _stood_still(event: RecoveredEvent) -> list[str]:
 
 
 def _redone(event: RecoveredEvent) -> str:
+    # The leader's state is an older one than that of rank 0 was.
     if event.redone:
         steps = counted(event.redone, "step")
         return f"{steps} of rank 0 will be redone: the state is that of peer {figure(event.state_of)}"
@@ -117,6 +119,7 @@ def _redone(event: RecoveredEvent) -> str:
 
 
 def _replacements(coming: int) -> list[str]:
+    # As many survive as the job is to have: a peer that was leaving anyway was lost, say.
     if coming <= 0:
         return []
     return [f"{counted(coming, 'replacement')} {'is on its' if coming == 1 else 'are on their'} way"]

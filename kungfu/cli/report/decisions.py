@@ -57,8 +57,10 @@ def asked(event: DecisionEvent) -> str:
     >>> asked(decision)
     '3 peers instead of 2'
     """
+    # Replacements leave the size as it is: the peers are what matters.
     if event.when == "replaced":
         return f"{peers_named(event.peers)} replaced"
+    # A rule may find its target reached by the time of the barrier.
     if event.asked == event.size:
         return f"to stay at {counted(event.size, 'peer')}"
     return f"{counted(event.asked, 'peer')} instead of {figure(event.size)}"
@@ -77,6 +79,7 @@ def contest(event: DecisionEvent) -> list[str]:
     ['grow wanted 4, schedule wanted 3: schedule won']
     """
     names = [name for name in event.saw if name in (*event.won, *event.lost)]
+    # A rule of one policy has no candidates.
     if not names:
         return []
     wishes = ", ".join(f"{name} wanted {figure(event.saw[name])}" for name in names)
@@ -95,6 +98,7 @@ def superseded(event: SupersededEvent) -> str:
     'step 50: hook wanted 3 peers; nothing came of it, since grow came before it'
     """
     what = counted(event.asked, "peer")
+    # It was about single peers, by eviction or replacement.
     if event.peers:
         what = f"{peers_named(event.peers)} {'replaced' if event.when == 'replaced' else 'to leave'}"
     return f"{_start(event)} wanted {what}; nothing came of it, since {event.by} came before it"
@@ -103,6 +107,7 @@ def superseded(event: SupersededEvent) -> str:
 def requested_by_hook(event: CalledEvent) -> str:
     """The request of a hook."""
     also = ", ".join(event.also)
+    # A hook may ask for other things than a size.
     if event.asked is None:
         return f"it asks for {also}" if also else "it wants no change of size"
     return f"it wants {counted(event.asked, 'peer')}" + (f", and {also}" if also else "")
@@ -158,9 +163,11 @@ def merged_runs(events: Sequence[LoggedEvent]) -> list[LoggedEvent | SettingRun]
     told: list[LoggedEvent | SettingRun] = []
     runs: dict[tuple[str, str], list[SetEvent]] = {}
     for event in events:
+        # A setting joins the run of its rule.
         if isinstance(event, SetEvent) and event.what != "stop":
             runs.setdefault((event.rule, event.what), []).append(event)
             continue
+        # Anything else ends every run, and is told after them.
         told += [*map(_merged, runs.values()), event]
         runs = {}
     return [*told, *map(_merged, runs.values())]

@@ -109,6 +109,7 @@ def _plain(event: LoggedEvent) -> HeadlineAndDetails:
 
 def _view(event: ViewEvent) -> HeadlineAndDetails:
     peers = f"{counted(len(event.peers), 'peer')}: {peers_named(event.peers)}"
+    # The first view is no change of one.
     if event.version == 1:
         return f"training begins with {peers}", []
     return f"view {figure(event.version)} is in force, {peers}", []
@@ -188,6 +189,7 @@ _TELLERS: Mapping[type, Callable[[Any], HeadlineAndDetails]] = {
 def _root_cause(events: Sequence[LoggedEvent]) -> Iterator[Paragraph]:
     for event in events:
         if isinstance(event, FailedEvent):
+            # The cause may be that of the job, and of no one peer.
             log = f"peers/peer-{event.peer}.log" if event.peer >= 0 else "peers/"
             details = (f"what it printed is in {log}", f"the job's exit code is {figure(event.code)}")
             yield Paragraph(None, f"this run failed: {event.error}", details)
@@ -196,6 +198,7 @@ def _root_cause(events: Sequence[LoggedEvent]) -> Iterator[Paragraph]:
 def _conclusion(events: Sequence[LoggedEvent], began: float | None) -> Iterator[Paragraph]:
     lasting = _lasting_s(events)
     details = [_totals(events, lasting), *_finishers(events), *_not_a_number(events), *_lacking(events)]
+    # The agent writes the end; without it, nobody knows.
     if not any(isinstance(event, EndedEvent | FailedEvent) for event in events):
         details.append("the record does not say how it ended: it is still running, or its agent was killed")
     took = f"in all {duration(lasting)} of training" if lasting is not None else "training never began"
@@ -205,6 +208,7 @@ def _conclusion(events: Sequence[LoggedEvent], began: float | None) -> Iterator[
 def _not_a_number(events: Sequence[LoggedEvent]) -> list[str]:
     told = [event for event in events if isinstance(event, NotFiniteEvent | FiniteAgainEvent)]
     last = told[-1] if told else None
+    # It never happened, or the value became a number again.
     if not isinstance(last, NotFiniteEvent):
         return []
     return [f"the {last.what} is no number since step {figure(last.step)}, where it became {figure(last.value)}"]
@@ -240,6 +244,7 @@ def _totals(events: Sequence[LoggedEvent], lasting: float | None) -> str:
 
 def _finishers(events: Sequence[LoggedEvent]) -> list[str]:
     through = [event for event in events if isinstance(event, FinishedEvent) and not event.leaving]
+    # All were lost, stopped or dismissed before the end.
     if not through:
         return []
     steps, traces = max(one.steps for one in through), max(one.traces for one in through)

@@ -85,6 +85,7 @@ def _started(event: StartedEvent) -> str:
 
 def _devices(event: DevicesEvent) -> str:
     listed = ", ".join(event.devices)
+    # Peers share devices.
     if len(event.devices) < event.slots:
         return (
             f"{figure(event.slots)} slots share {counted(len(event.devices), 'device')} ({listed}): seats get them in "
@@ -162,8 +163,10 @@ def _program_ended(event: ProgramEndedEvent) -> str:
         "decide it alike on all of them, or let a policy stop"
     )
     meaning = alike if event.others else ""
+    # The program goes on without training.
     if event.how == "loop":
         return f"{peer} left its training loop (by break or return, say) after step {step}, before its end{meaning}"
+    # The process is over, without an error.
     if event.how == "exit":
         by = "by break, return or sys.exit"
         return f"{peer} ended its program ({by}) after step {step}, before the end of training{meaning}"
@@ -207,6 +210,7 @@ def _machines(event: MachinesDifferEvent) -> str:
 
 
 def _rounded(event: RoundedEvent) -> str:
+    # The same variables differed before: that was told.
     if event.again:
         return ""
     widest = ", ".join(
@@ -264,6 +268,7 @@ def _refused(event: RefusedEvent) -> str:
 
 def _checkpoint(event: CheckpointEvent) -> str:
     step = figure(event.step)
+    # The disk is full, say: training has gone on.
     if event.error:
         return f"step {step}: no checkpoint could be written to {event.path}: {event.error}"
     return f"step {step}: a checkpoint of {_size(event.size_bytes)} is in {event.path}, as {event.rule} asked"

@@ -66,6 +66,7 @@ class BatchPlan:
         """The micro-batch after this one if nothing changes; ``None`` at the end of the last epoch."""
         if micro_batch.micro + 1 < micro_batch.micros:  # the share is not used up
             return replace(micro_batch, micro=micro_batch.micro + 1)
+        # Another step, or another epoch, if there is one.
         after = self.sampler.after(micro_batch.step_slice)
         return None if after.position.epoch >= self.epochs else self.micro_batch(after)
 
@@ -102,6 +103,7 @@ class BatchPlan:
         try:
             return self.source.take(indices)
         except Exception as error:
+            # The user's own code failed: its error stays, and learns which samples it was about.
             position = micro_batch.step_slice.position
             error.add_note(
                 f"training.batches(): while loading {len(indices)} samples with indices between {indices.min()} and "
@@ -128,8 +130,10 @@ def make_batch_plan(
     if max_local_batch_size is not None:
         numbers.append(("max_local_batch_size", max_local_batch_size, 1))
     for name, value, least in numbers:
+        # NumPy's whole numbers are as good as Python's.
         if not isinstance(value, int | np.integer) or value < least:
             raise UsageError(f"training.batches({name}={value!r}): must be an integer of at least {least}")
+    # A step ends with its epoch, so it can have no more samples than that.
     if batch_size > source.samples:
         raise UsageError(f"training.batches(batch_size={batch_size}): the data has only {source.samples} samples")
     if remainder not in get_args(Remainder):

@@ -55,8 +55,10 @@ class FedValues:
     def feed(self, name: str, value: Any, *, where: str) -> None:
         """Host: a number for the next message, from the user's line ``where``; ``PolicyError`` for anything else."""
         number = _number(value)
+        # It is no number: a text, a truth value, an array.
         if number is None:
             self._refuse(name, f"was given {value!r}, a {type(value).__name__}: it takes a number", where=where)
+        # A fold would skip it, and go on with the last one unsaid.
         elif not abs(number) <= _LARGEST:
             self._refuse(
                 name,
@@ -74,11 +76,13 @@ class FedValues:
 
     def offered(self) -> tuple[dict[str, Any], Any]:
         """Graph: by name what no message has carried yet, NaN where that is nothing; and what `carry` takes."""
+        # No policy is fed: the step gets no op for it.
         if not self._names:
             return {}, None
         offers = self._offers.read_value()
         with tf.control_dependencies([offers]):  # a number that comes in between counts as one of the next step
             values = self._values.read_value()
+        # A number that a message has carried is not new.
         newest = tf.where(offers > self._carried.read_value(), values, tf.constant(float("nan")))
         return {name: newest[place] for place, name in enumerate(self._names)}, offers
 
@@ -99,7 +103,7 @@ def _number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except OverflowError:
+    except OverflowError:  # a whole number beyond every float
         return float("inf")
     except (TypeError, ValueError):
         return None

@@ -46,6 +46,7 @@ class PublishedValues:
         """Graph: a value from the user's line ``where``; ``PolicyError`` for another type or shape than declared."""
         variable = self.variables[name]
         tensor = tf.convert_to_tensor(value)
+        # A cast that the user did not write could lose what matters.
         if not _is_alike(tensor.dtype, variable.dtype):
             self.refuse(
                 name,
@@ -53,6 +54,7 @@ class PublishedValues:
                 f"tf.cast(x, tf.{variable.dtype.name}), or declare another dtype",
                 where=where,
             )
+        # Only the user knows how an array becomes one number; an unknown shape shows in the step.
         if tensor.shape.rank not in (0, None):
             self.refuse(
                 name,
@@ -71,6 +73,7 @@ class PublishedValues:
                 tell what it publishes.
         """
         for name, variable in self.variables.items():
+            # Neither the step nor a function that it calls writes it.
             if name not in given and id(variable.handle) not in captured:
                 others = ", ".join(repr(one) for one in given) or "nothing"
                 self.refuse(
@@ -148,8 +151,10 @@ def publish(published: PublishedValues, trace: StepTrace, name: str, value: Any)
 
 
 def _write(published: PublishedValues, trace: StepTrace, name: str, value: Any) -> None:
+    # In a graph the traceback of an op tells the user's line: AutoGraph runs a copy of the code.
     is_graph = not tf.executing_eagerly()
     where = _line_of(tf.no_op()) if is_graph else location_of_caller()
+    # XLA makes one op of the whole function: no variable of ours can be written in it.
     if is_graph and is_in_xla_context(tf.compat.v1.get_default_graph()):
         published.refuse(
             name,
@@ -157,6 +162,7 @@ def _write(published: PublishedValues, trace: StepTrace, name: str, value: Any) 
             "it, and publish it in the step",
             where=where,
         )
+    # Of two values in one step, one would be lost.
     if trace.is_under_way and (before := trace.publish(name, where)):
         published.refuse(name, f"is called a second time in one step, after {before}: publish it once", where=where)
     published.publish(name, value, where=where)
