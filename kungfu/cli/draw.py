@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, write_png
 from kungfu.cli.report import read_events, read_metrics
 from kungfu.cli.report.changes import changes, stopped_s
 from kungfu.cli.report.values import counted, duration, figure, finite_number, not_finite
@@ -27,11 +25,10 @@ __all__ = ["draw_run"]
 Series = NDArray[np.float64]
 Drawn = TypeVar("Drawn", bound=DecisionEvent | RescaleEvent | RecoveredEvent)
 
-_BLUE, _ORANGE, _GREEN, _RED, _GREY = "#1f6fb4", "#d9730d", "#2b8a3e", "#b3261e", "#8a8f98"
 # A monitor or a loss that spans more than this factor is drawn on a logarithmic axis.
 _DECADES = 30.0
 # Each is a line at its step: a size that was asked for, and the loss of peers.
-_CHANGES: Mapping[type[RescaleEvent | RecoveredEvent], str] = {RescaleEvent: _GREY, RecoveredEvent: _RED}
+_CHANGES: Mapping[type[RescaleEvent | RecoveredEvent], str] = {RescaleEvent: GREY, RecoveredEvent: RED}
 _SMOOTH_STEPS = 25
 # An epoch's last batch is smaller: one step among these is not typical.
 _ODD_AMONG = 9
@@ -70,8 +67,7 @@ def draw_run(folder: Path, target: Path) -> Path:
         UsageError: There is no record, no step in it, or `target` cannot be written.
     """
     run = _read(folder)
-    canvas = Figure(figsize=(9.0, 9.5), layout="constrained")
-    FigureCanvasAgg(canvas)
+    canvas = blank_figure(9.0, 9.5)
     panels = canvas.subplots(4, 1, sharex=True, gridspec_kw={"height_ratios": (1.0, 1.15, 1.15, 1.0)})
     for panel, paint in zip(panels, (_draw_size, _draw_noise, _draw_loss, _draw_speed), strict=True):
         paint(panel, run)
@@ -82,7 +78,7 @@ def draw_run(folder: Path, target: Path) -> Path:
     panels[-1].set_xlabel("step")
     panels[-1].set_xlim(float(run.steps[0]), max(float(run.steps[-1]), float(run.steps[0]) + 1))
     canvas.suptitle(_title(run, folder), fontsize=12)
-    return _write(canvas, target)
+    return write_png(canvas, target)
 
 
 def _read(folder: Path) -> _Run:
@@ -109,11 +105,11 @@ def _title(run: _Run, folder: Path) -> str:
 
 def _draw_size(panel: Any, run: _Run) -> None:
     size = run.series("size")
-    panel.step(run.steps, size, where="post", color=_BLUE, linewidth=2)
+    panel.step(run.steps, size, where="post", color=BLUE, linewidth=2)
     decisions = run.happened(DecisionEvent)
     panel.scatter(
         [event.step for event in decisions], [event.asked for event in decisions],
-        marker="D", s=34, facecolor="white", edgecolor=_RED, linewidth=1.5, zorder=3, label="size a rule asked for",
+        marker="D", s=34, facecolor="white", edgecolor=RED, linewidth=1.5, zorder=3, label="size a rule asked for",
     )  # fmt: skip
     if decisions:
         panel.legend(loc="upper left", frameon=False, fontsize=9)
@@ -126,20 +122,20 @@ def _draw_size(panel: Any, run: _Run) -> None:
 
 def _draw_noise(panel: Any, run: _Run) -> None:
     noise, batch = run.series("noise_scale"), _typical(run.series("batch"), among=_ODD_AMONG)
-    panel.plot(run.steps, noise, color=_ORANGE, linewidth=1.8, label="noise scale")
-    panel.step(run.steps, batch, where="post", color=_GREY, linewidth=1.3, linestyle="--", label="batch")
+    panel.plot(run.steps, noise, color=ORANGE, linewidth=1.8, label="noise scale")
+    panel.step(run.steps, batch, where="post", color=GREY, linewidth=1.3, linestyle="--", label="batch")
     panel.set_ylabel("noise scale (samples)")
     _fit(panel, np.concatenate([noise, batch]))
     panel.legend(loc="lower right", frameon=False, fontsize=9)
     if not np.isfinite(noise).any():
-        panel.text(0.5, 0.5, "no rule watched the noise scale", transform=panel.transAxes, ha="center", color=_GREY)
+        panel.text(0.5, 0.5, "no rule watched the noise scale", transform=panel.transAxes, ha="center", color=GREY)
 
 
 def _draw_loss(panel: Any, run: _Run) -> None:
     loss = run.series("loss")
     smooth = _smoothed(loss, np.zeros_like(loss))
-    panel.plot(run.steps, loss, color=_RED, linewidth=0.8, alpha=0.3)
-    panel.plot(run.steps, smooth, color=_RED, linewidth=1.8)
+    panel.plot(run.steps, loss, color=RED, linewidth=0.8, alpha=0.3)
+    panel.plot(run.steps, smooth, color=RED, linewidth=1.8)
     panel.set_ylabel("loss")
     _fit(panel, smooth)
     _mark_lost(panel, run)
@@ -153,15 +149,15 @@ def _mark_lost(panel: Any, run: _Run) -> None:
     which = f"{not_finite(lost[0]['loss'])}, first at step {figure(lost[0]['step'])}"
     steps = [_known(row["step"]) for row in lost]
     foot = panel.get_xaxis_transform()
-    panel.scatter(steps, [0.03] * len(steps), transform=foot, marker="x", s=18, color=_RED, label=which)
+    panel.scatter(steps, [0.03] * len(steps), transform=foot, marker="x", s=18, color=RED, label=which)
     panel.legend(loc="upper right", frameon=False, fontsize=9)
 
 
 def _draw_speed(panel: Any, run: _Run) -> None:
     speed = run.series("samples_per_s")
     smooth = _smoothed(speed, run.series("size"))
-    panel.plot(run.steps, speed, color=_GREEN, linewidth=0.8, alpha=0.3)
-    panel.plot(run.steps, smooth, color=_GREEN, linewidth=1.8)
+    panel.plot(run.steps, speed, color=GREEN, linewidth=0.8, alpha=0.3)
+    panel.plot(run.steps, smooth, color=GREEN, linewidth=1.8)
     panel.set_ylabel("samples/s")
     if np.isfinite(smooth).any():
         # A lone step that was timed too short must not flatten all the others.
@@ -210,14 +206,3 @@ def _typical(values: Series, *, among: int) -> Series:
     typical = np.full(len(values), math.nan)
     typical[known] = np.nanmedian(windows[known], axis=1)
     return typical
-
-
-def _write(canvas: Any, target: Path) -> Path:
-    """Whole or not at all: the picture is made before its file is touched."""
-    image = io.BytesIO()
-    canvas.savefig(image, format="png", dpi=120)
-    try:
-        target.write_bytes(image.getvalue())
-    except OSError as error:
-        raise UsageError(f"{target}: {error.strerror}; give a file in a folder that can be written to") from error
-    return target

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 from rich.table import Table
 
 from kungfu.cli.job.submit import exit_code, submit_and_wait
+from kungfu.cli.png import BLUE, GREEN, GREY, blank_figure, png_of
 from kungfu.cli.report.values import figure
 from kungfu.errors import UsageError
 from kungfu.runtime.core.requests import JobRequest, Point
@@ -101,23 +99,19 @@ def _write(path: Path, content: bytes) -> None:
         raise UsageError(f"{path}: {error.strerror}; give a file that can be written with --to") from error
 
 
-_BLUE, _GREEN, _GREY = "#1f6fb4", "#2b8a3e", "#8a8f98"
-
-
 def _draw(measures: Sequence[tuple[int, float, float]]) -> bytes:
     """A PNG of (peers, samples/s, efficiency); the dotted line is where all peers train as much as at the best size."""
-    canvas = Figure(figsize=(7.0, 4.2), layout="constrained")
-    FigureCanvasAgg(canvas)
+    canvas = blank_figure(7.0, 4.2)
     left: Any = canvas.subplots()
     right = left.twinx()
     sizes, speeds, shares = zip(*measures, strict=True)
     best = max(speed / size for size, speed in zip(sizes, speeds, strict=True))
-    left.plot([0, *sizes], [0, *(best * size for size in sizes)], color=_GREY, linestyle=":", label="all at their best")
-    left.plot(sizes, speeds, color=_BLUE, marker="o", label="throughput")
-    right.plot(sizes, shares, color=_GREEN, marker="s", linestyle="--", label="efficiency")
+    left.plot([0, *sizes], [0, *(best * size for size in sizes)], color=GREY, linestyle=":", label="all at their best")
+    left.plot(sizes, speeds, color=BLUE, marker="o", label="throughput")
+    right.plot(sizes, shares, color=GREEN, marker="s", linestyle="--", label="efficiency")
     left.set_xlabel("size (peers)")
-    left.set_ylabel("throughput (samples/s)", color=_BLUE)
-    right.set_ylabel("efficiency", color=_GREEN)
+    left.set_ylabel("throughput (samples/s)", color=BLUE)
+    right.set_ylabel("efficiency", color=GREEN)
     left.set_ylim(bottom=0)
     left.set_xlim(left=0)
     right.set_ylim(0, 1.05)
@@ -125,6 +119,4 @@ def _draw(measures: Sequence[tuple[int, float, float]]) -> bytes:
     left.spines["top"].set_visible(False)
     left.xaxis.set_major_locator(MaxNLocator(integer=True))
     canvas.legend(loc="outside upper center", ncols=3, frameon=False)
-    image = io.BytesIO()
-    canvas.savefig(image, format="png", dpi=120)
-    return image.getvalue()
+    return png_of(canvas)

@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from kungfu.cli.png import BLUE, GREY, RED, blank_figure, write_png
 from kungfu.cli.replay.timeline import TimelineRow
 from kungfu.compiler import FiredRule
 from kungfu.control import Rescale
-from kungfu.errors import UsageError
 from kungfu.record import Trace
 
 __all__ = ["draw_replay"]
 
-_BLUE, _RED, _GREY = "#1f6fb4", "#b3261e", "#8a8f98"
-
 
 def draw_replay(trace: Trace, decisions: Sequence[FiredRule], rows: Sequence[TimelineRow], target: Path) -> Path:
     """Draws it as a PNG and gives its path; raises ``UsageError`` where `target` cannot be written."""
-    figure = Figure(figsize=(9.0, 5.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank_figure(9.0, 5.5)
     size, rules = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (2.0, 1.0)})
     _draw_size(size, trace, decisions)
     _draw_rules(rules, decisions, rows)
     for panel in (size, rules):
         panel.spines[["top", "right"]].set_visible(False)
     rules.set_xlabel("step")
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=110)
-    try:
-        target.write_bytes(content.getvalue())
-    except OSError as error:
-        raise UsageError(f"{target}: {error.strerror}; give a file that can be written") from error
-    return target
+    return write_png(figure, target)
 
 
 def _draw_size(panel: Any, trace: Trace, decisions: Sequence[FiredRule]) -> None:
     steps = trace.steps
-    panel.step([one.step for one in steps], [one.size for one in steps], where="post", color=_BLUE, label="run")
+    panel.step([one.step for one in steps], [one.size for one in steps], where="post", color=BLUE, label="run")
     wanted = [one for one in decisions if isinstance(one.action, Rescale)]
     panel.scatter(
         [one.step for one in wanted], [one.value for one in wanted],
-        marker="D", s=30, facecolor="white", edgecolor=_RED, zorder=3, label="asked for in the replay",
+        marker="D", s=30, facecolor="white", edgecolor=RED, zorder=3, label="asked for in the replay",
     )  # fmt: skip
     panel.set_ylim(0, 1.2 * max([1, *(one.size for one in steps), *(one.value for one in wanted)]))
     panel.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -60,10 +48,10 @@ def _draw_rules(panel: Any, decisions: Sequence[FiredRule], rows: Sequence[Timel
     names = list(dict.fromkeys([*(one.rule for one in decisions), *(row.rule for row in ran)]))
     panel.scatter(
         [one.step for one in decisions], [names.index(one.rule) for one in decisions],
-        marker="D", s=30, facecolor="white", edgecolor=_RED, label="in the replay",
+        marker="D", s=30, facecolor="white", edgecolor=RED, label="in the replay",
     )  # fmt: skip
     at = [names.index(row.rule) for row in ran]
-    panel.scatter([row.step for row in ran], at, marker="x", s=24, color=_GREY, zorder=3, label="in the run")
+    panel.scatter([row.step for row in ran], at, marker="x", s=24, color=GREY, zorder=3, label="in the run")
     panel.set_yticks(range(len(names)), names, fontsize=9)
     panel.set_ylim(-0.6, max(len(names), 1) - 0.4)
     if names:

@@ -1,0 +1,39 @@
+"""Pictures: their colours, a figure that needs no display, and its PNG."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from kungfu.errors import UsageError
+
+__all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "RED", "blank_figure", "png_of", "write_png"]
+
+BLUE, ORANGE, GREEN, RED, GREY = "#1f6fb4", "#d9730d", "#2b8a3e", "#b3261e", "#8a8f98"
+
+
+def blank_figure(width_inches: float, height_inches: float) -> Figure:
+    """A figure that is drawn in memory."""
+    figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def png_of(figure: Figure) -> bytes:
+    """The figure as a PNG."""
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=120)
+    return image.getvalue()
+
+
+def write_png(figure: Figure, target: Path) -> Path:
+    """Writes the figure whole or not at all, and gives the path; raises ``UsageError`` where it cannot be written."""
+    content = png_of(figure)  # before the file is touched
+    try:
+        target.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"{target}: {error.strerror}; give a file in a folder that can be written to") from error
+    return target
