@@ -124,10 +124,11 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any, publish
     asked = graph_state.posts.asked.read_value()
     # Before the message: what this peer knows by itself, and the local reductions that ride on it. The norms are known
     # when the message is.
+    scale = None if averaging.loss_scale is None else averaging.loss_scale()
     sources = _known_before(averaging, gradients, loss, samples, size, expected)
+    sources["grads"] = _unscaled(gradients, scale)
     fed, offers = graph_state.metrics.fed.offered()
     sources |= graph_state.metrics.published.offered(published, samples) | fed
-    scale = None if averaging.loss_scale is None else averaging.loss_scale()
     norms = _gradient_norms(program, gradients, sources, samples=samples, loss_scale=scale)
     sources |= norms.before
     sources |= _of_samples(program, program.gradient_reductions(sources), samples)
@@ -145,8 +146,8 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any, publish
     with tf.control_dependencies(
         [graph_state.posts.carried.assign(asked), *_stamp_synchronisation(graph_state, extras)]
     ):
-        after = _known_after(averaging, means, extras)
-    sources |= after | norms.after(norm, norm_of_means)
+        after = _known_after(averaging, extras)
+    sources |= after | {"mean_grads": _unscaled(means, scale)} | norms.after(norm, norm_of_means)
     outcome = _conclude(averaging, sources | program.gradient_reductions(sources), extras)
     # A message that fails has carried nothing. What fires may be known without it, so the message itself is awaited.
     with tf.control_dependencies([*outcome, extras]):
@@ -237,14 +238,13 @@ def _exact(count: Any) -> Any:
 def _known_before(
     averaging: Averaging, gradients: Sequence[Any], loss: Any, samples: Any, size: Any, expected: Any
 ) -> dict[str, Any]:
-    """The sources of signals that are known before the message, by name: local, or agreed since the last barrier."""
+    """The numbers that are known before the message, by source: local, or agreed since the last barrier."""
     graph_state, limits = averaging.graph_state, averaging.limits
     # The busy time ends when the last gradient is computed.
     with tf.control_dependencies(list(gradients)):
         now = tf.timestamp()
     busy, began = now - graph_state.times.synchronised.read_value(), graph_state.times.began.read_value()
     return {
-        "grads": _unscaled(averaging, gradients),
         "loss": tf.where(samples > 0, loss, math.nan),
         "samples": samples,
         "rank": graph_state.view.rank,
@@ -268,11 +268,11 @@ def _known_before(
     }
 
 
-def _unscaled(averaging: Averaging, gradients: Sequence[Any]) -> list[Any]:
+def _unscaled(gradients: Sequence[Any], loss_scale: Any | None) -> list[Any]:
     """Without the factor of a loss-scaling optimizer: what a monitor takes norms of."""
-    if averaging.loss_scale is None:
+    if loss_scale is None:
         return list(gradients)
-    inverse = 1.0 / _float(averaging.loss_scale())
+    inverse = 1.0 / _float(loss_scale)
     return [_float(gradient) * inverse for gradient in gradients]
 
 
@@ -305,15 +305,14 @@ def _stamp_synchronisation(graph_state: GraphState, extras: Any) -> list[Any]:
     return [seconds, synchronised, graph_state.times.began.assign(tf.where(tf.math.is_nan(began), now, began))]
 
 
-def _known_after(averaging: Averaging, means: Sequence[Any], extras: Any) -> dict[str, Any]:
-    """The sources of signals that the message gave, agreed: means over the samples of all peers."""
+def _known_after(averaging: Averaging, extras: Any) -> dict[str, Any]:
+    """The numbers that the message gave, by source, agreed: means over the samples of all peers."""
     graph_state = averaging.graph_state
     posts = tf.cast(tf.round(extras[2]), tf.int64)
     # A request of some peer leads to a barrier after this step; a resize that is under way is still one.
     with tf.control_dependencies([graph_state.posts.everywhere.assign(posts)]):
         pending = tf.logical_or(posts > 0, graph_state.view.target_size.read_value() > 0)
     return {
-        "mean_grads": _unscaled(averaging, means),
         "mean_loss": extras[1] / extras[0],
         "total_samples": extras[0],
         "pending": pending,
