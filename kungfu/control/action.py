@@ -41,7 +41,7 @@ class Rescale:
     """Ask for a cluster of `target` peers (float32, agreed, whole, within the job's limits, NaN: nothing).
 
     `keep` says which batch size stays: the share of each peer, or the whole of a step; where it is the share of each
-    peer, a step has at most `max_global_batch` samples (0: any number).
+    peer, the change makes no step of more than `max_global_batch` samples (0: any number).
     """
 
     target: Signal

@@ -134,8 +134,10 @@ class Trigger:
         Args:
             peers: Peers, agreed; rounded, and held between the job's limits; NaN asks for nothing.
             keep: The batch size that stays as it is.
-            max_global_batch: Where the local batch stays, the most samples of a step: with more peers than it allows,
-                the global batch stays at this number, and with fewer the local one is what it was. ``None``: no limit.
+            max_global_batch: Where the local batch stays, the most samples that a change of size makes of a step: with
+                more peers than it allows, the global batch stays at this number, and with fewer the local one is what
+                it was. A batch that is larger, since a rule set it or the job began with it, stays as well, and grows
+                no more. Changes of size that a hook or somebody outside asks for keep to it too. ``None``: no limit.
 
         Raises:
             PolicyError: `max_global_batch` is no number of samples, or the global batch is kept anyway.

@@ -434,7 +434,9 @@ def _after_leaving(view: View, terms: Terms, lead: RescaleRequest, *, batch_stay
 
 def _with_reachable_size(request: RescaleRequest, terms: Terms, limits: Limits) -> tuple[Terms, int]:
     """The size that a request can have, and the terms that say which one was out of reach."""
-    terms = replace(terms, keep=request.keep, max_global_batch=request.max_global_batch)
+    # A rule says what its limit is. A hook and somebody outside have none to give: the one in force stays.
+    most = terms.max_global_batch if request.max_global_batch is None else request.max_global_batch
+    terms = replace(terms, keep=request.keep, max_global_batch=most)
     target = _reachable(request.size, terms, limits)
     return replace(terms, refused_size=request.size if target != request.size else 0), target
 
@@ -445,9 +447,12 @@ def _reachable(size: int, terms: Terms, limits: Limits) -> int:
     if terms.keep == "global_batch_size" and terms.global_batch_size:
         # Every peer needs a sample of it.
         return max(1, min(target, terms.global_batch_size))
-    if terms.max_global_batch:
-        return max(1, min(target, terms.max_global_batch))
-    return target
+    return max(1, min(target, _largest_batch(terms))) if terms.max_global_batch else target
+
+
+def _largest_batch(terms: Terms) -> int:
+    """The most samples that a change of size makes of a step: up to the limit, or as many as were set already."""
+    return max(terms.max_global_batch, terms.global_batch_size)
 
 
 def _with_batch_of_size(view: View, terms: Terms) -> tuple[View, Terms]:
@@ -457,6 +462,7 @@ def _with_batch_of_size(view: View, terms: Terms) -> tuple[View, Terms]:
         # Each peer has another share of the same batch.
         return view, replace(terms, batch_per_peer=terms.global_batch_size / size)
     samples = round(terms.batch_per_peer * size)
-    most = terms.max_global_batch
-    # Beyond the limit the global batch stays; each peer's share is remembered as it is meant, for a smaller size.
-    return view, replace(terms, global_batch_size=min(samples, max(most, size)) if most else samples)
+    if terms.max_global_batch:
+        # Beyond the limit the global batch stays; each peer's share is remembered as it is meant, for a smaller size.
+        samples = min(samples, max(_largest_batch(terms), size))
+    return view, replace(terms, global_batch_size=samples)

@@ -74,7 +74,8 @@ class RescaleRequest:
         won: The candidates whose target the rule took, where it was merged from several rules.
         lost: The candidates whose target it did not take.
         leave: The peers to let go; without them the request asks for a size only.
-        max_global_batch: The most samples of a step where the local batch stays; 0 for any number.
+        max_global_batch: The most samples that the change may make of a step where the local batch stays; 0 for any
+            number, ``None`` for the limit that is in force.
     """
 
     size: int
@@ -85,7 +86,7 @@ class RescaleRequest:
     won: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     leave: Leave | None = None
-    max_global_batch: int = 0
+    max_global_batch: int | None = None
 
 
 @dataclass(frozen=True)

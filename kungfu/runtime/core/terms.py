@@ -66,8 +66,9 @@ class Terms:
         leaving: The ids of the peers that leave when those under way have come.
         departing: The ids of the peers that stay only until those who came hold the state, and leave at the next
             barrier.
-        max_global_batch: The most samples of a step where the local batch stays; 0 for any number. With it the global
-            batch may be less than ``batch_per_peer`` times the peers.
+        max_global_batch: The most samples that a change of size makes of a step where the local batch stays; 0 for any
+            number. A batch that was set to more stays, and grows no more. With it the global batch may be less than
+            ``batch_per_peer`` times the peers.
     """
 
     global_batch_size: int = 0

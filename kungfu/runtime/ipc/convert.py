@@ -151,7 +151,7 @@ def to_rescale_request(message: pb.RescaleRequest) -> RescaleRequest:
         tuple(message.won),
         tuple(message.lost),
         _to_leave(message.leave) if message.HasField("leave") else None,
-        message.max_global_batch,
+        optional_field(message, "max_global_batch"),
     )
 
 

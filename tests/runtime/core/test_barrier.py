@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, Prepared, decide
 from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest
-from kungfu.runtime.core.terms import Keep, Terms
+from kungfu.runtime.core.terms import Keep, RunPosition, SettingChange, Terms, apply_settings
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
@@ -26,8 +26,8 @@ def view_of(size: int, *, version: int = 5) -> View:
     return View(version, peers(*range(size)))
 
 
-def size_request(size: int, keep: Keep = "local_batch_size") -> RescaleRequest:
-    return RescaleRequest(size, keep, "rule", 10)
+def size_request(size: int, keep: Keep = "local_batch_size", *, most: int | None = None) -> RescaleRequest:
+    return RescaleRequest(size, keep, "rule", 10, max_global_batch=most)
 
 
 def decided(
@@ -196,6 +196,43 @@ def test_beyond_its_limit_the_global_batch_stays_and_below_it_each_peer_has_its_
     assert decided(view_of(6), large, LIMITS, asked=evicted).terms == large
     down = decided(view_of(6), large, LIMITS, asked=replace(size_request(3), max_global_batch=100))
     assert down.terms == Terms(96, 32.0, max_global_batch=100)
+
+
+def test_a_batch_that_was_set_beyond_the_limit_of_a_policy_stays_and_grows_no_more() -> None:
+    position = RunPosition(steps=10, samples=1000, epoch_samples=0, learning_rate=0.1)
+    setting = SettingChange("global_batch_size", 160, "rule", 10)
+    large = apply_settings(Terms(100, 32.0, max_global_batch=100), [setting], position, size=5)
+    assert large == Terms(160, 32.0, max_global_batch=100)
+    # An exchange of peers changes no size.
+    exchange = RescaleRequest(5, "local_batch_size", "rule", 10, leave=Leave((4,), "replaced"))
+    asked = decided(view_of(5), large, LIMITS, asked=exchange)
+    exchanged = decided(view_of(5), asked.terms, LIMITS, prepared=Prepared(peers(7)))
+    assert (exchanged.view.ids, exchanged.terms) == ((0, 1, 2, 3, 7), large)
+    # Another peer makes no more of it, and a smaller size makes less, from where the limit holds again.
+    limited = size_request(6, most=100)
+    asked = decided(view_of(5), large, LIMITS, asked=limited)
+    assert decided(view_of(5), asked.terms, LIMITS, prepared=Prepared(peers(7))).terms == large
+    small = decided(view_of(5), large, LIMITS, asked=replace(limited, size=2)).terms
+    assert small == Terms(64, 32.0, max_global_batch=100)
+    asked = decided(view_of(2), small, LIMITS, asked=replace(limited, size=4))
+    again = decided(view_of(2), asked.terms, LIMITS, prepared=Prepared(peers(7, 8))).terms
+    assert again == Terms(100, 32.0, max_global_batch=100)
+
+
+@pytest.mark.parametrize("keep", Keep.__args__)
+def test_a_size_that_names_no_limit_keeps_that_of_the_policy(keep: Keep) -> None:
+    limited = Terms(64, 32.0, max_global_batch=100)
+    asked = decided(view_of(2), limited, LIMITS, asked=size_request(6, keep))
+    grown = decided(view_of(2), asked.terms, LIMITS, prepared=Prepared(peers(7, 8, 9, 10))).terms
+    assert (grown.max_global_batch, grown.keep) == (100, keep)
+    assert grown.global_batch_size == (100 if keep == "local_batch_size" else 64)
+
+
+def test_a_rule_without_a_limit_takes_the_one_in_force_away() -> None:
+    limited = Terms(64, 32.0, max_global_batch=100)
+    asked = decided(view_of(2), limited, LIMITS, asked=size_request(6, most=0))
+    grown = decided(view_of(2), asked.terms, LIMITS, prepared=Prepared(peers(7, 8, 9, 10))).terms
+    assert grown == Terms(192, 32.0)
 
 
 def test_a_batch_of_at_most_three_samples_takes_no_more_than_three_peers() -> None:
