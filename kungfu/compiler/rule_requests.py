@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kungfu.compiler.fired import FiredRule
@@ -15,15 +15,16 @@ from kungfu.runtime.core.terms import Keep, SettingChange, SettingKind
 from kungfu.runtime.core.view import View
 from kungfu.signal.source_location import location_in_traceback
 
-__all__ = ["HookAnswer", "call_hook", "requests_of", "setting_change_of"]
+__all__ = ["HookAnswer", "call_hook", "call_last_hook", "requests_of", "setting_change_of"]
 
-_CHANGING_THE_CLUSTER = ("rescale", "evict", "replace")
+_CHANGING_THE_CLUSTER: tuple[HookRequestKind, ...] = ("rescale", "evict", "replace")
 _SETTINGS: Mapping[HookRequestKind, SettingKind] = {
     "set_global_batch_size": "global_batch_size",
     "set_learning_rate": "learning_rate",
     "stop": "stop",
 }
-_BUDGET_USED_UP = "its budget of rescales is used up"
+_OF_LATER_STEPS = (*_CHANGING_THE_CLUSTER, *_SETTINGS)
+_BUDGET_USED_UP, _OVER = "its budget of rescales is used up", "training is over"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,13 @@ class HookAnswer:
     requests: tuple[HookRequest, ...]
     asked: int | None
     ignored: str = ""
+
+    def without(self, kinds: Collection[HookRequestKind], *, why: str) -> HookAnswer:
+        """The answer without requests of some kinds; it says why, where there are any."""
+        rest = tuple(one for one in self.requests if one.kind not in kinds)
+        if len(rest) == len(self.requests):
+            return self
+        return HookAnswer(rest, self.asked, "; ".join(filter(None, (self.ignored, why))))
 
 
 def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
@@ -62,10 +70,13 @@ def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
         origin = location_in_traceback(error.__traceback__)
         text = f"hook {fired.rule!r}{in_brackets(origin)}: {error}"
         raise PolicyError(text, policy=fired.rule, origin=origin) from error
-    held = tuple(one for one in control.requests if fired.over_budget and one.kind in _CHANGING_THE_CLUSTER)
-    reasons = (control.passed_over, _BUDGET_USED_UP if held else "")
-    requests = tuple(one for one in control.requests if one not in held)
-    return HookAnswer(requests, control.wanted, "; ".join(filter(None, reasons)))
+    answer = HookAnswer(control.requests, control.wanted, control.passed_over)
+    return answer.without(_CHANGING_THE_CLUSTER, why=_BUDGET_USED_UP) if fired.over_budget else answer
+
+
+def call_last_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
+    """Calls the hook of a rule that fired in the last step of a job: only a checkpoint and values are left to it."""
+    return call_hook(fired, action, size=size).without(_OF_LATER_STEPS, why=_OVER)
 
 
 def requests_of(

@@ -69,7 +69,8 @@ class Control:
 
     ``size`` and ``step`` are those of the moment in which the rule fired; ``requests`` is what was asked for so far,
     ``wanted`` the size among it, and ``passed_over`` says which call asked for nothing. What a hook returns is not
-    looked at, and an error that it raises ends the job.
+    looked at, and an error that it raises ends the job. A hook that fires in the last step is called as well: a
+    checkpoint and a value are what it can ask for there, for no step follows; the record tells what is passed over.
 
     >>> def grow(control, noise):
     ...     if noise > 100 * control.size:
@@ -171,11 +172,13 @@ class Control:
         """Gives a value of the program another content, on all peers: one that ``training.register`` knows as shared.
 
         It is set before the next step, to what rank 0's call says (after a rescale, to what that of the peer says
-        whose state all take), and goes along from then on as ever.
+        whose state all take), and goes along from then on as ever. A hook has to set it on every peer: where that of
+        rank 0 does not, and that of another peer does, the value differs between the peers, which ends the job with a
+        `UsageError` as for any shared value.
 
         Args:
-            name: That under which it is registered.
-            value: Of the type and shape that were registered.
+            name: The name under which it is registered.
+            value: Of the type and shape that were registered. A copy is kept, of what it is when the hook returns.
 
         Raises:
             PolicyError: The name is no text. Later, `UsageError`, where no shared value of that name is registered, or

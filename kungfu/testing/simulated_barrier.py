@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from kungfu.compiler import FiredRule, Plan
 from kungfu.compiler.fired import fired_on_rescale
 from kungfu.compiler.replay import Replay
-from kungfu.compiler.rule_requests import call_hook, requests_of, setting_change_of
+from kungfu.compiler.rule_requests import HookAnswer, call_hook, call_last_hook, requests_of, setting_change_of
 from kungfu.control import Call
 from kungfu.control.hook import HookRequest
 from kungfu.runtime.core.barrier import Decision, Prepared, decide, with_settings
@@ -102,8 +102,16 @@ class SimulatedBarrier:
         job.pending = bool(self.posted) or job.terms.target_size > 0
         return self.brought
 
+    def finish(self) -> None:
+        """No barrier follows the last step: the hooks that fired in it are called."""
+        for fired in self.posted:
+            if isinstance(fired.action, Call):
+                self._take_up(fired, call_last_hook(fired, fired.action, size=self.job.size))
+
     def _call(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
-        answer = call_hook(fired, action, size=self.job.size)
+        return self._take_up(fired, call_hook(fired, action, size=self.job.size))
+
+    def _take_up(self, fired: FiredRule, answer: HookAnswer) -> Sequence[HookRequest]:
         if not answer.requests and answer.ignored:
             self.unmet[fired.rule, fired.step] = answer.ignored
         return answer.requests

@@ -104,6 +104,7 @@ def simulate(plan: Plan, model: ClusterModel, *, seen: Callable[[SimulatedStep],
         made += barrier.hold(acting, fractions=next(iter(outcome.fractions), ()))
         if job.peers is not peers:
             changes.append(_change(job, peers, step))
+    barrier.finish()
     decisions = tuple(_with_reason(one, barrier.unmet) for one in made)
     clocks = job.clocks
     return SimulatedRun(

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from kungfu.compiler import Plan
 from kungfu.compiler.fired import FiredRule, fired_on_rescale, fired_rules
-from kungfu.compiler.rule_requests import call_hook, requests_of, setting_change_of
+from kungfu.compiler.rule_requests import HookAnswer, call_hook, call_last_hook, requests_of, setting_change_of
 from kungfu.control import Call, Checkpoint
 from kungfu.control.hook import HookRequest
 from kungfu.errors import UsageError
@@ -104,7 +104,7 @@ class Barrier:
         """
         context, started = self.context, time.monotonic()
         # No rule has fired; but the first use of anything is slow, and at a barrier all others would wait for it.
-        self._posted()
+        self._posted(step=0)
         description = self.between_steps.described(context.plan)
         result = context.membership.join(context.state, description=description, machine=machine_in_words())
         after = result.after
@@ -175,12 +175,9 @@ class Barrier:
         """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""
         # A joiner that came in at the last barrier has done by now what that barrier left.
         self.complete_pending()
+        for asked_by in self._last_checkpoints():
+            self.between_steps.checkpoints.request(CheckpointRequest(asked_by))
         self.average_statistics()
-        # A checkpoint that the last step's rules ask for has no further barrier: it is written now.
-        last = fired_rules(self.context.plan, self.context.graph_state.rules.posted.fetched(), step=self.steps())
-        for rule in last:
-            if isinstance(rule.action, Checkpoint):
-                self.between_steps.checkpoints.request(CheckpointRequest(rule.rule))
         self.between_steps.pending = PendingSync()
         self.complete_pending()
         self.context.membership.final_barrier(self.context.state, self.terms, shadows=(*self.shadows,))
@@ -259,18 +256,31 @@ class Barrier:
     def _requests(self) -> BarrierRequests:
         """What this peer brings to the barrier: what its rules ask for, and the leader's also what others asked it."""
         membership = self.context.membership
-        requests = requests_of(self._posted(), membership.view, call=self._call)
+        # The step whose rules fired is the one before the step that carried their post.
+        fired = self._posted(step=self.steps() - 1)
+        requests = requests_of(fired, membership.view, call=self._call)
         if self.unanswered is not None:
             requests = requests.after(self.unanswered)  # the barrier before this one broke
         # Only rank 0 has one: from `kungfu-run`, the job's API or a scheduler.
         external = membership.take_external_request()
         return requests if external is None else requests.with_external(external, step=self.steps())
 
-    def _posted(self) -> list[FiredRule]:
-        """The rules that fired since they were asked for last, once."""
+    def _last_checkpoints(self) -> list[str]:
+        """The rules that ask for a checkpoint in the last step, which no barrier follows; its hooks are called."""
+        asked_by = [] if self.unanswered is None else [*self.unanswered.checkpoints]
+        self.unanswered = None
+        for fired in self._posted(step=self.steps()):
+            if isinstance(fired.action, Checkpoint):
+                asked_by.append(fired.rule)
+            elif isinstance(fired.action, Call):
+                requests = self._take_up(fired, call_last_hook(fired, fired.action, size=self.size))
+                asked_by += [fired.rule for one in requests if one.kind == "checkpoint"]
+        return asked_by
+
+    def _posted(self, *, step: int) -> list[FiredRule]:
+        """The rules that fired since they were asked for last, once; ``step`` is the one in which they did."""
         posted = self.context.graph_state.rules.posted
-        # The step whose rules fired is the one before the step that carried their post.
-        fired = fired_rules(self.context.plan, posted.fetched(), step=self.steps() - 1)
+        fired = fired_rules(self.context.plan, posted.fetched(), step=step)
         write_variable(posted.fired, [False] * posted.fired.shape[0])
         return fired
 
@@ -288,7 +298,10 @@ class Barrier:
         return self.context.graph_state.progress.steps()
 
     def _call(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
-        answer = call_hook(fired, action, size=self.size)
+        return self._take_up(fired, call_hook(fired, action, size=self.size))
+
+    def _take_up(self, fired: FiredRule, answer: HookAnswer) -> Sequence[HookRequest]:
+        """The requests of a hook, which has been called; values are set before the next step, or the end."""
         for one in answer.requests:
             if one.kind == "set_learning_rate" and self.context.rate is None:
                 raise UsageError(

@@ -83,8 +83,7 @@ class BetweenSteps:
 
     def set_value(self, name: str, value: Any, *, by: str) -> None:
         """A hook wants another value before the next step; ``UsageError`` where there is none, or this does not fit."""
-        self.registry.refuse_value(name, value, by=by)
-        self._set_values[name] = value
+        self._set_values[name] = self.registry.accepted_value(name, value, by=by)
 
     def complete_pending(
         self, peers: PeerGroup, manifest: Manifest, *, on_synced: Callable[[], None] = lambda: None

@@ -184,6 +184,19 @@ def test_a_hook_is_called_and_what_it_asks_for_is_done() -> None:
     assert [one.inputs["size"] for one in run_policy(made, SMALL)] == [2, 4, 4, 4]
 
 
+def test_a_hook_of_the_last_step_is_called_and_told_that_training_is_over() -> None:
+    seen = []
+
+    def hook(control: Any, step: int) -> None:
+        seen.append(step)
+        control.rescale(3)
+
+    made = Policy("hooked", lambda t: control.every(10).call(hook, t.step))
+    decided = run_policy(made, ClusterModel({1: 100}, steps=20))
+    assert seen == [10, 20]
+    assert [one.unmet for one in decided] == ["", "training is over"]
+
+
 def test_a_stop_ends_the_run() -> None:
     made = Policy("short", lambda t: (control.every(7).stop(), control.every(5).checkpoint()))
     assert [one.step for one in run_policy(made, SMALL)] == [5, 7]
@@ -301,7 +314,7 @@ def test_a_hook_has_no_more_than_the_budget_either() -> None:
     hooked = Policy("hooked", lambda t: control.every(5).call(flap, t.size))
     decided = run_policy(hooked, ClusterModel({1: 100}, steps=30), budget=Budget(2, 1000))
     assert [one.inputs["size"] for one in decided] == [2, 3, 2, 2, 2, 2]
-    assert [one.unmet for one in decided] == ["", "", *["its budget of rescales is used up"] * 3, ""]
+    assert [one.unmet for one in decided] == ["", "", *["its budget of rescales is used up"] * 4]
 
 
 @settings(max_examples=40, deadline=None)

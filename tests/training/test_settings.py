@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kungfu import control, policy
 from kungfu.event_log.codec import fields_of
@@ -124,6 +125,56 @@ def test_a_checkpoint_that_a_rule_asks_for_is_told_when_it_is_written(tmp_path, 
         path = Path(event["path"])
         assert path.parent == tmp_path / "checkpoints"
         assert event["bytes"] == sum(file.stat().st_size for file in path.iterdir())
+
+
+def test_a_hook_of_the_last_step_is_called_and_may_set_a_value_and_ask_for_a_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen, held = [], {"best": 0}
+
+    def hook(control, step):
+        seen.append(step)
+        control.rescale(3)
+        control.set_global_batch_size(8)
+        control.set_value("best", step)
+        control.checkpoint()
+
+    run, events = run_with(lambda training: control.every(2).call(hook, training.step))
+    run.training.register("best", lambda: held["best"], lambda value: held.update(best=value))
+    for _ in range(4):
+        run.step(points(2))
+    assert seen == [2]
+    run.training.finish()
+    run.training.finish()
+    assert seen == [2, 4], "that of the last step was called once, at the end"
+    assert held == {"best": 4}
+    assert [event["step"] for event in events if event.get("event") == "checkpoint"] == [3, 4]
+    told = [event for event in events if event.get("event") == "called"]
+    values = ["set_value('best', 2)", "set_value('best', 4)"]
+    assert [event["also"] for event in told] == [
+        ("set_global_batch_size(8)", values[0], "checkpoint()"),
+        (values[1], "checkpoint()"),
+    ]
+    assert [event.get("ignored", "") for event in told] == ["", "training is over"]
+
+
+def test_an_array_that_a_hook_has_set_is_the_jobs_and_no_longer_the_programs():
+    own, held = np.array([1.0, 2.0]), {"teacher": np.zeros(2)}
+
+    def hook(control):
+        control.set_value("teacher", own)
+        control.set_value("variable", own.astype(np.float32))
+
+    variable = tf.Variable([0.0, 0.0])
+    run, _ = run_with(lambda training: control.every(2).call(hook))
+    run.training.register("teacher", lambda: held["teacher"], lambda value: held.update(teacher=value))
+    run.training.register("variable", variable)
+    for _ in range(3):
+        run.step(points(2))
+    own[:] = -1.0  # before the step that takes it
+    run.step(points(2))
+    assert held["teacher"].tolist() == variable.numpy().tolist() == [1.0, 2.0]
+    own[:] = -2.0
+    assert held["teacher"].tolist() == [1.0, 2.0]
 
 
 # ---- what hooks and the record are told -----------------------------------------------------------------------------

@@ -109,8 +109,12 @@ class Registry:
             one.read = one.codec.cast(one.get())
             one.mirror.assign(one.read)
 
-    def refuse_value(self, name: str, value: Any, *, by: str) -> None:
-        """Raises ``UsageError`` where the hook ``by`` cannot give a shared value that is registered this content."""
+    def accepted_value(self, name: str, value: Any, *, by: str) -> Any:
+        """A copy of the content that the hook ``by`` gives a registered value: the hook may change its own later.
+
+        Raises:
+            UsageError: No shared value of that name is registered, or the content does not fit it.
+        """
         shared = self.of("shared")
         if name not in shared:
             known = ", ".join(map(repr, shared)) or "none"
@@ -120,8 +124,10 @@ class Registry:
             )
         mirrored = next((one for one in self._mirrored if one.mirror is shared[name]), None)
         if mirrored is not None:
-            mirrored.codec.cast(value)
-            return
+            try:
+                return mirrored.codec.value(mirrored.codec.cast(value))
+            except UsageError as error:
+                raise UsageError(f"hook {by!r} called control.set_value({name!r}, {value!r}): {error}") from error
         variable, given = shared[name], np.asarray(value)
         kind = variable.dtype.as_numpy_dtype
         if given.shape != tuple(variable.shape) or not _fits(given, np.dtype(kind)):
@@ -129,6 +135,7 @@ class Registry:
                 f"hook {by!r} called control.set_value({name!r}, {value!r}): the variable is "
                 f"{variable.dtype.name}{tuple(variable.shape)}, and this is {given.dtype.name}{given.shape}"
             )
+        return np.array(given, kind)
 
     def put(self, name: str, value: Any) -> None:
         """Gives the program another value of its own under this name."""
