@@ -67,7 +67,7 @@ def test_it_needs_no_tensorflow() -> None:
         [sys.executable, "-c", program + "sys.exit('tensorflow' in sys.modules)"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

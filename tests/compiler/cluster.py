@@ -16,7 +16,7 @@ from kungfu.compiler import Outcome, Plan
 from kungfu.compiler.lower import Program, lower
 from kungfu.compiler.replay import Replay
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 Local = Sequence[Mapping[str, Any]]
 

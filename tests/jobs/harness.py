@@ -67,7 +67,7 @@ class Job:
     console: Path
     started: float
 
-    def event(self, kind: str, *, deadline_s: float = 120.0, **fields: Any) -> dict[str, Any]:
+    def event(self, kind: str, *, deadline_s: float = 180.0, **fields: Any) -> dict[str, Any]:
         """The first event of a kind that has these fields; waits for it."""
 
         def find() -> dict[str, Any] | None:
@@ -77,7 +77,7 @@ class Job:
 
         return self.seen(find, what=f"event {kind} {fields}", deadline_s=deadline_s)
 
-    def steps(self, count: int, *, deadline_s: float = 120.0) -> None:
+    def steps(self, count: int, *, deadline_s: float = 180.0) -> None:
         """Waits until so many steps are in the record."""
         path = self.folder / "metrics.jsonl"
         self.seen(lambda: len(lines_of(path)) >= count, what=f"{count} steps", deadline_s=deadline_s)
@@ -97,7 +97,7 @@ class Job:
         """Sends a signal to kungfu-run itself, as ``kill`` does."""
         os.kill(self.process.pid, number)
 
-    def end(self, *, deadline_s: float = 120.0) -> Ended:
+    def end(self, *, deadline_s: float = 180.0) -> Ended:
         """How the job ended; an error if it has not within the deadline."""
         awaited(lambda: self.process.poll() is not None, what="the end of the job", deadline_s=deadline_s)
         output = self.console.read_text(errors="replace")
@@ -171,7 +171,7 @@ def ran(
     *options: object,
     program: str | Path,
     arguments: Sequence[object] = (),
-    deadline_s: float = 120.0,
+    deadline_s: float = 180.0,
 ) -> Ended:
     """A job from its start to its end."""
     with started(tmp_path, *options, program=program, arguments=arguments) as job:

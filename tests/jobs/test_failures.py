@@ -67,7 +67,7 @@ def test_a_peer_that_raises_and_ends_slowly_holds_nobody_up_and_the_last_line_na
     with started(tmp_path, "-np", 2, program="exits.py", arguments=["slow", 1]) as job:
         recovered = job.event("recovered")
         slow = job.event("peer ended", peer=1)
-        job.event("rescale", deadline_s=30)
+        job.event("rescale")
         (tmp_path / "hurry").touch()
         ended = job.end()
     assert ended.code == 0, ended.output
@@ -133,9 +133,10 @@ def test_a_peer_that_stands_still_while_another_one_is_killed_is_noticed_by_thos
         job.steps(3)
         os.kill(job.event("spawned", peer=1)["pid"], signal.SIGSTOP)
         os.kill(job.event("spawned", peer=2)["pid"], signal.SIGKILL)
-        job.event("recovered", to=1, deadline_s=25)
+        recovered = job.event("recovered", to=1)
         job.signal(signal.SIGTERM)
         ended = job.end(deadline_s=6)
+    assert recovered["stop_s"] < 45, "a wait while they train may take 60 s"
     (dismissed,) = ended.all_of("dismissed")
     assert dismissed["peer"] == 1
     assert "it did not regroup with the others" in dismissed["reason"]
@@ -145,7 +146,7 @@ def test_a_leader_that_stands_still_at_a_barrier_is_killed_long_before_the_barri
     options = ("-np", 2, "--failures", 0, "--heartbeat", 1.5)
     with started(tmp_path, *options, program="failing.py", arguments=["stopped-in-barrier"]) as job:
         job.steps(6)
-        recovered = job.event("recovered", to=1, deadline_s=30)
+        recovered = job.event("recovered", to=1)
         job.signal(signal.SIGTERM)
         ended = job.end(deadline_s=6)
     dismissed = ended.all_of("dismissed")[0]
@@ -153,6 +154,7 @@ def test_a_leader_that_stands_still_at_a_barrier_is_killed_long_before_the_barri
     assert dismissed["reason"].endswith("rank 0 shows no life"), dismissed
     assert recovered["redone"] == 0
     assert recovered["stop_s"] > 1.5, "the wait in the barrier is part of the stop"
+    assert recovered["stop_s"] < 45, "its deadline is 60 s"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +198,7 @@ def test_the_run_goes_on_without_a_joiner_that_does_not_get_ready(tmp_path, how,
     with started(tmp_path, *options, program="failing.py", arguments=arguments) as job:
         job.event("refused", asked=3, size=2, deadline_s=180)
         (tmp_path / "hurry").touch()
-        ended = job.end(deadline_s=60)
+        ended = job.end()
     assert ended.code == 0, ended.output
     assert ended.sizes == [2]
     (missing,) = ended.all_of("missing")

@@ -46,7 +46,7 @@ def test_listing_1_runs_as_printed_and_grows_the_job_by_its_noise(tmp_path):
     with started(tmp_path, "-np", 2, "--min", 2, "--max", 3, program=example, arguments=arguments) as job:
         rescale = job.event("rescale", to=3, deadline_s=DEADLINE_S)
         line = [sys.executable, "-m", "kungfu.cli.main", "stop", "--logdir", str(job.folder)]
-        assert subprocess.run(line, cwd=ROOT, env={**os.environ}, timeout=60, check=False).returncode == 0
+        assert subprocess.run(line, cwd=ROOT, env={**os.environ}, timeout=180, check=False).returncode == 0
         ended = job.end(deadline_s=DEADLINE_S)
     assert ended.code == 0, ended.output
     assert rescale["rule"] == "listing_1"

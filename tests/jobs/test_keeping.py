@@ -37,7 +37,7 @@ def test_a_job_that_is_killed_while_it_writes_goes_on_with_more_peers_where_the_
     words = ["--results", first / "told", "--every", 10, "--ballast-mb", 64, "--still", kept]
     with started(first, "-np", 2, "--checkpoints", kept, program="kept.py", arguments=words) as job:
         job.event("checkpoint")
-        job.seen(lambda: list(kept.glob(".writing-*")), what="a checkpoint being written", deadline_s=20)
+        job.seen(lambda: list(kept.glob(".writing-*")), what="a checkpoint being written", deadline_s=180)
         job.signal(signal.SIGKILL)
         job.process.wait()
     assert list(kept.glob(".writing-*")), "it was killed in the middle"

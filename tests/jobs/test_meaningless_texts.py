@@ -37,13 +37,14 @@ def test_who_is_killed_is_lost_and_who_stands_still_is_ended_and_nobody_else(tmp
     with running as job:
         job.steps(3)
         signalled(job, 1, signal.SIGKILL)
-        killed = job.event("recovered", to=2, deadline_s=30)
+        killed = job.event("recovered", to=2)
         signalled(job, 2, signal.SIGSTOP)
-        job.event("recovered", to=1, deadline_s=30)
+        stopped = job.event("recovered", to=1)
         job.signal(signal.SIGTERM)
         ended = job.end(deadline_s=6)
     assert ended.code == 143
     assert killed["lost"].keys() == {"1"}
+    assert max(killed["stop_s"], stopped["stop_s"]) < 45, "a wait while they train may take 60 s"
     assert [event["peer"] for event in ended.all_of("dismissed")] == [2], "rank 0, whom every text accuses, is well"
     assert "died" not in ended.all_of("broken")[0]["why"], "the texts do not say so"
 
@@ -54,7 +55,7 @@ def test_who_has_notice_leaves_in_good_order(tmp_path: Path, meaningless) -> Non
     with running as job:
         job.steps(3)
         signalled(job, 1, signal.SIGTERM)
-        left = job.event("finished", peer=1, deadline_s=20)
+        left = job.event("finished", peer=1)
         job.event("rescale")
         job.signal(signal.SIGTERM)
         ended = job.end(deadline_s=6)

@@ -21,7 +21,7 @@ def kungfu(*words):
     """A command about a job."""
     line = [sys.executable, "-m", "kungfu.cli.main", *map(str, words)]
     environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False)
 
 
 def test_the_replay_of_a_run_that_grew_decides_as_the_run_did(tmp_path):

@@ -159,9 +159,9 @@ def test_the_command_prints_where_the_library_is_or_what_is_wrong_with_it(tmp_pa
         )
         for library in (native.load().path, other)
     )
-    printed, errors = fitting.communicate(timeout=60)
+    printed, errors = fitting.communicate(timeout=180.0)
     assert (fitting.returncode, printed.startswith(f"{native.load().path} (")) == (0, True), errors
-    _, errors = wrong.communicate(timeout=60)
+    _, errors = wrong.communicate(timeout=180.0)
     assert wrong.returncode == 1
     assert f"{other} was compiled for TensorFlow 1.15.0" in errors
     assert "Traceback" not in errors

@@ -17,7 +17,7 @@ import pytest
 
 from kungfu.runtime.preemption import PREEMPTED_CODE, on_preemption_signal
 
-DEADLINE_S = 30.0
+DEADLINE_S = 180.0
 
 
 @contextmanager

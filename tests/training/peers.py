@@ -11,7 +11,7 @@ from typing import Any
 
 from kungfu.runtime.attachment.local import LocalAttachment
 
-_DEADLINE_S = 60.0
+_DEADLINE_S = 180.0
 _views = count(1)
 _groups = count(500)
 

@@ -201,7 +201,7 @@ def test_a_peer_that_is_never_ready_ends_the_job_at_the_deadline(tmp_path: Path)
 def test_a_signal_ends_all_peers_even_those_that_do_not_listen(tmp_path: Path, number: signal.Signals) -> None:
     both = threading.Barrier(2, action=lambda: os.kill(os.getpid(), number))
     program = "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); signal.pause()"
-    console = Console(on_line=lambda text: print(both.wait(20.0)))
+    console = Console(on_line=lambda text: print(both.wait(180.0)))
     job = run(tmp_path, "-c", program, console=console)
     assert job.ending == Ending(128 + number)
     assert job.events[-1]["reason"] == number.name
@@ -219,7 +219,7 @@ def test_a_job_tells_how_it_is_while_it_runs_and_an_inelastic_one_refuses_to_be_
 
     def printed(text: str) -> None:
         if text.startswith("joined"):  # a busy peer may be ended in the middle of a notice, and say so
-            both.wait(20.0)
+            both.wait(180.0)
 
     job = run(tmp_path, PEER, "waits", console=Console(on_line=printed), scaling="inelastic")
     assert job.ending == Ending(128 + signal.SIGTERM)

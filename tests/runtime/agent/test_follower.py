@@ -54,7 +54,7 @@ def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(tmp
         leader.consensus.become_leader("job", 1)
 
         def led() -> None:
-            leader.heard.get(timeout=10.0).reply.set_result(
+            leader.heard.get(timeout=180.0).reply.set_result(
                 admission_reply(replace(SETTINGS, agent=leader.server.address), term=1)
             )
             time.sleep(0.3)
@@ -68,7 +68,7 @@ def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(tmp
         )
         ending = WholeAgent(job, journal=journal, console=Quiet()).run()
         journal.close()
-        leading.join(timeout=10.0)
+        leading.join(timeout=180.0)
     assert ending.code == NO_QUORUM_CODE
     assert ending.failure is not None
     assert "has ended or cannot be reached, before the first view" in ending.failure.text
@@ -85,15 +85,15 @@ def test_what_the_leader_says_to_an_agent_that_has_not_heard_its_admission_reply
         def led() -> None:
             heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
             replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
-            asked = [leader.heard.get(timeout=10.0)]
+            asked = [leader.heard.get(timeout=180.0)]
             replicator.add_follower(1)
             replicator.send(1, pb.ReplicateRequest(starts=[pb.PeerStart(peer=5)]))
             assert replicator.commit(state(0, 1, hosts=2))
             asked[0].reply.set_exception(RuntimeError("the answer is lost"))
-            asked.append(leader.heard.get(timeout=10.0))
+            asked.append(leader.heard.get(timeout=180.0))
             asked[1].reply.set_result(admission_reply(replace(SETTINGS, agent=leader.server.address), term=1))
             done.append(asked[0].request.host == asked[1].request.host)
-            done.append(leader.heard.get(timeout=10.0))
+            done.append(leader.heard.get(timeout=180.0))
             replicator.send(1, pb.ReplicateRequest(end=pb.JobEnd(code=0, peer=-1)))
             replicator.close()
 
@@ -102,7 +102,7 @@ def test_what_the_leader_says_to_an_agent_that_has_not_heard_its_admission_reply
         journal = Journal(tmp_path)
         job = JobSpec(("true",), 2, replace(SETTINGS, agent="127.0.0.2"), {}, hosts=(hosts[0], hosts[1]), own_host=1)
         ending = WholeAgent(job, journal=journal, console=Quiet()).run()
-        leading.join(timeout=20.0)
+        leading.join(timeout=180.0)
         journal.close()
     assert ending == Ending(0)
     same, started = done
@@ -131,7 +131,7 @@ def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path) -> 
                     with suppress(KungfuError):
                         rpc.call(HostServiceStub(channel).AdmitHost, entrance, deadline_s=10.0, what="the leader")
             while not any(message.leaves for message in said):
-                said.append(other.heard.get(timeout=10.0).request)
+                said.append(other.heard.get(timeout=180.0).request)
 
         entering = threading.Thread(target=entered)
         journal = Journal(tmp_path)
@@ -139,7 +139,7 @@ def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path) -> 
         entering.start()
         with pytest.raises(OSError, match="no space left") as caught:
             WholeAgent(job, journal=journal, console=Broken()).run()
-        entering.join(timeout=20.0)
+        entering.join(timeout=180.0)
         journal.close()
     assert "The other hosts of this job go on without this one" in "".join(caught.value.__notes__)
     assert said[-1].leaves
@@ -155,7 +155,7 @@ def test_an_interrupt_ends_this_host_when_the_leader_is_lost_before_it_hears_of_
         def led() -> None:
             heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
             replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
-            leader.heard.get(timeout=10.0).reply.set_result(
+            leader.heard.get(timeout=180.0).reply.set_result(
                 admission_reply(replace(SETTINGS, agent=leader.server.address), term=1)
             )
             replicator.add_follower(1)
@@ -182,6 +182,6 @@ def test_an_interrupt_ends_this_host_when_the_leader_is_lost_before_it_hears_of_
         over.set()
         journal.close()
         for thread in threads:
-            thread.join(timeout=10.0)
+            thread.join(timeout=180.0)
     assert ending == Ending(128 + signal.SIGINT)
     assert not needed_more.is_set(), "one interrupt is enough"

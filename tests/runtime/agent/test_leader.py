@@ -152,10 +152,10 @@ def test_all_peers_get_the_threads_of_the_host_that_has_the_fewest_for_each(tmp_
             request = pb.HostAdmissionRequest(host=info, command_line=command_line_of(job))
             assert leader.handle(AdmissionRequested(request)) is None
             assert leader.cluster.hosts.shares == {0: len(os.sched_getaffinity(0)), 1: 1}
-            assert heard.lines.get(timeout=10.0) == "1"
+            assert heard.lines.get(timeout=180.0) == "1"
             started: list[pb.PeerStart] = []
             while not started:
-                event = other.heard.get(timeout=10.0)
+                event = other.heard.get(timeout=180.0)
                 started += event.request.starts if isinstance(event, ReplicateReceived) else []
             assert [(start.peer, start.threads) for start in started] == [(1, 1)]
         finally:
@@ -166,7 +166,7 @@ def test_all_peers_get_the_threads_of_the_host_that_has_the_fewest_for_each(tmp_
 
 def kills_sent_to(agent: Agent) -> list[int]:
     """In the next messages; one comes twice a second."""
-    events = [agent.heard.get(timeout=10.0) for _ in range(6)]
+    events = [agent.heard.get(timeout=180.0) for _ in range(6)]
     return [peer for event in events if isinstance(event, ReplicateReceived) for peer in event.request.kills]
 
 

@@ -118,7 +118,7 @@ def link(target: str, *, delay_s: float = 0.0, host: str = "127.0.0.1") -> Itera
     thread = threading.Thread(target=loop.run_until_complete, args=(made.serve(host, began, over),), name="link")
     thread.start()
     try:
-        assert began.wait(10.0)
+        assert began.wait(180.0)
         yield made
     finally:
         loop.call_soon_threadsafe(over.set)

@@ -39,7 +39,7 @@ class Service(PeerServiceServicer):
         return pb.Ack()
 
     def Arrive(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.may_end.wait(10.0)
+        self.may_end.wait(180.0)
         return pb.BarrierReply()
 
     def Fetch(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
@@ -189,7 +189,7 @@ def test_a_server_that_goes_while_it_is_asked_is_named() -> None:
     )
     asking = threading.Thread(target=ask, args=(server.address,))
     asking.start()
-    assert service.inside.wait(10.0)
+    assert service.inside.wait(180.0)
     server.stop()
     asking.join(10.0)
     service.may_end.set()
@@ -231,7 +231,7 @@ def test_a_call_waits_for_its_connection_until_its_deadline() -> None:
     with served() as (service, address), link(address) as broken:
         broken.down()
         thread, came = asking(partial(admit, broken.address, secret=SECRET))
-        assert broken.reached.wait(10.0)
+        assert broken.reached.wait(180.0)
         broken.up()
         thread.join(20.0)
         assert (came, service.admitted) == ([None], [3])
@@ -250,10 +250,10 @@ def test_a_call_whose_connection_breaks_is_made_again() -> None:
             held.may_end.clear()
             arrive = PeerServiceStub(channel).Arrive
             thread, came = asking(partial(call, arrive, pb.BarrierArrival(), deadline_s=20.0, what="rank 0"))
-            assert held.inside.wait(10.0)
+            assert held.inside.wait(180.0)
             held.inside.clear()
             net.cut()
-            assert held.inside.wait(10.0), "the barrier hears of it once more"
+            assert held.inside.wait(180.0), "the barrier hears of it once more"
             held.may_end.set()
             thread.join(10.0)
             assert came == [pb.BarrierReply()]

@@ -83,5 +83,5 @@ def serve_job(folder: Path, *, scaling: Scaling = "elastic", secret: str = SECRE
         yield place
     finally:
         place.put(None)
-        worker.join(timeout=10.0)
+        worker.join(timeout=180.0)
         server.stop()

@@ -157,7 +157,7 @@ class Job:
     def begin(self, member: Member) -> tuple[Future[BarrierResult], Peer]:
         """Lets a peer join in its thread; returns when the agent has heard that it is ready."""
         joining = self.threads.submit(member.membership.join, member.state)
-        return joining, self.agent.ready.get(timeout=10.0)
+        return joining, self.agent.ready.get(timeout=180.0)
 
     def all_do(self, what: Callable[[Member], Any], members: Sequence[Member] | None = None) -> list[Any]:
         """Every member's result, or the error of its own."""

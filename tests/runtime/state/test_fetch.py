@@ -66,7 +66,7 @@ class Cluster:
             if not context.holds_state:
                 fetch(states[rank], context)
             with serving(states[rank], context, server=self.services[rank].state_server):
-                done.wait(10.0)
+                done.wait(180.0)
             return states[rank]
 
         with ThreadPoolExecutor(len(states)) as threads:
@@ -255,7 +255,7 @@ def test_a_stream_that_stalls_names_its_giver_with_the_seconds() -> None:
     try:
         text = r"waited 0\.\d s for rank 0, sending bytes 0 to 100 of the state: 50 of 100 bytes came"
         with pytest.raises(DeadlineExceeded, match=text):
-            streamed(Stream(bytes(50), and_then=lambda: over.wait(10.0) and None), wait_s=SHORT_S)
+            streamed(Stream(bytes(50), and_then=lambda: over.wait(180.0) and None), wait_s=SHORT_S)
     finally:
         over.set()
 

@@ -28,9 +28,9 @@ def test_all_end_with_one_digest_whether_they_held_the_state_or_took_it() -> Non
 
     def sync(rank: int) -> dict[str, int]:
         with sync_state(
-            states[rank], context(rank), server=StateServer(), attach=lambda: attached.wait(10.0) and None
+            states[rank], context(rank), server=StateServer(), attach=lambda: attached.wait(180.0) and None
         ) as digest:
-            together.wait(10.0)
+            together.wait(180.0)
             return digest
 
     with ThreadPoolExecutor(3) as threads:

@@ -8,7 +8,7 @@ import pytest
 
 from kungfu.training.data.prefetch import Prefetch
 
-DEADLINE_S = 20.0
+DEADLINE_S = 180.0
 
 
 class Loading:

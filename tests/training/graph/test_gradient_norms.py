@@ -227,7 +227,7 @@ def test_one_trace_takes_the_norms_of_every_view(made: Made) -> None:
         for peer in range(2)
     ]
     steps = [tf.function(partial(mean_of, one)) for one in peers]
-    shared = {"job": f"norms-{os.getpid()}-{made.__name__}", "deadline_s": 60.0, "secret": b"s", "addresses": ()}
+    shared = {"job": f"norms-{os.getpid()}-{made.__name__}", "deadline_s": 180.0, "secret": b"s", "addresses": ()}
     with ThreadPoolExecutor(2) as pool:
         for view, members in enumerate(((0, 1), (1,), (1, 0))):
 

@@ -33,7 +33,7 @@ class Program:
 def totals(size: int) -> list[Callable[[Sequence[Any]], list[Any]]]:
     """For each rank what gives the sums over all of them; whoever waits for a peer that failed fails too."""
     given: list[Any] = [None] * size
-    come, gone = threading.Barrier(size, timeout=10), threading.Barrier(size, timeout=10)
+    come, gone = threading.Barrier(size, timeout=180), threading.Barrier(size, timeout=180)
 
     def of(rank: int) -> Callable[[Sequence[Any]], list[Any]]:
         def total(tensors: Sequence[Any]) -> list[Any]:

@@ -15,7 +15,7 @@ def test_who_is_late_is_told_once_with_the_steps_done() -> None:
     found.put(LateRanks((1, 3), 15.0004, "gradients"))
     monitor = LatePeerMonitor(lambda: None if found.empty() else found.get(), told.put, steps=lambda: 811)
     monitor.start()
-    event = told.get(timeout=10)
+    event = told.get(timeout=180.0)
     monitor.stop()
     assert event == LateEvent(ranks=(1, 3), where="gradients", step=811, waited_s=15.0)
     assert told.empty()

@@ -35,5 +35,5 @@ def test_a_call_waits_for_a_leader_no_longer_than_the_agent_runs() -> None:
     waits: Any = threading.Thread(target=call)
     waits.start()
     consensus.close()
-    waits.join(timeout=10.0)
+    waits.join(timeout=180.0)
     assert [str(answer) for answer in answers] == ["UNAVAILABLE: no host leads the job at the moment"]

@@ -46,7 +46,7 @@ def test_lines_of_several_threads_stay_whole(tmp_path: Path) -> None:
     together = threading.Barrier(4)
 
     def write(who: int) -> None:
-        together.wait(10.0)
+        together.wait(180.0)
         for number in range(200):
             journal.write(ProgramEndedEvent(peer=who, rank=0, step=number, others=0, how="exit", error="x" * 500))
 

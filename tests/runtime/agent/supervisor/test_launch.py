@@ -28,7 +28,7 @@ from kungfu.runtime.agent.supervisor.launch import (
     threads_per_peer,
 )
 
-DEADLINE_S = 20.0
+DEADLINE_S = 180.0
 PYTHON = (sys.executable, "-c")
 
 

@@ -45,7 +45,7 @@ SCRIPT, MODULE = ("scripts/train.py",), ("-m", "scripts.train")
 
 def ran(folder: Path, *before: str, program: Sequence[str] = SCRIPT) -> tuple[int, str, str]:
     line = [sys.executable, *before, *program, "--epochs", "3"]
-    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -16,7 +16,7 @@ from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.agent.supervisor.slots import AVOIDED_S, choose_slot, devices_of
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
-DEADLINE_S = 20.0
+DEADLINE_S = 180.0
 MIG = "MIG-GPU-8f2a/1/0"
 
 

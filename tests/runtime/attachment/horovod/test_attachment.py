@@ -69,7 +69,7 @@ def ask(peers: Sequence[Peer], do: str, **arguments: Any) -> Answers:
     return [peer.hear() for peer in peers]
 
 
-def open_view(peers: Sequence[Peer], *, view: int, deadline_s: float = 30.0) -> Answers:
+def open_view(peers: Sequence[Peer], *, view: int, deadline_s: float = DEADLINE_S) -> Answers:
     (store,) = ask(peers[:1], "prepare", size=len(peers))
     addresses = [f"{peer.host}:{4000 + rank}" for rank, peer in enumerate(peers)]
     place = {"size": len(peers), "view": view, "addresses": addresses, "rendezvous": store["address"]}
@@ -235,7 +235,7 @@ def test_a_killed_peer_ends_the_message_with_an_error_and_the_others_go_on_in_a_
         for answer in (next_to_it, peers[0].hear()):
             assert answer["error"] == "UnknownError"
             assert "Horovod has been shut down" in answer["text"]
-            assert answer["seconds"] < 10
+            assert answer["seconds"] < 60
         open_view(peers[:2], view=2)
         assert [answer["sums"] for answer in ask(peers[:2], "constants")] == [[[2.0, 4.0]] * 2] * 2
 
@@ -249,7 +249,7 @@ def test_a_peer_that_does_not_come_to_a_message_is_named_after_the_deadline() ->
         for peer in (peers[0], peers[2]):
             answer = peer.hear()
             assert answer["error"] == "UnknownError"
-            assert 1.5 < answer["seconds"] < 10
+            assert 1.5 < answer["seconds"] < 60
         answers = ask([peers[0], peers[2]], "reason")
         named = [answer for answer in answers if "s in a message for rank 1" in answer["reason"]]
         assert named
@@ -264,7 +264,7 @@ def test_a_stopped_peer_ends_the_message_after_the_deadline() -> None:
         peers[0].tell("constants")
         answer = peers[0].hear()
         assert answer["error"] == "UnknownError"
-        assert answer["seconds"] < 15
+        assert answer["seconds"] < 60
 
 
 @pytest.mark.slow

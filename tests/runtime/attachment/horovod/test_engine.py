@@ -56,7 +56,7 @@ def test_two_threads_stop_it_one_after_the_other(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(engine, "load", lambda: ops)
     stopping = threading.Thread(target=engine.stop)
     stopping.start()
-    assert ops.stopping.wait(10.0)
+    assert ops.stopping.wait(180.0)
     engine.stop()
     stopping.join(10.0)
     assert (ops.overlapped, ops.second.is_set()) == ([False], True)

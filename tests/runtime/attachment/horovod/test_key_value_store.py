@@ -32,7 +32,7 @@ def test_who_asks_for_a_missing_key_hears_of_it_when_it_comes() -> None:
         asking = threading.Thread(target=lambda: heard.append(get(store, key="/scope/late")))
         asking.start()
         put(store, key="/scope/late", value=b"here")
-        asking.join(timeout=5)
+        asking.join(timeout=180.0)
         assert heard == [b"here"]
 
 
@@ -53,7 +53,7 @@ def test_who_does_not_know_the_token_is_refused_before_its_value_is_read(method:
         where, _, token = store.partition("/")
         for path in ("/scope/key", f"/{token[:-1]}/scope/key", "/:/scope/key", "/", f"/scope/{token}"):
             assert _status(f"{where}{path}", method, body=None) == http.client.FORBIDDEN
-        with socket.create_connection((where.split(":")[0], int(where.split(":")[1])), timeout=5) as stranger:
+        with socket.create_connection((where.split(":")[0], int(where.split(":")[1])), timeout=180) as stranger:
             stranger.sendall(b"PUT /scope/key HTTP/1.0\r\nContent-Length: 60000\r\n\r\n")  # and never sends them
             assert b" 403 " in stranger.recv(1 << 10)
         assert get(store, key="/scope/key") == b"ours"
@@ -85,7 +85,7 @@ def test_a_closed_store_does_not_answer_and_closes_at_once_and_twice() -> None:
 def test_closing_lets_go_who_waits_for_a_key() -> None:
     store = KeyValueStore("127.0.0.1")
     where, _, token = store.address.partition("/")
-    waiting = http.client.HTTPConnection(where, timeout=5)
+    waiting = http.client.HTTPConnection(where, timeout=180)
     waiting.request("GET", f"/{token}/scope/never")
     put(store.address, key="/scope/other", value=b"")  # callers are taken in order: the one before is being served
     store.close()
@@ -104,7 +104,7 @@ def listening() -> Iterator[str]:
 
 def _status(store: str, method: str, *, body: bytes | None) -> int:
     where, _, token = store.partition("/")
-    connection = http.client.HTTPConnection(where, timeout=5)
+    connection = http.client.HTTPConnection(where, timeout=180)
     try:
         connection.request(method, f"/{token}/scope/key", body=body)
         return connection.getresponse().status

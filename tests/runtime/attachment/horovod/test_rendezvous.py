@@ -39,7 +39,7 @@ def test_a_store_that_is_gone_means_that_rank_0_is() -> None:
         wait_for_all(replace(ROSTER, rank=1, store=store.address), deadline=time.monotonic() + 5)
 
 
-def together(rosters: list[Roster], *, deadline_s: float = 10.0) -> list[BaseException | None]:
+def together(rosters: list[Roster], *, deadline_s: float = 180.0) -> list[BaseException | None]:
     """What each of the peers, all at one new store, got: an error or nothing."""
     store = KeyValueStore("127.0.0.1")
     try:
@@ -54,6 +54,6 @@ def together(rosters: list[Roster], *, deadline_s: float = 10.0) -> list[BaseExc
 
 
 def _error(one: Future[None]) -> BaseException | None:
-    error = one.exception(timeout=20)
+    error = one.exception(timeout=180.0)
     assert error is None or isinstance(error, KungfuError)
     return error
