@@ -1,8 +1,9 @@
 """Whether a policy that adds peers comes to rest where it should, on a modelled cluster with noise and a slow joiner.
 
-``python -m benchmarks.scaling_settings [--quick] [--processes N]`` prints a table and, as its last line, a JSON object.
-The job starts with 2 peers of at most 12, its throughput is linear in their number, and one of the joiners, peer 2 to
-7, runs at 0.5 or 0.75 of full speed; stragglers are replaced beside. It should end at 12 peers and stay there.
+``python -m benchmarks.scaling_settings [--quick] [--jobs N]`` prints a table and, as its last line, a JSON object. In
+it, ``within_bounds`` says of each bound whether it holds; the exit code is 1 where one does not. The job starts with 2
+peers of at most 12, its throughput is linear in their number, and one of the joiners, peer 2 to 7, runs at 0.5 or 0.75
+of full speed; stragglers are replaced beside. It should end at 12 peers and stay there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import itertools
 import json
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -26,6 +27,7 @@ from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, SlowPeer, Start,
 
 LIMIT, START, STEPS, SETTLED_AFTER = 12, 2, 2000, 600
 JITTERS, UNITS, SEEDS = (0.0, 0.05, 0.2), (1, 2), (0, 1, 2)
+MOST_LATE_CHANGES, MOST_FALSE_REPLACEMENTS = 2, 5  # of a run, and of all runs together
 LINEAR = {1: 100.0, LIMIT: 100.0 * LIMIT}
 
 
@@ -121,9 +123,22 @@ def summarised(results: Sequence[Result]) -> dict[str, float]:
         "within_one_unit": len(near) / len(results),
         "least_size": min(one.size for one in results),
         "most_late_changes": max(one.late_changes for one in results),
-        "runs_over_2_late_changes": sum(one.late_changes > 2 for one in results),
+        "runs_over_2_late_changes": sum(one.late_changes > MOST_LATE_CHANGES for one in results),
         "replacements": sum(one.replacements for one in results),
         "false_replacements": sum(one.false_replacements for one in results),
+    }
+
+
+def within_bounds(figures: Mapping[str, float]) -> dict[str, bool]:
+    """Whether each bound holds, by the figures of the runs.
+
+    They all end within one unit of the limit, none changes its size more than twice after the first 600 steps, and of
+    all of them together at most 5 replace a peer that was not slow.
+    """
+    return {
+        "final_size": figures["within_one_unit"] == 1,
+        "late_changes": figures["most_late_changes"] <= MOST_LATE_CHANGES,
+        "false_replacements": figures["false_replacements"] <= MOST_FALSE_REPLACEMENTS,
     }
 
 
@@ -154,11 +169,11 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run everything; the last line is one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few of the settings, in some seconds")
-    parser.add_argument("--processes", type=int, default=2, help="how many run at once (2)")
+    parser.add_argument("--jobs", "--processes", type=int, default=2, help="processes that run settings at once (2)")
     parser.add_argument("--each", action="store_true", help="one more JSON object for each run, before the table")
     arguments = parser.parse_args(words)
     began, wanted = time.monotonic(), settings(quick=arguments.quick)
-    with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool:
+    with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
         results = list(track(pool.imap(made, wanted, chunksize=4), description="settings", total=len(wanted)))
     if arguments.each:
         for one in results:
@@ -167,8 +182,10 @@ def main(words: Sequence[str] | None = None) -> int:
     per_step = sum(one.seconds for one in results) / len(results) / STEPS
     times = {"wall_s": time.monotonic() - began, "ms_per_step": 1000 * per_step}
     names = [one.name for one in the_policies(wanted[0])]
-    print(json.dumps({"policies": names, **summarised(results), **times}))
-    return 0
+    figures = summarised(results)
+    bounds = within_bounds(figures)
+    print(json.dumps({"policies": names, **figures, "within_bounds": bounds, **times}))
+    return 0 if all(bounds.values()) else 1
 
 
 if __name__ == "__main__":

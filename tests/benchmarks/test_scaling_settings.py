@@ -28,10 +28,26 @@ def test_a_run_counts_where_it_ends_within_one_unit_of_the_limit() -> None:
     assert (figures["replacements"], figures["false_replacements"]) == (10, 5)
 
 
+@pytest.mark.parametrize(
+    ("results", "missed"),
+    [
+        ([result(12), result(11), result(10, unit=2)], None),
+        ([result(12), result(10)], "final_size"),
+        ([result(12, late=3), result(12)], "late_changes"),
+        ([result(12)] * 5, None),
+        ([result(12)] * 6, "false_replacements"),
+    ],
+)
+def test_each_bound_is_told_to_hold_or_not(results: list[bench.Result], missed: str | None) -> None:
+    bounds = bench.within_bounds(bench.summarised(results))
+    assert [name for name, holds in bounds.items() if not holds] == ([missed] if missed else [])
+
+
 @pytest.mark.slow
 def test_it_gives_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["--quick", "--processes", "1", "--each"]) == 0
+    assert bench.main(["--quick", "--jobs", "1", "--each"]) == 0
     lines = capsys.readouterr().out.splitlines()
     figures = json.loads(lines[-1])
     assert figures["runs"] == len(bench.settings(quick=True))
+    assert figures["within_bounds"] == {"final_size": True, "late_changes": True, "false_replacements": True}
     assert {"within_one_unit", "most_late_changes", "false_replacements", "wall_s", "ms_per_step"} <= {*figures}
