@@ -66,8 +66,8 @@ def autoscale(
         The table is kept; the entry of a size at which a peer was replaced is struck.
 
     Undefined:
-        Nothing happens while the throughput is undefined, nor in a step after one in which another rule or a hook
-        acted: one that acts in every step leaves none to decide in, so let it act ``every`` some steps.
+        Nothing happens while the throughput is undefined. Beside a rule or a hook that acts in every step half of the
+        steps count: those after a barrier have no time of their own.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, sections 2.2, 4.1 and 4.2.1.

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from kungfu.compiler.passes import check, schedule, simplify
 from kungfu.compiler.plan import Plan
-from kungfu.control import Budget, Call, Evict, Replace, Rescale, Rule
-from kungfu.control.action import operands, rewired
+from kungfu.control import Budget, Call, Rule
+from kungfu.control.action import changes_membership, operands, rewired
 from kungfu.control.rate_limit import Credit, credit_of, news_of_held
 from kungfu.control.rule import JOB, distinct_name, rate_limited
 from kungfu.monitor import straggler_fractions
@@ -24,8 +24,6 @@ from kungfu.signal.operation import SCALAR
 from kungfu.signal.source_location import attributed_to
 
 __all__ = ["compile_policies"]
-
-_CHANGES = Rescale | Evict | Replace
 
 
 def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None) -> Plan:
@@ -75,7 +73,7 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
     taken, held = as_signal(0), list[Rule]()
     for rule in rules:
         # Shadows, settings, stops and checkpoints cost no change of the cluster.
-        if rule.mode != "acting" or not isinstance(rule.action, _CHANGES | Call):
+        if rule.mode != "acting" or not (changes_membership(rule.action) or isinstance(rule.action, Call)):
             yield replace(rule, budgets={})
             continue
         one = replace(rule, budgets=rule.budgets if budget is None else {JOB: budget})

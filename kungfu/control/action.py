@@ -23,6 +23,7 @@ __all__ = [
     "Setting",
     "Stop",
     "Unit",
+    "changes_membership",
     "mask_of",
     "operands",
     "ramp",
@@ -112,6 +113,11 @@ class Checkpoint:
 
 
 Action = Rescale | SetGlobalBatchSize | SetLearningRate | Stop | Call | Evict | Replace | Checkpoint
+
+
+def changes_membership(action: Action) -> bool:
+    """Whether an action asks for other peers; of a hook that is not known before it is called, so it counts as not."""
+    return isinstance(action, (Rescale, Evict, Replace))
 
 
 def target_of(action: Action) -> Signal | None:

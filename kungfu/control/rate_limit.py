@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 _LONG_AGO = -(1 << 40)
+_BARRIER_STEPS = 2  # from a post to the first step after the barrier that answers it
 
 
 @dataclass(frozen=True)
@@ -53,40 +54,57 @@ NO_COOLDOWN = Cooldown()
 
 @dataclass(frozen=True, eq=False)
 class _Meter:
-    """Something that grows, how much of it has to pass, and where it stands before any firing."""
+    """Something that grows, how much of it has to pass, and where it stands before any firing.
+
+    Attributes:
+        reading: Where it stands.
+        period: How much has to pass.
+        start: Where it stands before any firing.
+        only_if: Where this does not hold, nothing has to pass; ``None`` for a meter that always counts.
+    """
 
     reading: Signal
     period: float
     start: float
+    only_if: Signal | None = None
 
 
-def with_cooldown(ready: Signal, *, gate: Signal, cooldown: Cooldown) -> Signal:
-    """In the steps of the gate, where `ready` holds and the cooldown since this signal last held is over."""
-    meters = _meters(cooldown)
+def with_cooldown(ready: Signal, *, gate: Signal, cooldown: Cooldown, once_per_barrier: bool = False) -> Signal:
+    """In the steps of the gate, where `ready` holds and the cooldown since this signal last held is over.
+
+    Args:
+        ready: What must hold.
+        gate: The steps in which it is looked at.
+        cooldown: What has to pass before it holds again.
+        once_per_barrier: Whether it does not hold again in the step between its post and the barrier that answers it.
+    """
+    meters = _meters(cooldown, once_per_barrier=once_per_barrier)
     if not meters:
         return ready
 
     # The state: whether it fires, and each meter's reading when it last did.
     def update(state: tuple[Signal, ...], on: Signal, *now: Signal) -> tuple[Signal, ...]:
         fires = on & _rested(state[1:], now, meters=meters)
-        return fires, *(where(fires, new, old) for new, old in zip(now, state[1:], strict=True))
+        return fires, *(where(fires, new, old) for new, old in zip(now, state[1:], strict=False))
 
-    made = fold(update, (False, *(one.start for one in meters)), ready, *(one.reading for one in meters))
+    made = fold(update, (False, *(one.start for one in meters)), ready, *_observed(meters))
     return gate & replace(made, gate=gate)
 
 
-def once_each(ready: Signal, *, target: Signal, gate: Signal, cooldown: Cooldown) -> Signal:
+def once_each(
+    ready: Signal, *, target: Signal, gate: Signal, cooldown: Cooldown, once_per_barrier: bool = False
+) -> Signal:
     """As `with_cooldown`, and only for a target other than the one for which this signal last held."""
-    meters = _meters(cooldown)
+    meters = _meters(cooldown, once_per_barrier=once_per_barrier)
 
     # The state: whether it fires, the target for which it last did, and each meter's reading then.
     def update(state: tuple[Signal, ...], on: Signal, value: Signal, *now: Signal) -> tuple[Signal, ...]:
         fires = on & (value != state[1]) & _rested(state[2:], now, meters=meters)
-        return fires, *(where(fires, new, old) for new, old in zip((value, *now), state[1:], strict=True))
+        return fires, *(where(fires, new, old) for new, old in zip((value, *now), state[1:], strict=False))
 
     starts = (False, math.nan, *(one.start for one in meters))
     usable = where(is_finite(target), target, 0.0)  # a fold skips a NaN, and would go on saying what it said last
-    made = fold(update, starts, ready & is_finite(target), usable, *(one.reading for one in meters))
+    made = fold(update, starts, ready & is_finite(target), usable, *_observed(meters))
     return gate & replace(made, gate=gate)
 
 
@@ -103,15 +121,28 @@ def last_wish(target: Signal, *, asked: Signal, gate: Signal, cooldown: Cooldown
     return replace(made, gate=gate)
 
 
-def _meters(cooldown: Cooldown) -> tuple[_Meter, ...]:
+def _meters(cooldown: Cooldown, *, once_per_barrier: bool = False) -> tuple[_Meter, ...]:
     steps = (_Meter(Source("step"), cooldown.steps, _LONG_AGO),) if cooldown.steps else ()
     seconds = (_Meter(job_seconds(), float(cooldown.seconds), -math.inf),) if cooldown.seconds else ()
-    return (*steps, *seconds)
+    # A post of one step is answered by the barrier of the next one.
+    step = Source("step")
+    posts = (_Meter(step, _BARRIER_STEPS, _LONG_AGO, only_if=Source("barrier_due")),) if once_per_barrier else ()
+    return (*steps, *seconds, *(posts if cooldown.steps < _BARRIER_STEPS else ()))
 
 
-def _rested(since: Iterable[Signal], now: Iterable[Signal], *, meters: tuple[_Meter, ...]) -> Signal | bool:
-    """Whether enough of everything that is measured has passed."""
-    passed = [there - then >= one.period for there, then, one in zip(now, since, meters, strict=True)]
+def _observed(meters: tuple[_Meter, ...]) -> tuple[Signal, ...]:
+    """The readings of all meters, then the conditions of those that have one."""
+    conditions = (one.only_if for one in meters if one.only_if is not None)
+    return (*(one.reading for one in meters), *conditions)
+
+
+def _rested(since: Iterable[Signal], now: tuple[Signal, ...], *, meters: tuple[_Meter, ...]) -> Signal | bool:
+    """Whether enough of everything that is measured has passed; ``now`` is what `_observed` gives."""
+    conditions = iter(now[len(meters) :])
+    passed = []
+    for there, then, one in zip(now, since, meters, strict=False):
+        enough = there - then >= one.period
+        passed.append(enough if one.only_if is None else enough | ~next(conditions))
     return functools.reduce(operator.and_, passed) if passed else True
 
 

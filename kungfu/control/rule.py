@@ -24,12 +24,14 @@ from kungfu.control.action import (
     SetLearningRate,
     Stop,
     Unit,
+    changes_membership,
     target_of,
 )
 from kungfu.control.rate_limit import NO_COOLDOWN, Budget, once_each, with_cooldown
 from kungfu.errors import PolicyError
 from kungfu.ops import clip, is_finite, maximum, minimum, round, sum, where
 from kungfu.signal import VECTOR, Constant, Fold, Signal, Source, as_signal, fold
+from kungfu.signal.gate import period_of
 from kungfu.signal.operation import SignalType
 from kungfu.signal.source_location import location_of_caller
 from kungfu.signal.whole_number import is_whole_number
@@ -110,12 +112,22 @@ def rate_limited(rule: Rule) -> Rule:
     if trigger.event == "rescale":
         return rule
     target = target_of(action)
+    gate, pause, once = trigger.gate, trigger.pause, _could_fire_before_its_barrier(rule)
     # What a shadow asks for does not come about, and a rate is on its way for long: neither shows what was asked for.
     if target is not None and (isinstance(action, SetLearningRate) or rule.mode == "shadow"):
-        fires = once_each(rule.fires, target=target, gate=trigger.gate, cooldown=trigger.pause)
+        fires = once_each(rule.fires, target=target, gate=gate, cooldown=pause, once_per_barrier=once)
     else:
-        fires = with_cooldown(rule.fires, gate=trigger.gate, cooldown=trigger.pause)
+        fires = with_cooldown(rule.fires, gate=gate, cooldown=pause, once_per_barrier=once)
     return replace(rule, trigger=replace(trigger, pause=NO_COOLDOWN), fires=fires)
+
+
+def _could_fire_before_its_barrier(rule: Rule) -> bool:
+    """Whether the rule could fire again in the step between its post and the barrier: it would ask for the same twice.
+
+    A change of the cluster is pending then, and a checkpoint waits by itself.
+    """
+    is_held_anyway = changes_membership(rule.action) or isinstance(rule.action, Checkpoint)
+    return rule.mode == "acting" and period_of(rule.gate) < 2 and not is_held_anyway
 
 
 def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -228,13 +240,15 @@ def stop_rule(*, trigger: Trigger) -> Rule:
 def checkpoint_rule(*, trigger: Trigger) -> Rule:
     """The rule that asks for a checkpoint; where a change is pending, as soon as it no longer is."""
 
-    # The state: whether a checkpoint is due and has to wait, and whether it is asked for in this step.
-    def update(state: tuple[Signal, ...], asked: Signal, pending: Signal) -> tuple[Signal, ...]:
-        due = state[0] | asked
-        return due & pending, due & ~pending
+    # The state: whether a checkpoint is due and has to wait, and whether it is asked for in this step. It also waits
+    # in the step between its post and the barrier that answers it.
+    def update(state: tuple[Signal, ...], asked: Signal, pending: Signal, barrier_due: Signal) -> tuple[Signal, ...]:
+        due, waits = state[0] | asked, pending | (barrier_due & state[1])
+        return due & waits, due & ~waits
 
     asked = trigger.gate & trigger.predicate
-    fires = fold(update, (False, False), asked, Source("pending"), output=lambda state: state[1])
+    sources = Source("pending"), Source("barrier_due")
+    fires = fold(update, (False, False), asked, *sources, output=lambda state: state[1])
     always = replace(trigger, gate=Constant(True))
     return Rule("checkpoint", always, fires, Checkpoint(), _seen(trigger, trigger.gate))
 
@@ -269,7 +283,7 @@ def call_rule(fn: Callable[..., Any], signals: tuple[object, ...], *, trigger: T
 
 
 def _ready(trigger: Trigger) -> Signal:
-    """Where a trigger lets a rule act: a change under way has to end first."""
+    """Where a trigger lets a rule act: a change of the cluster that is under way has to end first."""
     if trigger.event == "rescale":
         return trigger.predicate
     return trigger.gate & trigger.predicate & ~Source("pending")

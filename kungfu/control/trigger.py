@@ -207,6 +207,10 @@ class Trigger:
         go, a checkpoint, the end, and another value of what the program has registered. Only the requests of rank 0's
         call count. Fires only while no change is pending.
 
+        The barrier comes at the end of the step after the one in which the rule fired, and the rule does not fire again
+        before: ``always()`` calls in every second step. Rules that fire meanwhile are answered by the same barrier: of
+        two sizes the one that was asked for first wins, and the record tells of the other one.
+
         Args:
             fn: The function; what it returns is not looked at, and an error that it raises ends the job.
             *signals: Agreed scalars. Whole numbers arrive as int, all others as float.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kungfu.errors import PolicyError
-from kungfu.signal.node import Constant, Signal, Source
+from kungfu.signal.node import Constant, Map, Signal, Source
 from kungfu.signal.operation import SignalType
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["every_steps", "is_exact", "is_gate"]
+__all__ = ["every_steps", "is_exact", "is_gate", "period_of"]
 
 
 def every_steps(every: int) -> Signal:
@@ -15,6 +15,26 @@ def every_steps(every: int) -> Signal:
     if not is_whole_number(every, least=1):
         raise PolicyError(f"every {every!r} steps: the period must be a whole number of at least 1, e.g. 50")
     return Constant(True) if every == 1 else Source("step") % every == 0
+
+
+def period_of(gate: Signal) -> int:
+    """The steps from one step of a gate to the next, at least, as far as its `every_steps` tell.
+
+    >>> period_of(every_steps(50)), period_of(every_steps(50) & (Source("size") > 2)), period_of(Source("size") > 2)
+    (50, 50, 1)
+    """
+    if not isinstance(gate, Map):
+        return 1
+    if gate.operation.name == "and":
+        return max(map(period_of, gate.operands))
+    # As `every_steps` writes it.
+    remainder = gate.operands[0]
+    if gate.operation.name != "equal" or not isinstance(remainder, Map) or remainder.operation.name != "modulo":
+        return 1
+    source, period = remainder.operands
+    if not isinstance(source, Source) or source.source != "step" or not isinstance(period, Constant):
+        return 1
+    return abs(int(period.value))
 
 
 def is_gate(signal: Signal) -> bool:

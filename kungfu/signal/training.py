@@ -140,8 +140,18 @@ class TrainingSignals:
 
     @property
     def pending(self) -> Source:
-        """A change of the cluster is under way, or a barrier comes since a rule or hook acted (bool, agreed)."""
+        """A change of the cluster is under way, or the barrier after this step is asked for one (bool, agreed).
+
+        It is asked for one by a rule that fired in the step before to rescale, evict or replace, and by requests from
+        outside. A rule that changes a setting asks for none, nor does a hook: what that wants is known when it is
+        called, and pending from then on. Of a hook and a rule that ask for sizes at one barrier the earlier one wins.
+        """
         return self._source("pending")
+
+    @property
+    def barrier_due(self) -> Source:
+        """This step ends with a barrier that was asked for, by a rule of the step before say (bool, agreed)."""
+        return self._source("barrier_due")
 
     @property
     def step(self) -> Source:

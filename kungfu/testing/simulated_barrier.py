@@ -14,6 +14,7 @@ from kungfu.compiler.fired import fired_on_rescale
 from kungfu.compiler.replay import Replay
 from kungfu.compiler.rule_requests import HookAnswer, call_hook, call_last_hook, requests_of, setting_change_of
 from kungfu.control import Call
+from kungfu.control.action import changes_membership
 from kungfu.control.hook import HookRequest
 from kungfu.runtime.core.barrier import Decision, Prepared, decide, with_settings
 from kungfu.runtime.core.barrier_requests import BarrierRequests
@@ -52,7 +53,7 @@ class SimulatedBarrier:
     Args:
         job: The modelled job.
         replay: The plan over all its peers.
-        posted: The rules that fired in the last step: a post rides on the next one.
+        posted: The rules that fired in the last step and had no barrier in it: a post rides on the next one.
         joining: The peers that the agent prepares.
         newest_id: The largest id that a peer had so far.
         unmet: By rule and step, why nothing came of a rule that fired.
@@ -73,33 +74,26 @@ class SimulatedBarrier:
         return self.replay.plan
 
     def hold(self, fired: Sequence[FiredRule], *, fractions: Sequence[float] = ()) -> list[FiredRule]:
-        """Holds the barrier after a step: carries out what was posted in the step before.
+        """Holds the barrier after a step, if one was asked for: carries out what was posted in the step before.
 
         Args:
-            fired: The rules that fired in this step, of those that act; they are posted for the next barrier.
+            fired: The rules that fired in this step, of those that act. A barrier after this step answers them as well;
+                without one they are posted for the next.
             fractions: The speed of each peer as a fraction of the median's, in rank order; empty if not measured.
 
         Returns:
             The rules on a rescale that fired, in the order of a real barrier.
         """
-        due, self.posted, self.brought = self.posted, list(fired), []
-        job, start, prepared = self.job, self.job.model.start, self._prepared()
-        if due or prepared is not None or job.terms.departing:
-            view = View(job.view, tuple(_peer(number) for number in job.peers))
-            requests = requests_of(due, view, call=self._call)
-            decision = decide(
-                view,
-                job.terms,
-                Limits(start.min_size, start.max_size),
-                requests=requests,
-                prepared=prepared,
-                adjust=lambda before, decided: self._adjusted(before, decided, requests),
-                speeds=dict(zip(job.peers, map(float, fractions), strict=False)),
-            )
-            for one in decision.superseded:
-                self.unmet[one.request.rule, one.request.step] = f"{one.by} came before it"
-            self._enter(view, decision)
-        job.pending = bool(self.posted) or job.terms.target_size > 0
+        self.brought, prepared = [], self._prepared()
+        if not self.posted and prepared is None and not self.job.terms.departing:
+            # No message has brought a post.
+            self.posted = list(fired)
+        else:
+            due, self.posted = [*self.posted, *fired], []
+            self._decide(due, prepared, fractions)
+        job, changes = self.job, any(changes_membership(one.action) for one in self.posted)
+        job.barrier_due = bool(self.posted) or bool(job.terms.departing)
+        job.pending = changes or job.terms.target_size > 0 or bool(job.terms.departing)
         return self.brought
 
     def finish(self) -> None:
@@ -107,6 +101,24 @@ class SimulatedBarrier:
         for fired in self.posted:
             if isinstance(fired.action, Call):
                 self._take_up(fired, call_last_hook(fired, fired.action, size=self.job.size))
+
+    def _decide(self, due: Sequence[FiredRule], prepared: Prepared | None, fractions: Sequence[float]) -> None:
+        """The decision of a barrier is in force."""
+        job, start = self.job, self.job.model.start
+        view = View(job.view, tuple(_peer(number) for number in job.peers))
+        requests = requests_of(due, view, call=self._call)
+        decision = decide(
+            view,
+            job.terms,
+            Limits(start.min_size, start.max_size),
+            requests=requests,
+            prepared=prepared,
+            adjust=lambda before, decided: self._adjusted(before, decided, requests),
+            speeds=dict(zip(job.peers, map(float, fractions), strict=False)),
+        )
+        for one in decision.superseded:
+            self.unmet[one.request.rule, one.request.step] = f"{one.by} came before it"
+        self._enter(view, decision)
 
     def _call(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
         return self._take_up(fired, call_hook(fired, action, size=self.job.size))

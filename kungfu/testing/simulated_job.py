@@ -53,6 +53,7 @@ class SimulatedJob:
         view: The version of the view.
         step: The number of the step that comes.
         samples_done: Samples of the steps before.
+        barrier_due: Whether a barrier comes after the next step, as far as was asked for before it.
         pending: Whether a change of the cluster is under way.
         joiners: The numbers of the peers on their way.
         clocks: The times that the job takes.
@@ -66,6 +67,7 @@ class SimulatedJob:
     view: int = 1
     step: int = 1
     samples_done: int = 0
+    barrier_due: bool = False
     pending: bool = False
     joiners: tuple[int, ...] = ()
     clocks: Clocks = field(default_factory=Clocks)
@@ -131,6 +133,7 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
         "epoch_samples": start.epoch_samples,
         "job_samples": start.job_samples,
         "pending": job.pending,
+        "barrier_due": job.barrier_due,
         "global_batch_size": batch,
         "local_batch_size": batch / job.size,
         "total_samples": float(position.samples),

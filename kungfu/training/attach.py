@@ -232,7 +232,7 @@ def _membership(
 ) -> Membership | StandaloneMembership:
     if settings is None:
         return StandaloneMembership()
-    return Membership(settings, attachment=attachment, on_offer=lambda: graph_state.posts.asked.assign_add(1))
+    return Membership(settings, attachment=attachment, on_offer=graph_state.posts.changes.ask)
 
 
 def _optimizer_signals(optimizers: Sequence[Any]) -> tuple[Any, Any]:

@@ -104,7 +104,7 @@ class Barrier:
         """
         context, started = self.context, time.monotonic()
         # No rule has fired; but the first use of anything is slow, and at a barrier all others would wait for it.
-        self._posted(step=0)
+        self._posted()
         description = self.between_steps.described(context.plan)
         result = context.membership.join(context.state, description=description, machine=machine_in_words())
         after = result.after
@@ -116,7 +116,7 @@ class Barrier:
         self.between_steps.entered(result, step=step)
         if self.between_steps.checkpoints.is_wanted and self.rank == 0:
             # The program asked for a checkpoint before its step was traced, when no step could carry the request.
-            context.graph_state.posts.asked.assign_add(1)
+            context.graph_state.posts.others.ask()
 
     def hold(self) -> None:
         """The barrier of a running job: averages, calls hooks, decides, and enters the view that comes after.
@@ -131,7 +131,8 @@ class Barrier:
         started = time.monotonic()
         self.step_timer.arrived()
         context, graph_state = self.context, self.context.graph_state
-        # Requests that come from here on ride on the message of the next step, and have a barrier of their own.
+        # Requests that come from here on ride on the message of the next step, and have a barrier of their own; the
+        # rules that fired in this step are answered here.
         graph_state.posts.serve()
         # Kept until the barrier has answered: should it break, the next one is asked for the same.
         self.unanswered = requests = self._requests()
@@ -204,7 +205,7 @@ class Barrier:
         self.between_steps.checkpoints.request(request)
         # Before the first step no step can carry the request: `join` does it.
         if self.between_steps.is_in_job and self.rank == 0:
-            self.context.graph_state.posts.asked.assign_add(1)
+            self.context.graph_state.posts.others.ask()
 
     def average_statistics(self) -> None:
         """Statistics that layers keep of the data become their mean over peers.
@@ -238,7 +239,7 @@ class Barrier:
     def ask_for_departures(self) -> None:
         """Asks for a barrier after the next step where peers stay only until others hold the state: by then they do."""
         if self.rank == 0 and self.terms.departing:
-            self.context.graph_state.posts.asked.assign_add(1)
+            self.context.graph_state.posts.changes.ask()
 
     def _put_in_force(self, terms: Terms) -> None:
         """Puts terms in force at this peer."""
@@ -256,9 +257,7 @@ class Barrier:
     def _requests(self) -> BarrierRequests:
         """What this peer brings to the barrier: what its rules ask for, and the leader's also what others asked it."""
         membership = self.context.membership
-        # The step whose rules fired is the one before the step that carried their post.
-        fired = self._posted(step=self.steps() - 1)
-        requests = requests_of(fired, membership.view, call=self._call)
+        requests = requests_of(self._posted(), membership.view, call=self._call)
         if self.unanswered is not None:
             requests = requests.after(self.unanswered)  # the barrier before this one broke
         # Only rank 0 has one: from `kungfu-run`, the job's API or a scheduler.
@@ -269,7 +268,7 @@ class Barrier:
         """The rules that ask for a checkpoint in the last step, which no barrier follows; its hooks are called."""
         asked_by = [] if self.unanswered is None else [*self.unanswered.checkpoints]
         self.unanswered = None
-        for fired in self._posted(step=self.steps()):
+        for fired in self._posted():
             if isinstance(fired.action, Checkpoint):
                 asked_by.append(fired.rule)
             elif isinstance(fired.action, Call):
@@ -277,11 +276,14 @@ class Barrier:
                 asked_by += [fired.rule for one in requests if one.kind == "checkpoint"]
         return asked_by
 
-    def _posted(self, *, step: int) -> list[FiredRule]:
-        """The rules that fired since they were asked for last, once; ``step`` is the one in which they did."""
-        posted = self.context.graph_state.rules.posted
-        fired = fired_rules(self.context.plan, posted.fetched(), step=step)
-        write_variable(posted.fired, [False] * posted.fired.shape[0])
+    def _posted(self) -> list[FiredRule]:
+        """The rules that fired since the last barrier, once: in the step that carried a post, and in the one before."""
+        plan, rules, last = self.context.plan, self.context.graph_state.rules, self.steps()
+        fired = list[FiredRule]()
+        for step in (last - 1, last):
+            posted = rules.of_step(step)
+            fired += fired_rules(plan, posted.fetched(), step=step)
+            write_variable(posted.fired, [False] * posted.fired.shape[0])
         return fired
 
     def _speeds(self) -> dict[int, float]:

@@ -151,5 +151,5 @@ class Recovery:
         write_variable(graph_state.posts.halted, False)
         # The loss was noticed inside a barrier: its requests are still open, and the next one is asked for the same.
         if barrier.unanswered is not None:
-            graph_state.posts.asked.assign_add(1)
+            graph_state.posts.changes.ask()
         barrier.ask_for_departures()

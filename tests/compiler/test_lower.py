@@ -146,7 +146,7 @@ def test_a_rescale_resets_the_folds_that_said_so_and_no_other() -> None:
 
 def test_a_rescale_resets_every_entry_of_a_vector() -> None:
     def watching(training: Any) -> Any:
-        return control.always().call(ignore, training.mean_loss.window(3, on_rescale="reset").max())
+        return control.every(2).call(ignore, training.mean_loss.window(3, on_rescale="reset").max())
 
     plan = compile_policies([Policy("watching", watching)])
     cluster, rng = eager_cluster(plan, size=1), np.random.default_rng(0)
@@ -188,7 +188,7 @@ def test_the_nan_of_one_peer_stays_in_its_own_entry_and_its_own_rider() -> None:
     local = [{"busy_seconds": np.float32(one), "samples": np.float32(2)} for one in (1.0, np.nan, 4.0)]
     cluster = eager_cluster(plan, size=3)
     offered = [{**one, "grads": [], "loss": np.float32(0)} for one in local]
-    (outcome, *_) = step(cluster, offered, {"step": 1, "pending": False})
+    (outcome, *_) = step(cluster, offered, {"step": 1, "pending": False, "barrier_due": False})
     np.testing.assert_array_equal(outcome.inputs, [5, 6, np.nan])
     assert_same([outcome], Replay(plan, size=3).step(local, {"step": 1, "pending": False}))
 

@@ -1,4 +1,7 @@
-"""Policies that choose the size by throughput, in a real job, until the peer that they ask for trains."""
+"""Policies that choose the size by throughput, in a real job, until the peer that they ask for trains.
+
+Beside them a hook is called as often as can be.
+"""
 
 from __future__ import annotations
 

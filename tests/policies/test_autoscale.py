@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import kungfu as kf
 from kungfu.compiler import compile_policies
 from kungfu.errors import PolicyError
 from kungfu.policies import autoscale, replace_stragglers, schedule
@@ -34,6 +35,19 @@ def sizes(*, start: int = 2, steps: int = 400, max_size: int = 16, **settings: A
 def test_it_settles_at_the_last_size_whose_peers_were_efficient(threshold: float) -> None:
     last = max(size for size in range(2, 13) if efficiency(size - 1) > threshold)
     assert sizes(max_peers=12, efficiency=threshold)[-1] == last
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_it_grows_beside_a_hook_that_is_called_as_often_as_can_be(first: int) -> None:
+    def ignore(control: Any) -> None:
+        """Asks for nothing."""
+
+    calling = kf.Policy("calling", lambda training: kf.control.always().after(first).call(ignore))
+    model = ClusterModel(saturating, steps=120, start=Start(size=2, max_size=4))
+    run = run_on_model([calling, autoscale(max_peers=4, efficiency=0.1)], model)
+    assert run.size == 4
+    # The hook does not fire while a change is pending.
+    assert len([one for one in run.decisions if one.rule == "ignore"]) > 40
 
 
 @pytest.mark.slow

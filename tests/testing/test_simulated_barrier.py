@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import kungfu as kf
 from kungfu.compiler import FiredRule, compile_policies
 from kungfu.compiler.replay import Replay
-from kungfu.control import Evict, Replace, Rescale
+from kungfu.control import Evict, Replace, Rescale, SetGlobalBatchSize
 from kungfu.policies import replace_stragglers, schedule
 from kungfu.policy_definition import Policy, shadow
 from kungfu.signal import Constant
@@ -63,6 +63,35 @@ def test_a_rule_that_is_superseded_says_by_which_one() -> None:
     hooked = FiredRule(1, "other", Rescale(Constant(3.0), "local_batch_size"), 3.0, {})
     hold(barrier, [asks_for(4), hooked], [])
     assert barrier.unmet == {("other", 1): "grow came before it"}
+
+
+def sets(samples: int, *, step: int = 1) -> FiredRule:
+    return FiredRule(step, "batch", SetGlobalBatchSize(Constant(float(samples))), float(samples), {})
+
+
+def test_a_setting_brings_a_barrier_and_leaves_no_change_pending() -> None:
+    barrier = barrier_of(2)
+    hold(barrier, [sets(80)])
+    assert (barrier.job.pending, barrier.job.barrier_due) == (False, True)
+    hold(barrier, [])
+    assert (barrier.job.terms.global_batch_size, barrier.job.barrier_due) == (80, False)
+    hold(barrier, [asks_for(3)])
+    assert (barrier.job.pending, barrier.job.barrier_due) == (True, True)
+
+
+def test_a_barrier_answers_what_fires_in_its_own_step_in_the_view_in_which_it_fired() -> None:
+    barrier = barrier_of(4)
+    assert hold(barrier, [names(0, action=Evict), sets(80)]) == [4]
+    # Ranks 0 and 2 leave together: a barrier later, rank 2 would be another peer.
+    assert hold(barrier, [names(2, action=Evict)]) == [2]
+    assert (barrier.job.peers, barrier.job.barrier_due) == ([1, 3], False), "nothing is left to answer"
+
+
+def test_of_two_sizes_that_were_asked_for_in_the_two_steps_before_a_barrier_the_first_wins() -> None:
+    barrier = barrier_of(2)
+    hooked = FiredRule(2, "other", Rescale(Constant(3.0), "local_batch_size"), 3.0, {})
+    hold(barrier, [asks_for(4)], [hooked])
+    assert (barrier.unmet, barrier.job.terms.target_size) == ({("other", 2): "grow came before it"}, 4)
 
 
 posts = st.lists(

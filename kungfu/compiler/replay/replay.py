@@ -221,6 +221,11 @@ def _total_samples(local: Local, _: Mapping[str, Any]) -> Any:
     return reduce(np.add, [np.float32(one["samples"]) for one in local])
 
 
+def _barrier_due(_: Local, known: Mapping[str, Any]) -> Any:
+    # Older records lack it; there every barrier made a change pending.
+    return known["pending"]
+
+
 def _mean_loss(local: Local, _: Mapping[str, Any]) -> Any:
     return _weighted([one["loss"] for one in local], local)
 
@@ -232,6 +237,7 @@ def _mean_grads(local: Local, _: Mapping[str, Any]) -> Any:
 _FORMULAS: Mapping[str, Callable[[Local, Mapping[str, Any]], Any]] = {
     "local_batch_size": _local_batch_size,
     "total_samples": _total_samples,
+    "barrier_due": _barrier_due,
     "mean_loss": _mean_loss,
     "mean_grads": _mean_grads,
 }

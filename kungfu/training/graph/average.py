@@ -2,6 +2,7 @@
 
 Before it the policy's local signals are computed, after it the agreed ones, the folds and the rules. A rule that fires
 only posts: the request rides on the message of the next step, and after that step's update all peers hold the barrier.
+That barrier also answers the rules that fire in its own step.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 from kungfu.compiler.gradient_reductions import LOCAL_NORM, MEAN_NORM
 from kungfu.compiler.lower import Program
+from kungfu.control.action import changes_membership
 from kungfu.errors import UsageError
 from kungfu.runtime.api import Attachment, Limits, NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.training.graph.accumulate import Accumulation
@@ -26,7 +28,7 @@ __all__ = ["Averaging", "average"]
 # Above this, a sparse gradient is not silently made dense: an embedding of a few gigabytes would fill the memory.
 DENSE_LIMIT_BYTES = 256 << 20
 
-_HEADER = 3  # samples, loss times samples, posts
+_HEADER = 4  # samples, loss times samples, posts, and how many of them change the membership
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,8 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any, publish
     # No batch is agreed while the step is warmed up: then all peers are taken to have as many samples as this one.
     expected = tf.where(expected > 0, expected, samples * tf.cast(size, tf.float32))
     # Requests are counted, not flagged: those that come during the message wait for the next one.
-    asked = graph_state.posts.asked.read_value()
+    counts = graph_state.posts.counts
+    asked = [count.asked.read_value() for count in counts]
     # Before the message: what this peer knows by itself, and the local reductions that ride on it. The norms are known
     # when the message is.
     scale = None if averaging.loss_scale is None else averaging.loss_scale()
@@ -133,7 +136,8 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any, publish
     sources |= norms.before
     sources |= _of_samples(program, program.gradient_reductions(sources), samples)
     # In the header a peer without samples has no part in the mean loss, whatever it computed.
-    header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), _float(asked - graph_state.posts.served)])
+    changes, others = (_float(now - count.served) for now, count in zip(asked, counts, strict=True))
+    header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), changes + others, changes])
     (*sums, extras), norm, norm_of_sums = averaging.attachment.all_reduce_with_norms(
         [*_counted(gradients, samples), tf.concat([header, program.piggybacked(sources)], axis=0)],
         wanted=norms.wanted,
@@ -143,9 +147,8 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any, publish
     )
     # After the message: the means, the agreed signals, and the policies that follow from them.
     *means, norm_of_means = _corrected(sums, norm_of_sums, norms, expected, extras[0])
-    with tf.control_dependencies(
-        [graph_state.posts.carried.assign(asked), *_stamp_synchronisation(graph_state, extras)]
-    ):
+    carried = [count.carried.assign(now) for count, now in zip(counts, asked, strict=True)]
+    with tf.control_dependencies([*carried, *_stamp_synchronisation(graph_state, extras)]):
         after = _known_after(averaging, extras)
     sources |= after | {"mean_grads": _unscaled(means, scale)} | norms.after(norm, norm_of_means)
     outcome = _conclude(averaging, sources | program.gradient_reductions(sources), extras)
@@ -308,14 +311,15 @@ def _stamp_synchronisation(graph_state: GraphState, extras: Any) -> list[Any]:
 def _known_after(averaging: Averaging, extras: Any) -> dict[str, Any]:
     """The numbers that the message gave, by source, agreed: means over the samples of all peers."""
     graph_state = averaging.graph_state
-    posts = tf.cast(tf.round(extras[2]), tf.int64)
-    # A request of some peer leads to a barrier after this step; a resize that is under way is still one.
+    posts, changes = (tf.cast(tf.round(extras[place]), tf.int64) for place in (2, 3))
+    # Some peer asks for other peers, in the barrier after this step; a resize that is under way is still one.
     with tf.control_dependencies([graph_state.posts.everywhere.assign(posts)]):
-        pending = tf.logical_or(posts > 0, graph_state.view.target_size.read_value() > 0)
+        pending = tf.logical_or(changes > 0, graph_state.view.target_size.read_value() > 0)
     return {
         "mean_loss": extras[1] / extras[0],
         "total_samples": extras[0],
         "pending": pending,
+        "barrier_due": posts > 0,
     }
 
 
@@ -349,10 +353,15 @@ def _post(averaging: Averaging, outcome: Any) -> None:
     if not any(acting):
         return
 
+    changing = tf.constant([changes_membership(rule.action) for rule in rules], tf.bool)
+    fired = outcome.fired if all(acting) else tf.logical_and(outcome.fired, tf.constant(acting, tf.bool))
+
     def post() -> Any:
-        graph_state.rules.posted.assign(outcome, standing=tf.constant(acting, tf.bool))
-        graph_state.posts.asked.assign_add(1)
+        step = graph_state.progress.step.read_value() + 1
+        graph_state.rules.post(outcome, step=step, standing=tf.constant(acting, tf.bool))
+        is_change = tf.cast(tf.reduce_any(tf.logical_and(fired, changing)), tf.int64)
+        graph_state.posts.changes.post(is_change)
+        graph_state.posts.others.post(1 - is_change)
         return tf.constant(True)
 
-    fired = outcome.fired if all(acting) else tf.logical_and(outcome.fired, tf.constant(acting, tf.bool))
     tf.cond(tf.reduce_any(fired), post, lambda: tf.constant(False))

@@ -20,6 +20,7 @@ __all__ = [
     "GraphState",
     "MicroBatchState",
     "Outcomes",
+    "PostCount",
     "ProgressVariables",
     "RuleOutcomes",
     "StepMetrics",
@@ -112,29 +113,78 @@ class ViewVariables:
 
 
 @dataclass(frozen=True)
-class BarrierPosts:
-    """Requests for a barrier: counters, never a flag.
+class PostCount:
+    """Requests of one kind for a barrier: counters, never a flag.
 
     A message carries ``asked - served``. What is asked between the message and the barrier is not lost: it rides on the
     next message.
 
     Args:
         asked: The requests of this peer so far.
-        carried: What ``asked`` was when the last message was made.
+        carried: What ``asked`` was when the last message was made, and those of rules that have fired since: a barrier
+            that the same step holds answers these as well.
         served: Those that a barrier has answered.
-        everywhere: The sum over peers that the last message brought.
-        halted: Whether a barrier failed, or ended training: a loop in the graph runs no more steps then.
     """
 
     asked: tf.Variable
     carried: tf.Variable
     served: tf.Variable
-    everywhere: tf.Variable
-    halted: tf.Variable
+
+    @classmethod
+    def create(cls, name: str) -> PostCount:
+        return cls(*(_integer(f"kungfu/{name}_{one.name}") for one in fields(cls)))
+
+    def ask(self) -> None:
+        """Host: one more request, which rides on the next message."""
+        self.asked.assign_add(1)
+
+    def post(self, count: Any) -> None:
+        """Graph: so many more requests of rules that fired in this step."""
+        self.asked.assign_add(count)
+        self.carried.assign_add(count)
 
     def serve(self) -> None:
         """The barrier answers every request that the message carried."""
         write_variable(self.served, read_variable(self.carried))
+
+
+@dataclass(frozen=True)
+class BarrierPosts:
+    """Requests for a barrier.
+
+    Args:
+        changes: Those that change the membership, or may: of rules that rescale, evict or replace, and from outside.
+        others: Those that do not: of rules that change a setting, of hooks, and for a checkpoint.
+        everywhere: The sum of both over the peers that the last message brought.
+        halted: Whether a barrier failed, or ended training: a loop in the graph runs no more steps then.
+    """
+
+    changes: PostCount
+    others: PostCount
+    everywhere: tf.Variable
+    halted: tf.Variable
+
+    @classmethod
+    def create(cls) -> BarrierPosts:
+        return cls(
+            changes=PostCount.create("changes"),
+            others=PostCount.create("others"),
+            everywhere=_integer("kungfu/everywhere"),
+            halted=_flags("kungfu/halted"),
+        )
+
+    @property
+    def counts(self) -> tuple[PostCount, PostCount]:
+        return self.changes, self.others
+
+    def serve(self) -> None:
+        """The barrier answers every request that the message carried, of both kinds."""
+        for count in self.counts:
+            count.serve()
+
+    def variables(self) -> list[tf.Variable]:
+        counters = [getattr(count, one.name) for count in self.counts for one in fields(PostCount)]
+        return [*counters, self.everywhere, self.halted]
 
 
 @dataclass(frozen=True)
@@ -196,10 +246,35 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class RuleOutcomes:
-    """Of the last step in which an acting rule fired, for the barrier; of the last step, for the shadows."""
+    """Of the rules that act, for the barrier; of the last step, for the shadows.
 
-    posted: Outcomes
+    A rule that fires in one step brings the barrier at the end of the next one, in which rules may fire, too. So two
+    steps are kept: what fired in an even step, and what fired in an odd one.
+
+    Args:
+        posted: What fired since the last barrier, by the remainder of the step's number.
+        shadows: Of the last step.
+    """
+
+    posted: tuple[Outcomes, Outcomes]
     shadows: Outcomes
+
+    def post(self, outcome: Any, *, step: Any, standing: Any) -> None:
+        """Graph: keeps the outcome of ``step`` for the barrier, of the rules for which ``standing`` holds."""
+
+        def kept(place: Outcomes) -> Any:
+            place.assign(outcome, standing=standing)
+            return tf.constant(True)
+
+        even, odd = self.posted
+        tf.cond(tf.equal(step % 2, 0), lambda: kept(even), lambda: kept(odd))
+
+    def of_step(self, step: int) -> Outcomes:
+        """What fired in this step, which is one of the last two."""
+        return self.posted[step % 2]
+
+    def all(self) -> tuple[Outcomes, ...]:
+        return *self.posted, self.shadows
 
 
 @dataclass(frozen=True)
@@ -252,6 +327,10 @@ class GraphState:
 
         ``own`` holds what the program publishes and feeds.
         """
+
+        def outcomes(name: str) -> Outcomes:
+            return Outcomes.create(f"kungfu/{name}", rules=rules, masks=masks, inputs=inputs, whole=whole)
+
         return cls(
             order=_integer("kungfu/order"),
             progress=ProgressVariables(*(_integer(f"kungfu/{one.name}") for one in fields(ProgressVariables))),
@@ -262,23 +341,14 @@ class GraphState:
                     for name in ("view_steps", "global_batch", "target", "refused", "host_joiners")
                 ),
             ),
-            posts=BarrierPosts(
-                asked=_integer("kungfu/asked"),
-                carried=_integer("kungfu/carried"),
-                served=_integer("kungfu/served"),
-                everywhere=_integer("kungfu/everywhere"),
-                halted=_flags("kungfu/halted"),
-            ),
+            posts=BarrierPosts.create(),
             times=StepTimes(
                 _moment("kungfu/synchronised"),
                 _numbers("kungfu/step_seconds"),
                 _moment("kungfu/began"),
                 _numbers("kungfu/rescale_seconds"),
             ),
-            rules=RuleOutcomes(
-                Outcomes.create("kungfu/posted", rules=rules, masks=masks, inputs=inputs, whole=whole),
-                Outcomes.create("kungfu/shadows", rules=rules, masks=masks, inputs=inputs, whole=whole),
-            ),
+            rules=RuleOutcomes((outcomes("posted_even"), outcomes("posted_odd")), outcomes("shadows")),
             metrics=StepMetrics(
                 step_record,
                 _numbers("kungfu/samples", value=0.0),
@@ -298,15 +368,13 @@ class GraphState:
         return [variable.handle for variable in self.variables()]
 
     def variables(self) -> list[tf.Variable]:
-        groups = (self.progress, self.view, self.posts, self.times, *self._outcomes())
+        groups: tuple[Any, ...] = (self.progress, self.view, self.times, *self.rules.all())
+        own = (getattr(group, one.name) for group in groups for one in fields(group))
         metrics = (self.metrics.step_record.row, self.metrics.samples, self.metrics.total_samples)
-        return [self.order, *(getattr(group, one.name) for group in groups for one in fields(group)), *metrics]
+        return [self.order, *own, *self.posts.variables(), *metrics]
 
     def in_share(self) -> list[tf.Variable]:
         """Where this peer is in its share of a step, and what the program gave to it, which no barrier sees."""
         micro, published, fed = self.metrics.micro, self.metrics.published, self.metrics.fed
         place = [getattr(micro, one.name) for one in fields(MicroBatchState)]
         return [*place, *published.variables.values(), *published.held.values(), *fed.variables()]
-
-    def _outcomes(self) -> tuple[Outcomes, Outcomes]:
-        return self.rules.posted, self.rules.shadows

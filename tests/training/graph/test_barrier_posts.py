@@ -1,0 +1,128 @@
+"""Posts: what asks for a barrier, what of it is pending, and what a barrier answers."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from kungfu import control, ops
+from kungfu.compiler import compile_policies
+from kungfu.compiler.fired import fired_rules
+from kungfu.compiler.lower import lower
+from kungfu.compiler.plan import is_whole
+from kungfu.control.action import mask_of
+from kungfu.policy_definition import Policy
+from kungfu.runtime.api import Limits
+from kungfu.training.graph.average import Averaging, average
+from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.step_record import make_step_record
+from tests.training.peers import attached_peers
+
+
+def ignore(control, *values):
+    """A hook that does nothing."""
+
+
+class Posting:
+    """A peer that takes steps, and answers at a barrier whatever stands there."""
+
+    def __init__(self, rule, rank, attachment, *, traced):
+        self.plan = compile_policies([Policy("rules", rule)])
+        self.graph_state = GraphState.create(
+            rules=len(self.plan.rules),
+            masks=sum(mask_of(one.action) is not None for one in self.plan.rules),
+            inputs=sum(len(names) for names in self.plan.rule_inputs),
+            whole=sum(is_whole(value) for one in self.plan.rules for value in one.inputs.values()),
+            step_record=make_step_record(self.plan),
+        )
+        self.graph_state.view.assign(version=1, size=2, rank=rank)
+        self.graph_state.view.global_batch_size.assign(2)
+        self.graph_state.metrics.samples.assign(1.0)
+        self.averaging = Averaging(
+            self.graph_state, lower(self.plan), attachment, Limits(1, 8), rank, lambda: tf.constant(0.1)
+        )
+        self.inner = tf.function(self.averaged) if traced else self.averaged
+
+    def averaged(self):
+        return average(self.averaging, [tf.constant([1.0])], loss=0.0)
+
+    def step(self):
+        """What the barrier of a step answers, by rule and step; ``None`` in a step without one."""
+        self.inner()
+        self.graph_state.progress.step.assign_add(1)
+        posts, rules, last = self.graph_state.posts, self.graph_state.rules, self.graph_state.progress.steps()
+        if int(posts.everywhere) == 0:
+            return None
+        posts.serve()
+        found = []
+        for step in (last - 1, last):
+            found += [(one.rule, one.step) for one in fired_rules(self.plan, rules.of_step(step).fetched(), step=step)]
+            rules.of_step(step).fired.assign([False] * len(self.plan.rules))
+        return found
+
+
+def barriers(rule, *, steps, traced=False):
+    """What the barriers of so many steps answer, by step, on two peers, which agree."""
+
+    def run_steps(rank, attachment):
+        peer = Posting(rule, rank, attachment, traced=traced)
+        return {step: answered for step in range(1, steps + 1) if (answered := peer.step()) is not None}
+
+    with attached_peers(2) as run:
+        first, second = run(run_steps)
+    assert first == second
+    return first
+
+
+CHANGES = {
+    "rescale": lambda training: control.every(2).rescale(3),
+    "evict": lambda training: control.every(2).evict(ops.all_gather(training.rank) == 1),
+    "replace": lambda training: control.every(2).replace(ops.all_gather(training.rank) == 1),
+}
+SETTINGS = {
+    "call": lambda training: control.always().call(ignore),
+    "batch": lambda training: control.always().set_global_batch_size(8),
+    "rate": lambda training: control.always().set_learning_rate(training.step * 1.0),
+    "stop": lambda training: control.always().stop(),
+    "checkpoint": lambda training: control.always().checkpoint(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_change_fires_beside_a_rule_that_acts_as_often_as_it_can_and_in_the_step_of_its_barrier(setting, change):
+    def rules(training):
+        return SETTINGS[setting](training), CHANGES[change](training)
+
+    found = barriers(rules, steps=5, traced=(setting, change) in (("call", "evict"), ("batch", "rescale")))
+    (other,) = {rule for rule, step in found[2] if step == 1}
+    # The barrier after step 2 was asked for in step 1, and answers what fires in step 2 while the view is the same.
+    assert found == {2: [(other, 1), (change, 2)], 4: [(other, 3), (change, 4)]}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_that_was_posted_holds_back_all_other_rules_until_its_barrier(change):
+    found = barriers(lambda training: (control.always().after(1).call(ignore), CHANGES[change](training)), steps=5)
+    assert found == {3: [("ignore", 2), (change, 2)], 5: [("ignore", 4), (change, 4)]}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_what_was_posted_is_not_posted_again_before_its_barrier(setting):
+    found = barriers(SETTINGS[setting], steps=6)
+    assert [[step for _, step in answered] for answered in found.values()] == [[1], [3], [5]]
+    assert [*found] == [2, 4, 6]
+
+
+def test_a_size_that_was_posted_is_not_posted_again_before_its_barrier():
+    assert barriers(lambda training: control.always().rescale(3), steps=4) == {
+        2: [("rescale", 1)],
+        4: [("rescale", 3)],
+    }
+
+
+def test_two_settings_whose_steps_alternate_share_their_barriers():
+    def rules(training):
+        even, odd = control.every(2), control.always().when(training.step % 2 == 1)
+        return odd.call(ignore), even.checkpoint()
+
+    assert barriers(rules, steps=4) == {2: [("ignore", 1), ("checkpoint", 2)], 4: [("ignore", 3), ("checkpoint", 4)]}
