@@ -77,6 +77,7 @@ def autoscale(
     """
     if isinstance(efficiency, bool) or not math.isfinite(efficiency):
         raise PolicyError(f"autoscale(efficiency={efficiency!r}): takes a finite number, e.g. 0.1")
+    kf.control.check_peers(min_peers=min_peers, max_peers=max_peers)
 
     def advantage(fewer: SizeEstimate, more: SizeEstimate) -> Signal:
         """The scaling efficiency from one size to another, beyond what is asked of it."""

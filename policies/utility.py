@@ -81,6 +81,7 @@ def utility(
     if not isinstance(worth, kf.worth.Worth):
         raise PolicyError(f"utility(worth={worth!r}): takes a kf.worth, e.g. kf.worth.linear(100, zero_at_s=3600)")
     worth.check()
+    kf.control.check_peers(min_peers=min_peers, max_peers=max_peers)
     if isinstance(price_per_hour, bool) or not 0 <= price_per_hour < math.inf:
         raise PolicyError(f"utility(price_per_hour={price_per_hour!r}): takes a finite price of at least 0")
     measured = kf.monitor.throughput_by_size(training, max_peers, margin=margin)
@@ -120,9 +121,8 @@ def _tell(control: Control, done: int, samples: int) -> None:
     """Hook: the end of the job cannot be told."""
     if not samples:
         raise PolicyError(
-            "policy 'utility': how many samples the whole job has is not known, since it does not use "
-            "training.batches(...); say it, as in utility(samples=1_000_000, ...)",
-            policy="utility",
+            "how many samples the whole job has is not known, since it does not use training.batches(...); say it, as "
+            "in utility(samples=1_000_000, ...)"
         )
     print(
         f"kungfu: policy 'utility': {done} samples are done and the job was said to have {samples}; from here on its "

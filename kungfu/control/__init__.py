@@ -12,7 +12,7 @@ from kungfu.control.action import (
     SetLearningRate,
     Stop,
 )
-from kungfu.control.hill_climbing import SizeEstimate, hill_climb, settle, settled_walk
+from kungfu.control.hill_climbing import SizeEstimate, check_peers, hill_climb, settle, settled_walk
 from kungfu.control.on_rescale import AtRescale, on_rescale
 from kungfu.control.rate_limit import Budget, Cooldown
 from kungfu.control.rule import Rule
@@ -36,6 +36,7 @@ __all__ = [
     "Stop",
     "Trigger",
     "always",
+    "check_peers",
     "every",
     "hill_climb",
     "on_rescale",

@@ -21,7 +21,7 @@ from kungfu.ops import argmax, argmin, cast, clip, fold, is_finite, maximum, min
 from kungfu.signal import Signal, SizeStatistics, Source
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["Advantage", "SizeEstimate", "hill_climb", "settle", "settled_walk"]
+__all__ = ["Advantage", "SizeEstimate", "check_peers", "hill_climb", "settle", "settled_walk"]
 
 _ERRORS = 2.0  # standard errors beyond which a difference is no chance
 _ROUNDING = 2e-6  # of a mean, which is added up in float32
@@ -321,6 +321,14 @@ def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signa
     stays = ready & is_finite(wanted) & (wanted == size * 1.0)
     made = fold(update, (False, 0, 0), stays, size, moved, output=lambda state: state[0])
     return where(made.sampled(every).named("settled"), size * 1.0, wanted)
+
+
+def check_peers(*, min_peers: int, max_peers: int) -> None:
+    """Raises `PolicyError` for limits of a cluster's size that are no whole numbers, are below 1, or cross."""
+    if not is_whole_number(min_peers, least=1) or not is_whole_number(max_peers, least=min_peers):
+        raise PolicyError(
+            f"min_peers={min_peers!r}, max_peers={max_peers!r}: takes 1 <= min_peers <= max_peers, in whole numbers"
+        )
 
 
 def _check(*, unit: int, min_peers: int, max_peers: int, look_ahead: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
-from kungfu.control import Budget, Rule
+from kungfu.control import Budget, Call, Rule
 from kungfu.errors import KungfuError, PolicyError
 from kungfu.signal import TrainingSignals
 from kungfu.signal.source_location import is_prebuilt, location_in_traceback, location_of_caller, location_of_function
@@ -61,6 +61,7 @@ class Policy:
                     policy=self.name,
                     origin=self.place,
                 )
+        rules = tuple(self._with_located_hook(rule) for rule in rules)
         if self.budget is None:
             return rules
         return tuple(replace(rule, budgets={self.name: self.budget}) for rule in rules)
@@ -69,6 +70,23 @@ class Policy:
     def place(self) -> str:
         """Where it is written, as far as that is known."""
         return self.origin or location_of_function(self.body)
+
+    def _with_located_hook(self, rule: Rule) -> Rule:
+        """The rule, whose hook names the line of the policy in its errors where it comes with this package."""
+        action = rule.action
+        if not isinstance(action, Call) or not is_prebuilt(rule.origin):
+            return rule
+
+        @functools.wraps(action.fn)
+        def hook(*given: Any) -> None:
+            try:
+                action.fn(*given)
+            except PolicyError as error:
+                if error.policy:  # of a policy inside this one
+                    raise
+                raise self._located(str(error), error) from error
+
+        return replace(rule, action=Call(hook, action.signals))
 
     def _located(self, what: str, error: Exception) -> PolicyError:
         origin = location_in_traceback(error.__traceback__) or self.place

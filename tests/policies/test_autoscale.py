@@ -143,6 +143,11 @@ def test_without_a_throughput_it_does_nothing() -> None:
     assert decided({2: 100.0}, [2], arrays=nothing) == []
 
 
+def test_of_one_sample_it_says_nothing() -> None:
+    one = [[math.nan] * 2] * 20 + [[0.02] * 2] + [[math.nan] * 2] * 19
+    assert decided({2: 100.0}, [2], arrays={"step_seconds": one, "busy_seconds": one}) == []
+
+
 def test_while_a_peer_is_a_straggler_it_does_nothing() -> None:
     uneven = {"busy_seconds": [[0.06, 0.06, 0.12]] * 40}
     assert decided({3: 100.0}, [3], arrays=uneven) == []
@@ -210,6 +215,14 @@ def test_what_somebody_else_asks_for_is_walked_from() -> None:
 
     run = run_on_model(kf.first(schedule({300: 2}), autoscale(max_peers=5)), model)
     assert run.size == 2
+
+
+@pytest.mark.parametrize("limits", [{"max_peers": 0}, {"max_peers": 2.5}, {"max_peers": True}, {"min_peers": 0}])
+def test_limits_of_the_size_are_refused_in_the_words_of_the_policy(limits: dict[str, Any]) -> None:
+    given = {"min_peers": 1, "max_peers": 8, **limits}
+    told = rf"min_peers={given['min_peers']}, max_peers={given['max_peers']}: takes 1 <= min_peers <= max_peers"
+    with pytest.raises(PolicyError, match=rf"policy 'autoscale' \(.*test_autoscale\.py:\d+\): {told}"):
+        compile_policies([autoscale(**given)])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,8 +104,19 @@ def test_too_few_samples_hold_still_and_are_told_of_once(capsys: pytest.CaptureF
 
 def test_a_job_of_which_nobody_knows_the_samples_is_refused_after_its_first_step() -> None:
     made = utility(worth=LINEAR, price_per_hour=36.0, max_peers=10)
-    with pytest.raises(PolicyError, match=r"policy 'utility': how many samples .* utility\(samples="):
+    with pytest.raises(PolicyError, match=r"policy 'utility' \(.*\): how many samples .* utility\(samples=") as error:
         run_policy(made, ClusterModel(diminishing, steps=5))
+    assert error.value.policy == "utility"
+    path, _, line = error.value.origin.rpartition(":")
+    assert path == __file__
+    assert "utility(worth=LINEAR" in Path(path).read_text().splitlines()[int(line) - 1]
+
+
+def test_in_a_combination_it_names_its_own_line_too() -> None:
+    made = kf.first(utility(worth=LINEAR, price_per_hour=36.0, max_peers=10), kf.policies.schedule({99: 2}))
+    with pytest.raises(PolicyError, match=r"^policy 'utility' \(.*test_utility\.py:\d+\): how many samples") as error:
+        run_policy(made, ClusterModel(diminishing, steps=5))
+    assert error.value.policy == "utility"
 
 
 # ---- decisions on throughputs that were computed by hand ------------------------------------------------------------
@@ -154,6 +166,11 @@ def test_at_the_limit_it_looks_down_and_between_equal_limits_it_stays() -> None:
 
 def test_without_a_throughput_it_does_nothing() -> None:
     assert decided({1: 100.0}, [1], arrays={"step_seconds": [[math.nan]] * 40, "busy_seconds": [[math.nan]] * 40}) == []
+
+
+def test_of_one_sample_it_says_nothing() -> None:
+    one = [[math.nan]] * 20 + [[0.02]] + [[math.nan]] * 19
+    assert decided({1: 100.0}, [1], arrays={"step_seconds": one, "busy_seconds": one}) == []
 
 
 @pytest.mark.parametrize(
