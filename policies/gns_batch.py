@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import kungfu as kf
-from kungfu.errors import PolicyError
 
 if TYPE_CHECKING:
     from kungfu.control import Rule
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["gns_batch"]
 
 
-@kf.policy
+@kf.policy(budget=kf.Budget(rescales=10, per_steps=1000))
 def gns_batch(
     training: TrainingSignals,
     *,
@@ -40,7 +39,7 @@ def gns_batch(
             own (with Horovod), they are most of what the policy costs.
 
     Raises:
-        PolicyError: The bounds cross.
+        PolicyError: At `attach`, for bounds that cross, and for a number out of range.
 
     Cost:
         No message, three floats on the gradient all-reduce; see `kf.monitor.gradient_noise_scale`.
@@ -56,10 +55,7 @@ def gns_batch(
     >>> gns_batch(max_peers=8).name
     'gns_batch'
     """
-    if not 1 <= min_peers <= max_peers:
-        raise PolicyError(
-            f"gns_batch(min_peers={min_peers!r}, max_peers={max_peers!r}): takes 1 <= min_peers <= max_peers"
-        )
+    kf.control.check_peers(min_peers=min_peers, max_peers=max_peers)
     noise = kf.monitor.gradient_noise_scale(training, decay=decay, every=sample_every)
     peers = kf.ops.clip(kf.ops.round(noise / training.local_batch_size), min_peers, max_peers)
     return kf.control.every(every).rescale(peers)

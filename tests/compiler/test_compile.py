@@ -31,7 +31,7 @@ def test_a_plan_names_the_sources_that_it_reads() -> None:
 
 
 def test_a_monitor_is_watched_by_its_name() -> None:
-    assert compile_policies([gns_batch(max_peers=4)]).watched == ("noise_scale",)
+    assert compile_policies([gns_batch(max_peers=4)]).watched == ("noise_scale", "rescales_left")
 
 
 def test_different_signals_of_one_name_are_watched_under_two() -> None:

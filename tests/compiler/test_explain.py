@@ -34,7 +34,7 @@ def test_the_noise_scale_is_explained_by_stage_name_placement_and_cost() -> None
     assert re.search(
         r"^rule gns_batch  \[gns_batch.py:\d+\]\n  looks only in steps with \(\(step % 50\) == 0\)\n", text
     )
-    assert re.search(r"\n  logs noise_scale, local_batch_size, size, target %\d+\n", text)
+    assert re.search(r"\n  logs noise_scale, local_batch_size, size, target %\d+, rescales_left\n", text)
     assert "\n  grads: local float32[nest]; this peer's own gradients\n" in text
     before, after = text.split("rides on the gradient all-reduce: 3 floats (12 bytes)\n")
     assert re.search(r"%\d+ = norm_squared\(grads\): local float32  \[gns_batch.py:\d+\]", before)
@@ -42,7 +42,7 @@ def test_the_noise_scale_is_explained_by_stage_name_placement_and_cost() -> None
     assert re.search(r"noise_scale = where\(%\d+, %\d+, nan\): agreed float32", after)
     assert text.endswith(
         "costs\n  0 extra messages per step\n  3 floats (12 bytes) per step on the gradient all-reduce\n"
-        "  16 bytes of state in 2 folds\n"
+        "  34 bytes of state in 4 folds\n"  # of two averages, the budget, and whether it was told of
     )
 
 

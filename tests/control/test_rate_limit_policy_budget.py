@@ -84,7 +84,7 @@ WORTH = worth.points({10: 5, 60: 0})
         (autoscale(max_peers=4), Budget(24, 1200)),
         (utility(worth=WORTH, samples=20, price_per_hour=1, max_peers=4), Budget(24, 1200)),
         (replace_stragglers(), Budget(8, 800)),
-        (gns_batch(max_peers=4), None),  # it looks only every so many steps
+        (gns_batch(max_peers=4), Budget(10, 1000)),
         (schedule({2: 3}), None),
         (stop_on_nan(), None),
         (linear_scaling(), None),

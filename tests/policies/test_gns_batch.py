@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,36 @@ def test_it_asks_for_the_peers_that_make_up_one_noise_scale(scale: float, local_
         {"grads": [np.zeros(2, np.float32)], "samples": 0.0},
     ]
     outcome = replay.step(local, {**LIMITS, "step": 1, "local_batch_size": np.float32(local_batch)})
-    assert outcome.targets.tolist() == [expected]
+    assert (bool(outcome.fired[0]), float(outcome.targets[0])) == (expected != 3, expected)
+
+
+def pair(centre: float, spread: float) -> list[dict[str, Any]]:
+    """Two peers with one sample each, at a distance from their mean: S = 2 spread², |G|² = centre² - spread²."""
+    return [{"grads": [np.array([centre + one, 0], np.float32)], "samples": 1.0} for one in (spread, -spread)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "limits", "expected"),
+    [
+        ([pair(2.0, 1.0)], {}, None),  # S = 2 over |G|² = 3: two thirds of a sample, and two peers are there
+        ([pair(1.5**0.5, 1.0)], {}, 4),  # 2 / 0.5
+        ([pair(1.5**0.5, 1.0)], {"max_size": 3}, 3),  # the most that the job may have
+        ([pair(2.0, 0.0)], {}, None),  # equal gradients have no noise: the fewest peers, which are there
+        ([pair(0.5, 1.0)], {}, None),  # |G|² is not positive: not known
+        ([pair(math.nan, 1.0)], {}, None),
+        # Averages with decay 0.5, corrected for their start: S = 2 / 3 + 8 * 2 / 3, |G|² = 1 / 3 + 0.625 * 2 / 3.
+        ([pair(2**0.5, 1.0), pair(4.625**0.5, 2.0)], {}, 8),
+        ([pair(1.5**0.5, 1.0), pair(math.nan, 1.0)], {}, 4),  # what is no number leaves the averages as they are
+    ],
+)
+def test_it_decides_by_the_averages_of_numerator_and_denominator(
+    steps: list[list[dict[str, Any]]], limits: dict[str, int], expected: int | None
+) -> None:
+    replay = Replay(compile_policies([gns_batch(max_peers=16, every=1, decay=0.5)]), size=2)
+    agreed = {**LIMITS, **limits, "local_batch_size": np.float32(1)}
+    for number, local in enumerate(steps, start=1):
+        outcome = replay.step(local, {**agreed, "step": number})
+    assert (int(outcome.targets[0]) if outcome.fired[0] else None) == expected
 
 
 def test_it_looks_every_so_many_steps_only() -> None:
@@ -51,10 +81,18 @@ def test_alone_it_never_asks_for_anything() -> None:
 
 
 @pytest.mark.parametrize(
-    "bounds", [{"max_peers": 1}, {"max_peers": 4, "min_peers": 5}, {"max_peers": 4, "min_peers": 0}]
+    "bounds",
+    [
+        {"max_peers": 1},
+        {"max_peers": 4, "min_peers": 5},
+        {"max_peers": 4, "min_peers": 0},
+        {"max_peers": 2.5},
+        {"max_peers": True, "min_peers": 1},
+    ],
 )
 def test_bounds_that_cross_are_refused(bounds: dict[str, int]) -> None:
-    with pytest.raises(PolicyError, match="takes 1 <= min_peers <= max_peers"):
+    told = r"policy 'gns_batch' \(.*test_gns_batch\.py:\d+\): min_peers=.*takes 1 <= min_peers <= max_peers"
+    with pytest.raises(PolicyError, match=told):
         compile_policies([gns_batch(**bounds)])
 
 

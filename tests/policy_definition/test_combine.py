@@ -129,8 +129,9 @@ def test_a_wish_made_while_a_change_was_pending_is_served_later() -> None:
 
 def test_the_log_shows_each_wish_under_the_name_of_its_policy() -> None:
     plan = compile_policies([at_most(gns_batch(max_peers=8), schedule({1: 3}))])
-    assert plan.rule_inputs == (("noise_scale", "local_batch_size", "step", "gns_batch", "schedule", "size", "target"),)
-    assert [one.name for one in plan.rules] == ["at_most(gns_batch, schedule)"]
+    merged = ("noise_scale", "local_batch_size", "step", "gns_batch", "schedule", "size", "target", "rescales_left")
+    assert plan.rule_inputs == (merged, merged)
+    assert [one.name for one in plan.rules] == ["at_most(gns_batch, schedule)", "held(at_most(gns_batch, schedule))"]
 
 
 def test_two_wishes_of_one_policy_are_told_apart() -> None:

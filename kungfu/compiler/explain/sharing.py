@@ -57,6 +57,8 @@ def _parts(plan: Plan) -> Mapping[str, tuple[Signal, ...]]:
     """The signals that each policy needs; a merged rule contributes each of its candidates under its own name."""
     parts: dict[str, tuple[Signal, ...]] = {}
     for rule in plan.rules:
+        if rule.mode == "held":  # the twin of a rule that is there
+            continue
         wishes = [name for name in rule.candidates if name in rule.inputs]
         for name in wishes or [rule.name]:
             roots = (rule.inputs[name],) if wishes else roots_of(rule)

@@ -31,12 +31,12 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
     record, sources = make_step_record(PLAN), offered()
     of_the_step = {"epoch": tf.constant(2, tf.int64), "seconds": tf.constant(0.25)}
     outcome = Outcome(
-        tf.constant([True]),
-        tf.constant([4.0]),
+        tf.constant([True, False]),
+        tf.constant([4.0, np.nan]),
         tf.zeros([0, 1], tf.bool),
-        tf.zeros([3]),
-        tf.constant([7.0]),
-        tf.zeros([1], tf.int64),
+        tf.zeros([10]),
+        tf.constant([7.0, 3.0]),
+        tf.zeros([2], tf.int64),
         tf.zeros([0], tf.int64),
         tf.zeros([0, 1]),
     )
@@ -46,6 +46,7 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
     }
     assert (told["step", "epoch"], told["step", "seconds"]) == (2, 0.25)
     assert (told["fired", "gns_batch"], told["targets", "gns_batch"], told["watched", "noise_scale"]) == (1, 4, 7)
+    assert (told["fired", "held(gns_batch)"], told["watched", "rescales_left"]) == (0, 3)
     assert record.fired(record.row.numpy()) == {"gns_batch"}
     for name, value in sources.items():
         group = (
@@ -76,7 +77,7 @@ def test_the_metrics_of_a_step_are_read_off_it():
     metrics = record.metrics(record.row.numpy())
     assert (metrics["step"], metrics["epoch"], metrics["size"], metrics["batch"]) == (4, 1, 1, 2)
     assert "noise_scale" in metrics
-    assert list(record.metrics(record.row.numpy()))[6:] == ["noise_scale"]
+    assert list(record.metrics(record.row.numpy()))[6:] == ["noise_scale", "rescales_left"]
 
 
 @pytest.fixture(params=["native", "op by op"])

@@ -156,7 +156,8 @@ def test_a_line_says_what_the_row_holds_whatever_came_before_it(rows):
 
 def test_a_rule_that_fired_stands_with_what_it_asked_for():
     told = Told(compile_policies([gns_batch(max_peers=4)]))
-    told.recorder.stepped(told.row(rank=0.0, size=1.0, fired_gns_batch=1.0, targets_gns_batch=3.0))
+    fired = {"fired_gns_batch": 1.0, "targets_gns_batch": 3.0, "fired_held(gns_batch)": 0.0}
+    told.recorder.stepped(told.row(**fired, rank=0.0, size=1.0))
     assert told.lines[0]["fired"] == {"gns_batch": 3.0}
     assert parse_trace([json.dumps(told.lines[0])]).steps[0].fired == {"gns_batch": 3.0}
 
