@@ -1,7 +1,8 @@
-"""Batch and learning rate on a rescale: algorithm 1 of the Elan paper, and linear scaling."""
+"""Batch and learning rate on a rescale: algorithm 1 of the Elan paper."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from kungfu.compiler import compile_policies, evaluate_rescale_rules
 from kungfu.errors import PolicyError
-from kungfu.policies import hybrid_scaling, linear_scaling, schedule
+from kungfu.policies import hybrid_scaling, schedule
 from kungfu.testing import ClusterModel, FiredRule, Start, run_policy
 
 TABLE = {32: 2, 64: 4, 128: 8, 256: 10}
@@ -31,7 +32,14 @@ def algorithm_1(batch: int, *, before: int, after: int, table: Mapping[int, int]
 
 
 def settled(
-    *, batch: int, before: int, after: int, keep: str = "local", table: Mapping[int, int] = TABLE
+    *,
+    batch: int,
+    before: int,
+    after: int,
+    keep: str = "local",
+    table: Mapping[int, int] = TABLE,
+    epoch_samples: int = 0,
+    rate: float = 0.125,
 ) -> dict[str, float]:
     plan = compile_policies([hybrid_scaling(table, over_steps=50)])
     kept = batch if keep == "global" else round(batch * after / before)
@@ -41,11 +49,11 @@ def settled(
         "step": 9,
         "global_batch_size": kept,
         "previous_global_batch_size": batch,
-        "epoch_samples": 0,
-        "learning_rate": 0.125,
+        "epoch_samples": epoch_samples,
+        "learning_rate": rate,
     }
     done = {type(one.action).__name__: one.value for one in evaluate_rescale_rules(plan, barrier)}
-    return {"batch": done.get("SetGlobalBatchSize", kept), "rate": done.get("SetLearningRate", 0.125)}
+    return {"batch": done.get("SetGlobalBatchSize", kept), "rate": done.get("SetLearningRate", rate)}
 
 
 @pytest.mark.parametrize(
@@ -57,10 +65,28 @@ def settled(
         (64, 2, 10, 256),
         (64, 8, 4, 32),  # towards fewer peers the batch shrinks with them
         (256, 4, 16, 1024),
+        (64, 1, 2, 64),  # alone at first: 64 samples keep two busy
+        (8, 1, 4, 32),  # below all entries one peer is optimal; 32 samples keep only two busy, and are the most
+        (64, 4, 1, 16),  # down to one peer: none of the factors is at most 1/4
     ],
 )
 def test_the_batch_grows_only_as_far_as_the_peers_need_it(batch: int, before: int, after: int, expected: int) -> None:
     assert settled(batch=batch, before=before, after=after)["batch"] == expected
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), [(2, 4, 64), (4, 8, 128), (2, 3, 64)])
+def test_a_table_of_one_entry_knows_of_no_batch_that_keeps_more_busy(before: int, after: int, expected: int) -> None:
+    # 64 samples keep 4 peers busy, and so do 128, as the entry below them says: 8 peers are a weak scaling, by 8 / 4.
+    assert settled(batch=64, before=before, after=after, table={64: 4})["batch"] == expected
+
+
+def test_an_epoch_bounds_the_batch() -> None:
+    assert settled(batch=64, before=4, after=8, epoch_samples=100)["batch"] == 100  # instead of 128
+
+
+def test_a_rate_that_is_not_known_is_not_set_and_the_batch_is() -> None:
+    found = settled(batch=64, before=4, after=10, keep="global", rate=math.nan)
+    assert (found["batch"], math.isnan(found["rate"])) == (160, True)
 
 
 @pytest.mark.slow
@@ -93,20 +119,6 @@ def test_beside_a_policy_that_rescales_it_sets_both() -> None:
     # From 2 to 4 peers 32 samples would leave two of them idle, and 64 is what the rescale made of them already.
     shown = [(type(one.action).__name__, one.value) for one in found]
     assert shown == [("SetLearningRate", 0.25), ("SetLearningRate", 0.5)]
-
-
-def test_linear_scaling_multiplies_by_what_the_batch_was_multiplied_by() -> None:
-    found = rates([schedule({5: 4, 20: 8, 40: 1}), linear_scaling()])
-    assert [one.value for one in found] == [0.25, 0.5, 0.0625]
-
-
-def test_linear_scaling_starts_from_where_the_last_ramp_leads() -> None:
-    found = rates([schedule({5: 4, 10: 8}), linear_scaling(over_steps=1000)])
-    assert [one.value for one in found] == [0.25, 0.5]
-
-
-def test_a_rescale_that_keeps_the_batch_keeps_the_rate() -> None:
-    assert rates([schedule({5: 4}, keep="global_batch_size"), linear_scaling()]) == []
 
 
 @pytest.mark.parametrize("table", [{}, {64: 0}, {64.5: 3}, {True: 3}, [64]])

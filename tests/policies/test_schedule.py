@@ -40,6 +40,31 @@ def test_step_zero_holds_from_the_start() -> None:
     assert replay.step([{}] * 2, {**CALM, "step": 1}).targets.tolist() == [3]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "size", "limits", "expected"),
+    [
+        ({2: 1}, 1, (1, 8), [None, None, None]),  # it has one peer already
+        ({2: 4}, 1, (1, 8), [None, 4, 4]),
+        ({1: 9}, 2, (1, 4), [4, 4, 4]),  # the most that the job may have
+        ({1: 1}, 3, (2, 4), [2, 2, 2]),  # the fewest
+        ({3: 4}, 2, (1, 8), [None, None, 4]),  # before the first step of the table nothing is wanted
+        ({1: 9}, 4, (1, 4), [None, None, None]),  # at the limit already
+    ],
+)
+def test_it_asks_for_what_is_not_so_within_the_limits_of_the_job(
+    sizes: dict[int, int], size: int, limits: tuple[int, int], expected: list[int | None]
+) -> None:
+    replay = Replay(compile_policies([schedule(sizes)]), size=size)
+    agreed = {**CALM, "min_size": limits[0], "max_size": limits[1]}
+    outcomes = [replay.step([{}] * size, {**agreed, "step": number}) for number in (1, 2, 3)]
+    assert [int(one.targets[0]) if one.fired[0] else None for one in outcomes] == expected
+
+
+def test_a_size_that_was_refused_is_not_asked_for_again() -> None:
+    replay = Replay(compile_policies([schedule({1: 4})]), size=2)
+    assert not replay.step([{}] * 2, {**CALM, "step": 1, "refused_size": 4}).fired[0]
+
+
 def test_it_keeps_the_batch_size_that_it_was_told_to() -> None:
     action = compile_policies([schedule({1: 2}, keep="global_batch_size")]).rules[0].action
     assert isinstance(action, Rescale)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,26 @@ def test_training_ends_once_the_loss_has_not_been_finite_for_so_many_steps(value
 def test_steps_that_are_not_in_a_row_end_nothing() -> None:
     assert stopped_at(lambda step: math.nan if step % 3 else 1.0, steps=3) == []
     assert stopped_at(lambda step: math.nan if step % 3 else 1.0, steps=2) == [2]
+
+
+@pytest.mark.parametrize(
+    ("losses", "steps", "more", "first"),
+    [
+        ([math.nan], 1, {}, 1),  # of one step
+        ([math.nan, math.nan, 1.0, math.nan, math.nan, math.nan], 3, {}, 6),  # the third step begins the count anew
+        ([math.inf, -math.inf, math.nan, 1.0], 3, {}, 3),  # whatever it is instead of a number
+        ([1.0, 1.0, 1.0], 1, {}, None),
+        ([math.nan, math.nan], 3, {}, None),
+        ([math.nan] * 4, 2, {"size": [1, 1, 1, 1]}, 2),  # alone
+        ([math.nan] * 4, 3, {"size": [2, 2, 1, 1]}, 3),  # a rescale leaves the count
+        ([math.nan] * 4, 2, {"pending": [False, True, True, False]}, 4),  # while a change is under way it waits
+    ],
+)
+def test_it_counts_the_steps_in_a_row(
+    losses: list[float], steps: int, more: dict[str, list[Any]], first: int | None
+) -> None:
+    fired = run_policy(stop_on_nan(steps=steps), {"mean_loss": losses, **more})
+    assert next((one.step for one in fired), None) == first
 
 
 def test_one_entry_of_the_agreed_gradient_is_enough() -> None:
