@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
-from tests.jobs.harness import ran
+from tests.jobs.harness import lines_of, ran, started
 
 pytestmark = pytest.mark.slow
+DEADLINE_S = 180.0
 
 
 def test_the_learning_rate_follows_a_rescale_on_all_peers_and_a_policy_ends_training(tmp_path):
@@ -29,3 +31,27 @@ def test_the_learning_rate_follows_a_rescale_on_all_peers_and_a_policy_ends_trai
     assert [rates[joined + step] for step in range(7)] == [0.125, 0.125, 0.140625, 0.15625, 0.171875, 0.1875, 0.1875]
     settings = [(event["rule"], event["what"], event["to"]) for event in ended.all_of("set")]
     assert settings == [("linear_scaling", "learning rate", 0.1875), ("enough", "stop", None)]
+
+
+def test_noise_brings_a_peer_the_batch_stays_where_it_keeps_all_busy_and_a_loss_that_is_no_number_ends_it(tmp_path):
+    with started(tmp_path, "-np", 2, "--max", 3, program="noisy.py", arguments=[tmp_path]) as job:
+        job.event("rescale", to=3, deadline_s=DEADLINE_S)
+        job.steps(len(lines_of(job.folder / "metrics.jsonl")) + 10, deadline_s=DEADLINE_S)
+        (tmp_path / "nan").touch()
+        ended = job.end(deadline_s=DEADLINE_S)
+    assert ended.code == 0, ended.output
+    assert ended.sizes == [2, 3]
+    (decision,) = ended.all_of("decision")
+    assert (decision["rule"], decision["asked"], decision["step"] % 20) == ("gns_batch", 3, 0)
+    assert decision["saw"]["noise_scale"] >= 10, "2.5 peers with 4 samples each are rounded to 3 or 2"
+    # The rescale itself would have kept 4 samples a peer; the batch and so the rate are what they were.
+    settings = [(event["rule"], event["what"], event["to"]) for event in ended.all_of("set")]
+    assert settings == [("hybrid_scaling", "global batch size", 8), ("stop_on_nan", "stop", None)]
+    rows = ended.metrics
+    assert {row["size"]: row["batch"] for row in rows} == {2: 8, 3: 8}
+    unknown = [row["loss"] is None or math.isnan(float(row["loss"])) for row in rows]
+    first = unknown.index(True)
+    assert all(unknown[first:])
+    assert 3 <= len(rows) - first <= 4, "the barrier of the third such step, or of the one after it"
+    found = [json.loads((tmp_path / f"{peer}.json").read_text()) for peer in range(3)]
+    assert found == [{"stopped": True, "rate": 0.125, "traces": 1}] * 3
