@@ -5,7 +5,7 @@ python := .venv/bin/python
 export PYTHON
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help setup demo test soak lint format proto bench lock clean
+.PHONY: help setup demo test soak lint format proto plots bench lock clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile | column -t -s:
@@ -38,6 +38,10 @@ format: setup  ## let ruff mend what it can
 proto: setup  ## regenerate the code of the wire's messages
 	@$(python) -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
 		kungfu/runtime/ipc/messages.proto
+
+plots: setup  ## draw the prebuilt policies on modelled clusters, and write down what they cost
+	@$(python) tools/policy_plots.py
+	@$(python) tools/policy_costs.py
 
 benchmarks := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: setup  ## measure all; make bench benchmarks=NAME measures one

@@ -1,4 +1,4 @@
-"""Writes docs/policy-costs.md: what each prebuilt policy adds to a step, from its compiled plan."""
+"""Writes what each prebuilt policy adds to a step, from its compiled plan: a table, and a paragraph of each page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from kungfu.policies import (
 )
 from kungfu.policy_definition import Policy
 
-PAGE = Path(__file__).parent.parent / "docs" / "policy-costs.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "policy-costs.md"
+BEGIN, END = "<!-- cost: written by tools/policy_costs.py -->\n", "<!-- end of cost -->\n"
 BYTES = {"bool": 1, "int64": 8, "float32": 4}
 PEERS = 8
 
@@ -40,7 +42,7 @@ HEAD = f"""# What the prebuilt policies cost
 Each line is read off the compiled plan: messages of an ordinary step beyond the gradient all-reduce, further ones in
 the steps in which a gate is open, what rides on the gradient all-reduce of every step (its bytes with {PEERS} peers),
 and the state that a peer holds. `kungfu explain SPEC` shows the same of any policy. This page is written by
-`python tools/policy_costs.py`, and a test holds it.
+`make plots`, and a test holds it.
 
 | policy | messages a step | behind gates | floats on the gradients | bytes, {PEERS} peers | bytes of state |
 | --- | --- | --- | --- | --- | --- |
@@ -76,5 +78,29 @@ def _state(plan: Plan) -> int:
     return sum(BYTES[one.dtype] * (int(one.shape[0]) if one.shape else 1) for one in types)
 
 
+def paragraph(name: str) -> str:
+    """The cost of a policy, as its page says it."""
+    spec, policy = next((spec, one) for spec, one in POLICIES.items() if one.name == name)
+    plan = compile_policies([policy])
+    gated = sum(1 for one in plan.after if one.message and one.gates)
+    messages = f"{plan.messages_per_step or 'no'} message in an ordinary step"
+    also = f", {gated} more where a gate is open" if gated else ""
+    size = 4 * plan.piggybacked.floats(PEERS)
+    riders = f"{_floats(plan)} floats ({size} bytes with {PEERS} peers)" if size else "nothing"
+    return (
+        f"`{spec}`: {messages}{also}; {riders} on the gradient all-reduce; {_state(plan)} bytes of state\n"
+        "([all of them](../policy-costs.md)).\n"
+    )
+
+
+def with_cost(text: str, name: str) -> str:
+    """The text of a policy's page, with the paragraph as it should be."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}{paragraph(name)}{END}{rest.partition(END)[2]}"
+
+
 if __name__ == "__main__":
     PAGE.write_text(page())
+    for one in POLICIES.values():
+        own = DOCS / "policies" / f"{one.name}.md"
+        own.write_text(with_cost(own.read_text(), one.name))

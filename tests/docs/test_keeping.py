@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import doctest
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import kungfu
+from tests.docs.page import assert_shows_what_it_says, blocks
 
 PAGE = Path(kungfu.__file__).parent.parent / "docs" / "keeping.md"
-BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.slow
 def test_every_block_shows_what_it_says() -> None:
-    names: dict[str, Any] = {}
-    found = BLOCK.findall(PAGE.read_text())
-    assert [kind for kind, _ in found] == ["python", "pycon", "pycon"]
-    for place, (kind, source) in enumerate(found):
-        if kind == "python":
-            exec(compile(source, str(PAGE), "exec"), names)
-            continue
-        report: list[str] = []
-        test = doctest.DocTestParser().get_doctest(source, names, f"block {place}", str(PAGE), 0)
-        doctest.DocTestRunner().run(test, out=report.append, clear_globs=False)
-        names.update(test.globs)
-        assert not report, "".join(report)
+    assert [kind for kind, _ in blocks(PAGE.read_text())] == ["python", "pycon", "pycon"]
+    assert_shows_what_it_says(PAGE)
