@@ -136,6 +136,10 @@ class Beside:
     def mark_state_complete(self) -> None:
         """Nobody asks whether this peer holds the state."""
 
+    def host_joiners(self) -> int:
+        """Nobody joins."""
+        return 0
+
     def record(self, stream: str, fields: Any) -> None:
         self.first._runner.barrier.context.membership.record(stream, fields)
 
