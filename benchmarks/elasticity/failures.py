@@ -30,7 +30,7 @@ def killed_under_kungfu(*, rank: int, options: dict[str, object]) -> Recovery:
         size = ["-np", SIZE, "--min", 1, "--max", SIZE]
         return [sys.executable, "-m", "kungfu.cli.run", *size, "--attachment", "local", "--logdir", folder / "log"]
 
-    with started(launcher, program="kungfu_worker", options=options | {"low": SIZE}) as job:
+    with started(launcher, program="elasticity.programs.kungfu_worker", options=options | {"low": SIZE}) as job:
         return _killed(job, lambda pid, stamps: stamps[-1].rank == rank)
 
 
@@ -44,7 +44,7 @@ def killed_under_horovod(*, options: dict[str, object]) -> Recovery:
         sizes = ["-np", SIZE, "--min-np", SIZE - 1, "--max-np", SIZE]
         return ["horovodrun", "--gloo", "--network-interface", "lo", *sizes, "--host-discovery-script", script]
 
-    with started(launcher, program="horovod_worker", options=options) as job:
+    with started(launcher, program="elasticity.programs.horovod_worker", options=options) as job:
         return _killed(job, lambda pid, _: psutil.Process(pid).environ()["HOROVOD_HOSTNAME"] == LONELY_HOST)
 
 

@@ -31,15 +31,16 @@ ONE_THREAD_EACH = {
 
 @dataclass(frozen=True)
 class Job:
-    """A job that runs; its workers leave their stamps in ``folder``."""
+    """A job that runs, or one host of it; its workers leave their stamps in ``stamped``."""
 
     process: subprocess.Popen[bytes]
     folder: Path
     console: Path
+    stamped: Path
 
     def stamps(self) -> dict[int, list[Stamp]]:
         """The stamps so far, by process."""
-        return read_stamps(self.folder)
+        return read_stamps(self.stamped)
 
     def until(self, seen: Callable[[dict[int, list[Stamp]]], object], *, what: str, deadline_s: float) -> None:
         """Waits until the stamps show it; ends the benchmark where the job ends before, or the deadline passes."""
@@ -60,22 +61,38 @@ class Job:
 
         self.until(seen, what=f"{count} steps with {size} workers", deadline_s=deadline_s)
 
+    def has_ended(self) -> bool:
+        """Whether the job has ended by itself; ends the benchmark where it failed."""
+        code = self.process.poll()
+        if code:
+            raise SystemExit(f"the job ended with exit code {code}; its last words:\n{self._last_words()}")
+        return code is not None
+
     def _last_words(self) -> str:
         return "\n".join(self.console.read_text(errors="replace").splitlines()[-40:])
 
 
 @contextmanager
 def started(
-    launcher: Callable[[Path], Sequence[object]], *, program: str, options: Mapping[str, object]
+    launcher: Callable[[Path], Sequence[object]],
+    *,
+    program: str,
+    options: Mapping[str, object],
+    beside: Job | None = None,
 ) -> Iterator[Job]:
     """A job that is ended, with all of it, at the end.
 
-    ``launcher`` gives the words before the workers' own command; it is told the job's folder.
+    Args:
+        launcher: Gives the words before the workers' own command; it is told the job's folder.
+        program: The workers' module in ``benchmarks``.
+        options: Of the workers; a tuple gives several words to one.
+        beside: Another host of the same job, beside whose stamps its workers leave theirs.
     """
     with tempfile.TemporaryDirectory(prefix="benchmark-") as path:
         folder = Path(path)
-        own = [word for key, value in options.items() for word in (f"--{key}", value)]
-        worker = [sys.executable, "-m", f"benchmarks.elasticity.programs.{program}", "--stamps", folder, *own]
+        stamped = beside.stamped if beside else folder
+        own = [word for key, value in options.items() for word in (f"--{key}", *_words(value))]
+        worker = [sys.executable, "-m", f"benchmarks.{program}", "--stamps", stamped, *own]
         words = [str(word) for word in [*launcher(folder), *worker]]
         console = folder / "console.txt"
         with console.open("wb") as output:
@@ -89,9 +106,9 @@ def started(
                 start_new_session=True,
             )
         try:
-            yield Job(process, folder, console)
+            yield Job(process, folder, console, stamped)
         finally:
-            _end(process, folder)
+            _end(process, stamped)
 
 
 def awaited(look: Callable[[], object], *, what: str, deadline_s: float) -> None:
@@ -101,6 +118,10 @@ def awaited(look: Callable[[], object], *, what: str, deadline_s: float) -> None
         if time.monotonic() > deadline:
             raise SystemExit(f"waited {deadline_s:g} s for {what}")
         time.sleep(LOOK_S)
+
+
+def _words(value: object) -> Sequence[object]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:

@@ -63,7 +63,9 @@ def by_kungfu(task: Task) -> Measured:
         size = ["-np", task.low, "--max", task.low + 1]
         return [sys.executable, "-m", "kungfu.cli.run", *size, "--attachment", "local", "--logdir", folder / "log"]
 
-    with started(launcher, program="kungfu_worker", options=task.options | {"low": task.low, "every": EVERY}) as job:
+    with started(
+        launcher, program="elasticity.programs.kungfu_worker", options=task.options | {"low": task.low, "every": EVERY}
+    ) as job:
         job.until(
             lambda workers: len(changes(workers)) >= 2 * task.rounds,
             what=f"{2 * task.rounds} changes of size",
@@ -84,7 +86,7 @@ def by_horovod(task: Task) -> Measured:
         sizes = ["-np", task.low, "--min-np", 1, "--max-np", task.low + 1]
         return [*_HOROVODRUN, *sizes, "--host-discovery-script", script]
 
-    with started(launcher, program="horovod_worker", options=task.options) as job:
+    with started(launcher, program="elasticity.programs.horovod_worker", options=task.options) as job:
         job.steps_at(task.low, count=EVERY, deadline_s=DEADLINE_S)
         for _ in range(task.rounds):
             for size in (task.low + 1, task.low):
@@ -121,7 +123,9 @@ def _phase(task: Task, size: int, folder: Path) -> list[list[Stamp]]:
     stop = folder / "stop"
     stop.unlink(missing_ok=True)
     options = task.options | {"folder": folder}
-    with started(lambda _: [*_HOROVODRUN, "-np", size], program="restart_worker", options=options) as job:
+    with started(
+        lambda _: [*_HOROVODRUN, "-np", size], program="elasticity.programs.restart_worker", options=options
+    ) as job:
         job.steps_at(size, count=EVERY, deadline_s=DEADLINE_S)
         stop.touch()
         _ended(job)

@@ -1,0 +1,244 @@
+"""Emulated training as real jobs under kungfu-run: started, awaited, and read from the stamps of their workers."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.elasticity.jobs import Job, awaited, started
+from benchmarks.elasticity.stamps import Stamp
+from benchmarks.emulation.curves import Curve
+from kungfu import Keep
+
+__all__ = ["RealRun", "Slow", "Task", "Work", "checked", "run_job"]
+
+START_S, PEER_START_S = 120.0, 20.0  # for a job to begin; for each of its peers to start, on a busy machine
+CHECKED_STEPS = 60
+PROGRAM = "emulation.worker"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job does.
+
+    Args:
+        curve: Its devices' samples / s by size, in real seconds.
+        samples: Of the whole job.
+        batch: Samples of a step: of all peers, or of each of them.
+        keep: Which of both stays when the size changes.
+    """
+
+    curve: Curve
+    samples: int
+    batch: int
+    keep: Keep = "global_batch_size"
+
+    def batch_at(self, size: int) -> int:
+        """Samples of a step of so many peers."""
+        return self.batch if self.keep == "global_batch_size" else self.batch * size
+
+    def step_s(self, size: int) -> float:
+        """Seconds of a step of so many peers."""
+        return self.curve.step_s(size, batch=self.batch_at(size))
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Slow peers.
+
+    Args:
+        every: Every so many peers one is slow, by their ids; none for 0.
+        factors: How many times as long its steps take; of several each holds for `phase` steps.
+        phase: Steps; 0 where the one factor holds on.
+    """
+
+    every: int = 0
+    factors: tuple[float, ...] = (1.0,)
+    phase: int = 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job to run.
+
+    Args:
+        work: What it does.
+        start: Peers at the start.
+        most: The most peers that it may have.
+        least: The fewest.
+        policy: What ``kungfu-run --policy`` is told; nothing for a job whose size stays.
+        slow: Its slow peers.
+        hosts: The slots of each host, all of them loopback addresses of this machine; without it there is one host.
+    """
+
+    work: Work
+    start: int
+    most: int
+    least: int = 1
+    policy: str = ""
+    slow: Slow = Slow()
+    hosts: tuple[int, ...] = ()
+
+    @property
+    def longest_s(self) -> float:
+        """The seconds of the device at the size that is slowest."""
+        curve = self.work.curve
+        return max(curve.seconds(one, samples=self.work.samples) for one in curve.throughput) * max(self.slow.factors)
+
+
+@dataclass(frozen=True)
+class RealRun:
+    """A job that has ended.
+
+    Args:
+        seconds: From the begin of its first step to the end of its last one.
+        peer_seconds: Of all peers, each from its first step to its last one.
+        ends: When each step ended, seconds since the begin of the first.
+        sizes: The size of the job in each step.
+        wall_s: From the launch to the end, with the starts of all processes.
+        joined: Peers that came after the start.
+        events: What the job recorded.
+    """
+
+    seconds: float
+    peer_seconds: float
+    ends: tuple[float, ...]
+    sizes: tuple[int, ...]
+    wall_s: float = 0.0
+    joined: int = 0
+    events: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Peers at the end."""
+        return self.sizes[-1]
+
+    @property
+    def settled_s(self) -> float:
+        """When the size changed for the last time; 0 where it never did."""
+        changes = (
+            end for end, size, before in zip(self.ends[1:], self.sizes[1:], self.sizes, strict=False) if size != before
+        )
+        return max(changes, default=0.0)
+
+    @property
+    def step_s(self) -> float:
+        """The mean seconds of a step, without those of the first five."""
+        return (self.ends[-1] - self.ends[5]) / (len(self.ends) - 6)
+
+
+def run_job(task: Task) -> RealRun:
+    """Runs a job to its end; ends the benchmark where it fails or takes far longer than its slowest size would."""
+    begun, work, slow = time.monotonic(), task.work, task.slow
+    seconds = {str(size): round(work.step_s(size), 6) for size in work.curve.throughput}
+    options = {
+        "seconds": json.dumps(seconds),
+        "samples": work.samples,
+        "batch": work.batch_at(task.start),
+        "slow": slow.factors,
+        "slow-every": slow.every,
+        "phase": slow.phase,
+    }
+    with ExitStack() as stack:
+        names = [f"127.0.0.{host + 1}" for host in range(len(task.hosts) or 1)]
+        shared = _shared_words(names, task.hosts, stack)
+        jobs: list[Job] = []
+        for name in names:
+            launcher = partial(_launcher, task, [*shared, *(["--self", name] if shared else [])])
+            first = jobs[0] if jobs else None
+            jobs.append(stack.enter_context(started(launcher, program=PROGRAM, options=options, beside=first)))
+        deadline_s = START_S + PEER_START_S * 2 * task.most + 3 * task.longest_s
+        awaited(
+            lambda: sum(job.has_ended() for job in jobs) == len(jobs), what="the end of the job", deadline_s=deadline_s
+        )
+        events = (jobs[0].folder / "log" / "events.jsonl").read_text().splitlines()
+        return from_stamps(
+            jobs[0].stamps(), wall_s=time.monotonic() - begun, events=[json.loads(line) for line in events]
+        )
+
+
+def _launcher(task: Task, hosting: Sequence[str], folder: Path) -> Sequence[object]:
+    size = ["-np", task.start, "--min", task.least, "--max", task.most]
+    # Starting processes hold up the others on few cores: no one may be taken for dead meanwhile.
+    told = ["--heartbeat", 60, "--trace-limit", 0, "--attachment", "local", "--logdir", folder / "log"]
+    policy = ["--policy", task.policy] if task.policy else []
+    return [sys.executable, "-m", "kungfu.cli.run", *size, *told, *policy, *hosting]
+
+
+def _shared_words(names: Sequence[str], slots: Sequence[int], stack: ExitStack) -> list[str]:
+    """What all hosts are told of each other; nothing where there is one."""
+    if not slots:
+        return []
+    listed = ",".join(f"{name}:{room}" for name, room in zip(names, slots, strict=True))
+    secret = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-"))) / "secret"
+    secret.touch(0o600)
+    secret.write_text(secrets.token_hex(32))
+    return ["-H", listed, "--port", str(_free_port(names)), "--secret-file", str(secret)]
+
+
+def _free_port(names: Sequence[str]) -> int:
+    """A port on which nobody listens under any of these addresses."""
+    while True:
+        with ExitStack() as stack:
+            first = stack.enter_context(socket.create_server((names[0], 0)))
+            port = int(first.getsockname()[1])
+            try:
+                for name in names[1:]:
+                    stack.enter_context(socket.create_server((name, port)))
+            except OSError:
+                continue
+            return port
+
+
+def from_stamps(
+    workers: Mapping[int, Sequence[Stamp]], *, wall_s: float = 0.0, events: Iterable[dict[str, Any]] = ()
+) -> RealRun:
+    """What the stamps of all workers say of a job.
+
+    The first step of a worker begins with its start and with waiting for others: it counts as one that took as long as
+    the second one of that worker.
+    """
+    ends: dict[int, tuple[float, int]] = {}
+    began: dict[int, float] = {}
+    lives = []
+    for pid, stamps in workers.items():
+        done = [one for one in stamps if one.after > one.before]
+        if not done:
+            continue
+        first_s = done[1].ended - done[0].ended if len(done) > 1 else 0.0
+        began[pid] = done[0].ended - first_s
+        lives.append(done[-1].ended - began[pid])
+        for one in done:
+            # A peer that leaves does not know the size of those that stay.
+            if one.size:
+                ended, size = ends.get(one.after, (one.ended, one.size))
+                ends[one.after] = (min(ended, one.ended), size)
+    begin, steps = min(began.values()), [ends[number] for number in sorted(ends)]
+    told = tuple(events)
+    joined = sum(len(one["joined"]) for one in told if one["event"] == "rescale")
+    return RealRun(
+        steps[-1][0] - begin,
+        sum(lives),
+        tuple(ended - begin for ended, _ in steps),
+        tuple(size for _, size in steps),
+        wall_s,
+        joined,
+        told,
+    )
+
+
+def checked(task: Task, *, steps: int = CHECKED_STEPS) -> float:
+    """By which fraction the steps of a short real run of a fixed size take longer than its curve says."""
+    work = replace(task.work, samples=steps * task.work.batch_at(task.start))
+    real = run_job(replace(task, work=work, most=task.start, policy=""))
+    return real.step_s / work.step_s(task.start) - 1

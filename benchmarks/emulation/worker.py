@@ -1,0 +1,167 @@
+"""A peer under kungfu-run whose device is emulated: a step takes the seconds that a table has for the job's size.
+
+Peers, graph, messages, policies and decisions are real; only the computation is a sleep. The seconds of the table hold
+the exchange of gradients too, so a step is due as long after the last one as the table says: a device that is fed ahead
+hides Python's part, and up to `HIDDEN_S` of the exchange. What takes longer (waiting for a slow peer, a barrier) is not
+hidden.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.elasticity.stamps import Writer
+
+HIDDEN_S = 0.003
+
+
+@dataclass
+class Device:
+    """An emulated device.
+
+    Args:
+        seconds: Of a step, by the size of the job.
+        size: Gives the size of the job.
+        factor: Gives how many times as long this peer's takes.
+        called: When the step that comes was called.
+        due: When it has computed the gradients.
+        synchronised: When the last all-reduce was over.
+    """
+
+    seconds: Mapping[int, float]
+    size: Callable[[], int]
+    factor: Callable[[], float] = lambda: 1.0
+    called: float = 0.0
+    due: float = 0.0
+    synchronised: float = 0.0
+
+    def begin(self) -> None:
+        """A step is called."""
+        self.called = time.monotonic()
+
+    def wait(self) -> None:
+        """Returns when the device has computed the gradients."""
+        self.due = self.next_due()
+        time.sleep(max(0.0, self.due - time.monotonic()))
+
+    def next_due(self) -> float:
+        """When the step that was called last will be computed."""
+        begun = max(self.due, self.synchronised - HIDDEN_S, self.called - HIDDEN_S)
+        return begun + self.seconds[self.size()] * self.factor()
+
+    def synchronise(self) -> None:
+        """The all-reduce is over."""
+        self.synchronised = time.monotonic()
+
+
+@dataclass
+class StepCounter:
+    """The steps of the job, read where they cannot be counted: reading costs more than a step of a small model.
+
+    Args:
+        read: Reads them.
+        steps: So far; -1 before the first one of this peer.
+    """
+
+    read: Callable[[], int]
+    steps: int = -1
+
+    def count(self, *, skipped: bool) -> None:
+        """A step was called, and maybe skipped."""
+        self.steps = self.read() if skipped or self.steps < 0 else self.steps + 1
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stamps", type=Path, required=True, help="folder for the stamps")
+    parser.add_argument("--seconds", type=json.loads, required=True, help="JSON: seconds of a step by size")
+    parser.add_argument("--samples", type=int, required=True, help="of the whole job")
+    parser.add_argument("--batch", type=int, required=True, help="samples of a step of the whole job at its start")
+    parser.add_argument("--slow", type=float, nargs="+", default=[1.0], help="how many times as long a slow peer takes")
+    parser.add_argument("--phase", type=int, default=0, help="steps after which the next one of them holds")
+    parser.add_argument("--slow-every", type=int, default=0, help="every so many peers one is slow (none)")
+    return parser.parse_args()
+
+
+def is_slow(peer: int, *, every: int) -> bool:
+    """Whether it is one of every so many.
+
+    >>> [peer for peer in range(12) if is_slow(peer, every=4)]
+    [3, 7, 11]
+    """
+    return every > 0 and peer % every == every - 1
+
+
+def factor_at(step: int, factors: Sequence[float], *, phase: int) -> float:
+    """Which of the factors holds after so many steps; the last one holds on.
+
+    >>> [factor_at(step, [1.0, 2.0, 4.0], phase=2) for step in range(7)]
+    [1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 4.0]
+    """
+    return factors[min(max(step, 0) // phase, len(factors) - 1) if phase else 0]
+
+
+def main() -> None:
+    """Trains until all samples are done, or this peer is let go."""
+    given = arguments()
+    # Keras imports them where they are installed: a third of a peer's start.
+    sys.modules |= dict.fromkeys(("matplotlib", "sklearn"))  # type: ignore[arg-type]  # None: not installed
+    import keras
+
+    import kungfu as kf
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    optimizer = keras.optimizers.SGD(0.0)
+    training = kf.attach(model, optimizer)
+    slow = given.slow if is_slow(training.peer, every=given.slow_every) else [1.0]
+    seconds = {int(size): one for size, one in given.seconds.items()}
+    device = Device(
+        seconds,
+        lambda: training.size,
+        lambda: factor_at(counter.steps, slow, phase=given.phase),
+    )
+    step = emulated_step(training, model, optimizer, device)
+    rows, stamps = np.broadcast_to(np.float32(1), (given.samples, 1)), Writer(given.stamps)
+
+    def place() -> tuple[int, int]:
+        """Size 0 for a peer that has just left."""
+        return (0, -1) if training.rank is None else (training.size, training.rank)
+
+    counter = StepCounter(lambda: int(optimizer.iterations))
+    for x in training.batches(rows, batch_size=given.batch, epochs=1, seed=0):
+        with stamps.step(lambda: counter.steps, place=place):
+            device.begin()
+            counter.count(skipped=step(x) is training.SKIPPED)
+
+
+def emulated_step(training: Any, model: Any, optimizer: Any, device: Device) -> Callable[[Any], None]:
+    """The training step: a model of one weight, and a device that takes its time."""
+    import tensorflow as tf
+
+    @training.step
+    def step(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True) - x)
+        (gradient,) = tape.gradient(loss, model.trainable_variables)
+        with tf.control_dependencies([tf.numpy_function(device.wait, [], [])]):
+            gradient = tf.identity(gradient)
+        (gradient,) = training.average([gradient], loss=loss)
+        with tf.control_dependencies([gradient]):
+            tf.numpy_function(device.synchronise, [], [])
+        optimizer.apply_gradients([(gradient, model.trainable_variables[0])])
+
+    return step
+
+
+if __name__ == "__main__":
+    main()
