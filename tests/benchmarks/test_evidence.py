@@ -1,0 +1,149 @@
+"""The benchmarks that show what policies are good for: their twins and figures, bad arguments, and that they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import autoscaling, stragglers, utility
+from benchmarks.emulation.jobs import RealRun
+from kungfu.policy_definition.policy_path import load_policy
+
+
+def ran(seconds: float, *, size: int, peer_seconds: float = 0.0, events: tuple[dict, ...] = ()) -> RealRun:
+    """A job that ended so."""
+    return RealRun(seconds, peer_seconds, (seconds / 2, seconds), (size, size), events=events)
+
+
+def curves():
+    """The stated ones, of a machine without the published files."""
+    return autoscaling.measured_curves(Path("/no such folder"))
+
+
+def test_autoscaling_has_a_job_for_each_start_and_a_policy_that_can_be_named() -> None:
+    cases = autoscaling.cases(curves(), seconds=30.0)
+    assert [(one.application, one.start) for one in cases] == [
+        ("CIFAR-10", 2), ("CIFAR-10", 4), ("CIFAR-10", 8), ("ImageNet", 2), ("ImageNet", 8), ("ImageNet", 16),
+    ]  # fmt: skip
+    assert {load_policy(one.task.policy).name for one in cases} == {"autoscale"}
+    assert [one.best for one in cases] == [2, 2, 2, 16, 16, 16]
+    assert min(one.static_s for one in cases if one.application == "ImageNet") == pytest.approx(30.0, rel=1e-4)
+
+
+def test_an_emulated_step_takes_as_long_as_its_samples_by_the_curve_divided_by_20() -> None:
+    measured = curves()
+    for case in autoscaling.cases(measured, seconds=30.0):
+        batch = case.task.work.batch_at(case.start) * autoscaling.SAMPLES_EACH[case.application]
+        expected = batch / measured[case.application].smoothed().throughput[case.start] / 20
+        assert case.task.work.step_s(case.start) == pytest.approx(expected)
+
+
+def test_the_distance_is_from_the_best_size_and_what_is_saved_from_the_static_twin() -> None:
+    case = autoscaling.cases(curves(), seconds=30.0)[2]
+    result = autoscaling.Result(case, ran(case.static_s / 2, size=4, peer_seconds=2 * case.static_s), 0.01)
+    assert (result.distance, result.time_saved, result.gpu_time_saved) == (2.0, 0.5, 0.75)
+    told = autoscaling.figures([result, replace(result, run=replace(result.run, sizes=(8, 1)))])
+    assert told["worst_distance_from_best"] == 2.0
+    assert told["cifar10"]["worst_twin_error"] == 0.01
+
+
+def test_utility_has_four_corners_that_end_where_the_marginal_worth_meets_the_cost() -> None:
+    corners = utility.corners()
+    assert [(one.worth, one.price) for one in corners] == [
+        ("linear", 0.01),
+        ("linear", 10),
+        ("step", 0.01),
+        ("step", 10),
+    ]
+    assert all(load_policy(one.policy).name == "utility" for one in utility.cases())
+    # Of Amdahl's law with the share s, k + 1 peers are worth it while k (k + 1) < U' (1 - s) / (s P), here 3.6.
+    price_per_s = 10.0 * utility.FASTER / 3600
+    bound = 20.0 / utility.ZERO_AT_S * (1 - utility.SERIAL) / (utility.SERIAL * price_per_s)
+    assert 1 * 2 < bound < 2 * 3
+
+
+def test_the_ratios_compare_the_highest_price_with_the_lowest() -> None:
+    corners = utility.corners()
+    runs = dict(
+        zip(corners, (ran(60.0, size=8), ran(150.0, size=2), ran(70.0, size=6), ran(140.0, size=2)), strict=True)
+    )
+    assert utility.ratios(runs) == {"linear_low_ratio": 2.5, "step_low_ratio": 2.0}
+    told = utility.figures(runs, runs)
+    assert (told["worst_corner_size_difference"], told["worst_corner_time_difference"]) == (0, 0.0)
+
+
+def test_the_joiners_of_the_model_take_the_median_of_the_real_ones() -> None:
+    rescales = tuple(
+        {"event": "rescale", "joined": [1], "parts": {"spawn_s": 0.5, "ready_s": one}} for one in (3, 4, 8)
+    )
+    leaving = {"event": "rescale", "joined": [], "parts": {}}
+    assert utility.joining_s([ran(1.0, size=1, events=(*rescales, leaving))]) == 4.5
+    assert utility.joining_s([ran(1.0, size=1, events=(leaving,))]) == utility.JOINING_S
+
+
+def test_a_job_without_stragglers_takes_its_seconds_and_one_with_them_waits_from_the_fourth_peer_on() -> None:
+    # 1 to 7 peers for 5 s each, then 8: 200 samples / s each.
+    assert stragglers.samples_in(100.0) == 200 * (5 * sum(range(1, 8)) + 65 * 8)
+    assert stragglers.seconds_for(stragglers.samples_in(100.0)) == pytest.approx(100.0)
+    assert stragglers.seconds_for(stragglers.samples_in(12.0)) == pytest.approx(12.0)
+    # The first 15 s are without a straggler, all that follows takes four times as long.
+    samples = 200 * (5 * (1 + 2 + 3) + (5 * (4 + 5 + 6 + 7) + 10 * 8) / 4)
+    assert stragglers.seconds_for(samples, factor=4.0) == pytest.approx(45.0)
+    assert stragglers.samples_in(45.0, factor=4.0) == pytest.approx(samples)
+
+
+def test_what_is_saved_is_of_the_run_whose_stragglers_stay_and_the_slowest_run_is_within() -> None:
+    samples = stragglers.samples_in(100.0)
+    told = stragglers.figures({"4x": ran(110.0, size=8), "2x": ran(105.0, size=8)}, samples=samples)
+    assert told["reduction_4x"] == pytest.approx(1 - 110 / stragglers.seconds_for(samples, factor=4.0), abs=1e-4)
+    assert told["within_no_stragglers"] == 0.1
+    assert (
+        load_policy(stragglers.task(4.0, samples=round(samples)).policy).name
+        == "compose(one_more_every, replace_stragglers)"
+    )
+
+
+def test_the_lives_of_slow_peers_are_read_from_the_views() -> None:
+    views = (
+        {"event": "view", "time": 50.0, "peers": [0]},
+        {"event": "view", "time": 60.0, "peers": [0, 1, 2, 3]},
+        {"event": "view", "time": 75.0, "peers": [0, 1, 2, 4]},
+        {"event": "view", "time": 80.0, "peers": [0, 1, 2, 4, 7]},
+    )
+    assert stragglers.lives_of_slow_peers(ran(100.0, size=8, events=views)) == [(3, 10.0, 25.0), (7, 30.0, 100.0)]
+
+
+@pytest.mark.parametrize("module", [autoscaling, stragglers])
+@pytest.mark.parametrize("words", [["--seconds", "0"], ["--seconds", "nan"], ["--seconds", "much"], ["--unknown"]])
+def test_bad_arguments_are_refused(module, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        module.arguments(words)
+    assert ended.value.code == 2
+    assert words[0] in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "figure"),
+    [
+        (["autoscaling", "--quick", "--seconds", "3"], "worst_distance_from_best"),
+        (["stragglers", "--quick", "--seconds", "3"], "within_no_stragglers"),
+        (["utility", "--quick"], "linear_low_ratio"),
+    ],
+)
+def test_it_gives_its_figures(words: list[str], figure: str, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert figure in json.loads(done.stdout.splitlines()[-1])
+    assert (tmp_path / f"runs/benchmarks/{words[0]}.png").stat().st_size > 1000
