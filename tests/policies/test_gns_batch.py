@@ -96,7 +96,15 @@ def test_bounds_that_cross_are_refused(bounds: dict[str, int]) -> None:
         compile_policies([gns_batch(**bounds)])
 
 
-@pytest.mark.parametrize(("setting", "message"), [({"every": 0}, "every 0 steps"), ({"decay": 0}, "decay=0")])
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"every": 0}, "every 0 steps"),
+        ({"decay": 0}, "decay=0"),
+        ({"decay": math.nan}, "decay=nan"),
+        ({"sample_every": 0}, "0"),
+    ],
+)
 def test_settings_out_of_range_are_refused(setting: dict[str, Any], message: str) -> None:
-    with pytest.raises(PolicyError, match=message):
+    with pytest.raises(PolicyError, match=rf"policy 'gns_batch' \(.*test_gns_batch\.py:\d+\): .*{message}"):
         compile_policies([gns_batch(max_peers=4, **setting)])

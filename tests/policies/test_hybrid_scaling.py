@@ -121,7 +121,10 @@ def test_beside_a_policy_that_rescales_it_sets_both() -> None:
     assert shown == [("SetLearningRate", 0.25), ("SetLearningRate", 0.5)]
 
 
-@pytest.mark.parametrize("table", [{}, {64: 0}, {64.5: 3}, {True: 3}, [64]])
-def test_a_table_that_is_none_is_refused(table: Any) -> None:
-    with pytest.raises(PolicyError, match=r"takes \{global batch: optimal number of peers\}"):
+@pytest.mark.parametrize("table", [{}, {64: 0}, {64.5: 3}, {True: 3}, [64], {64: None}, {64: math.nan}, None])
+def test_a_table_that_is_none_or_has_a_hole_is_refused_with_the_name_and_the_line(table: Any) -> None:
+    told = (
+        r"policy 'hybrid_scaling' \(.*test_hybrid_scaling\.py:\d+\): .*takes \{global batch: optimal number of peers\}"
+    )
+    with pytest.raises(PolicyError, match=told):
         compile_policies([hybrid_scaling(table)])

@@ -13,6 +13,7 @@ from kungfu.control import Rescale
 from kungfu.errors import PolicyError
 from kungfu.policies import schedule
 
+NAMED = r"policy 'schedule' \(.*test_schedule\.py:\d+\): "
 CALM = {"min_size": 1, "max_size": 8, "refused_size": 0, "pending": False}
 
 
@@ -78,11 +79,15 @@ def test_it_needs_no_message_no_rider_and_no_state() -> None:
 
 @pytest.mark.parametrize("sizes", [{}, [(1, 2)], None])
 def test_what_is_no_table_is_refused(sizes: Any) -> None:
-    with pytest.raises(PolicyError, match=r"takes at least one step: size, e.g. schedule\(\{100: 4, 300: 2\}\)"):
+    with pytest.raises(
+        PolicyError, match=rf"{NAMED}.*takes at least one step: size, e.g. schedule\(\{{100: 4, 300: 2\}}\)"
+    ):
         compile_policies([schedule(sizes)])
 
 
-@pytest.mark.parametrize("entry", [{-1: 2}, {1: 0}, {1.5: 2}, {1: 2.0}, {True: 2}, {1: "2"}])
+@pytest.mark.parametrize("entry", [{-1: 2}, {1: 0}, {1.5: 2}, {1: 2.0}, {True: 2}, {1: "2"}, {1: None}])
 def test_what_is_no_step_or_size_is_refused(entry: Any) -> None:
-    with pytest.raises(PolicyError, match=r"is no step and size; write whole numbers, step >= 0 and size >= 1"):
+    with pytest.raises(
+        PolicyError, match=rf"{NAMED}.*is no step and size; write whole numbers, step >= 0 and size >= 1"
+    ):
         compile_policies([schedule(entry)])

@@ -65,5 +65,5 @@ def test_one_entry_of_the_agreed_gradient_is_enough() -> None:
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": 1.5}, {"steps": True}, {"watch": "weights"}])
 def test_arguments_out_of_range_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(PolicyError, match=r"stop_on_nan\(\w+="):
+    with pytest.raises(PolicyError, match=r"policy 'stop_on_nan' \(.*test_stop_on_nan\.py:\d+\): stop_on_nan\(\w+="):
         compile_policies([stop_on_nan(**wrong)])
