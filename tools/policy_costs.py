@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from kungfu import worth
@@ -87,10 +88,11 @@ def paragraph(name: str) -> str:
     also = f", {gated} more where a gate is open" if gated else ""
     size = 4 * plan.piggybacked.floats(PEERS)
     riders = f"{_floats(plan)} floats ({size} bytes with {PEERS} peers)" if size else "nothing"
-    return (
-        f"`{spec}`: {messages}{also}; {riders} on the gradient all-reduce; {_state(plan)} bytes of state\n"
-        "([all of them](../policy-costs.md)).\n"
+    said = (
+        f"`{spec}`: {messages}{also}; {riders} on the gradient all-reduce; {_state(plan)} bytes of state ([all of "
+        "them](../policy-costs.md))."
     )
+    return textwrap.fill(said, 120, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def with_cost(text: str, name: str) -> str:

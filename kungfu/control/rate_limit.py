@@ -160,7 +160,7 @@ class Budget:
     ``rescales * (1 + n / per_steps)`` times. A rule that is held back is recorded once, until a token is left again.
 
     A job's budget (``attach(budget=)``) holds back the rules of all policies. Without it, the budget of a policy
-    (``@kf.policy(budget=)``; those prebuilt ones that measure sizes or peers have one) holds back that policy's rules
+    (``@kf.policy(budget=)``; those prebuilt ones that decide by measurements have one) holds back that policy's rules
     alone, and counts every change as well.
 
     Args:
