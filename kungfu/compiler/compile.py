@@ -77,7 +77,8 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
             yield replace(rule, budgets={})
             continue
         one = replace(rule, budgets=rule.budgets if budget is None else {JOB: budget})
-        credit = credit_of(one.budgets.values())
+        with attributed_to(one.origin):
+            credit = credit_of(one.budgets.values())
         # What a hook asks for is known when it was called only: it learns whether anything is left.
         if isinstance(one.action, Call):
             yield _told_what_is_left(one, credit, taken=taken) if one.budgets else one
