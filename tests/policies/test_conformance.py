@@ -79,6 +79,7 @@ CONFORMING = {
     "stop_on_nan": stop_on_nan(steps=2),
     "stop_on_nan of gradients": stop_on_nan(steps=1, watch="gradients"),
     "replace_stragglers": replace_stragglers(every=2, alpha=0.5),
+    "replace_stragglers by the row": replace_stragglers(every=2, criterion="slowest_in_a_row", times=2),
     "utility": utility(worth=worth.points({10: 5, 60: 0}), price_per_hour=3600, max_peers=4, every=2),
     "utility in steps": utility(worth=worth.steps({60: 5}), samples=20, price_per_hour=0, max_peers=4, every=2),
     "every_action": every_action(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from kungfu import control, monitor, ops
 from kungfu.compiler import Plan, compile_policies
 from kungfu.errors import UsageError
-from kungfu.policies import gns_batch, schedule
+from kungfu.policies import gns_batch, replace_stragglers, schedule
 from kungfu.policy_definition import Policy
 from kungfu.record import Trace, parse_trace, replay
 from tests.record.recorded import recorded, texts
@@ -133,6 +134,30 @@ def test_a_source_that_the_record_lacks_is_named() -> None:
     needing = compile_policies([Policy("rate", lambda t: control.every(2).call(ignore, t.learning_rate))])
     with pytest.raises(UsageError, match=r"the source learning_rate, which is not in this record"):
         replay(needing, parse_trace(texts(lines)), whose="another")
+
+
+def test_a_record_from_before_joiners_were_known_has_one_on_every_host_while_a_change_was_pending() -> None:
+    plan = compile_policies([replace_stragglers(every=1, alpha=0.3)])
+
+    def first(**joiners: int) -> int:
+        """The first decision over a record whose change was pending for the first ten steps."""
+        whole = trace_of(plan, views=((1, (0, 1, 2)),))
+        steps = tuple(
+            replace(
+                step,
+                agreed={**step.agreed, "pending": step.step <= 10},
+                local=tuple(
+                    {**own, **(joiners if step.step <= 10 else {"host_joiners": 0} if joiners else {})}
+                    for own in step.local
+                ),
+            )
+            for step in whole.steps
+        )
+        return replay(plan, replace(whole, steps=steps), whose="another").decisions[0].step
+
+    # The peer at 2/3 of the median is below 0.8 in the fourth step: of all, or of those that count.
+    assert first() == first(host_joiners=1) == 14
+    assert first(host_joiners=0) == 11
 
 
 def test_a_norm_that_the_run_took_in_other_steps_is_missed_with_the_step() -> None:
