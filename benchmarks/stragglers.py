@@ -4,7 +4,7 @@ A job grows to 8 peers, one more every 5 s, and every fourth peer is slow: its s
 those of the others, and all wait for it. Its samples take 100 s of device time without stragglers. The runs with the
 policy `replace_stragglers` are real jobs under kungfu-run on 6 hosts with room for 2 peers each, all of them loopback
 addresses of this machine: peers, training graph, messages and decisions are real. What a device takes for a step is a
-sleep: 0.1 s by a stated curve, which is linear in the number of peers.
+sleep: 0.075 s by a stated curve, which is linear in the number of peers.
 
 The runs without the policy, and the one without stragglers, are computed from the same curve, as are the 100 s; in
 them a peer joins every 5 s to the moment. A short real job of 8 peers, slowed by each factor in turn, tells how far off
@@ -41,7 +41,7 @@ FACTORS = {"4x": 4.0, "2x": 2.0, "1_33x": 4 / 3}
 PAPER = {"4x": 0.514, "2x": 0.341, "1_33x": 0.199}
 PAPER_WITHIN = 0.125
 PEERS, SLOW_EVERY, JOIN_EVERY_S, HOSTS = 8, 4, 5.0, (2,) * 6
-LOCAL_BATCH, STEP_S = 20, 0.1
+LOCAL_BATCH, STEP_S = 15, 0.075
 EVERY = 5  # steps between two decisions
 PHASE = 25  # steps of each factor in the short real job
 
