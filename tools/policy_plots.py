@@ -6,6 +6,7 @@ holds the numbers that it is drawn from, so that a test can tell whether the pol
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -15,8 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
+from matplotlib import rc_context
+
+from kungfu.cli.png import BLUE, ORANGE, RED, blank_figure
 from kungfu.compiler import compile_policies
 from kungfu.policy_definition import Policy
 from kungfu.testing import ClusterModel, SimulatedRun, SimulatedStep
@@ -157,80 +160,46 @@ def _line(line: Line, run: ModelledRun) -> Drawing:
 
 # ---- how it is drawn -------------------------------------------------------------------------------------------------
 
-WIDTH, LEFT, RIGHT, TOP, HEIGHT, GAP, BOTTOM = 640, 62, 16, 30, 92, 40, 26
-COLOURS = ("#1f6fb4", "#d9730d")
-MARK, GRID, TEXT = "#b3261e", "#e6e8eb", "#3c4043"
-
-
-@dataclass(frozen=True)
-class Scale:
-    """From numbers to places."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> str:
-        place = self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
-        return f"{place:.1f}".removesuffix(".0")
+WIDTH, MARGINS, PANEL = 6.4, 0.5, 1.25  # inches
 
 
 def svg(shown: Drawing) -> str:
-    """The picture of these numbers."""
-    height = TOP + len(shown["panels"]) * (HEIGHT + GAP) - GAP + BOTTOM
-    last = max(points[-1][0] for panel in shown["panels"] for points in (one["points"] for one in panel["lines"]))
-    across = Scale(0, last, LEFT, WIDTH - RIGHT)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
-        f'font-size="11" fill="{TEXT}">',
-        f"<title>{shown['policy']} on a modelled cluster</title>",
-        f"<metadata>{escape(json.dumps(shown))}</metadata>",
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-    ]
-    for number, panel in enumerate(shown["panels"]):
-        parts += _panel(panel, across, top=TOP + number * (HEIGHT + GAP), decisions=shown["decisions"])
-    parts += [_text(across(one), height - 10, f"{one:g}", "middle") for one in _ticks(0, last, most=8)]
-    parts.append(_text(LEFT - 12, height - 10, "step", "end"))
-    return "\n".join([*parts, "</svg>", ""])
+    """The picture of these numbers, which holds them as its description."""
+    panels = shown["panels"]
+    figure = blank_figure(WIDTH, MARGINS + PANEL * len(panels))
+    column = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+    for axes, panel in zip(column, panels, strict=True):
+        _draw_panel(axes, panel, decisions=shown["decisions"])
+    column[-1].set_xlabel("step", fontsize=8)
+    about = {"Title": f"{shown['policy']} on a modelled cluster", "Description": json.dumps(shown), "Date": None}
+    image = io.StringIO()
+    # Text stays text, and the names of clip paths are the same in every run: small files, and no change without reason.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": shown["policy"]}):
+        figure.savefig(image, format="svg", metadata=about)
+    return re.sub(r"[ \t]+$", "", image.getvalue(), flags=re.MULTILINE)
 
 
-def _panel(panel: Drawing, across: Scale, *, top: int, decisions: Sequence[int]) -> Iterator[str]:
-    values = [value for one in panel["lines"] for _, value in one["points"] if value is not None]
-    low, high = min(0.0, *values), max(values) * 1.1
-    up = Scale(low, high, top + HEIGHT, top)
-    for tick in _ticks(low, high, most=5):
-        yield f'<path d="M{LEFT} {up(tick)}H{WIDTH - RIGHT}" stroke="{GRID}"/>'
-        yield _text(LEFT - 6, float(up(tick)) + 4, f"{tick:g}", "end")
-    yield _text(LEFT, top - 10, panel["title"], "start", weight="bold")
-    right = float(WIDTH - RIGHT)
-    for line, colour in reversed(list(zip(panel["lines"], COLOURS, strict=False))):
-        yield f'<path d="{_path(line, across, up)}" fill="none" stroke="{colour}" stroke-width="1.8"/>'
+def _draw_panel(axes: Any, panel: Drawing, *, decisions: Sequence[int]) -> None:
+    # The run with the policy lies on top of what it is compared with.
+    for line, colour, above in zip(panel["lines"], (BLUE, ORANGE), (4, 3), strict=False):
+        steps = [step for step, _ in line["points"]]
+        values = [math.nan if value is None else value for _, value in line["points"]]
+        drawn = "steps-post" if line["jumps"] else "default"
+        axes.plot(steps, values, color=colour, drawstyle=drawn, linewidth=1.5, label=line["label"], zorder=above)
         for start, end in _gaps(line["points"]):
-            along = f"M{across(start)} {top + 6}H{across(end)}"
-            yield f'<path d="{along}" stroke="{colour}" stroke-width="1.8" stroke-dasharray="2 3"/>'
-            yield _text(across(start), top + 20, "NaN", "start", colour=colour)
-        if line["label"]:
-            yield _text(right, top - 10, line["label"], "end", colour=colour)
-            right -= 7 * len(line["label"]) + 14
-    for step in decisions:
-        at, foot = across(step), top + HEIGHT
-        yield f'<path d="M{at} {foot}v-7" stroke="{MARK}" stroke-width="2"><title>decides in step {step}</title></path>'
-
-
-def _path(line: Drawing, across: Scale, up: Scale) -> str:
-    """Steps where the quantity jumps; a gap where it is no number."""
-    parts, is_open = list[str](), False
-    for step, value in line["points"]:
-        if line["jumps"] and is_open:
-            parts.append(f"H{across(step)}")
-        if value is None:
-            is_open = False
-            continue
-        moves = "L" if is_open else "M"
-        parts.append(f"V{up(value)}" if line["jumps"] and is_open else f"{moves}{across(step)} {up(value)}")
-        is_open = True
-    return "".join(parts)
+            axes.hlines(0.92, start, end, colour, ":", transform=axes.get_xaxis_transform())
+            axes.text(start, 0.74, "NaN", color=colour, fontsize=8, transform=axes.get_xaxis_transform())
+    # A decision is a mark at the foot of its step.
+    axes.plot(decisions, [0.04] * len(decisions), "|", color=RED, markersize=8, transform=axes.get_xaxis_transform())
+    axes.set_title(panel["title"], loc="left", fontsize=9, fontweight="bold")
+    if any(line["label"] for line in panel["lines"]):
+        # Beside the title, where no curve is.
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=8, frameon=False, borderaxespad=0)
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0] if axes.dataLim.y0 < 0 else 0.0))
+    axes.margins(x=0)
+    axes.grid(axis="y", alpha=0.3)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _gaps(points: Sequence[tuple[float, float | None]]) -> Iterator[tuple[float, float]]:
@@ -244,19 +213,6 @@ def _gaps(points: Sequence[tuple[float, float | None]]) -> Iterator[tuple[float,
             start = None
     if start is not None:
         yield start, points[-1][0]
-
-
-def _ticks(low: float, high: float, *, most: int) -> list[float]:
-    """At most so many round numbers from the one to the other."""
-    rough = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    width = next(one * power for one in (1, 2, 5, 10) if one * power >= rough)
-    return [one * width for one in range(math.ceil(low / width), math.floor(high / width) + 1)]
-
-
-def _text(x: float | str, y: float, text: str, anchor: str, *, weight: str = "normal", colour: str = TEXT) -> str:
-    style = f' text-anchor="{anchor}" font-weight="{weight}" fill="{colour}"'
-    return f'<text x="{x}" y="{y:g}"{style}>{escape(text)}</text>'
 
 
 if __name__ == "__main__":
