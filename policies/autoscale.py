@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["autoscale"]
 
 
-@kf.policy(budget=kf.Budget(rescales=24, per_steps=1200))
+@kf.policy(budget=kf.Budget(rescales=24, per_steps=1200, replacements=24))
 def autoscale(
     training: TrainingSignals,
     *,

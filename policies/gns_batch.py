@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["gns_batch"]
 
 
-@kf.policy(budget=kf.Budget(rescales=10, per_steps=1000))
+@kf.policy(budget=kf.Budget(rescales=10, per_steps=1000, replacements=10))
 def gns_batch(
     training: TrainingSignals,
     *,

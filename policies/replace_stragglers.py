@@ -16,7 +16,7 @@ __all__ = ["replace_stragglers"]
 Criterion = Literal["average", "slowest_in_a_row"]
 
 
-@kf.policy(budget=kf.Budget(rescales=8, per_steps=800))
+@kf.policy(budget=kf.Budget(rescales=8, per_steps=800, replacements=8))
 def replace_stragglers(
     training: TrainingSignals,
     *,

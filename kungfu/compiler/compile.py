@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from kungfu.compiler.passes import check, schedule, simplify
 from kungfu.compiler.plan import Plan
-from kungfu.control import Budget, Call, Rule
+from kungfu.control import Budget, Call, Replace, Rule
 from kungfu.control.action import changes_membership, operands, rewired
-from kungfu.control.rate_limit import Credit, credit_of, news_of_held
+from kungfu.control.budget import Credit, Taken, credit_of, news_of_held
 from kungfu.control.rule import JOB, distinct_name, rate_limited
 from kungfu.monitor import straggler_fractions
-from kungfu.ops import where
+from kungfu.ops import count
 from kungfu.policy_definition import Policy
-from kungfu.signal import Signal, Source, TrainingSignals, as_signal, topological
+from kungfu.signal import Signal, Source, TrainingSignals, topological
 from kungfu.signal.operation import SCALAR
 from kungfu.signal.source_location import attributed_to
 
@@ -70,7 +70,7 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
     The job's budget stands in place of those of the policies. Of several rules in one step, each needs one change more
     than those before it, whoever's they are.
     """
-    taken, held = as_signal(0), list[Rule]()
+    taken, held = Taken.nothing(), list[Rule]()
     for rule in rules:
         # Shadows, settings, stops and checkpoints cost no change of the cluster.
         if rule.mode != "acting" or not (changes_membership(rule.action) or isinstance(rule.action, Call)):
@@ -88,23 +88,41 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
             one, twin = _held_back(one, credit, taken=taken)
             held.append(twin)
         with attributed_to(one.origin):
-            taken = taken + where(one.fires, 1, 0)
+            taken = _with_taken(taken, one)
         yield one
     yield from held
 
 
-def _told_what_is_left(rule: Rule, credit: Credit, *, taken: Signal) -> Rule:
+def _with_taken(taken: Taken, rule: Rule) -> Taken:
+    if isinstance(rule.action, Replace):
+        return taken.and_exchange(rule.fires, count(rule.action.mask))
+    return taken.and_rescale(rule.fires)
+
+
+def _told_what_is_left(rule: Rule, credit: Credit, *, taken: Taken) -> Rule:
     name = distinct_name("rescales_left", taken=rule.inputs)
-    return replace(rule, inputs={**rule.inputs, name: credit.whole_left(taken)}, budget=name)
+    rule = replace(rule, inputs={**rule.inputs, name: credit.whole_rescales_left(taken)}, budget=name)
+    return _told_replacements_left(rule, credit, taken=taken) if credit.counts_replacements else rule
 
 
-def _held_back(rule: Rule, credit: Credit, *, taken: Signal) -> tuple[Rule, Rule]:
+def _told_replacements_left(rule: Rule, credit: Credit, *, taken: Taken) -> Rule:
+    """The rule that replaces at most as many peers as are left."""
+    name = distinct_name("replacements_left", taken=rule.inputs)
+    return replace(rule, inputs={**rule.inputs, name: credit.replacements_left(taken)}, replacement_budget=name)
+
+
+def _held_back(rule: Rule, credit: Credit, *, taken: Taken) -> tuple[Rule, Rule]:
     """The rule where the credit allows it, and its twin, which tells of the other steps."""
     with attributed_to(rule.origin):
-        allowed, inputs = credit.allows(taken), {**rule.inputs, "rescales_left": credit.left(taken)}
+        replaces = isinstance(rule.action, Replace)
+        allowed = credit.allows_exchange(taken) if replaces else credit.allows_rescale(taken)
+        if replaces and credit.counts_replacements:
+            rule = _told_replacements_left(rule, credit, taken=taken)
+        else:
+            rule = replace(rule, inputs={**rule.inputs, "rescales_left": credit.rescales_left(taken)})
         news = news_of_held(rule.fires & ~allowed, allowed=allowed, gate=rule.gate)
-        twin = replace(rule, fires=news, inputs=inputs, mode="held", name=f"held({rule.name})")
-        return replace(rule, fires=rule.fires & allowed, inputs=inputs), twin
+        twin = replace(rule, fires=news, mode="held", name=f"held({rule.name})")
+        return replace(rule, fires=rule.fires & allowed), twin
 
 
 def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:

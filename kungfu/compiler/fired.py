@@ -9,7 +9,7 @@ import numpy as np
 
 from kungfu.compiler.plan import Outcome, Plan, inputs_of_rules
 from kungfu.compiler.rescale_rules import evaluate_rescale_rules
-from kungfu.control import Action, Rule
+from kungfu.control import Action, Replace, Rule
 from kungfu.control.action import mask_of
 from kungfu.control.rule import RuleMode, verdict
 
@@ -31,6 +31,8 @@ class FiredRule:
         lost: The candidates whose target it did not take.
         mode: Whether it acts, is in the shadow, or was held back by the budget.
         over_budget: Whether its budget is used up, so that a hook cannot have what it asks for.
+        replacements_left: How many peers its budgets let it replace; ``None`` where they do not count them apart.
+        held_by: The budgets that hold it back, in words, where they do.
         unmet: On a modelled cluster, why nothing came of it; empty where something did.
     """
 
@@ -44,6 +46,8 @@ class FiredRule:
     lost: tuple[str, ...] = ()
     mode: RuleMode = "acting"
     over_budget: bool = False
+    replacements_left: int | None = None
+    held_by: str = ""
     unmet: str = ""
 
 
@@ -72,7 +76,16 @@ def fired_rules(plan: Plan, outcome: Outcome, *, step: int) -> list[FiredRule]:
 def _fired(rule: Rule, step: int, value: float, inputs: Mapping[str, float], ranks: tuple[int, ...]) -> FiredRule:
     won, lost = verdict(rule, inputs) if rule.candidates else ((), ())
     over_budget = bool(rule.budget) and inputs[rule.budget] < 1
-    return FiredRule(step, rule.name, rule.action, value, inputs, ranks, won, lost, rule.mode, over_budget)
+    left = max(0, int(inputs[rule.replacement_budget])) if rule.replacement_budget else None
+    held_by = _limits(rule) if rule.mode == "held" else ""
+    return FiredRule(
+        step, rule.name, rule.action, value, inputs, ranks, won, lost, rule.mode, over_budget, left, held_by
+    )
+
+
+def _limits(rule: Rule) -> str:
+    replacing = isinstance(rule.action, Replace)
+    return " or ".join(dict.fromkeys(one.limit_on(replacing=replacing) for one in rule.budgets.values()))
 
 
 def fired_on_rescale(

@@ -12,12 +12,14 @@ from kungfu.errors import PolicyError
 from kungfu.policy_definition.policy import in_brackets
 from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When
 from kungfu.runtime.core.terms import Keep, SettingChange, SettingKind
-from kungfu.runtime.core.view import View
+from kungfu.runtime.core.view import View, is_slow
 from kungfu.signal.source_location import location_in_traceback
 
 __all__ = ["HookAnswer", "call_hook", "call_last_hook", "requests_of", "setting_change_of"]
 
-_CHANGING_THE_CLUSTER: tuple[HookRequestKind, ...] = ("rescale", "evict", "replace")
+_CHANGING_THE_SIZE: tuple[HookRequestKind, ...] = ("rescale", "evict")
+_REPLACING: tuple[HookRequestKind, ...] = ("replace",)
+_CHANGING_THE_CLUSTER = (*_CHANGING_THE_SIZE, *_REPLACING)
 _SETTINGS: Mapping[HookRequestKind, SettingKind] = {
     "set_global_batch_size": "global_batch_size",
     "set_learning_rate": "learning_rate",
@@ -25,6 +27,7 @@ _SETTINGS: Mapping[HookRequestKind, SettingKind] = {
 }
 _OF_LATER_STEPS = (*_CHANGING_THE_CLUSTER, *_SETTINGS)
 _BUDGET_USED_UP, _OVER = "its budget of rescales is used up", "training is over"
+_REPLACEMENTS_USED_UP = "its budget of replacements is used up"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,18 @@ class HookAnswer:
         if len(rest) == len(self.requests):
             return self
         return HookAnswer(rest, self.asked, "; ".join(filter(None, (self.ignored, why))))
+
+    def with_replacements(self, left: int) -> HookAnswer:
+        """The answer with at most so many peers to replace, the first of those that it names; it says so."""
+        asked = next((one for one in self.requests if one.kind == "replace"), None)
+        if asked is None or len(asked.ranks) <= left:
+            return self
+        if left == 0:
+            return self.without(_REPLACING, why=_REPLACEMENTS_USED_UP)
+        fewer = replace(asked, ranks=asked.ranks[:left])
+        why = f"of {asked} {left} {'is' if left == 1 else 'are'} within its budget"
+        requests = tuple(fewer if one is asked else one for one in self.requests)
+        return HookAnswer(requests, self.asked, "; ".join(filter(None, (self.ignored, why))))
 
 
 def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
@@ -71,7 +86,12 @@ def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
         text = f"hook {fired.rule!r}{in_brackets(origin)}: {error}"
         raise PolicyError(text, policy=fired.rule, origin=origin) from error
     answer = HookAnswer(control.requests, control.wanted, control.passed_over)
-    return answer.without(_CHANGING_THE_CLUSTER, why=_BUDGET_USED_UP) if fired.over_budget else answer
+    left = fired.replacements_left
+    if fired.over_budget:
+        # No rescale is left; replacements may be counted apart.
+        limited = _CHANGING_THE_CLUSTER if left is None else _CHANGING_THE_SIZE
+        answer = answer.without(limited, why=_BUDGET_USED_UP)
+    return answer if left is None else answer.with_replacements(left)
 
 
 def call_last_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
@@ -80,7 +100,11 @@ def call_last_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
 
 
 def requests_of(
-    fired: Iterable[FiredRule], view: View, *, call: Callable[[FiredRule, Call], Iterable[HookRequest]]
+    fired: Iterable[FiredRule],
+    view: View,
+    *,
+    call: Callable[[FiredRule, Call], Iterable[HookRequest]],
+    speeds: Callable[[], Mapping[int, float]] = dict,
 ) -> BarrierRequests:
     """The requests of rules that fired to a barrier of ``view``, in the order of the policies.
 
@@ -88,6 +112,8 @@ def requests_of(
         fired: The rules; those that act.
         view: The view whose ranks the masks name.
         call: Calls a hook, and gives what it asks for.
+        speeds: Gives the speeds of peers by id, where they are measured. Where the budget allows fewer replacements
+            than a rule asks for, the slowest peers are replaced.
     """
     asked = BarrierRequests()
     for one in fired:
@@ -95,8 +121,19 @@ def requests_of(
             for request in call(one, one.action):
                 asked = _with_hook(asked, one, request, view)
         else:
-            asked = _with_rule(asked, one, view)
+            asked = _with_rule(asked, _within_replacements(one, view, speeds), view)
     return asked
+
+
+def _within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mapping[int, float]]) -> FiredRule:
+    """A rule with as many peers as its budget lets it replace: slow ones first, slowest first, then by rank."""
+    left = fired.replacements_left
+    if left is None or len(fired.ranks) <= left:
+        return fired
+    known = speeds()
+    slow = [view.rank_of(peer) for peer in view.leave_order(known) if is_slow(peer, known)]
+    order = sorted(fired.ranks, key=lambda rank: (slow.index(rank) if rank in slow else len(slow), rank))
+    return replace(fired, ranks=tuple(sorted(order[:left])))
 
 
 def _with_rule(asked: BarrierRequests, fired: FiredRule, view: View) -> BarrierRequests:

@@ -12,9 +12,10 @@ from kungfu.control.action import (
     SetLearningRate,
     Stop,
 )
+from kungfu.control.budget import Budget
 from kungfu.control.hill_climbing import SizeEstimate, check_peers, hill_climb, settle, settled_walk
 from kungfu.control.on_rescale import AtRescale, on_rescale
-from kungfu.control.rate_limit import Budget, Cooldown
+from kungfu.control.rate_limit import Cooldown
 from kungfu.control.rule import Rule
 from kungfu.control.trigger import Trigger, always, every
 

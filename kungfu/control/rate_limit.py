@@ -1,6 +1,7 @@
-"""Rate limits: how often a rule may fire (its cooldown), and how often a cluster may be changed (a budget).
+"""Rate limits of a rule: how often it may fire (its cooldown), and what a rescale has to pay back.
 
-Both are ordinary dataflow, so that every interpreter of a plan limits alike.
+Both are ordinary dataflow, so that every interpreter of a plan limits alike. How often a cluster may be changed is
+bounded by a budget (`kungfu.control.budget`).
 """
 
 from __future__ import annotations
@@ -12,19 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kungfu.errors import PolicyError
-from kungfu.ops import all_reduce, is_finite, maximum, minimum, where
+from kungfu.ops import all_reduce, is_finite, where
 from kungfu.ops.clock import job_seconds
 from kungfu.signal import Signal, Source, fold
 from kungfu.signal.whole_number import is_whole_number
 
 __all__ = [
     "NO_COOLDOWN",
-    "Budget",
     "Cooldown",
-    "Credit",
-    "credit_of",
     "last_wish",
-    "news_of_held",
     "once_each",
     "rescale_cost",
     "with_cooldown",
@@ -146,100 +143,7 @@ def _rested(since: Iterable[Signal], now: tuple[Signal, ...], *, meters: tuple[_
     return functools.reduce(operator.and_, passed) if passed else True
 
 
-# ---- budgets: of a job, or of a policy ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Budget:
-    """At most `rescales` changes of the cluster at once, and one more for every ``per_steps / rescales`` steps.
-
-    A token bucket: it starts full with `rescales` tokens, gains them back evenly over `per_steps` steps, and every
-    change of the membership costs one, whoever asked for it. While less than one is left, no rule may rescale, evict
-    or replace, and what a hook asks for is passed over; of several rules in one step each needs a token of its own, in
-    the order of the policies. Over any n steps, policies thus change the cluster at most
-    ``rescales * (1 + n / per_steps)`` times. A rule that is held back is recorded once, until a token is left again.
-
-    A job's budget (``attach(budget=)``) holds back the rules of all policies. Without it, the budget of a policy
-    (``@kf.policy(budget=)``; those prebuilt ones that decide by measurements have one) holds back that policy's rules
-    alone, and counts every change as well.
-
-    Args:
-        rescales: Tokens, from 1 to 2 ** 20 - 1.
-        per_steps: Steps in which an empty bucket fills, from 1 to 2 ** 20 - 1.
-
-    Raises:
-        PolicyError: A number is not whole, or out of its range.
-
-    Cost:
-        Two int64 of state, and two truth values for each rule that changes the cluster; no message.
-
-    On rescale:
-        The tokens stay, less one.
-    """
-
-    rescales: int
-    per_steps: int
-
-    def __post_init__(self) -> None:
-        for name, value in (("rescales", self.rescales), ("per_steps", self.per_steps)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 20:
-                raise PolicyError(f"Budget({name}={value!r}): takes a whole number from 1 to {(1 << 20) - 1}")
-
-
-@dataclass(frozen=True, eq=False)
-class Credit:
-    """The rest of one or several budgets, all of which must allow a change.
-
-    Attributes:
-        rests: For each budget its `parts` (int64, agreed), and how many of them a change costs.
-    """
-
-    rests: tuple[tuple[Signal, int], ...]
-
-    def allows(self, taken: Signal) -> Signal:
-        """Whether a change is left where `taken` (int64) others come before it."""
-        return functools.reduce(operator.and_, (parts >= (taken + 1) * price for parts, price in self.rests))
-
-    def left(self, taken: Signal) -> Signal:
-        """How many changes are left then: float32."""
-        fewest = functools.reduce(minimum, (parts / price for parts, price in self.rests))
-        return (fewest - taken).named("rescales_left")
-
-    def whole_left(self, taken: Signal) -> Signal:
-        """How many whole ones: int64."""
-        fewest = functools.reduce(minimum, (parts // price for parts, price in self.rests))
-        return (fewest - taken).named("rescales_left")
-
-
-def credit_of(budgets: Iterable[Budget]) -> Credit:
-    """The rest of these budgets in a step. Cost: two int64 of state for each, no message."""
-    return Credit(tuple((_parts_left(one), one.per_steps) for one in dict.fromkeys(budgets)))
-
-
-def _parts_left(budget: Budget) -> Signal:
-    # In parts of a token, so that a step's gain is whole: `rescales` of the `per_steps` parts that a change costs.
-    full, price, gain = budget.rescales * budget.per_steps, budget.per_steps, budget.rescales
-
-    def update(state: tuple[Signal, ...], view: Signal) -> tuple[Signal, ...]:
-        credit, before = state
-        changed = (before >= 0) & (view > before)  # a job that is resumed begins with the first view again
-        # In whole numbers: what a float lost in the last bit could be the rescale that makes peers disagree.
-        return minimum(maximum(where(changed, credit - price, credit), 0) + gain, full), view
-
-    return fold(update, (full, -1), Source("view"), output=lambda state: state[0])
-
-
-def news_of_held(blocked: Signal, *, allowed: Signal, gate: Signal) -> Signal:
-    """In the steps of the gate: where `blocked` holds for the first time since `allowed` last held.
-
-    Cost: two truth values of state.
-    """
-
-    # The state: whether this is news, and whether it has been told since the rule was last free.
-    def update(state: tuple[Signal, ...], now: Signal, free: Signal) -> tuple[Signal, ...]:
-        return now & ~state[1], (state[1] | now) & ~free
-
-    return gate & replace(fold(update, (False, False), blocked, allowed, output=lambda state: state[0]), gate=gate)
+# ---- what a rescale costs -------------------------------------------------------------------------------------------
 
 
 def rescale_cost(*, at_first_s: float) -> Signal:

@@ -27,7 +27,8 @@ from kungfu.control.action import (
     changes_membership,
     target_of,
 )
-from kungfu.control.rate_limit import NO_COOLDOWN, Budget, once_each, with_cooldown
+from kungfu.control.budget import Budget
+from kungfu.control.rate_limit import NO_COOLDOWN, once_each, with_cooldown
 from kungfu.errors import PolicyError
 from kungfu.ops import clip, is_finite, maximum, minimum, round, sum, where
 from kungfu.signal import VECTOR, Constant, Fold, Signal, Source, as_signal, fold
@@ -80,6 +81,8 @@ class Rule:
             records where a budget held another one back.
         candidates: The keys of `inputs` that hold the targets of the merged rules; empty where none were merged.
         budget: The key of `inputs` that holds how many changes the budget has left for a hook, if there is a budget.
+        replacement_budget: The key of `inputs` that holds how many peers the budgets let the rule, or a hook, replace,
+            where they count replacements apart.
         budgets: The budgets that hold the rule back, by the name of the policy that has it; `JOB` for the job's own.
         origin: The user's ``file:line`` that made the rule.
     """
@@ -92,6 +95,7 @@ class Rule:
     mode: RuleMode = "acting"
     candidates: tuple[str, ...] = ()
     budget: str = ""
+    replacement_budget: str = ""
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     origin: str = field(default_factory=location_of_caller)
 

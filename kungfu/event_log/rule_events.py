@@ -100,11 +100,15 @@ class ShadowEvent(RuleEvent, frozen=True, kw_only=True, tag="shadow"):
 
 
 class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
-    """A budget of the job or of its policy holds back what a rule asked for; ``action`` is the class of its action."""
+    """A budget of the job or of its policy holds back what a rule asked for; ``action`` is the class of its action.
+
+    ``budget`` is what is used up, in words: "8 replacements in 800 steps"; empty in older records.
+    """
 
     action: str
     asked: Number | None
     ranks: tuple[int, ...]
+    budget: str = ""
 
 
 class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):

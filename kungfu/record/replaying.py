@@ -116,7 +116,7 @@ def _check_recorded(plan: Plan, trace: Trace) -> None:
             "gradients only what the run's own policies made of them; record a run whose policies need it too"
         )
     numbers = {name for name, kind in plan.source_kinds.items() if kind.type.shape != NEST}
-    missing = sorted(numbers - held - {"size", "view", "host_joiners"})
+    missing = sorted(numbers - held - {"size", "view", "host_joiners", "replaced_peers"})
     declared = {**plan.given_by("publish"), **plan.given_by("feed")}
     own = [declared[name].written for name in missing if name in declared]
     if own:

@@ -77,6 +77,9 @@ SOURCES = {
     "min_size": SourceKind(_INT, "agreed", "before", "peers", "fewest peers this job may have"),
     "max_size": SourceKind(_INT, "agreed", "before", "peers", "most peers this job may have"),
     "refused_size": SourceKind(_INT, "agreed", "before", "peers", "last size that could not be reached, 0 if none"),
+    "replaced_peers": SourceKind(
+        _INT, "agreed", "before", "peers", "peers that were replaced so far, as rules, hooks or commands asked"
+    ),
     "samples_done": SourceKind(_INT, "agreed", "before", "samples", "samples trained on before this step"),
     "job_samples": SourceKind(
         _INT, "agreed", "before", "samples", "samples of the whole job, all epochs of training.batches; 0 if unknown"

@@ -204,6 +204,11 @@ class TrainingSignals:
         return self._source("refused_size")
 
     @property
+    def replaced_peers(self) -> Source:
+        """Peers that were replaced so far, as rules, hooks or commands asked (int64, peers, agreed)."""
+        return self._source("replaced_peers")
+
+    @property
     def samples_done(self) -> Source:
         """Samples trained on before this step (int64, samples, agreed)."""
         return self._source("samples_done")

@@ -106,7 +106,8 @@ class SimulatedBarrier:
         """The decision of a barrier is in force."""
         job, start = self.job, self.job.model.start
         view = View(job.view, tuple(_peer(number) for number in job.peers))
-        requests = requests_of(due, view, call=self._call)
+        speeds = dict(zip(job.peers, map(float, fractions), strict=False))
+        requests = requests_of(due, view, call=self._call, speeds=lambda: speeds)
         decision = decide(
             view,
             job.terms,
@@ -114,7 +115,7 @@ class SimulatedBarrier:
             requests=requests,
             prepared=prepared,
             adjust=lambda before, decided: self._adjusted(before, decided, requests),
-            speeds=dict(zip(job.peers, map(float, fractions), strict=False)),
+            speeds=speeds,
         )
         for one in decision.superseded:
             self.unmet[one.request.rule, one.request.step] = f"{one.by} came before it"

@@ -129,6 +129,7 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
         "min_size": start.min_size,
         "max_size": start.max_size,
         "refused_size": job.terms.refused_size,
+        "replaced_peers": job.terms.replaced_peers,
         "view": job.view,
         "epoch_samples": start.epoch_samples,
         "job_samples": start.job_samples,

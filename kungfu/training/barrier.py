@@ -145,7 +145,7 @@ class Barrier:
             requests=requests,
             shadows=(*self.shadows,),
             adjust=lambda before, decision: self.adjusted_terms(before, decision, requests.settings),
-            speeds=self._speeds(),
+            speeds=self._speeds() if self.rank == 0 else {},
         )
         self.shadows.clear()
         self.unanswered, result = None, replace(result, parts={**prepared, **result.parts})
@@ -257,7 +257,7 @@ class Barrier:
     def _requests(self) -> BarrierRequests:
         """What this peer brings to the barrier: what its rules ask for, and the leader's also what others asked it."""
         membership = self.context.membership
-        requests = requests_of(self._posted(), membership.view, call=self._call)
+        requests = requests_of(self._posted(), membership.view, call=self._call, speeds=self._speeds)
         if self.unanswered is not None:
             requests = requests.after(self.unanswered)  # the barrier before this one broke
         # Only rank 0 has one: from `kungfu-run`, the job's API or a scheduler.
@@ -287,8 +287,8 @@ class Barrier:
         return fired
 
     def _speeds(self) -> dict[int, float]:
-        """The leader's: the speed of each peer by id, as a fraction of the median's, where a policy measures it."""
-        if self.rank != 0 or self.context.plan.straggler_fractions is None:
+        """The speed of each peer by id, as a fraction of the median's, where a policy measures it; agreed."""
+        if self.context.plan.straggler_fractions is None:
             return {}
         step_record, ids = self.context.graph_state.metrics.step_record, self.context.membership.view.ids
         fractions = step_record.straggler_fractions(read_variable(step_record.row))

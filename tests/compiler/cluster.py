@@ -138,6 +138,7 @@ def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any
         "min_size": 1,
         "max_size": 8,
         "refused_size": 0,
+        "replaced_peers": number // 4,
         "view": 1 + number // 3,
         "epoch_samples": 0,
         "job_samples": 400,
@@ -156,7 +157,7 @@ def assert_same(outcomes: Sequence[Outcome], expected: Outcome) -> None:
         np.testing.assert_array_equal(one.masks, expected.masks)
         np.testing.assert_array_equal(one.inputs_whole, expected.inputs_whole)
         np.testing.assert_array_equal(one.watched_whole, expected.watched_whole)
-        for name in ("targets", "inputs", "watched"):
+        for name in ("targets", "inputs", "watched", "fractions"):
             np.testing.assert_allclose(getattr(one, name), getattr(expected, name), rtol=1e-4, atol=1e-5, err_msg=name)
 
 

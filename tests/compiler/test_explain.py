@@ -39,11 +39,13 @@ def test_the_noise_scale_is_explained_by_stage_name_placement_and_cost() -> None
     before, after = text.split("rides on the gradient all-reduce: 3 floats (12 bytes)\n")
     assert re.search(r"%\d+ = norm_squared\(grads\): local float32  \[gns_batch.py:\d+\]", before)
     assert re.search(r"%\d+ = all_reduce sum\(%\d+\): agreed float32", after)
-    assert re.search(r"= fold\(view\), keep on rescale: agreed int64  \[gns_batch.py:\d+\]", after), "of the budget"
+    assert re.search(
+        r"= fold\(view, size, replaced_peers\), keep on rescale: agreed int64  \[gns_batch.py:\d+\]", after
+    ), "of the budget"
     assert re.search(r"noise_scale = where\(%\d+, %\d+, nan\): agreed float32", after)
     assert text.endswith(
         "costs\n  0 extra messages per step\n  3 floats (12 bytes) per step on the gradient all-reduce\n"
-        "  34 bytes of state in 4 folds\n"  # of two averages, the budget, and whether it was told of
+        "  50 bytes of state in 4 folds\n"  # of two averages, the budget, and whether it was told of
     )
 
 

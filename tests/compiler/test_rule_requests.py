@@ -176,6 +176,52 @@ def test_what_would_change_the_cluster_is_passed_over_where_the_budget_is_used_u
     assert (answer.asked, answer.ignored) == (4, "its budget of rescales is used up")
 
 
+def test_where_fewer_replacements_are_left_than_a_rule_asks_for_the_slowest_peers_are_replaced() -> None:
+    def replaced(speeds: dict[int, float], *, left: int | None) -> tuple[int, ...]:
+        fired = replace(marked(Replace, 0, 1, 3), replacements_left=left)
+        (one,) = requests_of([fired], VIEW, call=lambda *_: (), speeds=lambda: speeds).rescale
+        assert one.leave is not None
+        return one.leave.peers
+
+    # Of the peers 5, 6, 7 and 8 the rule names 5, 6 and 8.
+    speeds = {5: 0.7, 6: 1.0, 7: 0.1, 8: 0.6}
+    assert replaced(speeds, left=None) == replaced(speeds, left=3) == replaced(speeds, left=9) == (5, 6, 8)
+    assert replaced(speeds, left=2) == (5, 8)
+    assert replaced(speeds, left=1) == (8,)
+    assert replaced({6: 0.8, 8: math.nan}, left=2) == (5, 6), "one whose speed is not known is as any other"
+    assert replaced({}, left=2) == (5, 6), "nobody measures them: by rank"
+
+
+def test_speeds_are_looked_at_only_where_some_peers_have_to_be_chosen() -> None:
+    def speeds() -> dict[int, float]:
+        raise AssertionError("nothing is to be chosen")
+
+    requests_of([GROW, marked(Evict, 0), replace(marked(Replace, 1), replacements_left=1)], VIEW,
+                call=lambda *_: (), speeds=speeds)  # fmt: skip
+
+
+def test_a_hook_replaces_as_many_peers_as_its_budget_allows_and_is_told_of_the_others() -> None:
+    def hook(control: Control) -> None:
+        control.rescale(6)
+        control.replace([0, 2, 3])
+
+    def answer(*, left: int | None, over_budget: bool = False) -> tuple[list[str], str]:
+        fired = replace(HOOK, action=Call(hook, ()), replacements_left=left, over_budget=over_budget)
+        found = call_hook(fired, fired.action, size=VIEW.size)
+        return [str(one) for one in found.requests], found.ignored
+
+    assert answer(left=3) == (["rescale(6)", "replace([0, 2, 3])"], "")
+    some = "of replace([0, 2, 3]) 2 are within its budget"
+    assert answer(left=2) == (["rescale(6)", "replace([0, 2])"], some)
+    assert answer(left=0) == (["rescale(6)"], "its budget of replacements is used up")
+    used_up = "its budget of rescales is used up"
+    assert answer(left=1, over_budget=True) == (
+        ["replace([0])"],
+        f"{used_up}; of replace([0, 2, 3]) 1 is within its budget",
+    )
+    assert answer(left=None, over_budget=True) == ([], used_up), "they are not counted apart"
+
+
 def test_an_error_of_a_hooks_call_names_the_rule_and_the_line() -> None:
     def hook(control: Control) -> None:
         control.evict(9)

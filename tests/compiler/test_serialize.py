@@ -124,6 +124,7 @@ def test_the_keys_of_a_rule_in_a_file_stay_what_they_were() -> None:
         "standing",
         "contenders",
         "budget",
+        "replacement_budget",
         "budgets",
         "origin",
     }

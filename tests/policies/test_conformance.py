@@ -92,7 +92,7 @@ CONFORMING = {
     "throughput_by_size": throughputs_by_size(),
 }
 UNASKED = {"schedule", "at_most", "at_least", "first", "shadow", "every_action"}
-PLANS = {name: compile_policies([made], budget=Budget(3, 6)) for name, made in CONFORMING.items()}
+PLANS = {name: compile_policies([made], budget=Budget(3, 6, 2)) for name, made in CONFORMING.items()}
 
 
 def restored(cluster: Cluster, replay: Replay) -> Cluster:

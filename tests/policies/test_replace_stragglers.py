@@ -49,7 +49,7 @@ def changes(policies: Any, model: ClusterModel) -> list[tuple[int, tuple[int, ..
 def test_a_persistent_straggler_is_replaced_once() -> None:
     (one,) = decisions({2: 0.5})
     assert isinstance(one.action, Replace)
-    assert (one.step, one.ranks, one.inputs) == (20, (2,), {"size": 4, "marked": 1, "rescales_left": 8})
+    assert (one.step, one.ranks, one.inputs) == (20, (2,), {"size": 4, "marked": 1, "replacements_left": 8})
 
 
 def test_a_replacement_that_is_slow_too_is_replaced_again() -> None:

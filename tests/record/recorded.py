@@ -76,6 +76,7 @@ def offered(rng: np.random.Generator, *, step: int, size: int) -> tuple[list[dic
         "min_size": 1,
         "max_size": 8,
         "refused_size": 0,
+        "replaced_peers": 0,
         "epoch_samples": 0,
         "job_samples": 0,
         "global_batch_size": 8 * size,

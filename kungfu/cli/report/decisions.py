@@ -119,9 +119,17 @@ def would_have(event: ShadowEvent) -> str:
 
 
 def held_back(event: HeldEvent) -> str:
-    """The request of a rule when the job's budget of rescales, or its policy's, was used up."""
+    """The request of a rule when the job's budget, or its policy's, was used up.
+
+    >>> held = HeldEvent(step=50, rule="held(stragglers)", saw={}, action="Replace", asked=None, ranks=(1, 3),
+    ...                  budget="8 replacements in 800 steps")
+    >>> held_back(held)
+    'step 50: stragglers asks for the replacement of rank 1, 3; held: 8 replacements in 800 steps are used up'
+    """
     rule = event.rule.removeprefix("held(").removesuffix(")")
-    budget = "held back, for its budget of rescales is used up"
+    are = "is" if event.budget.startswith("1 ") else "are"
+    used_up = f"held: {event.budget} {are} used up"
+    budget = used_up if event.budget else "held back, for its budget of rescales is used up"
     return f"step {figure(event.step)}: {rule} asks for {_action(event)}; {budget}"
 
 

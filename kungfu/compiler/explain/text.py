@@ -100,8 +100,14 @@ def _rule(rule: Rule, labels: Labels) -> Iterator[str]:
 
 def _bound(owner: str, budget: Budget) -> str:
     """How often a rule may change the cluster, and who says so."""
-    every = counted(math.ceil(budget.per_steps / budget.rescales), "step")
-    return f"budget of {owner}: {counted(budget.rescales, 'rescale')}, and one more every {every}"
+    told = f"budget of {owner}: {_refilled(budget.rescales, 'rescale', budget.per_steps)}"
+    if budget.replacements is None:
+        return told
+    return f"{told}; apart from them {_refilled(budget.replacements, 'replacement', budget.per_steps)}"
+
+
+def _refilled(tokens: int, noun: str, steps: int) -> str:
+    return f"{counted(tokens, noun)}, and one more every {counted(math.ceil(steps / tokens), 'step')}"
 
 
 def _rule_on_rescale(rule: Rule, words: _Words) -> Iterator[str]:

@@ -50,6 +50,7 @@ _FROM_0 = frozenset(
         "local_batch_size",
         "refused_size",
         "host_joiners",
+        "replaced_peers",
     ]
     + ["clock_seconds", "step_seconds", "busy_seconds", "rescale_seconds", "previous_global_batch_size"]
 )

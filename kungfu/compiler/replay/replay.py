@@ -234,12 +234,17 @@ def _mean_grads(local: Local, _: Mapping[str, Any]) -> Any:
     return [_weighted(leaves, local) for leaves in zip(*(one["grads"] for one in local), strict=True)]
 
 
+def _none(_: Local, __: Mapping[str, Any]) -> Any:
+    return np.int64(0)
+
+
 _FORMULAS: Mapping[str, Callable[[Local, Mapping[str, Any]], Any]] = {
     "local_batch_size": _local_batch_size,
     "total_samples": _total_samples,
     "barrier_due": _barrier_due,
     "mean_loss": _mean_loss,
     "mean_grads": _mean_grads,
+    "replaced_peers": _none,  # an older record does not tell them
 }
 
 

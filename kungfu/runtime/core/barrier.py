@@ -128,6 +128,8 @@ def decide(
     merged = merge(requests.rescale, requests.external)
     decision = _next_membership(view, terms, limits, merged.taken, prepared, speeds)
     slow = _slow_leavers(view, terms, decision.view, merged.taken, speeds)
+    replaced = terms.replaced_peers + _replaced_peers((view, terms), (decision.view, decision.terms))
+    decision = replace(decision, terms=replace(decision.terms, replaced_peers=replaced))
     decision = replace(decision, requests=merged.taken, superseded=merged.superseded, slow=slow)
     return replace(decision, terms=adjust(view, decision))
 
@@ -272,6 +274,12 @@ def _let_departing_leave(
     after = _next_membership(rest, terms, limits, requests, prepared, speeds)
     prepare = None if after.prepare is None else after.prepare + gone
     return replace(after, view=View(view.version + 1, after.view.peers), prepare=prepare)
+
+
+def _replaced_peers(before: tuple[View, Terms], after: tuple[View, Terms]) -> int:
+    """How many of the peers that join take the places of others, and do not make the job larger."""
+    joined = sum(before[0].rank_of(peer) is None for peer in after[0].ids)
+    return joined - min(joined, max(0, meant_size(*after) - meant_size(*before)))
 
 
 def _slow_leavers(

@@ -69,6 +69,7 @@ class Terms:
         max_global_batch: The most samples that a change of size makes of a step where the local batch stays; 0 for any
             number. A batch that was set to more stays, and grows no more. With it the global batch may be less than
             ``batch_per_peer`` times the peers.
+        replaced_peers: How many peers were replaced so far because somebody asked for it.
     """
 
     global_batch_size: int = 0
@@ -81,6 +82,7 @@ class Terms:
     leaving: tuple[int, ...] = ()
     departing: tuple[int, ...] = ()
     max_global_batch: int = 0
+    replaced_peers: int = 0
 
 
 SettingKind = Literal["global_batch_size", "learning_rate", "stop"]

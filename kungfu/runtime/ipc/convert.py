@@ -89,6 +89,7 @@ def from_terms(terms: Terms) -> pb.Terms:
         leaving=terms.leaving,
         departing=terms.departing,
         max_global_batch=terms.max_global_batch,
+        replaced_peers=terms.replaced_peers,
     )
 
 
@@ -104,6 +105,7 @@ def to_terms(message: pb.Terms) -> Terms:
         tuple(message.leaving),
         tuple(message.departing),
         message.max_global_batch,
+        message.replaced_peers,
     )
 
 

@@ -268,6 +268,7 @@ def _known_before(
         "min_size": tf.constant(limits.minimum, tf.int64),
         "max_size": tf.constant(limits.maximum, tf.int64),
         "refused_size": graph_state.view.refused_size,
+        "replaced_peers": graph_state.view.replaced_peers,
     }
 
 

@@ -100,6 +100,7 @@ class ViewVariables:
     target_size: tf.Variable
     refused_size: tf.Variable
     host_joiners: tf.Variable  # getting ready on this peer's host
+    replaced_peers: tf.Variable
 
     def assign(self, *, version: int, size: int, rank: int) -> None:
         """A new view: its steps are counted from 0."""
@@ -110,6 +111,7 @@ class ViewVariables:
         write_variable(self.global_batch_size, terms.global_batch_size)
         write_variable(self.target_size, terms.target_size)
         write_variable(self.refused_size, terms.refused_size)
+        write_variable(self.replaced_peers, terms.replaced_peers)
 
 
 @dataclass(frozen=True)
@@ -338,7 +340,7 @@ class GraphState:
                 *(_integer(f"kungfu/{name}", value) for name, value in (("version", 0), ("size", 1), ("rank", 0))),
                 *(
                     _integer(f"kungfu/{name}")
-                    for name in ("view_steps", "global_batch", "target", "refused", "host_joiners")
+                    for name in ("view_steps", "global_batch", "target", "refused", "host_joiners", "replaced")
                 ),
             ),
             posts=BarrierPosts.create(),

@@ -312,11 +312,15 @@ def _metrics(now: float, metrics: Callable[[], Mapping[str, Any]]) -> dict[str, 
 def _fired(fired: FiredRule) -> ShadowEvent | HeldEvent:
     """A rule that fired and changes nothing, as an event tells it."""
     asked = None if math.isnan(fired.value) else fired.value
-    event = HeldEvent if fired.mode == "held" else ShadowEvent
-    return event(
-        step=fired.step, rule=fired.rule, saw=fired.inputs, action=type(fired.action).__name__, asked=asked,
-        ranks=fired.ranks,
-    )  # fmt: skip
+    action = type(fired.action).__name__
+    if fired.mode == "held":
+        return HeldEvent(
+            step=fired.step, rule=fired.rule, saw=fired.inputs, action=action, asked=asked, ranks=fired.ranks,
+            budget=fired.held_by,
+        )  # fmt: skip
+    return ShadowEvent(
+        step=fired.step, rule=fired.rule, saw=fired.inputs, action=action, asked=asked, ranks=fired.ranks
+    )
 
 
 def timing_tree(seconds: Mapping[str, float], *, within: str = "") -> tuple[SpanPart, ...]:

@@ -38,11 +38,11 @@ def decided(
     asked: RescaleRequest | Requests | None = None,
     prepared: Prepared | None = None,
 ) -> Decision:
-    """What is decided, without the requests that it follows from."""
+    """What is decided, without the requests that it follows from, and without the count of replaced peers."""
     requests = () if asked is None else asked if isinstance(asked, tuple) else (asked,)
     decision = decide(view, terms, limits, requests=BarrierRequests(requests), prepared=prepared)
     assert sorted(map(repr, decision.requests)) == sorted(map(repr, requests))
-    return replace(decision, requests=())
+    return replace(decision, requests=(), terms=replace(decision.terms, replaced_peers=0))
 
 
 def terms_of(size: int, *, per_peer: float = 32.0, target: int = 0, keep: Keep = "local_batch_size") -> Terms:

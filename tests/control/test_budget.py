@@ -1,4 +1,4 @@
-"""The budget of rescales, and what a rescale costs."""
+"""The budget of rescales."""
 
 from __future__ import annotations
 
@@ -113,31 +113,19 @@ def test_that_a_rule_is_held_back_is_told_once_until_a_change_is_left_again() ->
     assert told == [(2, 1.0), (7, 2.0), (12, 1.0)]
 
 
-@pytest.mark.parametrize("given", [{"rescales": 0, "per_steps": 5}, {"rescales": 2, "per_steps": 2.5}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rescales": 0, "per_steps": 5},
+        {"rescales": 2, "per_steps": 2.5},
+        {"rescales": 2, "per_steps": 5, "replacements": 0},
+        {"rescales": 2, "per_steps": 5, "replacements": -1},
+        {"rescales": 2, "per_steps": 5, "replacements": 1.5},
+        {"rescales": 2, "per_steps": 5, "replacements": True},
+        {"rescales": 2, "per_steps": 5, "replacements": math.nan},
+        {"rescales": 2, "per_steps": 5, "replacements": 1 << 20},
+    ],
+)
 def test_a_budget_that_is_none_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(PolicyError, match=r"Budget\(.*takes a whole number from 1"):
         Budget(**given)
-
-
-@pytest.mark.parametrize(
-    ("costs", "fires"),
-    [
-        ([math.nan, math.nan], True),  # nobody knows: at_first_s, 2 s
-        ([3.0, math.nan], True),
-        ([3.0, 6.0], False),
-        ([5.0, math.nan], False),
-    ],
-)
-def test_a_rescale_has_to_pay_back_what_it_was_measured_to_cost(costs: list[float], fires: bool) -> None:
-    def paying(training: Any) -> Any:
-        return control.always().payback(training.mean_loss, horizon=20, at_first_s=2.0).rescale(3)
-
-    replay = Replay(compile_policies([Policy("paying", paying)]), size=2)
-    local = [{"rescale_seconds": cost} for cost in costs]
-    assert bool(replay.step(local, {**CALM, "step": 1, "mean_loss": 0.2}).fired[0]) is fires
-    assert not replay.step(local, {**CALM, "step": 2, "mean_loss": math.nan}).fired[0]
-
-
-def test_a_cost_that_is_none_is_refused() -> None:
-    with pytest.raises(PolicyError, match=r"\.payback\(at_first_s=-1\)"):
-        control.always().payback(0.1, horizon=10, at_first_s=-1)

@@ -81,10 +81,10 @@ WORTH = worth.points({10: 5, 60: 0})
 @pytest.mark.parametrize(
     ("made", "budget"),
     [
-        (autoscale(max_peers=4), Budget(24, 1200)),
-        (utility(worth=WORTH, samples=20, price_per_hour=1, max_peers=4), Budget(24, 1200)),
-        (replace_stragglers(), Budget(8, 800)),
-        (gns_batch(max_peers=4), Budget(10, 1000)),
+        (autoscale(max_peers=4), Budget(24, 1200, 24)),
+        (utility(worth=WORTH, samples=20, price_per_hour=1, max_peers=4), Budget(24, 1200, 24)),
+        (replace_stragglers(), Budget(8, 800, 8)),
+        (gns_batch(max_peers=4), Budget(10, 1000, 10)),
         (schedule({2: 3}), None),
         (stop_on_nan(), None),
         (linear_scaling(), None),
@@ -102,7 +102,7 @@ def test_prebuilt_policies_that_measure_have_a_budget_and_those_that_follow_have
 
 
 def test_a_policy_that_the_command_line_names_has_its_budget_too() -> None:
-    assert load_policy("autoscale(max_peers=4)").budget == Budget(24, 1200)
+    assert load_policy("autoscale(max_peers=4)").budget == Budget(24, 1200, 24)
 
 
 # ---- several policies ------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_each_rule_is_under_the_budget_of_its_own_policy_and_every_change_counts
 def test_rules_of_two_budgets_are_held_back_each_by_its_own() -> None:
     plan = compile_policies([replace_stragglers(every=2), flapping()])
     assert [rule.budgets for rule in plan.rules if rule.mode == "acting"] == [
-        {"replace_stragglers": Budget(8, 800)},
+        {"replace_stragglers": Budget(8, 800, 8)},
         {"flapping": TWO},
     ]
 
@@ -184,11 +184,12 @@ def test_a_budget_holds_back_no_stop_no_checkpoint_and_no_setting() -> None:
 def test_explain_says_whose_budget_it_is_also_of_a_recorded_plan() -> None:
     plan = compile_policies([first(flapping(), autoscale(max_peers=4))])
     assert "\n  budget of flapping: 2 rescales, and one more every 10 steps\n" in explain(plan)
-    assert "\n  budget of autoscale: 24 rescales, and one more every 50 steps\n" in explain(plan)
+    told = "24 rescales, and one more every 50 steps; apart from them 24 replacements, and one more every 50 steps"
+    assert f"\n  budget of autoscale: {told}\n" in explain(plan)
     assert explain(plan_from_json(plan_to_json(plan))) == explain(plan)
     assert explain_json(plan)["rules"][0]["budgets"] == {
-        "flapping": {"rescales": 2, "per_steps": 20},
-        "autoscale": {"rescales": 24, "per_steps": 1200},
+        "flapping": {"rescales": 2, "per_steps": 20, "replacements": None},
+        "autoscale": {"rescales": 24, "per_steps": 1200, "replacements": 24},
     }
     assert "\n  budget of the job: 1 rescale, and one more every 100 steps\n" in explain(
         compile_policies([flapping()], budget=ONE)

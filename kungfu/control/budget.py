@@ -1,0 +1,235 @@
+"""Budgets: how often the cluster may be changed, by all policies of a job or by one of them.
+
+A budget is a token bucket, and ordinary dataflow, so that every interpreter of a plan counts alike. It is charged for
+what has come about, whoever asked for it, and holds rules back before they ask.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from kungfu.errors import PolicyError
+from kungfu.ops import maximum, minimum, where
+from kungfu.signal import Signal, Source, as_signal, fold
+from kungfu.signal.whole_number import is_whole_number
+
+__all__ = ["Budget", "Credit", "Taken", "credit_of", "news_of_held"]
+
+_MOST = (1 << 20) - 1
+
+
+@dataclass(frozen=True)
+class Budget:
+    """At most `rescales` changes of the cluster at once, and one more for every ``per_steps / rescales`` steps.
+
+    A token bucket: it starts full with `rescales` tokens, gains them back evenly over `per_steps` steps, and every
+    change of the membership costs one, whoever asked for it. While less than one is left, no rule may rescale, evict
+    or replace, and what a hook asks for is passed over; of several rules in one step each needs a token of its own, in
+    the order of the policies. Over any n steps, policies thus change the cluster at most
+    ``rescales * (1 + n / per_steps)`` times. A rule that is held back is recorded once, until a token is left again.
+
+    With `replacements` the peers that others replace are counted apart, in a bucket of their own with so many tokens:
+    each peer that is replaced costs one of them, and an exchange of peers costs no rescale. So a policy that replaces
+    stragglers and one that scales do not use up each other's budget. A rule that would replace more peers than are left
+    replaces as many, the slowest ones where their speeds are measured. A replacement is what was decided, by a rule, a
+    hook or a command: peers that come for lost ones are none, and the change that brings them costs a rescale, as ever.
+    (Where all peers are replaced at once, one of them stays a step longer than the others; it joins the exchange by two
+    changes of the size, which cost two rescales.)
+
+    A job's budget (``attach(budget=)``) holds back the rules of all policies. Without it, the budget of a policy
+    (``@kf.policy(budget=)``; those prebuilt ones that decide by measurements have one) holds back that policy's rules
+    alone, and counts every change as well.
+
+    Args:
+        rescales: Tokens, from 1 to 2 ** 20 - 1.
+        per_steps: Steps in which an empty bucket fills, from 1 to 2 ** 20 - 1.
+        replacements: Tokens for replaced peers, from 1 to 2 ** 20 - 1; ``None``: an exchange costs one rescale, however
+            many peers are in it.
+
+    Raises:
+        PolicyError: A number is not whole, or out of its range.
+
+    Cost:
+        Two int64 of state, six with `replacements`, and two truth values for each rule that changes the cluster; no
+        message.
+
+    On rescale:
+        The tokens stay, less those that it costs.
+    """
+
+    rescales: int
+    per_steps: int
+    replacements: int | None = None
+
+    def __post_init__(self) -> None:
+        told = {"rescales": self.rescales, "per_steps": self.per_steps}
+        if self.replacements is not None:
+            told["replacements"] = self.replacements
+        for name, value in told.items():
+            if not is_whole_number(value, least=1, most=_MOST):
+                raise PolicyError(f"Budget({name}={value!r}): takes a whole number from 1 to {_MOST}")
+
+    def limit_on(self, *, replacing: bool) -> str:
+        """What a rule that changes the size, or one that replaces peers, is held to, in words.
+
+        >>> Budget(1, 100).limit_on(replacing=True), Budget(8, 800, 4).limit_on(replacing=True)
+        ('1 rescale in 100 steps', '4 replacements in 800 steps')
+        """
+        apart = replacing and self.replacements is not None
+        count, noun = (self.replacements, "replacement") if apart else (self.rescales, "rescale")
+        return f"{count} {noun}{'' if count == 1 else 's'} in {self.per_steps} step{'' if self.per_steps == 1 else 's'}"
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """What the rules that come before another one ask for in the same step, as int64.
+
+    Attributes:
+        rescales: Rules that change the size.
+        exchanges: Rules that replace peers.
+        peers: The peers that these replace.
+    """
+
+    rescales: Signal
+    exchanges: Signal
+    peers: Signal
+
+    @classmethod
+    def nothing(cls) -> Taken:
+        """Before the first rule."""
+        return cls(as_signal(0), as_signal(0), as_signal(0))
+
+    def and_rescale(self, fires: Signal) -> Taken:
+        """After a rule that changes the size, where it fires."""
+        return replace(self, rescales=self.rescales + where(fires, 1, 0))
+
+    def and_exchange(self, fires: Signal, peers: Signal) -> Taken:
+        """After a rule that replaces so many peers, where it fires."""
+        more = where(fires, peers, 0)
+        return replace(self, exchanges=self.exchanges + where(fires, 1, 0), peers=self.peers + more)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rest:
+    """The rest of one budget, in parts of a token (int64, agreed); `replacements` where it counts these apart."""
+
+    budget: Budget
+    rescales: Signal
+    replacements: Signal | None
+
+    def taken(self, taken: Taken) -> Signal:
+        """The rescales that others take before a rule."""
+        return taken.rescales if self.replacements is not None else taken.rescales + taken.exchanges
+
+    def replacements_left(self, taken: Taken) -> Signal:
+        """How many whole replacements are left; where they are not counted apart, as many exchanges as rescales."""
+        if self.replacements is None:
+            return self.rescales // self.budget.per_steps - self.taken(taken)
+        return self.replacements // self.budget.per_steps - taken.peers
+
+
+@dataclass(frozen=True, eq=False)
+class Credit:
+    """The rest of one or several budgets, all of which must allow a change."""
+
+    rests: tuple[_Rest, ...]
+
+    @property
+    def counts_replacements(self) -> bool:
+        """Whether one of the budgets counts replaced peers apart."""
+        return any(one.replacements is not None for one in self.rests)
+
+    def allows_rescale(self, taken: Taken) -> Signal:
+        """Whether a rescale is left."""
+        return self._whole_rescales(taken) >= 1
+
+    def allows_exchange(self, taken: Taken) -> Signal:
+        """Whether at least one peer may be replaced."""
+        return functools.reduce(minimum, (one.replacements_left(taken) for one in self.rests)) >= 1
+
+    def rescales_left(self, taken: Taken) -> Signal:
+        """How many rescales are left: float32."""
+        left = (one.rescales / one.budget.per_steps - one.taken(taken) for one in self.rests)
+        return functools.reduce(minimum, left).named("rescales_left")
+
+    def whole_rescales_left(self, taken: Taken) -> Signal:
+        """How many whole ones: int64."""
+        return self._whole_rescales(taken).named("rescales_left")
+
+    def replacements_left(self, taken: Taken) -> Signal:
+        """How many peers may be replaced, by the budgets that count them: int64."""
+        left = (one.replacements_left(taken) for one in self.rests if one.replacements is not None)
+        return functools.reduce(minimum, left).named("replacements_left")
+
+    def _whole_rescales(self, taken: Taken) -> Signal:
+        left = (one.rescales // one.budget.per_steps - one.taken(taken) for one in self.rests)
+        return functools.reduce(minimum, left)
+
+
+def credit_of(budgets: Iterable[Budget]) -> Credit:
+    """The rest of these budgets in a step. Cost: two int64 of state for each, or six; no message."""
+    return Credit(tuple(_rest(one) for one in dict.fromkeys(budgets)))
+
+
+def _rest(budget: Budget) -> _Rest:
+    if budget.replacements is None:
+        return _Rest(budget, _rescale_parts(budget), None)
+    return _Rest(budget, _rescale_parts_without_exchanges(budget), _replacement_parts(budget, budget.replacements))
+
+
+# The buckets hold parts of a token, so that a step's gain is whole: `rescales` of the `per_steps` parts that a change
+# costs. In whole numbers: what a float lost in the last bit could be the rescale that makes peers disagree.
+
+
+def _rescale_parts(budget: Budget) -> Signal:
+    full, price, gain = budget.rescales * budget.per_steps, budget.per_steps, budget.rescales
+
+    def update(state: tuple[Signal, ...], view: Signal) -> tuple[Signal, ...]:
+        credit, before = state
+        changed = (before >= 0) & (view > before)  # a job that is resumed begins with the first view again
+        return minimum(maximum(where(changed, credit - price, credit), 0) + gain, full), view
+
+    return fold(update, (full, -1), Source("view"), output=lambda state: state[0])
+
+
+def _rescale_parts_without_exchanges(budget: Budget) -> Signal:
+    full, price, gain = budget.rescales * budget.per_steps, budget.per_steps, budget.rescales
+
+    # The state: the parts, and what was seen in the step before, of the view, its size, and the peers replaced so far.
+    def update(state: tuple[Signal, ...], view: Signal, size: Signal, replaced: Signal) -> tuple[Signal, ...]:
+        credit, view_before, size_before, replaced_before = state
+        changed = (view_before >= 0) & (view > view_before)
+        # As many peers as before, and some of them are others by decision: replacements pay for it.
+        exchanged = (size == size_before) & (replaced > replaced_before)
+        left = where(changed & ~exchanged, credit - price, credit)
+        return minimum(maximum(left, 0) + gain, full), view, size, replaced
+
+    seen = (Source("view"), Source("size"), Source("replaced_peers"))
+    return fold(update, (full, -1, 0, 0), *seen, output=lambda state: state[0])
+
+
+def _replacement_parts(budget: Budget, replacements: int) -> Signal:
+    full, price, gain = replacements * budget.per_steps, budget.per_steps, replacements
+
+    def update(state: tuple[Signal, ...], replaced: Signal) -> tuple[Signal, ...]:
+        credit, before = state
+        # The count of a job that is resumed begins at 0 again.
+        peers = where(before >= 0, maximum(replaced - before, 0), 0)
+        return minimum(maximum(credit - peers * price, 0) + gain, full), replaced
+
+    return fold(update, (full, -1), Source("replaced_peers"), output=lambda state: state[0])
+
+
+def news_of_held(blocked: Signal, *, allowed: Signal, gate: Signal) -> Signal:
+    """In the steps of the gate: where `blocked` holds for the first time since `allowed` last held.
+
+    Cost: two truth values of state.
+    """
+
+    # The state: whether this is news, and whether it has been told since the rule was last free.
+    def update(state: tuple[Signal, ...], now: Signal, free: Signal) -> tuple[Signal, ...]:
+        return now & ~state[1], (state[1] | now) & ~free
+
+    return gate & replace(fold(update, (False, False), blocked, allowed, output=lambda state: state[0]), gate=gate)

@@ -1,0 +1,129 @@
+"""How many peers a barrier has replaced: those that joined in the places of others, as somebody asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.runtime.core.barrier import Decision, Prepared, decide
+from kungfu.runtime.core.barrier_requests import BarrierRequests, ExternalRequest, Leave, RescaleRequest, When
+from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.settings import Limits
+
+LIMITS = Limits(1, 6)
+
+
+def peers(*ids: int) -> tuple[Peer, ...]:
+    return tuple(Peer(id_, f"host:{id_}") for id_ in ids)
+
+
+def to_size(size: int) -> RescaleRequest:
+    return RescaleRequest(size, "local_batch_size", "grow", 10)
+
+
+def leaving(*ids: int, when: When = "replaced") -> RescaleRequest:
+    return RescaleRequest(0, "local_batch_size", "stragglers", 10, leave=Leave(ids, when))
+
+
+def held(
+    before: Decision, *asked: RescaleRequest, prepared: Prepared | None = None, outside: ExternalRequest | None = None
+) -> Decision:
+    """The barrier after a decision."""
+    requests = BarrierRequests(asked)
+    requests = requests if outside is None else requests.with_external(outside, step=10)
+    return decide(before.view, before.terms, LIMITS, requests=requests, prepared=prepared)
+
+
+def start(size: int, *, replaced: int = 0) -> Decision:
+    return Decision(View(5, peers(*range(size))), Terms(32 * size, 32.0, replaced_peers=replaced))
+
+
+def joined(asked: Decision, *, ready: int, missing: int = 0) -> Decision:
+    """The peers that were asked for are offered."""
+    return held(asked, prepared=Prepared(peers(*range(50, 50 + ready)), tuple(range(90, 90 + missing))))
+
+
+def counts(*decisions: Decision) -> list[int]:
+    return [one.terms.replaced_peers for one in decisions]
+
+
+def test_each_peer_that_is_replaced_counts_once_its_replacement_joins() -> None:
+    asked = held(start(3, replaced=4), leaving(0, 2))
+    done = joined(asked, ready=2)
+    assert counts(asked, done, held(done)) == [4, 6, 6]
+
+
+def test_only_those_that_have_come_count() -> None:
+    asked = held(start(3), leaving(0, 2))
+    assert counts(joined(asked, ready=1, missing=1), joined(asked, ready=0, missing=2)) == [1, 0]
+
+
+def test_a_change_of_the_size_replaces_nobody() -> None:
+    grown = joined(held(start(2), to_size(4)), ready=2)
+    shrunk = held(grown, to_size(1))
+    assert (grown.view.size, shrunk.view.size, counts(grown, shrunk)) == (4, 1, [0, 0])
+
+
+def test_where_the_size_changes_in_the_same_barrier_the_others_that_join_count() -> None:
+    asked = held(start(3), to_size(4), leaving(0))
+    both = joined(asked, ready=2)
+    assert (both.view.ids, counts(both)) == ((1, 2, 50, 51), [1])
+    evicted = joined(held(start(3), to_size(4), leaving(0, when="now")), ready=2)
+    assert (evicted.view.ids, counts(evicted)) == ((1, 2, 50, 51), [0]), "the job was smaller before they came"
+
+
+def test_where_all_are_replaced_the_one_that_stays_longer_counts_once() -> None:
+    both = joined(held(start(2), leaving(0, 1)), ready=2)
+    gone = held(both)
+    assert (both.view.ids, gone.view.ids) == ((0, 50, 51), (50, 51))
+    assert counts(both, gone) == [2, 2]
+
+
+def test_a_migration_from_outside_counts_as_any_other() -> None:
+    move = ExternalRequest("replace", "kungfu migrate 1 a", 2, peers=(1,), host=0)
+    assert counts(joined(held(start(2), outside=move), ready=1)) == [1]
+
+
+def test_those_who_come_for_lost_peers_replace_nobody() -> None:
+    # Of three peers one was lost, and the survivors wait for another one.
+    survivors = Decision(View(7, peers(0, 2)), Terms(96, 48.0, target_size=3, replaced_peers=2))
+    assert counts(joined(survivors, ready=1)) == [2]
+    # An exchange was under way: the newcomer that it asked for comes for the lost peer.
+    exchanging = held(start(3, replaced=2), leaving(1))
+    lost = replace(exchanging, view=View(7, peers(0, 1)), terms=replace(exchanging.terms, leaving=()))
+    assert counts(joined(lost, ready=1)) == [2]
+
+
+def test_a_peer_that_its_platform_takes_away_is_not_replaced_but_makes_the_job_smaller() -> None:
+    noticed = held(start(3), RescaleRequest(3, "local_batch_size", "notice", 10, leave=Leave((1,), "noticed")))
+    back = joined(noticed, ready=1)
+    assert (noticed.view.ids, back.view.ids, counts(noticed, back)) == ((0, 2), (0, 2, 50), [0, 0])
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@given(data=st.data())
+def test_in_any_history_as_many_are_replaced_as_joined_without_making_the_job_larger(
+    size: int, data: st.DataObject
+) -> None:
+    now, spare = start(size), 50
+    for _ in range(data.draw(st.integers(1, 8))):
+        kind = data.draw(st.sampled_from(["size", "now", "replaced", None]))
+        asked = [] if kind is None else [to_size(data.draw(st.integers(1, 6)))] if kind == "size" else []
+        if kind in ("now", "replaced"):
+            asked = [leaving(*sorted(data.draw(st.sets(st.sampled_from(now.view.ids)))), when=kind)]
+        offer, under_way = None, now.terms.target_size - now.view.size + len(now.terms.leaving)
+        if now.terms.target_size and data.draw(st.booleans()):
+            ready = data.draw(st.integers(0, max(0, under_way)))
+            offer = Prepared(peers(*range(spare, spare + ready)), tuple(range(90, 90 + under_way - ready)))
+            spare += ready
+        after = held(now, *asked, prepared=offer)
+        more = after.terms.replaced_peers - now.terms.replaced_peers
+        new = set(after.view.ids) - set(now.view.ids)
+        assert 0 <= more <= len(new)
+        if after.view.size - len(after.terms.departing) == now.view.size - len(now.terms.departing):
+            assert more == len(new)
+        now = after
