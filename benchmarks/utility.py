@@ -93,9 +93,9 @@ def samples() -> int:
     return round(FASTEST_S * curve().throughput[MOST])
 
 
-def cases() -> list[Case]:
-    """All of the figure."""
-    return [Case(worth, level, price) for worth, level in VALUES for price in PRICES]
+def cases(prices: Sequence[float] = PRICES) -> list[Case]:
+    """All of the figure, or those at some prices."""
+    return [Case(worth, level, price) for worth, level in VALUES for price in prices]
 
 
 def corners() -> list[Case]:
@@ -160,7 +160,7 @@ def model_table(modelled: Mapping[Case, SimulatedRun]) -> Table:
     )
     table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("worth")
-    for price in PRICES:
+    for price in dict.fromkeys(one.price for one in modelled):
         table.add_column(f"${price:g}", justify="right", no_wrap=True)
     table.add_column("highest / lowest", justify="right")
     table.add_column("paper")
@@ -215,7 +215,9 @@ def drawn(modelled: Mapping[Case, SimulatedRun], real: Mapping[Case, RealRun]) -
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="the model only, and no real job")
+    parser.add_argument(
+        "--quick", action="store_true", help="the lowest and the highest price on the model, no real job"
+    )
     return parser.parse_args(words)
 
 
@@ -235,7 +237,8 @@ def main(words: Sequence[str] | None = None) -> int:
             f"real steps with {size} peers that stay take {twins[str(size)]:+.1%} of the curve's", highlight=False
         )
     took_s = joining_s(list(real.values()))
-    modelled = {one: on_model(one, joining_s=took_s) for one in cases()}
+    prices = PRICES[:: len(PRICES) - 1] if given.quick else PRICES
+    modelled = {one: on_model(one, joining_s=took_s) for one in cases(prices)}
     console.print(model_table(modelled))
     if real:
         console.print(corner_table(modelled, real))
