@@ -24,7 +24,6 @@ from kungfu.control.action import (
     SetLearningRate,
     Stop,
     Unit,
-    changes_membership,
     target_of,
 )
 from kungfu.control.budget import Budget
@@ -128,9 +127,9 @@ def rate_limited(rule: Rule) -> Rule:
 def _could_fire_before_its_barrier(rule: Rule) -> bool:
     """Whether the rule could fire again in the step between its post and the barrier: it would ask for the same twice.
 
-    A change of the cluster is pending then, and a checkpoint waits by itself.
+    A size or an eviction that was posted is pending then, and a checkpoint waits by itself.
     """
-    is_held_anyway = changes_membership(rule.action) or isinstance(rule.action, Checkpoint)
+    is_held_anyway = isinstance(rule.action, Rescale | Evict | Checkpoint)
     return rule.mode == "acting" and period_of(rule.gate) < 2 and not is_held_anyway
 
 
@@ -260,7 +259,8 @@ def checkpoint_rule(*, trigger: Trigger) -> Rule:
 def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace"]) -> Rule:
     """The rule that lets the marked peers go: for good (never below the job's fewest), or when another takes over.
 
-    It fires only where at least one peer is marked and not all are.
+    It fires only where at least one peer is marked and not all are. Others may take over while the job grows, in the
+    same wave of joiners; an exchange that is under way has to end first.
     """
     if not isinstance(mask, Signal) or mask.type != SignalType("bool", VECTOR):
         raise PolicyError(
@@ -268,7 +268,8 @@ def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace
         )
     size, marked = Source("size"), sum(where(mask, 1.0, 0.0))
     fewest = Source("min_size") if kind == "evict" else Constant(1)
-    fires = _ready(trigger) & (marked > 0) & (size - marked >= fewest)
+    ready = _ready(trigger) if kind == "evict" else trigger.gate & trigger.predicate & ~Source("replacing")
+    fires = ready & (marked > 0) & (size - marked >= fewest)
     action = Evict(mask) if kind == "evict" else Replace(mask)
     return Rule(kind, trigger, fires, action, {**_seen(trigger, mask), "size": size, "marked": marked})
 

@@ -195,7 +195,8 @@ class Trigger:
     def replace(self, mask: Signal) -> Rule:
         """Let each peer go where `mask` (agreed, bool, one entry a peer) holds, when a new one can take its place.
 
-        Fires only while no change is pending, and where somebody is marked but not everybody.
+        Fires only while nobody is under exchange, and where somebody is marked but not everybody; it may fire while the
+        job grows: the same wave of joiners serves both.
         """
         return rules.mask_rule(mask, trigger=self, kind="replace")
 

@@ -26,6 +26,8 @@ __all__ = ["Replayed", "replay"]
 # Between TensorFlow and NumPy, over a few hundred steps of averages.
 _CLOSE = 1e-3
 _MOST_DIFFERENCES = 20
+# What a replay knows by itself, or where records of older versions lack it takes from what these hold.
+_KNOWN_OTHERWISE = frozenset({"size", "view", "host_joiners", "replaced_peers", "barrier_due", "replacing"})
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def _check_recorded(plan: Plan, trace: Trace) -> None:
             "gradients only what the run's own policies made of them; record a run whose policies need it too"
         )
     numbers = {name for name, kind in plan.source_kinds.items() if kind.type.shape != NEST}
-    missing = sorted(numbers - held - {"size", "view", "host_joiners", "replaced_peers"})
+    missing = sorted(numbers - held - _KNOWN_OTHERWISE)
     declared = {**plan.given_by("publish"), **plan.given_by("feed")}
     own = [declared[name].written for name in missing if name in declared]
     if own:

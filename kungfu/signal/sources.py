@@ -65,6 +65,7 @@ SOURCES = {
     "total_samples": SourceKind(_FLOAT, "agreed", "after", "samples", "samples of the step over all peers"),
     "pending": SourceKind(_BOOL, "agreed", "after", "", "a change of the cluster is under way"),
     "barrier_due": SourceKind(_BOOL, "agreed", "after", "", "this step ends with a barrier that was asked for"),
+    "replacing": SourceKind(_BOOL, "agreed", "before", "", "peers are under exchange for others"),
     "step": SourceKind(_INT, "agreed", "before", "steps", "number of the running step, from 1"),
     "size": SourceKind(_INT, "agreed", "before", "peers", "peers in the view"),
     "local_batch_size": SourceKind(_FLOAT, "agreed", "before", "samples", "global batch size over size"),

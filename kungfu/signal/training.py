@@ -154,6 +154,14 @@ class TrainingSignals:
         return self._source("barrier_due")
 
     @property
+    def replacing(self) -> Source:
+        """Peers are under exchange for others, which are on their way or have just come (bool, agreed).
+
+        A change of the cluster is `pending` then; but one may be pending, as when the job grows, without an exchange.
+        """
+        return self._source("replacing")
+
+    @property
     def step(self) -> Source:
         """Number of the running step, from 1 (int64, steps, agreed)."""
         return self._source("step")

@@ -168,10 +168,6 @@ class SimulatedBarrier:
         """The decided terms are in force, and the new view if there is one; the agent hears what to prepare."""
         job, view, terms, offered = self.job, decision.view, decision.terms, self.joining
         changed = view.version != before.version
-        if decision.prepare is not None or changed:
-            # Whoever was on its way has come by now, or is dismissed.
-            job.hosts.dismiss(set(job.joiners) - set(view.ids))
-            job.joiners, self.joining = (), None
         job.terms = terms
         if changed:
             self.newest_id = max(self._newest(), *view.ids)
@@ -181,19 +177,27 @@ class SimulatedBarrier:
         elif offered is not None and not offered.ready:
             # The agent found a place for none of those who were asked for.
             self.unmet |= dict.fromkeys(offered.asked_by, NO_SLOT)
-        if (decision.prepare is not None or changed) and terms.target_size:
-            count = terms.target_size - view.size + len(terms.leaving)
+        if decision.prepare is not None or changed:
+            count = terms.target_size - view.size + len(terms.leaving) if terms.target_size else 0
             self._prepare(count, tuple((one.rule, one.step) for one in decision.requests))
 
     def _prepare(self, count: int, asked_by: tuple[tuple[str, int], ...]) -> None:
-        """So many peers start, each where a host has a free slot."""
-        job, rescaling, now = self.job, self.job.model.rescaling, self.job.clocks.total_s
-        ids = range(self._newest() + 1, self._newest() + 1 + count)
-        ready = tuple(peer for peer in ids if job.hosts.start(peer, now))
-        missing = tuple(peer for peer in ids if peer not in ready)
-        steps, seconds = (rescaling.joining_steps, rescaling.joining_s) if ready else (0, 0.0)
-        self.joining = _Joining(job.step + steps, now + seconds, ready, missing, asked_by) if ids else None
-        job.joiners = ready
+        """So many peers are on their way: those who are so already, and others that start where a host has a slot."""
+        job, rescaling, now, before = self.job, self.job.model.rescaling, self.job.clocks.total_s, self.joining
+        # Once some have joined, those who have not are dismissed.
+        kept = () if set(job.joiners) & set(job.peers) else job.joiners[:count]
+        job.hosts.dismiss(set(job.joiners) - set(job.peers) - set(kept))
+        first = max(self._newest(), *kept, 0) + 1
+        ids = range(first, first + count - len(kept))
+        started = tuple(peer for peer in ids if job.hosts.start(peer, now))
+        missing = tuple(peer for peer in ids if peer not in started)
+        due = (job.step + rescaling.joining_steps, now + rescaling.joining_s) if started else (job.step, now)
+        if kept and before is not None:
+            # All are offered together, when the last one is ready.
+            due = max(due[0], before.due_step), max(due[1], before.due_s)
+            asked_by = (*before.asked_by, *asked_by)
+        job.joiners = (*kept, *started)
+        self.joining = _Joining(*due, job.joiners, missing, asked_by) if count else None
 
     def _rescale(self, stay: Sequence[int], view: View) -> None:
         """The folds of the peers that stay keep their state, and those of new peers begin."""

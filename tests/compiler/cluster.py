@@ -135,6 +135,7 @@ def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any
         "step": number,
         "pending": False,
         "barrier_due": False,
+        "replacing": False,
         "min_size": 1,
         "max_size": 8,
         "refused_size": 0,

@@ -70,7 +70,9 @@ def test_the_budget_of_the_job_stands_in_its_place_whether_stricter_or_not(job: 
 
 def test_a_policy_written_by_hand_has_none() -> None:
     assert exchanging().budget is None
-    plan = compile_policies([exchanging()])
+    assert held(compile_policies([exchanging()])) == []
+    # One that acts in every step waits for its barrier, which it has to remember.
+    plan = compile_policies([Policy("patient", lambda t: control.every(2).replace(ops.all_gather(t.busy_seconds) > 1))])
     assert (held(plan), plan.folds, plan.watched) == ([], (), ())
     assert "budget of" not in explain(plan)
 

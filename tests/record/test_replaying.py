@@ -127,6 +127,20 @@ def test_a_policy_that_needs_what_the_run_made_of_no_gradient_is_refused_by_name
         replay(GNS, parse_trace(texts(lines)), whose="another")
 
 
+def test_a_record_of_a_version_without_exchanges_beside_a_growth_says_by_its_pending_changes_when_to_wait() -> None:
+    def rules(training: Any) -> Any:
+        return control.always().replace(ops.all_gather(training.rank) == 1), control.always().checkpoint()
+
+    lines = recorded(GNS)
+    for one in lines:
+        if "agreed" in one:
+            one["agreed"]["pending"] = one["step"] % 3 > 0
+            assert {"barrier_due", "replacing"}.isdisjoint(one["agreed"])
+    replayed = replay(compile_policies([Policy("rules", rules)]), parse_trace(texts(lines)), whose="another")
+    assert {one.rule for one in replayed.decisions} == {"replace", "checkpoint"}
+    assert {one.step % 3 for one in replayed.decisions} == {0}
+
+
 def test_a_source_that_the_record_lacks_is_named() -> None:
     lines = recorded(GNS)
     for one in lines:

@@ -65,6 +65,15 @@ def test_a_rule_that_is_superseded_says_by_which_one() -> None:
     assert barrier.unmet == {("other", 1): "grow came before it"}
 
 
+def test_a_replacement_that_is_asked_for_while_the_job_grows_comes_with_the_same_wave() -> None:
+    barrier = barrier_of(2, joining_steps=3)
+    hold(barrier, [asks_for(4)], [], [names(0)], [])
+    # Two were on their way, and the third is awaited as long as they were.
+    assert (barrier.job.joiners, barrier.job.terms.target_size, barrier.job.terms.leaving) == ((2, 3, 4), 4, (0,))
+    assert hold(barrier, [], [], []) == [2, 2, 4]
+    assert (barrier.job.peers, barrier.job.view) == ([1, 2, 3, 4], 2)
+
+
 def sets(samples: int, *, step: int = 1) -> FiredRule:
     return FiredRule(step, "batch", SetGlobalBatchSize(Constant(float(samples))), float(samples), {})
 

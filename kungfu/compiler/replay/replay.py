@@ -221,8 +221,8 @@ def _total_samples(local: Local, _: Mapping[str, Any]) -> Any:
     return reduce(np.add, [np.float32(one["samples"]) for one in local])
 
 
-def _barrier_due(_: Local, known: Mapping[str, Any]) -> Any:
-    # Older records lack it; there every barrier made a change pending.
+def _pending(_: Local, known: Mapping[str, Any]) -> Any:
+    # Older records lack what this stands for; there every barrier and every exchange made a change pending.
     return known["pending"]
 
 
@@ -241,7 +241,8 @@ def _none(_: Local, __: Mapping[str, Any]) -> Any:
 _FORMULAS: Mapping[str, Callable[[Local, Mapping[str, Any]], Any]] = {
     "local_batch_size": _local_batch_size,
     "total_samples": _total_samples,
-    "barrier_due": _barrier_due,
+    "barrier_due": _pending,
+    "replacing": _pending,
     "mean_loss": _mean_loss,
     "mean_grads": _mean_grads,
     "replaced_peers": _none,  # an older record does not tell them

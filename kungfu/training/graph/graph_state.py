@@ -99,6 +99,7 @@ class ViewVariables:
     global_batch_size: tf.Variable
     target_size: tf.Variable
     refused_size: tf.Variable
+    exchanged: tf.Variable  # peers that leave when others have come, or hold the state
     host_joiners: tf.Variable  # getting ready on this peer's host
     replaced_peers: tf.Variable
 
@@ -112,6 +113,7 @@ class ViewVariables:
         write_variable(self.target_size, terms.target_size)
         write_variable(self.refused_size, terms.refused_size)
         write_variable(self.replaced_peers, terms.replaced_peers)
+        write_variable(self.exchanged, len(terms.leaving) + len(terms.departing))
 
 
 @dataclass(frozen=True)
@@ -340,7 +342,15 @@ class GraphState:
                 *(_integer(f"kungfu/{name}", value) for name, value in (("version", 0), ("size", 1), ("rank", 0))),
                 *(
                     _integer(f"kungfu/{name}")
-                    for name in ("view_steps", "global_batch", "target", "refused", "host_joiners", "replaced")
+                    for name in (
+                        "view_steps",
+                        "global_batch",
+                        "target",
+                        "refused",
+                        "exchanged",
+                        "host_joiners",
+                        "replaced",
+                    )
                 ),
             ),
             posts=BarrierPosts.create(),

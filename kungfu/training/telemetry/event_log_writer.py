@@ -110,11 +110,12 @@ class EventLogWriter:
         assert before is not None
         if result.requests:
             # The leader of the view in which they were decided tells of them: the next one may have another.
+            no_longer = self._no_longer(result)
             if self._leading:
-                self.superseded(self._no_longer(result))
+                self.superseded(no_longer)
                 for request in result.requests:
                     self._decided(result, request)
-            self._under_way = result.requests
+            self._under_way = (*self._standing(result, no_longer), *result.requests)
         # This change comes in the first step after another one, which is told now: its leader may leave.
         if after.view.version != before.view.version:
             self.ended()
@@ -169,7 +170,7 @@ class EventLogWriter:
         self.ended()  # a change of the membership that no step came after
         # An exchange of peers was under way: the newcomers that it asked for come for the lost ones instead.
         if before.terms.leaving:
-            exchanges = [one for one in self._under_way if one.leave and one.leave.when == "replaced"]
+            exchanges = [one for one in self._under_way if _is_exchange(one)]
             self.superseded([Superseded(one, "the loss of peers") for one in exchanges])
         self._under_way = ()
         self._rescale = RecoveredEvent(
@@ -255,11 +256,22 @@ class EventLogWriter:
         # Nothing was under way, or it has come to its end.
         if not older or not before.terms.target_size:
             return []
-        # The same peers are to leave, and as many are to be there: it goes on.
+        # The same peers are to leave: their exchange goes on.
         stays = {*before.terms.leaving} & {*result.after.view.ids} <= {*after.leaving}
-        if stays and before.terms.target_size in (after.target_size, result.after.view.size):
+        # As many are to be there: so does the change of the size.
+        reached = before.terms.target_size in (after.target_size, result.after.view.size)
+        ended = (one for one in older if not (stays and (reached or _is_exchange(one))))
+        return [Superseded(one, result.requests[0].rule) for one in ended]
+
+    def _standing(self, result: BarrierResult, no_longer: Sequence[Superseded]) -> list[RescaleRequest]:
+        """What was under way before, and comes about together with the requests of this barrier."""
+        assert result.before is not None
+        if not result.before.terms.target_size:
+            # It has come to its end.
             return []
-        return [Superseded(one, result.requests[0].rule) for one in older]
+        is_sized = any(one.leave is None for one in result.requests)
+        gone = [one.request for one in no_longer]
+        return [one for one in self._under_way if one not in gone and not (is_sized and one.leave is None)]
 
     def _decided(self, result: BarrierResult, request: RescaleRequest) -> None:
         assert result.before is not None
@@ -298,6 +310,11 @@ def _rules_of(requests: Sequence[RescaleRequest]) -> str:
 def _named(request: RescaleRequest) -> tuple[int, ...]:
     """The peers that a rule named."""
     return () if request.leave is None else request.leave.peers
+
+
+def _is_exchange(request: RescaleRequest) -> bool:
+    """Whether a request replaces peers, whatever the size."""
+    return request.leave is not None and request.leave.when == "replaced"
 
 
 def _when(request: RescaleRequest) -> str:

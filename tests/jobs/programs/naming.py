@@ -1,4 +1,7 @@
-"""A model and policies that name peers: rank 0 is replaced after step 5, and rank 0 of then is evicted later.
+"""A model and policies that name peers. naming.py DIR [growing]
+
+Rank 0 is replaced after step 5, and rank 0 of then is evicted later. With the word "growing" the job is asked to grow
+to three peers in step 5, and while the third is on its way rank 0 is to be replaced.
 
 Each peer leaves DIR/PEER.json: its weights, whether it was let go, and how often its step was traced.
 """
@@ -32,10 +35,24 @@ def newcomers(training):
     )
 
 
+@kf.policy
+def exchanged_while_growing(training):
+    """Asks for a third peer, and for another one in place of rank 0 once the third is on its way; ends training."""
+    lowest, joined = kf.ops.all_gather(training.rank) == 0, kf.ops.where(training.size == 3, 1.0, 0.0).cumulative()
+    is_growing = training.pending & ~training.barrier_due & (training.size == 2)
+    return (
+        kf.control.always().after(4).rescale(3),
+        kf.control.always().when(is_growing).replace(lowest),
+        kf.control.always().when((joined >= 10) | (training.step >= 1000)).stop(),
+    )
+
+
 def main() -> None:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     optimizer = keras.optimizers.SGD(0.01)
-    training = kf.attach(model, optimizer, policies=[newcomers()])
+    training = kf.attach(
+        model, optimizer, policies=[exchanged_while_growing() if "growing" in sys.argv else newcomers()]
+    )
 
     @training.step
     def step(x):

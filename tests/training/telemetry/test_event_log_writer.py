@@ -241,6 +241,34 @@ def test_what_goes_on_is_not_told_as_superseded():
     assert [event["event"] for event in events(recorded)] == ["decision", "decision"]
 
 
+def test_a_replacement_that_is_asked_for_while_the_job_grows_is_told_with_the_growth_when_both_have_come():
+    told, recorded, _ = event_log()
+    growing = replace(TWO, terms=replace(TWO.terms, target_size=4))
+    told.passed(BarrierResult(TWO, growing, (GROW,)), step=51, stop_s=0.1)
+    both = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
+    told.passed(BarrierResult(growing, both, (SLOW,)), step=55, stop_s=0.1)
+    three = replace(FOUR, view=View(2, (PEERS[0], *PEERS[2:])))
+    told.passed(BarrierResult(both, three, prepared=Prepared(PEERS[2:])), step=60, stop_s=0.25)
+    told.ended()
+    *decisions, rescale = events(recorded)
+    assert [one["event"] for one in decisions] == ["decision", "decision"], "nothing was superseded"
+    assert (rescale["rule"], rescale["left"], rescale["joined"]) == ("gns_batch and slow", (1,), (2, 3))
+
+
+def test_a_size_that_takes_the_place_of_another_one_leaves_the_exchange_as_it_is():
+    told, recorded, _ = event_log()
+    both = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
+    told.passed(BarrierResult(TWO, both, (GROW, SLOW)), step=51, stop_s=0.1)
+    newer = replace(GROW, rule="hook", size=3)
+    smaller = replace(TWO, terms=replace(TWO.terms, target_size=3, leaving=(1,)))
+    told.passed(BarrierResult(both, smaller, (newer,)), step=55, stop_s=0.1)
+    found = [(event["rule"], event["by"]) for event in events(recorded) if event["event"] == "superseded"]
+    assert found == [("gns_batch", "hook")]
+    told.passed(BarrierResult(smaller, FOUR, prepared=Prepared(PEERS[2:])), step=60, stop_s=0.25)
+    told.ended()
+    assert events(recorded)[-1]["rule"] == "slow and hook"
+
+
 def test_an_exchange_that_a_loss_ended_is_told():
     told, recorded, _ = event_log()
     exchanging = replace(TWO, terms=replace(TWO.terms, target_size=2, leaving=(1,)))

@@ -1,0 +1,51 @@
+"""What tests of the barrier decide with: views, terms and requests in a few words, and a decision of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kungfu.runtime.core.barrier import Decision, Prepared, decide
+from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When
+from kungfu.runtime.core.terms import Keep, Terms
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.settings import Limits
+
+LIMITS = Limits(1, 6)
+Requests = tuple[RescaleRequest, ...]
+
+
+def peers(*ids: int) -> tuple[Peer, ...]:
+    return tuple(Peer(id_, f"host:{id_}") for id_ in ids)
+
+
+def view_of(size: int, *, version: int = 5) -> View:
+    return View(version, peers(*range(size)))
+
+
+def terms_of(size: int, *, per_peer: float = 32.0, target: int = 0, keep: Keep = "local_batch_size") -> Terms:
+    return Terms(round(per_peer * size), per_peer, target, 0, keep)
+
+
+def size_request(size: int, keep: Keep = "local_batch_size", *, most: int | None = None) -> RescaleRequest:
+    return RescaleRequest(size, keep, "rule", 10, max_global_batch=most)
+
+
+def leaving(*ids: int, when: When = "now", size: int = 0) -> RescaleRequest:
+    return RescaleRequest(size, "local_batch_size", "rule", 10, leave=Leave(ids, when))
+
+
+def decided(
+    view: View,
+    terms: Terms,
+    limits: Limits = LIMITS,
+    *,
+    asked: RescaleRequest | Requests | None = None,
+    outside: RescaleRequest | None = None,
+    prepared: Prepared | None = None,
+) -> Decision:
+    """What is decided, without the requests that it follows from, and without the count of replaced peers."""
+    requests = () if asked is None else asked if isinstance(asked, tuple) else (asked,)
+    decision = decide(view, terms, limits, requests=BarrierRequests(requests, outside), prepared=prepared)
+    given = requests if outside is None else (outside, *requests)
+    assert sorted(map(repr, decision.requests)) == sorted(map(repr, given))
+    return replace(decision, requests=(), terms=replace(decision.terms, replaced_peers=0))

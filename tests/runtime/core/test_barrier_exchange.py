@@ -1,0 +1,244 @@
+"""A size and peers to exchange under way at once: what is asked for adds up, and one wave of joiners serves both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.runtime.core.barrier import Decision, Prepared, decide
+from kungfu.runtime.core.barrier_requests import BarrierRequests, RescaleRequest
+from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.core.view import View
+from kungfu.runtime.settings import Limits
+from tests.runtime.core.deciding import LIMITS, decided, leaving, peers, size_request, terms_of, view_of
+
+
+def under_way(size: int, *requests: RescaleRequest) -> Terms:
+    """The terms after barriers that were asked for one of these each."""
+    terms = terms_of(size)
+    for one in requests:
+        decision = decided(view_of(size), terms, asked=one)
+        assert decision.view == view_of(size)
+        assert decision.prepare == decision.terms.target_size + len(decision.terms.leaving)
+        terms = decision.terms
+    return terms
+
+
+def replaced(*ids: int) -> RescaleRequest:
+    """As a rule asks for it."""
+    return leaving(*ids, when="replaced", size=2)
+
+
+# ---- what adds up ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_growth_and_an_exchange_add_up_whichever_comes_first_and_one_wave_serves_both(order: int) -> None:
+    terms = under_way(3, *[size_request(5), replaced(0)][::order])
+    assert (terms.target_size, terms.leaving) == (5, (0,))
+    decision = decided(view_of(3), terms, prepared=Prepared(peers(7, 8, 9)))
+    assert decision == Decision(View(6, peers(1, 2, 7, 8, 9)), terms_of(5))
+
+
+def test_peers_of_two_requests_are_all_exchanged_and_none_twice() -> None:
+    terms = under_way(4, replaced(0, 2), replaced(2, 3), replaced(0))
+    assert (terms.target_size, terms.leaving) == (4, (0, 2, 3))
+
+
+def test_an_older_offer_waits_for_the_joiners_that_were_asked_for_since() -> None:
+    growing = under_way(2, size_request(4))
+    offer = Prepared(peers(7, 8))
+    asked = decided(view_of(2), growing, asked=replaced(0), prepared=offer)
+    assert (asked.view, asked.terms.leaving, asked.prepare) == (view_of(2), (0,), 5)
+    # The agent keeps those who are ready, and offers them again together with the third.
+    assert decided(view_of(2), asked.terms, prepared=offer).prepare == 5
+    come = decided(view_of(2), asked.terms, prepared=Prepared(peers(7, 8, 9)))
+    assert come.view.ids == (1, 7, 8, 9)
+
+
+def test_an_offer_beside_a_request_for_peers_that_are_under_exchange_already_is_taken() -> None:
+    terms = under_way(3, replaced(0))
+    decision = decided(view_of(3), terms, asked=replaced(0), prepared=Prepared(peers(7)))
+    assert (decision.view.ids, decision.terms) == ((1, 2, 7), terms_of(3))
+
+
+def test_a_size_that_is_out_of_reach_stays_refused_while_a_peer_is_exchanged() -> None:
+    terms = decided(view_of(2), terms_of(2), Limits(1, 3), asked=size_request(9)).terms
+    exchanged = decided(view_of(2), terms, Limits(1, 3), asked=replaced(0)).terms
+    assert (exchanged.target_size, exchanged.leaving, exchanged.refused_size) == (3, (0,), 9)
+
+
+def test_a_smaller_size_lets_those_under_exchange_go_first_and_nobody_comes_for_them() -> None:
+    terms = under_way(4, replaced(0, 1))
+    one = decided(view_of(4), terms, asked=size_request(3))
+    assert (one.view.ids, one.terms.leaving, one.terms.target_size) == ((1, 2, 3), (1,), 3)
+    assert one.prepare == 5, "the agent still counts the one that leaves: three stay, one comes"
+    both = decided(view_of(4), terms, asked=size_request(2))
+    assert (both.view.ids, both.terms, both.prepare) == ((2, 3), terms_of(2), 2)
+    three = decided(view_of(4), terms, asked=size_request(1))
+    assert (three.view.ids, three.prepare) == ((2,), 1), "then the newest"
+
+
+def test_the_present_size_asked_for_by_a_hook_dismisses_a_growth_and_no_exchange() -> None:
+    terms = under_way(3, size_request(5), replaced(1))
+    decision = decided(view_of(3), terms, asked=size_request(3))
+    assert (decision.view, decision.terms.target_size, decision.terms.leaving) == (view_of(3), 3, (1,))
+    assert decision.prepare == 4
+
+
+def test_a_peer_that_a_hook_evicts_leaves_the_exchange_of_the_others_as_it_is() -> None:
+    terms = under_way(4, replaced(0, 1))
+    decision = decided(view_of(4), terms, asked=leaving(1, 3))
+    assert (decision.view.ids, decision.terms.target_size, decision.terms.leaving) == ((0, 2), 2, (0,))
+    assert decision.prepare == 5, "two that leave, two that stay and one that comes"
+
+
+# ---- outside comes first ---------------------------------------------------------------------------------------------
+
+
+def test_a_size_from_outside_ends_the_exchange_and_the_growth() -> None:
+    terms = under_way(3, size_request(5), replaced(0))
+    decision = decided(view_of(3), terms, outside=size_request(4))
+    assert (decision.terms.target_size, decision.terms.leaving, decision.prepare) == (4, (), 4)
+    shrunk = decided(view_of(3), terms, outside=size_request(2))
+    assert (shrunk.view.ids, shrunk.terms.leaving, shrunk.prepare) == ((0, 1), (), 2)
+
+
+def test_peers_that_are_let_go_or_replaced_from_outside_take_the_place_of_other_exchanges() -> None:
+    terms = under_way(4, replaced(0))
+    evicted = decided(view_of(4), terms, outside=leaving(3))
+    assert (evicted.view.ids, evicted.terms.leaving) == ((0, 1, 2), ())
+    moved = decided(view_of(4), terms, outside=leaving(2, when="replaced", size=4))
+    assert (moved.view, moved.terms.leaving) == (view_of(4), (2,))
+
+
+def test_a_notice_beside_a_replacement_leaves_the_older_exchange_as_it_is() -> None:
+    terms = under_way(4, replaced(0))
+    decision = decided(view_of(4), terms, asked=replaced(1), outside=leaving(3, when="noticed", size=5))
+    assert (decision.view.ids, decision.terms.target_size, decision.terms.leaving) == ((0, 1, 2), 4, (0, 1))
+    assert decision.prepare == 7, "the one that leaves, the three that stay, its replacement and those of two others"
+
+
+def test_a_notice_to_a_peer_that_has_left_leaves_all_that_is_under_way() -> None:
+    terms = under_way(3, size_request(4), replaced(0))
+    decision = decided(view_of(3), terms, outside=leaving(9, when="noticed", size=5), prepared=Prepared(peers(7, 8)))
+    assert decision.view.ids == (1, 2, 7, 8)
+
+
+# ---- when fewer come -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ready", "ids", "refused"),
+    [
+        (3, (1, 2, 7, 8, 9), 0),
+        (2, (1, 2, 7, 8), 5),
+        (1, (1, 2, 7), 5),
+        (0, (0, 1, 2), 5),
+    ],
+)
+def test_of_a_wave_that_is_too_small_the_exchange_is_served_first_and_the_size_is_refused(
+    ready: int, ids: tuple[int, ...], refused: int
+) -> None:
+    terms = under_way(3, size_request(5), replaced(0))
+    offer = Prepared(peers(7, 8, 9)[:ready], missing=(7, 8, 9)[ready:], reason="no host has a free slot")
+    decision = decided(view_of(3), terms, prepared=offer)
+    assert (decision.view.ids, decision.terms.refused_size) == (ids, refused)
+    assert (decision.terms.target_size, decision.terms.leaving) == (0, ())
+
+
+def test_the_slowest_of_several_is_exchanged_first() -> None:
+    terms = under_way(3, replaced(0, 1, 2))
+    offer = Prepared(peers(7), missing=(8, 9))
+    speeds = {0: 0.5, 1: 0.2, 2: float("nan")}
+    assert decide(view_of(3), terms, LIMITS, prepared=offer, speeds=speeds).view.ids == (0, 2, 7)
+    assert decided(view_of(3), terms, prepared=offer).view.ids == (1, 2, 7), "the lowest rank where none is known"
+
+
+# ---- whatever happens ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Job:
+    """A job and its agent, which keeps joiners that are on their way.
+
+    Args:
+        view: The view.
+        terms: Its terms.
+        limits: The least and the most peers.
+        starting: The ids of the joiners.
+        missing: How many were asked for that have no slot.
+        next_id: The id of the next joiner.
+        meant: The size that was asked for last and is not superseded.
+    """
+
+    view: View
+    terms: Terms
+    limits: Limits
+    starting: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    next_id: int = 50
+    meant: int = 0
+
+    def barrier(self, requests: tuple[RescaleRequest, ...], *, offers: bool, room: int) -> None:
+        """One barrier: at most ``room`` of the peers that it asks for find a slot."""
+        offer = Prepared(peers(*self.starting), tuple(self.missing)) if offers else None
+        before, under_exchange = self.view, {*self.terms.leaving}
+        decision = decide(before, self.terms, self.limits, requests=BarrierRequests(requests), prepared=offer)
+        after = decision.view
+        joined, left = {*after.ids} - {*before.ids}, {*before.ids} - {*after.ids}
+        assert joined <= {*self.starting}
+        assert {*before.ids} & {*after.ids}, "nobody would hold the state"
+        assert after.size >= min(before.size, self.limits.minimum)
+        assert after.size <= max(before.size, self.limits.maximum + len(decision.terms.departing))
+        assert {*decision.terms.leaving} <= {*before.ids} & {*after.ids}, "no joiner is exchanged"
+        if not requests:
+            exchanged = left - {*self.terms.departing}
+            assert len(exchanged) <= len(joined), "nobody leaves for a peer that has not come"
+            assert exchanged <= under_exchange
+        self.meant = self.limits.clip(requests[0].size) if requests and requests[0].leave is None else self.meant
+        if any(one.leave is not None and one.leave.when == "now" for one in decision.requests):
+            self.meant = decision.terms.target_size or after.size - len(decision.terms.departing)
+        if self.terms.target_size and offer is not None and joined and not requests:
+            reached = after.size - len(decision.terms.departing)
+            assert reached == self.terms.target_size or decision.terms.refused_size == self.terms.target_size
+        self.view, self.terms = after, decision.terms
+        if joined:
+            self.starting, self.missing = [], []
+        if decision.prepare is not None:
+            self.prepare(decision.prepare - before.size, room=room)
+
+    def prepare(self, count: int, *, room: int) -> None:
+        """The agent brings the joiners to this number."""
+        self.missing = []
+        self.starting = self.starting[: max(0, count)]
+        for place in range(count - len(self.starting)):
+            (self.starting if place < room else self.missing).append(self.next_id)
+            self.next_id += 1
+
+
+@given(st.data(), st.integers(1, 4), st.integers(1, 6))
+def test_whatever_is_asked_for_the_job_comes_to_rest_where_it_was_asked_to_or_says_so(
+    data: st.DataObject, minimum: int, size: int
+) -> None:
+    job = Job(view_of(max(size, minimum)), terms_of(max(size, minimum)), Limits(minimum, 6))
+    job.meant = job.view.size
+    for _ in range(data.draw(st.integers(1, 8))):
+        asked = data.draw(st.sampled_from(["size", "replaced", "both", "now", "nothing"]))
+        named = tuple(data.draw(st.sets(st.sampled_from((*job.view.ids, 99)), min_size=1)))
+        requests = {
+            "size": (size_request(data.draw(st.integers(0, 8))),),
+            "replaced": (leaving(*named, when="replaced", size=job.view.size),),
+            "now": (leaving(*named, size=0),),
+            "nothing": (),
+        }
+        requests["both"] = (*requests["size"], *requests["replaced"])
+        job.barrier(requests[asked], offers=data.draw(st.booleans()), room=data.draw(st.integers(0, 6)))
+    refused_before = job.terms.refused_size
+    for _ in range(4):
+        job.barrier((), offers=bool(job.starting or job.missing), room=6)
+    assert (job.terms.target_size, job.terms.leaving, job.terms.departing) == (0, (), ())
+    assert job.view.size == job.meant or job.terms.refused_size or refused_before, "a size that was not reached is said"

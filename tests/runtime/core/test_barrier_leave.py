@@ -1,0 +1,259 @@
+"""What a barrier decides about peers that leave by name: at once, for a notice, or when others have come."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.runtime.core.barrier import Decision, Prepared
+from kungfu.runtime.core.barrier_requests import RescaleRequest
+from kungfu.runtime.core.terms import Keep, Terms
+from kungfu.runtime.core.view import View
+from kungfu.runtime.settings import Limits
+from tests.runtime.core.deciding import (
+    LIMITS,
+    Requests,
+    decided,
+    leaving,
+    peers,
+    size_request,
+    terms_of,
+    view_of,
+)
+
+
+def test_named_peers_leave_at_once_rank_0_included_and_the_batch_follows() -> None:
+    decision = decided(view_of(4), terms_of(4), LIMITS, asked=leaving(0, 2))
+    assert decision == Decision(View(6, peers(1, 3)), Terms(64, 32.0), prepare=None)
+
+
+def test_no_more_leave_by_name_than_the_minimum_allows_and_the_rest_is_refused() -> None:
+    decision = decided(view_of(3), terms_of(3), Limits(2, 6), asked=leaving(0, 1, 2))
+    assert (decision.view.ids, decision.terms.refused_size) == ((1, 2), 0)
+    kept = decided(view_of(2), terms_of(2), Limits(2, 6), asked=leaving(1))
+    assert (kept.view, kept.terms.refused_size) == (view_of(2), 1)
+
+
+def test_a_name_that_is_not_in_the_view_changes_nothing() -> None:
+    assert decided(view_of(2), terms_of(2), LIMITS, asked=leaving(7)) == Decision(view_of(2), terms_of(2))
+
+
+def test_a_notice_goes_below_the_minimum_keeps_the_batch_and_has_others_prepared() -> None:
+    decision = decided(view_of(2), terms_of(2), Limits(2, 6), asked=leaving(0, when="noticed", size=2))
+    assert decision.view.ids == (1,)
+    assert decision.terms == Terms(64, 32.0, target_size=2)
+    assert decision.prepare == 3, "the agent still counts the one who leaves"
+    joined = decided(decision.view, decision.terms, Limits(2, 6), prepared=Prepared(peers(7)))
+    assert (joined.view.ids, joined.terms) == ((1, 7), Terms(64, 32.0))
+
+
+def test_the_last_peer_follows_a_notice_when_another_one_has_come_in_its_place() -> None:
+    decision = decided(view_of(1), terms_of(1), LIMITS, asked=leaving(0, when="noticed", size=1))
+    assert decision.view == view_of(1)
+    assert (decision.terms.leaving, decision.terms.target_size, decision.prepare) == ((0,), 1, 2)
+
+
+def test_a_notice_to_the_last_peer_cannot_be_followed_when_nobody_comes() -> None:
+    decision = decided(view_of(1), terms_of(1), LIMITS, asked=leaving(0, when="noticed", size=0))
+    assert decision == Decision(view_of(1), terms_of(1))
+
+
+def test_peers_to_be_replaced_stay_until_others_have_come_and_then_go_in_one_change() -> None:
+    asked = decided(view_of(3), terms_of(3), LIMITS, asked=leaving(0, 2, when="replaced"))
+    assert asked.view == view_of(3)
+    assert (asked.terms.leaving, asked.terms.target_size, asked.prepare) == ((0, 2), 3, 5)
+    swapped = decided(view_of(3), asked.terms, LIMITS, prepared=Prepared(peers(8, 7)))
+    assert swapped == Decision(View(6, peers(1, 7, 8)), terms_of(3))
+
+
+def test_only_as_many_are_replaced_as_have_come() -> None:
+    asked = decided(view_of(3), terms_of(3), LIMITS, asked=leaving(0, 2, when="replaced"))
+    offer = Prepared(peers(7), missing=(8,), reason="peer 8: ended")
+    assert decided(view_of(3), asked.terms, LIMITS, prepared=offer).view.ids == (1, 2, 7)
+    nobody = decided(view_of(3), asked.terms, LIMITS, prepared=Prepared((), missing=(7, 8), reason="ended"))
+    assert nobody.view == view_of(3)
+    assert (nobody.terms.leaving, nobody.terms.target_size) == ((), 0)
+
+
+def test_a_newer_request_from_outside_lets_those_stay_who_were_to_be_replaced() -> None:
+    asked = decided(view_of(3), terms_of(3), LIMITS, asked=leaving(0, when="replaced"))
+    decision = decided(view_of(3), asked.terms, LIMITS, outside=size_request(3))
+    assert decision == Decision(view_of(3), terms_of(3), prepare=3)
+
+
+def test_who_was_to_be_replaced_and_has_died_is_not_waited_for() -> None:
+    terms = Terms(64, 32.0, target_size=2, leaving=(9,))
+    assert decided(view_of(2), terms, LIMITS, prepared=Prepared()).view == view_of(2)
+
+
+@given(
+    st.integers(1, 6), st.sets(st.integers(0, 7)), st.sampled_from(["now", "noticed", "replaced"]), st.integers(0, 8)
+)
+def test_whoever_leaves_a_job_keeps_a_peer_and_a_batch(size: int, ids: set[int], when: str, wanted: int) -> None:
+    decision = decided(view_of(size), terms_of(size), LIMITS, asked=leaving(*ids, when=when, size=wanted))
+    assert 1 <= decision.view.size <= size
+    assert set(view_of(size).ids) - set(decision.view.ids) <= ids
+    assert decision.terms.global_batch_size >= decision.view.size
+    if when == "noticed" and size > 1:
+        gone = set(view_of(size).ids) - set(decision.view.ids)
+        assert gone == ids & set(view_of(size).ids) or decision.view.size == 1
+
+
+# ---- a view always keeps a holder -----------------------------------------------------------------------------------
+
+
+def swapped(size: int, *, keep: Keep = "local_batch_size") -> Decision:
+    """All peers of a view have been replaced: those who replace them have just joined."""
+    asked = decided(view_of(size), terms_of(size, keep=keep), LIMITS, asked=leaving(*range(size), when="replaced"))
+    return decided(view_of(size), asked.terms, LIMITS, prepared=Prepared(peers(*range(50, 50 + size))))
+
+
+@pytest.mark.parametrize("keep", Keep.__args__)
+def test_the_only_peer_stays_until_the_one_in_its_place_holds_the_state(keep: Keep) -> None:
+    joined = swapped(1, keep=keep)
+    assert (joined.view.ids, joined.terms.departing, joined.prepare) == ((0, 50), (0,), None)
+    assert (joined.terms.target_size, joined.terms.global_batch_size, joined.terms.batch_per_peer) == (0, 32, 32.0)
+    gone = decided(joined.view, joined.terms, LIMITS)
+    assert gone == Decision(View(7, peers(50)), terms_of(1, keep=keep))
+
+
+def test_of_several_that_are_all_replaced_the_lowest_rank_stays_until_the_next_barrier() -> None:
+    joined = swapped(3)
+    assert (joined.view.ids, joined.terms) == ((0, 50, 51, 52), Terms(96, 32.0, departing=(0,)))
+    assert decided(joined.view, joined.terms, LIMITS) == Decision(View(7, peers(50, 51, 52)), terms_of(3))
+
+
+def test_what_a_barrier_is_asked_for_is_decided_about_those_who_stay() -> None:
+    joined = swapped(2)
+    grown = decided(joined.view, joined.terms, LIMITS, asked=size_request(4))
+    assert grown == Decision(View(7, peers(50, 51)), Terms(64, 32.0, target_size=4), prepare=5)
+    shrunk = decided(joined.view, joined.terms, LIMITS, asked=size_request(1))
+    assert shrunk == Decision(View(7, peers(50)), Terms(32, 32.0))
+    told_again = decided(joined.view, joined.terms, LIMITS, asked=leaving(0, when="replaced", size=2))
+    assert told_again == Decision(View(7, peers(50, 51)), terms_of(2))
+    noticed = decided(joined.view, joined.terms, LIMITS, asked=leaving(0, when="noticed", size=3))
+    assert noticed == Decision(View(7, peers(50, 51)), terms_of(2))
+
+
+def test_who_was_about_to_leave_stays_on_when_the_one_in_its_place_is_lost_and_goes_when_another_has_come() -> None:
+    alone, terms = View(9, peers(0)), Terms(32, 32.0, target_size=2, departing=(0,))
+    assert decided(alone, terms, LIMITS).view == alone
+    joined = decided(alone, terms, LIMITS, prepared=Prepared(peers(51)))
+    assert (joined.view.ids, joined.terms) == ((0, 51), Terms(32, 32.0, departing=(0,)))
+    assert decided(joined.view, joined.terms, LIMITS) == Decision(View(11, peers(51)), terms_of(1))
+    nobody = decided(alone, terms, LIMITS, prepared=Prepared((), missing=(51,), reason="ended"))
+    assert (nobody.view, nobody.terms.departing, nobody.terms.refused_size) == (alone, (), 2)
+
+
+def test_who_was_about_to_leave_and_died_is_not_replaced_once_more() -> None:
+    survivor, terms = View(9, peers(50)), Terms(32, 32.0, target_size=2, departing=(0,))
+    decision = decided(survivor, terms, LIMITS, prepared=Prepared(peers(51)))
+    assert (decision.view, decision.terms.target_size, decision.prepare) == (survivor, 0, 1)
+
+
+def test_those_who_replace_the_lost_still_come_when_somebody_is_to_be_replaced() -> None:
+    terms = Terms(64, 32.0, target_size=2)  # of two peers one was lost, and another is on its way
+    asked = decided(view_of(1), terms, LIMITS, asked=leaving(0, when="replaced", size=2))
+    assert (asked.terms.leaving, asked.terms.target_size, asked.prepare) == ((0,), 2, 3)
+    joined = decided(view_of(1), asked.terms, LIMITS, prepared=Prepared(peers(50, 51)))
+    assert (joined.view.ids, joined.terms.departing) == ((0, 50, 51), (0,))
+
+
+def test_an_offer_beside_a_request_that_cannot_be_followed_is_not_lost() -> None:
+    under_way = terms_of(2, target=3)
+    decision = decided(view_of(2), under_way, Limits(2, 6), asked=leaving(1), prepared=Prepared(peers(50)))
+    assert decision.view.ids == (0, 1, 50)
+
+
+@given(st.data(), st.integers(1, 4))
+def test_whatever_happens_each_view_has_somebody_of_the_one_before_it(data: st.DataObject, size: int) -> None:
+    view, terms, spare = view_of(size), terms_of(size), 50
+    for _ in range(data.draw(st.integers(1, 8))):
+        kind = data.draw(st.sampled_from(["size", "now", "noticed", "replaced", None]))
+        named = tuple(data.draw(st.sets(st.sampled_from(view.ids))))
+        asked = None if kind is None else size_request(data.draw(st.integers(0, 6)))
+        if kind not in (None, "size"):
+            asked = leaving(*named, when=kind, size=data.draw(st.integers(0, 6)))
+        offer = None
+        if terms.target_size and data.draw(st.booleans()):
+            coming = terms.target_size - view.size + len(terms.leaving)
+            ready = data.draw(st.integers(0, max(0, coming)))
+            offer = Prepared(peers(*range(spare, spare + ready)), tuple(range(90, 90 + coming - ready)))
+            spare += ready
+        decision = decided(view, terms, LIMITS, asked=asked, prepared=offer)
+        assert set(decision.view.ids) & set(view.ids), "nobody would hold the state"
+        assert decision.view.version == view.version + (decision.view.ids != view.ids)
+        assert decision.terms.global_batch_size > 0
+        assert not set(decision.terms.departing) - set(decision.view.ids)
+        view, terms = decision.view, decision.terms
+
+
+# ---- a size and peers by name in one request ------------------------------------------------------------------------
+
+
+def together(target: int | None, *named: RescaleRequest, keep: Keep = "local_batch_size") -> Requests:
+    return named if target is None else (size_request(target, keep), *named)
+
+
+@pytest.mark.parametrize(
+    ("asked", "ids", "target", "leaving", "prepare"),
+    [
+        # of four: a size below, and one to replace: it is among those who leave
+        (together(3, leaving(1, when="replaced")), (0, 2, 3), 0, (), None),
+        (together(2, leaving(1, when="replaced")), (0, 2), 0, (), None),
+        (together(3, leaving(1, 2, when="replaced")), (0, 2, 3), 3, (2,), 5),
+        # the same size, or more: those who come take its place
+        (together(4, leaving(1, when="replaced")), (0, 1, 2, 3), 4, (1,), 5),
+        (together(6, leaving(1, when="replaced")), (0, 1, 2, 3), 6, (1,), 7),
+        # one to evict goes at once, and the size is what was asked for
+        (together(3, leaving(1)), (0, 2, 3), 0, (), None),
+        (together(2, leaving(1)), (0, 2), 0, (), None),
+        (together(6, leaving(1)), (0, 2, 3), 6, (), 7),
+        # two rules that name peers: all of them
+        (together(None, leaving(1), leaving(2)), (0, 3), 0, (), None),
+        (together(None, leaving(1), leaving(2, when="replaced")), (0, 2, 3), 3, (2,), 5),
+        (together(None, leaving(1), leaving(1, when="replaced")), (0, 2, 3), 0, (), None),
+        # a notice beside a size
+        (together(4, leaving(1, when="noticed", size=4)), (0, 2, 3), 4, (), 5),
+        (together(3, leaving(1, when="noticed", size=4)), (0, 2, 3), 0, (), None),
+    ],
+)
+def test_who_is_named_goes_first_and_the_others_make_up_the_size(
+    asked: Requests, ids: tuple[int, ...], target: int, leaving: tuple[int, ...], prepare: int | None
+) -> None:
+    decision = decided(view_of(4), terms_of(4), LIMITS, asked=asked)
+    assert decision.view.ids == ids
+    assert (decision.terms.target_size, decision.terms.leaving) == (target, leaving)
+    assert decision.prepare == prepare
+
+
+def test_those_who_come_for_a_size_and_for_an_exchange_come_in_one_change() -> None:
+    asked = decided(view_of(3), terms_of(3), LIMITS, asked=together(4, leaving(0, when="replaced")))
+    swapped = decided(view_of(3), asked.terms, LIMITS, prepared=Prepared(peers(7, 8)))
+    assert swapped == Decision(View(6, peers(1, 2, 7, 8)), terms_of(4))
+
+
+def test_an_evicted_peer_that_the_minimum_holds_leaves_when_the_size_brings_another() -> None:
+    asked = decided(view_of(2), terms_of(2), Limits(2, 6), asked=together(3, leaving(0)))
+    assert (asked.view, asked.terms.leaving, asked.prepare) == (view_of(2), (0,), 4)
+
+
+def test_the_batch_that_stays_is_that_of_the_size() -> None:
+    decision = decided(view_of(4), terms_of(4), LIMITS, asked=together(2, leaving(0), keep="global_batch_size"))
+    assert (decision.view.ids, decision.terms) == ((1, 2), Terms(128, 64.0, keep="global_batch_size"))
+
+
+def test_the_batch_stays_while_others_come_for_one_that_was_taken_away_also_beside_a_size() -> None:
+    decision = decided(view_of(4), terms_of(4), LIMITS, asked=together(5, leaving(1, when="noticed", size=4)))
+    assert (decision.view.size, decision.terms.global_batch_size) == (3, 128)
+    joined = decided(decision.view, decision.terms, LIMITS, prepared=Prepared(peers(7, 8)))
+    assert joined.terms == terms_of(5)
+
+
+def test_a_notice_while_another_is_exchanged_leaves_the_exchange_as_it_is() -> None:
+    asked = decided(view_of(4), terms_of(4), LIMITS, asked=leaving(1, when="replaced"))
+    people = 5  # that the agent counts: four, and one that is getting ready
+    noticed = decided(view_of(4), asked.terms, LIMITS, asked=leaving(2, when="noticed", size=people))
+    assert (noticed.view.ids, noticed.terms.target_size, noticed.terms.leaving) == ((0, 1, 3), 4, (1,))
+    assert noticed.prepare == 6, "one for each of both, beside the four that it still counts"
