@@ -34,7 +34,7 @@ def test_autoscaling_has_a_job_for_each_start_and_a_policy_that_can_be_named() -
     assert {load_policy(one.task.policy).name for one in cases} == {"autoscale"}
     assert [one.best for one in cases] == [2, 2, 2, 16, 16, 16]
     fastest = [min(one.static_s for one in cases if one.application == name) for name in curves()]
-    assert fastest == pytest.approx([30.0, 90.0], rel=1e-4)
+    assert fastest == pytest.approx([30.0, 120.0], rel=1e-4)
 
 
 def test_an_emulated_step_takes_as_long_as_its_samples_by_the_curve_divided_by_20() -> None:
@@ -52,6 +52,12 @@ def test_the_distance_is_from_the_best_size_and_what_is_saved_from_the_static_tw
     told = autoscaling.figures([result, replace(result, run=replace(result.run, sizes=(8, 1)))])
     assert told["worst_distance_from_best"] == 2.0
     assert told["cifar10"]["worst_twin_error"] == 0.01
+
+
+def test_the_sizes_of_a_job_are_told_with_what_was_asked_for_last() -> None:
+    decision = {"event": "decision", "asked": 2.0, "step": 12}
+    run = RealRun(4.0, 4.0, (1.0, 2.0, 3.0, 4.0), (2, 3, 3, 2), events=(decision,))
+    assert autoscaling.told_sizes(run) == "2 3 2 in 4 steps, the last decision was for 2 after step 12"
 
 
 def test_utility_has_four_corners_that_end_where_the_marginal_worth_meets_the_cost() -> None:
