@@ -14,14 +14,17 @@ from typing import Any
 __all__ = [
     "KERAS_TRAINERS",
     "add_control_inputs",
+    "build_symbolically",
     "effect_op_makers",
     "function_graph",
     "handle_shape_and_type",
+    "has_mask",
     "is_eager_function",
     "is_in_xla_context",
     "is_keras_model",
     "layer_statistics",
     "learning_rate_or_schedule",
+    "loss_tracker",
     "make_eager_function",
     "make_resource_variable",
     "python_function",
@@ -55,6 +58,26 @@ def layer_statistics(model: Any) -> list[Any]:
 def learning_rate_or_schedule(optimizer: Any) -> Any:
     """The learning rate or the schedule that an optimizer was given: the property gives the value of a schedule."""
     return optimizer._learning_rate
+
+
+def loss_tracker(model: Any) -> Any | None:
+    """The metric in which a compiled model's own training step keeps its mean loss; ``metrics`` may be overridden."""
+    return model._loss_tracker
+
+
+def build_symbolically(model: Any, batch: Any) -> None:
+    """Builds a compiled model, its metrics and its optimizer for batches like this one, without running anything.
+
+    Args:
+        model: Compiled.
+        batch: ``keras.KerasTensor`` in the structure of a batch of ``fit``.
+    """
+    model._symbolic_build(data_batch=batch)
+
+
+def has_mask(output: Any) -> bool:
+    """Whether a layer left a mask on its output, by which a loss leaves positions out."""
+    return getattr(output, "_keras_mask", None) is not None
 
 
 # ---- TensorFlow: graphs under construction -------------------------------------------------------------------------

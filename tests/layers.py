@@ -22,6 +22,7 @@ CALCULUS = ("policy_definition", "monitor", "control", "ops", "signal")
 PACKAGES: Rows = {
     "cli": ("testing", "compiler", "record", "runtime", "event_log", "schedule", "tune", *CALCULUS, "errors"),
     "testing": ("compiler", "record", "runtime", "event_log", *CALCULUS, "errors"),
+    "keras": ("training", "framework_internals", "compiler", "runtime", "policy_definition", "control", "errors"),
     "training": ("framework_internals", "compiler", "record", "runtime", "event_log", "native", *CALCULUS, "errors"),
     "record": ("compiler", *CALCULUS, "errors"),
     "compiler": ("runtime", "native", *CALCULUS, "errors"),
@@ -67,8 +68,9 @@ WITHIN: dict[str, Rows] = {
             "graph",
             "tracing",
         ),
+        "job_loop": ("training", "step_runner", "registered", "data", "graph"),
         "training": ("step_runner", "checkpoint", "registered", "data", "graph"),
-        "step_runner": ("recovery", "barrier", "telemetry", "data", "graph", "tracing"),
+        "step_runner": ("recovery", "barrier", "registered", "telemetry", "data", "graph", "tracing"),
         "recovery": ("barrier", "graph"),
         "barrier": ("between_steps", "program_description", "checkpoint", "registered", "telemetry", "graph"),
         "between_steps": ("checkpoint", "program_description", "registered", "tracing"),

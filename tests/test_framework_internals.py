@@ -51,6 +51,42 @@ def test_keras_gives_the_schedule_of_an_optimizer() -> None:
     assert found is schedule, "Optimizer._learning_rate is no schedule: rules could not move such a rate"
 
 
+def test_keras_has_a_metric_of_the_loss_beside_those_that_a_model_shows() -> None:
+    class Hiding(keras.Sequential):
+        @property
+        def metrics(self) -> list[Any]:
+            return []
+
+    hiding = Hiding([keras.Input((2,)), keras.layers.Dense(1)])
+    assert internals.loss_tracker(hiding) is None
+    hiding.compile("sgd", "mse")
+    tracker = internals.loss_tracker(hiding)
+    assert isinstance(tracker, keras.metrics.Mean), "Model._loss_tracker is no mean: a fit of kungfu's tells no loss"
+    assert tracker.name == "loss"
+
+
+def test_keras_builds_a_model_for_a_batch_without_running_it() -> None:
+    class Running(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            assert not tf.executing_eagerly()
+            return x
+
+    built = keras.Sequential([Running(), keras.layers.Dense(1)])
+    built.compile("adam", "mse", metrics=["mae"])
+    internals.build_symbolically(built, (keras.KerasTensor((None, 3)), keras.KerasTensor((None, 1))))
+    told = "Model._symbolic_build leaves parts unbuilt: a fit under kungfu-run would trace its step twice"
+    assert built.built, told
+    assert built.optimizer.built, told
+    assert [one.name for one in built.metrics[1].metrics] == ["mae"], told
+
+
+def test_keras_leaves_a_mask_on_the_output_of_a_layer() -> None:
+    masked = keras.layers.Embedding(3, 2, mask_zero=True)(tf.constant([[0, 1]]))
+    told = "Tensor._keras_mask is not there: kungfu would weight gradients by samples where Keras counts positions"
+    assert internals.has_mask(masked), told
+    assert not internals.has_mask(tf.constant([1.0]))
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 def test_tensorflow_tells_whether_xla_compiles_a_graph(compiled: bool) -> None:
     seen = []

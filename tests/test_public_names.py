@@ -32,6 +32,13 @@ def test_an_import_loads_neither_tensorflow_nor_the_prebuilt_policies() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
+def test_the_door_to_keras_is_found_without_an_import_of_its_own() -> None:
+    program = "import sys, kungfu as kf; assert 'kungfu.keras' not in sys.modules; print(kf.keras.attach.__module__)"
+    ran = subprocess.run([sys.executable, "-c", program], check=True, timeout=120, capture_output=True, text=True)
+    assert ran.stdout == "kungfu.keras.attach\n"
+    assert "keras" in dir(kf)
+
+
 def test_an_operation_is_found_under_ops_only() -> None:
     with pytest.raises(AttributeError, match=r"module 'kungfu' has no attribute 'clip'; write kf\.ops\.clip"):
         _ = kf.clip

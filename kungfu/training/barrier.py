@@ -189,8 +189,14 @@ class Barrier:
             return
         batch = int(read_variable(self.context.graph_state.progress.batch))
         manifest = Manifest(self.steps(), self.size, batch, self.terms)
-        peers = PeerGroup(self.rank, self.size, self._total)
-        self.between_steps.complete_pending(peers, manifest, on_synced=self.context.membership.mark_state_complete)
+        self.between_steps.complete_pending(
+            self.peer_group(), manifest, on_synced=self.context.membership.mark_state_complete
+        )
+
+    def peer_group(self) -> PeerGroup:
+        """The peers of the view, of which this one is one."""
+        assert self.rank is not None, "this peer was let go"
+        return PeerGroup(self.rank, self.size, self._total)
 
     def _total(self, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = "registered") -> list[Any]:
         prescale, last, order = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from enum import Enum
@@ -31,6 +32,7 @@ from kungfu.training.graph.step_report import StepPosition, StepReport, read_pos
 from kungfu.training.graph.variable_io import read_variable, write_variable
 from kungfu.training.graph.warm_up import warm_up
 from kungfu.training.recovery import Recovery
+from kungfu.training.registered.sync import PeerGroup
 from kungfu.training.telemetry.trace_recorder import TraceRecorder
 from kungfu.training.tracing.effects import EffectGate, effects_of
 from kungfu.training.tracing.rollback import BatchRollback
@@ -217,6 +219,32 @@ class StepRunner:
         if joiners != self._joiners:
             self._joiners = joiners
             write_variable(self.graph_state.view.host_joiners, joiners)
+
+    def meet(self, together: Callable[[PeerGroup], None]) -> bool:
+        """Does between two steps what all peers of the view do at the same position.
+
+        Args:
+            together: Exchanges what it has to with the others. It is called anew where a peer was lost over it.
+
+        Returns:
+            False where peers were lost: this peer has recovered, and is in another view.
+
+        Raises:
+            KungfuError: Too few peers live, or ``together`` raised it.
+        """
+        # A peer of the view is gone, and the others would wait for it.
+        if (lost := self.recovery.lasting_failure()) is not None:
+            self._recover(lost)
+            return False
+        try:
+            self.barrier.complete_pending()
+            together(self.barrier.peer_group())
+        except tf.errors.OpError as error:  # peers were lost in a message
+            self._recover(error, where=f"between step {self._steps()} and the next")
+            return False
+        # The seconds since the last message are no step's.
+        write_variable(self.graph_state.times.synchronised, math.nan)
+        return True
 
     def _skipped(self) -> Any:
         """The batch is not trained on, and what was accumulated of its step is dropped."""

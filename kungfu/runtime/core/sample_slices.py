@@ -48,22 +48,28 @@ class Stamp:
 
 
 @lru_cache(maxsize=2)
-def shuffled(samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The order in which an epoch sees its samples: a permutation of 0..samples-1 by seed and epoch."""
-    order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(samples)
+def shuffled(samples: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
+    """The order in which an epoch sees its samples: a permutation of 0..samples-1 by seed and epoch.
+
+    Without a seed it is the order of the data.
+    """
+    if seed is None:
+        order = np.arange(samples)
+    else:
+        order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(samples)
     order.setflags(write=False)  # it is shared by every caller
     return order
 
 
 def slice_indices(
-    position: Position, *, samples: int, seed: int, global_batch_size: int, size: int, rank: int
+    position: Position, *, samples: int, seed: int | None, global_batch_size: int, size: int, rank: int
 ) -> NDArray[np.int64]:
     """The indices of this peer's slice of the next step; empty where there are fewer samples than peers.
 
     Args:
         position: The agreed position.
         samples: Samples of an epoch.
-        seed: That of the order of the samples.
+        seed: That of the order of the samples; without one it is that of the data.
         global_batch_size: Samples of a step, of all peers together.
         size: Peers.
         rank: This peer's.

@@ -55,7 +55,7 @@ class SerialSampler:
 
     Args:
         samples: Those that an epoch has.
-        seed: From it and the epoch's number follows the permutation.
+        seed: From it and the epoch's number follows the permutation; without one samples come as the data has them.
         remainder: Whether a last step with fewer samples than the others is kept or dropped.
 
     Reference:
@@ -63,7 +63,7 @@ class SerialSampler:
     """
 
     samples: int
-    seed: int
+    seed: int | None
     remainder: Remainder = "keep"
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:

@@ -21,9 +21,10 @@ from kungfu.errors import UsageError
 from kungfu.runtime.api import Attachment, Limits, NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.totals import SentTotals
 from kungfu.training.tracing.trace import refuse_xla
 
-__all__ = ["Averaging", "average"]
+__all__ = ["Averaging", "average", "average_and_sum"]
 
 # Above this, a sparse gradient is not silently made dense: an embedding of a few gigabytes would fill the memory.
 DENSE_LIMIT_BYTES = 256 << 20
@@ -66,6 +67,49 @@ def average(averaging: Averaging, gradients: Any, *, loss: Any, accumulation: Ac
     Cost:
         One message of the attachment for gradients, policies and requests together.
     """
+    dense = _dense_leaves(gradients)
+    own, metrics = _scalar(loss), averaging.graph_state.metrics
+    if accumulation is not None:
+        metrics.published.hold(metrics.samples.read_value(), metrics.micro.done.read_value())
+    published = metrics.published.floats()
+
+    def exchange(share: Sequence[Any], mean_loss: Any) -> list[Any]:
+        own_values = list(share[len(dense) :])
+        means, _ = _exchange(averaging, share[: len(dense)], mean_loss, own_values)
+        return [*means, *own_values]
+
+    # What is published is averaged over micro-batches as gradients are.
+    share = [*dense, *published]
+    means = exchange(share, own) if accumulation is None else accumulation.exchanged(share, own, exchange)
+    return _packed_like(gradients, means)
+
+
+def average_and_sum(averaging: Averaging, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, list[Any]]:
+    """`average`, and the sums over peers of further tensors, of which policies and norms see nothing.
+
+    Args:
+        averaging: The variables of the run, its policies and its attachment.
+        gradients: A nest of tensors and ``None``; sparse gradients become dense.
+        totals: What is added; that of a peer without samples counts as zeros.
+        loss: This peer's mean loss, a scalar.
+
+    Returns:
+        A nest like ``gradients`` of means, and the sums, both agreed.
+
+    Raises:
+        UsageError: As `average`.
+
+    Cost:
+        Totals of float32 ride on the message of the gradients; those of other types share a message of their own.
+    """
+    dense = _dense_leaves(gradients)
+    published = averaging.graph_state.metrics.published.floats()
+    means, sums = _exchange(averaging, dense, _scalar(loss), list(published), totals)
+    return _packed_like(gradients, means), sums
+
+
+def _dense_leaves(gradients: Any) -> list[Any]:
+    """The gradients that are there; ``UsageError`` where there are none, or XLA compiles the step."""
     refuse_xla("training.average()")
     leaves = tf.nest.flatten(gradients)
     dense = [_dense(leaf) for leaf in leaves if leaf is not None]
@@ -74,19 +118,13 @@ def average(averaging: Averaging, gradients: Any, *, loss: Any, accumulation: Ac
             f"training.average() was given {len(leaves)} gradients and all of them are None: the loss does not depend "
             "on these variables; compute it under the tape, from the model's output"
         )
-    own, metrics = _scalar(loss), averaging.graph_state.metrics
-    if accumulation is not None:
-        metrics.published.hold(metrics.samples.read_value(), metrics.micro.done.read_value())
-    published = metrics.published.floats()
+    return dense
 
-    def exchange(share: Sequence[Any], mean_loss: Any) -> list[Any]:
-        own_values = list(share[len(dense) :])
-        return [*_exchange(averaging, share[: len(dense)], mean_loss, own_values), *own_values]
 
-    # What is published is averaged over micro-batches as gradients are.
-    share = [*dense, *published]
-    means = iter(exchange(share, own) if accumulation is None else accumulation.exchanged(share, own, exchange))
-    return tf.nest.pack_sequence_as(gradients, [None if leaf is None else next(means) for leaf in leaves])
+def _packed_like(gradients: Any, means: Sequence[Any]) -> Any:
+    given = iter(means)
+    leaves = [None if leaf is None else next(given) for leaf in tf.nest.flatten(gradients)]
+    return tf.nest.pack_sequence_as(gradients, leaves)
 
 
 def _scalar(loss: Any) -> Any:
@@ -114,8 +152,13 @@ def _dense(gradient: Any) -> Any:
     return tf.convert_to_tensor(gradient)
 
 
-def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any, published: list[Any]) -> list[Any]:
-    """Graph: the one message of a step, from this peer's gradients to their means; the policies conclude in it."""
+def _exchange(
+    averaging: Averaging, gradients: Sequence[Any], loss: Any, published: list[Any], totals: Sequence[Any] = ()
+) -> tuple[list[Any], list[Any]]:
+    """Graph: the one message of a step, from this peer's gradients to their means; the policies conclude in it.
+
+    Gives the means, and the sums of ``totals``.
+    """
     graph_state, program = averaging.graph_state, averaging.program
     samples = graph_state.metrics.samples.read_value()
     size = graph_state.view.size.read_value()
@@ -138,13 +181,16 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any, publish
     # In the header a peer without samples has no part in the mean loss, whatever it computed.
     changes, others = (_float(now - count.served) for now, count in zip(asked, counts, strict=True))
     header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), changes + others, changes])
+    # What does not ride on the message is sent before it: if the message fails, nothing has been assigned.
+    added = SentTotals.sent(averaging.attachment, totals, order=graph_state.order, samples=samples)
     (*sums, extras), norm, norm_of_sums = averaging.attachment.all_reduce_with_norms(
-        [*_counted(gradients, samples), tf.concat([header, program.piggybacked(sources)], axis=0)],
+        [*_counted(gradients, samples), tf.concat([header, program.piggybacked(sources), added.floats], axis=0)],
         wanted=norms.wanted,
         prescale=tf.math.divide_no_nan(_exact(samples), _exact(expected)),
         order=graph_state.order,
         tag="gradients",
     )
+    extras, summed = added.received(extras)
     # After the message: the means, the agreed signals, and the policies that follow from them.
     *means, norm_of_means = _corrected(sums, norm_of_sums, norms, expected, extras[0])
     carried = [count.carried.assign(now) for count, now in zip(counts, asked, strict=True)]
@@ -157,9 +203,9 @@ def _exchange(averaging: Averaging, gradients: Sequence[Any], loss: Any, publish
         graph_state.metrics.fed.carry(offers)
     # No policy sends a message of its own: the update need not wait for them.
     if not program.plan.exchanges:
-        return means
+        return means, summed
     with tf.control_dependencies(list(outcome)):  # a peer lost in those messages must not leave an update half done
-        return [tf.identity(mean) for mean in means]
+        return [tf.identity(mean) for mean in means], summed
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ __all__ = ["guarded"]
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?$")
 _HOW = (
-    "write the loop with kf.attach() and training.step as the README shows, or start the script without kungfu-run; "
-    "Keras' fit is not carried out by kungfu yet"
+    "call kf.keras.attach(model) between model.compile() and model.fit() (docs/keras.md), write the loop with "
+    "kf.attach() and training.step as the README shows, or start the script without kungfu-run"
 )
 
 

@@ -1,0 +1,231 @@
+"""``attach``: the ``fit`` of a compiled model becomes the training of a job.
+
+The model itself gets a ``fit`` of its own, as an attribute: its class stays what it is, so what is saved, cloned or
+loaded is a plain Keras model. What that ``fit`` does depends on how the program was started:
+
+- Alone and without policies it is Keras' own.
+- Alone with policies it is Keras' own, with a train function in which the policies see each step.
+- Under ``kungfu-run`` it is `kungfu.keras.loop`: the job's loop, with Keras' callbacks, metrics and validation.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kungfu.compiler import compile_policies
+from kungfu.control import Budget
+from kungfu.errors import UsageError
+from kungfu.framework_internals import build_symbolically, is_keras_model
+from kungfu.keras.data import fit_data
+from kungfu.keras.loop import FitParts, FitRun
+from kungfu.keras.metrics import SummedMetrics, metrics_of
+from kungfu.keras.refusals import refuse_in_job, refuse_step
+from kungfu.keras.step import job_step, step_alone
+from kungfu.policy_definition import Policy
+from kungfu.runtime.api import read_settings
+from kungfu.training import Training
+from kungfu.training.attach import attach as attach_run
+from kungfu.training.attach import attached_models
+from kungfu.training.job_loop import JobLoop
+
+__all__ = ["attach"]
+
+
+def attach(model: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget: Budget | None = None) -> None:
+    """Makes ``model.fit`` the training of a job: call it between ``compile`` and ``fit``, and change nothing else.
+
+    Under ``kungfu-run`` the next ``fit`` of the model trains with all peers of the job. ``batch_size`` is that of the
+    whole job, and each peer takes its slice of a batch. Alone the same script trains as it would without this line;
+    policies see its steps.
+
+    Args:
+        model: A compiled Keras 3 model; it need not be built.
+        policies: Checked here, together with the one that ``kungfu-run --policy`` names, and compiled by ``fit``.
+        seed: From it follow the order of the samples under ``shuffle=True``, which is another one than Keras', and what
+            each peer draws (dropout's masks). Alone it has no effect.
+        budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
+
+    Raises:
+        UsageError: This is no compiled model, or it is in its ``fit``. What a job cannot do yet ``fit`` refuses, before
+            any step.
+        PolicyError: A policy is wrong.
+
+    On rescale:
+        Peers that join begin with the epoch and step that the others are at; one that a decision lets go ends its
+        program inside of ``fit``, with exit code 0.
+
+    >>> import keras, numpy as np, kungfu as kf
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> kf.keras.attach(model)
+    >>> history = model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=4, epochs=3, verbose=0)
+    >>> len(history.history["loss"])
+    3
+    """
+    if not is_keras_model(model) or not hasattr(model, "compile"):
+        raise UsageError(f"kf.keras.attach() was given {type(model).__name__}: it takes a compiled Keras 3 model")
+    if not model.compiled or model.optimizer is None:
+        raise UsageError(
+            f"kf.keras.attach() was given the model {model.name!r}, which is not compiled: call it between "
+            "model.compile(optimizer=..., loss=...) and model.fit(...)"
+        )
+    before = getattr(model.__dict__.get("fit"), "attached", None)
+    if before is not None and before.is_fitting:
+        raise UsageError(f"kf.keras.attach() was called while the model {model.name!r} is in its fit: call it before")
+    compile_policies(policies, budget=budget)
+    attached = _Attached(model, tuple(policies), seed, budget)
+    model.fit = attached.fit_function()
+    model.train_on_batch = _refusing_in_job(model, "train_on_batch")
+    # Of an attach before this one, for a program that runs alone.
+    model.__dict__.pop("make_train_function", None)
+
+
+class _Attached:
+    """What ``attach`` was called with, and what became of it."""
+
+    def __init__(self, model: Any, policies: tuple[Policy, ...], seed: int, budget: Budget | None) -> None:
+        self._model, self._policies, self._seed, self._budget = model, policies, seed, budget
+        self._optimizer = model.optimizer
+        self.is_fitting = False
+        self._training: Training | None = None
+
+    def fit_function(self) -> Callable[..., Any]:
+        """What stands for ``fit`` on the model."""
+        own = type(self._model).fit
+
+        @wraps(own)
+        def fit(*args: Any, **kwargs: Any) -> Any:
+            self._refuse_recompiled()
+            self.is_fitting = True
+            try:
+                if read_settings() is not None:
+                    self._refuse_second()
+                    return self.in_job(*args, **kwargs)
+                if self._policies:
+                    self._policies_see_steps()
+                return own(self._model, *args, **kwargs)
+            finally:
+                self.is_fitting = False
+
+        fit.attached = self  # type: ignore[attr-defined]  # for an attach after this one
+        return fit
+
+    def traces(self) -> int:
+        """How often the step was traced; 0 where it was Keras' own."""
+        return 0 if self._training is None else self._training.traces()
+
+    def _refuse_recompiled(self) -> None:
+        if self._model.optimizer is not self._optimizer:
+            raise UsageError(
+                f"the model {self._model.name!r} was compiled after kf.keras.attach(), and has another optimizer now: "
+                "call kf.keras.attach(model) again, after compile"
+            )
+
+    def _attach(self) -> Training:
+        return attach_run(
+            self._model, self._model.optimizer, policies=self._policies, seed=self._seed, budget=self._budget
+        )
+
+    # ---- in a job --------------------------------------------------------------------------------------------------
+
+    def _refuse_second(self) -> None:
+        """A joiner would not know which fit the others are in."""
+        if self._training is not None or attached_models():
+            raise UsageError(
+                "model.fit() was called a second time under kungfu-run: a peer that joins runs the program from its "
+                "top, and would not know which of them the others are in; so far a job has one fit: give it all epochs"
+            )
+
+    def in_job(self, *args: Any, **kwargs: Any) -> Any:
+        """``fit`` as one peer of a job; of a job of one where nobody launched it."""
+        model = self._model
+        arguments = _arguments(type(model).fit, model, args, kwargs)
+        refuse_in_job(model, arguments)
+        data = fit_data(arguments, seed=self._seed)
+        build_symbolically(model, data.symbolic_batch())
+        metrics = SummedMetrics(metrics_of(model))
+        self._training = training = self._attach()
+        loop = JobLoop(training)
+        asks_to_stop = tf.Variable(0.0, trainable=False, name="kungfu/asks_to_stop")
+        step = training.step(job_step(model, loop, metrics, asks_to_stop=asks_to_stop))
+        run = FitRun(FitParts(model, arguments, data, training, step, metrics, asks_to_stop), loop)
+        history = run.run()
+        if training.left:
+            print("kungfu: this peer was let go, and its program ends inside of model.fit()", file=sys.stderr)
+            sys.exit(0)
+        return history
+
+    # ---- alone -----------------------------------------------------------------------------------------------------
+
+    def _policies_see_steps(self) -> None:
+        """Keras' loop calls a train function in which the policies see each step."""
+        model = self._model
+        refuse_step(model)
+
+        def make_train_function(force: bool = False) -> Any:
+            if model.train_function is None or force:
+                model.train_function = self._train_function()
+            return model.train_function
+
+        model.make_train_function = make_train_function
+
+    def _train_function(self) -> Callable[[Any], Any]:
+        model = self._model
+        steps: list[Callable[[Any], Any]] = []  # one, once there is a batch
+
+        def function(iterator: Any) -> Any:
+            logs = None
+            for _ in range(model.steps_per_execution):
+                batch = next(iterator, None)
+                if batch is None:
+                    break
+                if not steps:  # the first batch shows what the model is to be built for
+                    steps.append(self._step_alone(batch))
+                logs = steps[0](batch)
+                if self._training is not None and self._training.stopped:
+                    model.stop_training = True
+                    break
+            if logs is None:
+                raise StopIteration
+            return logs
+
+        return function
+
+    def _step_alone(self, batch: Any) -> Callable[[Any], Any]:
+        def symbolic(one: Any) -> Any:
+            return keras.KerasTensor((None, *one.shape[1:]), dtype=one.dtype.name)
+
+        build_symbolically(self._model, tf.nest.map_structure(symbolic, batch))
+        self._training = training = self._attach()
+        atexit.register(training.finish)  # further calls of fit go on with it
+        return training.step(step_alone(self._model, training.average))
+
+
+def _arguments(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Those of a call of ``fit``, by name, with Keras' defaults."""
+    bound = inspect.signature(own).bind(model, *args, **kwargs)
+    bound.apply_defaults()
+    return {name: value for name, value in bound.arguments.items() if name != "self"}
+
+
+def _refusing_in_job(model: Any, name: str) -> Callable[..., Any]:
+    own = getattr(type(model), name)
+
+    @wraps(own)
+    def refusing(*args: Any, **kwargs: Any) -> Any:
+        if read_settings() is not None:
+            raise UsageError(
+                f"model.{name}() was called under kungfu-run on a model that kf.keras.attach() was given: it goes "
+                "around the job, so nothing would be averaged; call model.fit(), or write the loop with kf.attach()"
+            )
+        return own(model, *args, **kwargs)
+
+    return refusing

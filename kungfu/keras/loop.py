@@ -1,0 +1,277 @@
+"""``fit`` in a job: Keras' loop over epochs and batches, on peers that come and go.
+
+Keras' own loop fetches batches ahead and calls back for each of them. Here a batch may be stale, because the membership
+has changed, and is done again; so the loop is kungfu's, and Keras' parts (callbacks, ``evaluate``, metrics) are called
+from it. Each peer runs it, from the top of its program.
+
+All that happens between two steps is decided by the agreed position, and done by all peers of the view together:
+
+- *A new view* (also the first one): the callbacks that have not begun on this peer do; what they keep is rank 0's, and
+  so is every variable that they may have changed.
+- *The end of an epoch*: the position is in another epoch than the one that was concluded last. Statistics of layers are
+  averaged; every peer validates, and rank 0's numbers are those of all; the callbacks are called; what they leave
+  (learning rate, weights, ``stop_training``) is rank 0's. Whether rank 0's callbacks were called already is told
+  first: a peer may be lost in the middle, and the others go on where it was.
+
+Where peers are lost between two steps, the others recover as from a step, and look again: a new view first, and then
+what the position says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kungfu.keras.callbacks import JobCallbacks, pack, unpack
+from kungfu.keras.data import FitData
+from kungfu.keras.metrics import SummedMetrics
+from kungfu.training.job_loop import JobLoop, Meeting
+from kungfu.training.training import Training
+
+__all__ = ["FitParts", "FitRun"]
+
+
+@dataclass(frozen=True)
+class FitParts:
+    """What one ``fit`` in a job is made of.
+
+    Args:
+        model: Compiled and built.
+        arguments: Those of ``fit`` by name, all of them.
+        data: What it walks.
+        training: The run.
+        step: The marked step.
+        metrics: The totals of the epoch.
+        asks_to_stop: Tells the step that a callback of this peer wants training to stop.
+    """
+
+    model: Any
+    arguments: Mapping[str, Any]
+    data: FitData
+    training: Training
+    step: Callable[[Any], Any]
+    metrics: SummedMetrics
+    asks_to_stop: tf.Variable
+
+
+@dataclass
+class _Progress:
+    """How far this peer is in what lies between steps.
+
+    Args:
+        ended: The epochs that were concluded; all peers hold the same number, and a joiner is given it.
+        batch: The steps of the epoch under way that are done.
+        called: The last epoch whose end the callbacks of this peer were told, and with which numbers.
+        stops: Whether rank 0 wants training to end after the step that was done last.
+        concluded: Whether no further epoch begins.
+        version: Of the view that this peer has entered.
+    """
+
+    ended: int = 0
+    batch: int = 0
+    called: int = -1
+    logs: dict[str, Any] = field(default_factory=dict)
+    stops: bool = False
+    concluded: bool = False
+    version: int = -1
+
+    def set_ended(self, ended: int) -> None:
+        self.ended = ended
+
+
+class FitRun:
+    """One ``fit`` on one peer of a job."""
+
+    def __init__(self, parts: FitParts, loop: JobLoop) -> None:
+        self._parts, self._loop, self._progress = parts, loop, _Progress()
+        progress = self._progress
+        parts.training.register("fit/epochs_ended", lambda: progress.ended, progress.set_ended)
+        for place, total in enumerate(parts.metrics.totals):
+            parts.training.register(f"fit/totals/{place}", total)
+        told = {"epochs": parts.arguments["epochs"], "steps": parts.data.steps}
+        given = parts.arguments["callbacks"]
+        given = list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
+        verbose = _verbose(parts.arguments["verbose"])
+        self._callbacks = JobCallbacks(given, parts.model, verbose=verbose, params=told)
+
+    def run(self) -> Any:
+        """Trains to the end.
+
+        Returns:
+            The model's ``History``; on a peer that a decision let go, what it was until then.
+        """
+        model = self._parts.model
+        model.stop_training = False
+        # There is nothing to do, and nobody to do it with.
+        if not self._parts.data.plan.epochs:
+            self._callbacks.enter(leads=True, epoch=None)
+            self._callbacks.end({})
+            return model.history
+        try:
+            self._train()
+            if not self._loop.left:
+                self._conclude()
+            self._parts.training.finish()
+        except BaseException:
+            self._loop.abandon()
+            raise
+        return model.history
+
+    def _is_over(self) -> bool:
+        return self._loop.left or self._loop.stopped or self._progress.stops or self._progress.concluded
+
+    def _train(self) -> None:
+        """Steps, and what is to be done between them, until training ends or this peer is let go."""
+        data = self._parts.data
+        for batch in self._loop.batches(data.plan, seed=data.seed, over=self._is_over):
+            # Else the first call of the step joins, and does no step.
+            if self._loop.has_view:
+                self._attend()
+                if self._is_over():
+                    break
+                self._callbacks.batch_begins(self._progress.batch)
+            self._do_step(batch)
+        # The end of the last epoch, or of one that is cut short.
+        self._attend()
+
+    def _do_step(self, batch: Any) -> None:
+        parts, progress = self._parts, self._progress
+        parts.asks_to_stop.assign(float(parts.model.stop_training))
+        result = parts.step(batch)
+        # It was cut for another view, or peers were lost over it: the loader cuts it anew.
+        if result is parts.training.SKIPPED:
+            return
+        self._callbacks.batch_ends(progress.batch, result["logs"])
+        progress.batch += 1
+        progress.stops = bool(result["stops"] > 0)
+
+    # ---- between two steps -----------------------------------------------------------------------------------------
+
+    def _attend(self) -> None:
+        """Does, with all peers of the view, what the position asks for before the next step."""
+        progress = self._progress
+        while not self._loop.left:
+            here = self._loop.position()
+            if here.version != progress.version:  # also after peers were lost
+                if self._loop.meet(self._enter):
+                    progress.version = here.version
+            elif self._epoch_is_over():
+                self._end_epoch()
+            else:
+                return
+
+    def _epoch_is_over(self) -> bool:
+        progress, here = self._progress, self._loop.position()
+        if progress.concluded:
+            return False
+        cut_short = (progress.stops or self._loop.stopped) and here.offset > 0
+        return cut_short or here.epoch > progress.ended
+
+    def _enter(self, meeting: Meeting) -> None:
+        """A new view: this peer's callbacks begin where they have not, and take what rank 0's keep."""
+        progress = self._progress
+        self._callbacks.enter(leads=meeting.leads, epoch=self._epoch() if self._has_next() else None)
+        own = {"callbacks": self._callbacks.kept(), "batch": progress.batch, "stops": progress.stops}
+        agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+        if not meeting.leads:
+            progress.batch, progress.stops = agreed["batch"], agreed["stops"]
+            self._callbacks.take(agreed["callbacks"])
+        meeting.take_leaders(self._loop.shared_variables())
+
+    def _end_epoch(self) -> None:
+        """The end of the epoch after those that are concluded; where peers are lost, all come here again."""
+        progress, loop = self._progress, self._loop
+        if not loop.meet(self._begin_the_end):
+            return
+        epoch = progress.ended
+        # Rank 0's callbacks have not been called: the numbers are to be found yet.
+        if not progress.logs:
+            own = self._numbers()
+            if not loop.meet(lambda meeting: self._agree_on(meeting, own)):
+                return
+        if progress.called < epoch:
+            progress.called = epoch
+            self._callbacks.epoch_ends(self._epoch(), progress.logs)
+        if not loop.meet(self._settle):
+            return
+        if self._has_next():
+            self._parts.model.reset_metrics()
+            self._callbacks.epoch_begins(self._epoch())
+            loop.meet(lambda meeting: meeting.take_leaders(loop.shared_variables()))
+
+    def _begin_the_end(self, meeting: Meeting) -> None:
+        """Statistics are the job's from here; and rank 0 says whether its callbacks were called for this epoch."""
+        progress = self._progress
+        self._loop.average_statistics()
+        own = progress.logs if progress.called == progress.ended else {}
+        progress.logs = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+
+    def _agree_on(self, meeting: Meeting, own: dict[str, Any]) -> None:
+        """The numbers of an epoch are rank 0's: a validation may round otherwise on another machine."""
+        self._progress.logs = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+
+    def _settle(self, meeting: Meeting) -> None:
+        """What the callbacks have left is rank 0's; the epoch is concluded."""
+        progress, model = self._progress, self._parts.model
+        own = {"stops": bool(model.stop_training), "callbacks": self._callbacks.kept_by_writers()}
+        agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+        if not meeting.leads:
+            self._callbacks.take(agreed["callbacks"])
+        meeting.take_leaders(self._loop.shared_variables())
+        model.stop_training = agreed["stops"]
+        progress.concluded = agreed["stops"] or progress.stops or self._loop.stopped
+        progress.ended, progress.batch = progress.ended + 1, 0
+
+    def _numbers(self) -> dict[str, Any]:
+        """The metrics of the epoch, over all peers, and of a validation on this one."""
+        model, arguments = self._parts.model, self._parts.arguments
+        self._parts.metrics.show()
+        logs = {name: _plain(value) for name, value in model.get_metrics_result().items()}
+        validation = self._parts.data.validation
+        if validation is None or not _validates(self._epoch(), arguments["validation_freq"]):
+            return logs
+        x, y, sample_weight = validation
+        found = model.evaluate(
+            x, y, sample_weight=sample_weight, return_dict=True,
+            batch_size=arguments["validation_batch_size"] or arguments["batch_size"],
+            steps=arguments["validation_steps"], callbacks=self._callbacks.running,
+        )  # fmt: skip
+        return {**logs, **{f"val_{name}": _plain(value) for name, value in found.items()}}
+
+    def _epoch(self) -> int:
+        """The epoch after those that are concluded, as Keras counts it."""
+        return int(self._parts.arguments["initial_epoch"]) + self._progress.ended
+
+    def _has_next(self) -> bool:
+        return not self._progress.concluded and self._epoch() < self._parts.arguments["epochs"]
+
+    def _conclude(self) -> None:
+        """After the last epoch: averages of weights are put in place, and the callbacks told of the end."""
+        model = self._parts.model
+        model.optimizer.finalize_variable_values(model.trainable_weights)
+        self._callbacks.end(self._progress.logs)
+        while not self._loop.left:
+            if self._loop.meet(lambda meeting: meeting.take_leaders(self._loop.shared_variables())):
+                return
+
+
+def _verbose(given: Any) -> int:
+    """On peers nobody watches a bar move: a line per epoch, unless one is asked for."""
+    return 2 if given == "auto" else int(given)
+
+
+def _validates(epoch: int, frequency: Any) -> bool:
+    return (epoch + 1) % frequency == 0 if isinstance(frequency, int) else epoch + 1 in frequency
+
+
+def _plain(value: Any) -> Any:
+    """As Keras gives numbers to callbacks."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    array = np.asarray(keras.ops.convert_to_numpy(value))
+    return float(array) if array.size == 1 else array

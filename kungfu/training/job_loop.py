@@ -1,0 +1,150 @@
+"""A loop that kungfu itself runs over the steps of a job, as under Keras' ``fit``: batches, and meetings between steps.
+
+A program's own loop knows batches and steps only. One that validates and calls back between two steps has to do so on
+all peers at the same position, with the same numbers: it holds *meetings* there. A peer may be lost over one; then the
+others recover as from a step, and the loop looks again at what is to be done at the position where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kungfu.runtime.api import StandaloneMembership
+from kungfu.training.data import BatchPlan, batches
+from kungfu.training.graph.average import average_and_sum
+from kungfu.training.graph.graph_state import ProgressVariables
+from kungfu.training.graph.step_report import StepPosition
+from kungfu.training.graph.training_state import differing_variables
+from kungfu.training.registered.sync import PeerGroup
+from kungfu.training.training import Training
+
+__all__ = ["JobLoop", "Meeting"]
+
+
+class Meeting:
+    """The peers of a view between two steps, all at the same position."""
+
+    def __init__(self, peers: PeerGroup) -> None:
+        self._peers = peers
+
+    @property
+    def leads(self) -> bool:
+        """Whether this peer is rank 0, whose word counts."""
+        return self._peers.rank == 0
+
+    def from_leader(self, content: bytes) -> bytes:
+        """The bytes that rank 0 was called with; those of the others are passed over.
+
+        Cost:
+            Two messages; none for one peer.
+        """
+        peers = self._peers
+        if peers.size == 1:
+            return content
+        length = int(peers.total([tf.constant([len(content) if self.leads else 0], tf.int64)])[0][0])
+        # A sum to which nobody else adds anything, of whole numbers: every bit arrives as it was.
+        laid = content.ljust(-(-length // 4) * 4, b"\0") if self.leads else bytes(-(-length // 4) * 4)
+        (total,) = peers.total([tf.constant(np.frombuffer(laid, np.int32))])
+        return bytes(total.numpy().tobytes()[:length])
+
+    def take_leaders(self, variables: Sequence[tf.Variable]) -> None:
+        """Variables that are not the same on all peers become rank 0's.
+
+        Cost:
+            A pass over their memory and a message of 64 bytes for each; those that differ are sent.
+        """
+        peers = self._peers
+        if peers.size == 1:
+            return
+        places = differing_variables(variables, size=peers.size, total=peers.total)
+        if not places:
+            return
+        own = b"".join(variables[place].numpy().tobytes() for place in places)
+        agreed, start = self.from_leader(own), 0
+        for place in places:
+            value = variables[place].numpy()
+            taken = np.frombuffer(agreed, value.dtype, value.size, offset=start).reshape(value.shape)
+            variables[place].assign(taken)
+            start += value.nbytes
+
+
+class JobLoop:
+    """What such a loop needs of a run.
+
+    Args:
+        training: The run; its step is marked by this loop.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training, self._runner = training, training._runner
+
+    # ---- the step --------------------------------------------------------------------------------------------------
+
+    def average_and_sum(self, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, list[Any]]:
+        """Graph: as ``Training.average``, and the sums of ``totals`` over the peers; see `average_and_sum`."""
+        trace, averaging = self._runner.trace, self._training._averaging
+        with trace.average():
+            averaging.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
+            means, sums = average_and_sum(averaging, gradients, totals, loss=loss)
+        trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
+        return means, sums
+
+    @property
+    def progress(self) -> ProgressVariables:
+        """The agreed position as variables, as the step finds it."""
+        return self._runner.graph_state.progress
+
+    @property
+    def rank_variable(self) -> tf.Variable:
+        """This peer's rank in the graph."""
+        return self._runner.graph_state.view.rank
+
+    # ---- the loop --------------------------------------------------------------------------------------------------
+
+    @property
+    def left(self) -> bool:
+        """Whether a decision let this peer go."""
+        return self._runner.left
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a policy has ended training."""
+        return self._runner.stopped
+
+    @property
+    def has_view(self) -> bool:
+        """Whether this peer is in a view: from its first call of the step on, which only joins; alone, always."""
+        alone = isinstance(self._runner.barrier.context.membership, StandaloneMembership)
+        return alone or self.position().version > 0
+
+    def position(self) -> StepPosition:
+        """Where the run is."""
+        return self._runner.position()
+
+    def batches(self, plan: BatchPlan, *, seed: int, over: Callable[[], bool]) -> Iterator[Any]:
+        """What one call of the step after the other needs; unlike ``Training.batches`` it does not end the run."""
+        runner, limits = self._runner, self._training._averaging.limits
+        runner.takes(plan, seed=seed, accumulation=None)
+        return batches(
+            plan, runner.position, runner.stamps, over=over, calls=lambda: runner.calls, most_peers=limits.maximum
+        )
+
+    def meet(self, together: Callable[[Meeting], None]) -> bool:
+        """Holds a meeting between two steps; False where peers were lost over it, see `StepRunner.meet`."""
+        return self._runner.meet(lambda peers: together(Meeting(peers)))
+
+    def average_statistics(self) -> None:
+        """In a meeting: what layers keep of the data becomes its mean over the peers."""
+        self._runner.barrier.average_statistics()
+
+    def shared_variables(self) -> list[tf.Variable]:
+        """Those of model, optimizers and policies that are equal on all peers between two steps."""
+        return list(self._runner.barrier.context.state.classes.shared.values())
+
+    def abandon(self) -> None:
+        """An error ends the loop before training is over."""
+        self._runner.abandon()

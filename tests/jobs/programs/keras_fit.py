@@ -1,0 +1,139 @@
+"""Keras' ``fit`` in float64, with one line of kungfu: what it came to is left in DIR/PEER.json.
+
+Of two outputs one is regressed, and the other is the number of the sample, of which a confusion table counts how often
+the job has trained on it in an epoch: a metric, whose state adds up over the peers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+SAMPLES, FEATURES, BATCH = 90, 4, 12
+RATE, DECAY = 0.02, 0.9
+DEADLINE_S = 200.0
+
+
+def data() -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """What is regressed on what; the last column numbers the samples."""
+    draw = np.random.default_rng(0)
+    x, number = draw.normal(size=(SAMPLES, FEATURES)), np.arange(SAMPLES, dtype=np.float64)[:, None]
+    return np.concatenate([x, number], axis=1), {"value": np.tanh(x.sum(axis=1, keepdims=True)), "number": number}
+
+
+def build() -> tuple[Any, Any]:
+    """A network of float64, compiled, and the metric that counts the samples."""
+    keras.utils.set_random_seed(1)
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    given = keras.Input((FEATURES + 1,))
+    hidden = keras.layers.Dense(6, activation="tanh")(given[:, :FEATURES])
+    value = keras.layers.Dense(1, name="value")(hidden)
+    number = keras.layers.Identity(name="number")(given[:, FEATURES:])
+    model = keras.Model(given, {"value": value, "number": number})
+    counts = keras.metrics.MeanIoU(SAMPLES, name="seen")
+    metrics = {"value": ["mae"], "number": [counts]}
+    model.compile(keras.optimizers.Adam(RATE), {"value": "mse", "number": None}, metrics=metrics)
+    return model, counts
+
+
+class Told(keras.callbacks.Callback):
+    """What callbacks are told. What is found is plain, so that a peer that joins is given it.
+
+    Args:
+        counts: The metric that counts the samples.
+        found: Where to.
+        record: The events of the job.
+        wait: After these steps, for an event of this kind.
+        die: After this step of an epoch, in epoch 1, a peer of this number is killed.
+    """
+
+    def __init__(self, counts: Any, found: dict[str, Any], record: Path, wait: dict[int, str], die: int | None) -> None:
+        super().__init__()
+        self._counts, self.found, self._record, self._wait, self._die = counts, found, record, wait, die
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.found["batches"].append([])
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.found["batches"][-1].append(batch)
+        steps = int(self.model.optimizer.iterations)
+        if self._die is not None and len(self.found["batches"]) == 2 and batch == 3 and own_id() == self._die:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind := self._wait.get(steps):
+            awaited(self._record, kind)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.found["seen"].append(np.diag(np.asarray(self._counts.total_cm)).tolist())
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.found["ended"].append(epoch)
+
+
+def awaited(record: Path, kind: str) -> None:
+    """Until an event of this kind is in the record of the job."""
+    deadline = time.monotonic() + DEADLINE_S
+    while f'"event":"{kind}"' not in record.read_text().replace(" ", ""):
+        assert time.monotonic() < deadline, f"no event {kind} within {DEADLINE_S:g} s"
+        time.sleep(0.02)
+
+
+def own_id() -> int:
+    """The id of this peer."""
+    return int(json.loads(os.environ.get("KUNGFU_SETTINGS", '{"peer": 0}'))["peer"])
+
+
+def arguments(words: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--schedule", type=json.loads, default={}, help="sizes by step")
+    parser.add_argument("--wait", type=json.loads, default={}, help="kinds of events by step")
+    parser.add_argument("--record", type=Path, default=Path("log/events.jsonl"))
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--die", type=int, help="the peer that is killed in epoch 1")
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    import kungfu as kf
+
+    given = arguments()
+    given.results.mkdir(exist_ok=True)
+    (x, y), (model, counts) = data(), build()
+    sizes = {int(step): size for step, size in given.schedule.items()}
+    policies = [kf.policies.schedule(sizes, keep="global_batch_size")] if sizes else []
+    found: dict[str, Any] = {"seen": [], "batches": [], "ended": [], "left": True}
+
+    kf.keras.attach(model, policies=policies, seed=3)
+
+    def write() -> None:
+        found["weights"] = [np.asarray(one).ravel().tolist() for one in model.weights]
+        (given.results / f"{own_id()}.json").write_text(json.dumps(found))
+
+    atexit.register(write)  # a peer that is let go ends inside of fit
+    wait = {int(step): kind for step, kind in given.wait.items()}
+    callbacks = [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * DECAY),
+        Told(counts, found, given.record, wait, given.die),
+        keras.callbacks.CSVLogger(given.results / "log.csv"),
+    ]
+    history = model.fit(
+        x, y, batch_size=BATCH, epochs=given.epochs, callbacks=callbacks, verbose=0,
+        validation_data=(x[:20], {name: one[:20] for name, one in y.items()}),
+    )  # fmt: skip
+    found |= {"left": False, "history": history.history, "epochs": history.epoch}
+    found["traces"] = model.fit.attached.traces()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Keras' ``fit`` under kungfu-run, against plain Keras on the same batches."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from kungfu.runtime.core.sample_slices import shuffled
+from tests.jobs.harness import PROGRAMS, ROOT, Ended, ran
+
+pytestmark = pytest.mark.slow
+
+EPOCHS = 4
+RELATIVE = 1e-8
+
+
+def program() -> Any:
+    """The module of the program that the jobs run."""
+    spec = importlib.util.spec_from_file_location("keras_fit", PROGRAMS / "keras_fit.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def fitted(tmp_path: Path, *options: object, **given: object) -> tuple[Ended, dict[int, dict[str, Any]]]:
+    """The job of the program, and what each peer has found."""
+    words: list[object] = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl"]
+    for name, value in given.items():
+        words += [f"--{name}", value if isinstance(value, int) else json.dumps(value)]
+    ended = ran(tmp_path, *options, program="keras_fit.py", arguments=words, deadline_s=280.0)
+    assert ended.code == 0, ended.output
+    found = {int(path.stem): json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")}
+    return ended, found
+
+
+def plain(epochs: int) -> tuple[dict[str, list[float]], list[np.ndarray]]:
+    """History and weights of Keras alone, a batch of the job after the other, in the job's order."""
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    try:
+        module = program()
+        (x, y), (model, _) = module.data(), module.build()
+        history: dict[str, list[float]] = {}
+        for epoch in range(epochs):
+            model.optimizer.learning_rate = float(model.optimizer.learning_rate) * module.DECAY
+            order = shuffled(module.SAMPLES, seed=3, epoch=epoch)
+            found = model.fit(
+                x[order], {name: one[order] for name, one in y.items()}, batch_size=module.BATCH, shuffle=False,
+                verbose=0, validation_data=(x[:20], {name: one[:20] for name, one in y.items()}),
+            )  # fmt: skip
+            for name, values in found.history.items():
+                history.setdefault(name, []).extend(values)
+        return history, [np.asarray(one).ravel() for one in model.weights]
+    finally:
+        keras.config.set_floatx(before[0])
+        keras.config.set_dtype_policy(before[1])
+
+
+def assert_as_plain(found: dict[str, Any], epochs: int = EPOCHS) -> None:
+    """History and weights of a peer that stayed to the end are those of plain Keras."""
+    history, weights = plain(epochs)
+    assert found["epochs"] == list(range(epochs))
+    assert found["history"].keys() == {*history, "learning_rate"}
+    for name, values in history.items():
+        tolerance = 1e-6 if "seen" in name else RELATIVE  # that metric is of float32
+        np.testing.assert_allclose(found["history"][name], values, rtol=tolerance, err_msg=name)
+    for one, other in zip(found["weights"], weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=RELATIVE)
+
+
+def assert_told_once(found: dict[str, Any], epochs: int = EPOCHS) -> None:
+    """Each sample once an epoch, each batch and each epoch told once; one trace."""
+    module = program()
+    assert found["seen"] == [[1.0] * module.SAMPLES] * epochs
+    assert found["batches"] == [list(range(8))] * epochs
+    assert found["ended"] == list(range(epochs))
+    assert found["traces"] == 1
+
+
+def test_two_peers_grow_to_three_and_shrink_to_one_in_the_middle_of_an_epoch(tmp_path):
+    ended, found = fitted(
+        tmp_path, "-np", 2, "--max", 3, schedule={"0": 2, "10": 3, "19": 1}, wait={"11": "offered"}, epochs=EPOCHS
+    )
+    assert ended.sizes == [2, 3, 1]
+    assert all(event["step"] % 8 for event in ended.all_of("rescale")), "in the middle of an epoch"
+    (stayed,) = [one for one in found.values() if not one["left"]]
+    assert sorted(one["left"] for one in found.values()) == [False, True, True]
+    assert_told_once(stayed)
+    assert_as_plain(stayed)
+    # The joiner was given what the callbacks had found before it came, and went on with it.
+    joined = found[2]
+    assert joined["seen"] == stayed["seen"][: len(joined["seen"])]
+    assert len(joined["seen"]) == 2
+    assert joined["batches"][0] == list(range(8))
+    assert "this peer was let go, and its program ends inside of model.fit()" in ended.output
+
+
+def test_peers_that_stay_have_the_same_weights_and_numbers_and_only_the_leader_writes(tmp_path):
+    ended, found = fitted(tmp_path, "-np", 2, epochs=EPOCHS)
+    assert ended.sizes == [2]
+    first, second = found[0], found[1]
+    assert first == second
+    assert_told_once(first)
+    assert_as_plain(first)
+    with (tmp_path / "results" / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == list(range(EPOCHS))
+    assert [float(row["loss"]) for row in rows] == first["history"]["loss"]
+
+
+def test_the_leader_is_killed_in_the_middle_of_an_epoch_and_the_next_one_writes_on(tmp_path):
+    ended, found = fitted(tmp_path, "-np", 2, "--min", 1, "--max", 2, epochs=EPOCHS, die=0)
+    assert ended.sizes[:2] == [2, 1]
+    stayed = found[1]
+    assert_told_once(stayed)
+    assert_as_plain(stayed)
+    with (tmp_path / "results" / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == list(range(EPOCHS)), "one header, each epoch once"
+
+
+@pytest.mark.parametrize("peers", [0, 2])
+def test_the_example_trains_alone_and_as_a_job(tmp_path, peers):
+    script, words = ROOT / "examples" / "keras" / "digits.py", ["--epochs", "3", "--save", str(tmp_path / "best.keras")]
+    if peers:
+        ended = ran(tmp_path, "-np", peers, "--max", peers, program=script, arguments=words, deadline_s=280.0)
+        assert ended.code == 0, ended.output
+        printed = (ended.folder / "peers" / "peer-0.log").read_text()
+        assert {row["size"] for row in ended.metrics} == {peers}
+    else:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        printed = subprocess.run(
+            [sys.executable, script, *words], check=True, capture_output=True, text=True, env=environment, timeout=280
+        ).stdout
+    (accuracy,) = re.findall(r"accuracy on 360 held-out images: (\S+)", printed)
+    assert float(accuracy) > 0.8
+    assert (tmp_path / "best.keras").stat().st_size

@@ -1,0 +1,68 @@
+"""Small models, and their ``fit`` as one peer of a job of one: the job's loop and step, without other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+
+import kungfu as kf
+
+SAMPLES = 50
+
+
+@contextmanager
+def float64() -> Iterator[None]:
+    """Keras computes in float64 meanwhile: what is compared differs by the order of additions only."""
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    try:
+        yield
+    finally:
+        keras.config.set_floatx(before[0])
+        keras.config.set_dtype_policy(before[1])
+
+
+def points(classes: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs, and what is regressed on them; or their class."""
+    x = np.random.default_rng(0).normal(size=(SAMPLES, 3))
+    value = x @ np.array([1.0, -2.0, 0.5])
+    return x, (np.digitize(value, [-1.0, 1.0])[:, None] if classes else np.tanh(value)[:, None])
+
+
+def network(*layers: Any, outputs: int = 1, activation: str = "linear") -> Any:
+    """A small network, the same each time."""
+    keras.utils.set_random_seed(4)
+    first, last = keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(outputs, activation=activation)
+    return keras.Sequential([keras.Input((3,)), first, *layers, last])
+
+
+def compiled(model: Any, loss: Any = "mse", **given: Any) -> Any:
+    """The model, compiled with an optimizer whose state counts."""
+    model.compile(given.pop("optimizer", None) or keras.optimizers.Adam(0.02), loss, **given)
+    return model
+
+
+def in_job(model: Any, *args: Any, policies: Sequence[Any] = (), **given: Any) -> Any:
+    """The history of a compiled model's ``fit`` as a job of one peer does it."""
+    kf.keras.attach(model, policies=policies)
+    return model.fit.attached.in_job(*args, **{"verbose": 0, "shuffle": False, **given})
+
+
+def plainly(model: Any, *args: Any, **given: Any) -> Any:
+    """The same by Keras alone."""
+    return model.fit(*args, **{"verbose": 0, "shuffle": False, **given})
+
+
+def assert_same(one: Any, other: Any, *, relative: float = 1e-8) -> None:
+    """Two models, with the histories of their fits, are the same but for rounding."""
+    assert one.history.history.keys() == other.history.history.keys()
+    assert one.history.epoch == other.history.epoch
+    for name, values in other.history.history.items():
+        np.testing.assert_allclose(one.history.history[name], values, rtol=relative, atol=1e-12, err_msg=name)
+    for mine, plain in zip(one.weights, other.weights, strict=True):
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(plain), rtol=relative, atol=1e-12, err_msg=plain.path)

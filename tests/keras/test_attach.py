@@ -1,0 +1,130 @@
+"""One line between ``compile`` and ``fit``: what it leaves as it was, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.errors import PolicyError, UsageError
+from tests.keras.fitting import assert_same, compiled, float64, in_job, network, plainly, points
+
+
+class Watching(keras.callbacks.Callback):
+    """Fails the fit that it is in by an attach."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        kf.keras.attach(self.model)
+
+
+def at_step(step: int) -> Any:
+    """Stops training after so many steps."""
+    return kf.policy(lambda training: kf.control.always().when(training.step >= step).stop())()
+
+
+@pytest.mark.slow
+def test_alone_without_policies_fit_is_that_of_keras_bit_for_bit():
+    x, y = points()
+    one, other = (compiled(network(keras.layers.Dropout(0.5, seed=1)), metrics=["mae"]) for _ in range(2))
+    given = {"batch_size": 16, "epochs": 2, "shuffle": True, "validation_split": 0.2}
+    for model in (one, other):
+        if model is one:
+            kf.keras.attach(model)
+        tf.random.set_seed(7)
+        plainly(model, x, y, **given)
+    assert one.history.history == other.history.history
+    for mine, plain in zip(one.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(np.asarray(mine), np.asarray(plain))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["arrays", "dataset", "generator"])
+def test_alone_policies_see_the_steps_of_keras_own_fit(kind):
+    x, y = points()
+
+    def data() -> Any:
+        if kind == "arrays":
+            return {"x": x, "y": y, "batch_size": 16, "shuffle": True}
+        if kind == "dataset":
+            return {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(16), "shuffle": False}
+        return {"x": ((x[:16], y[:16]) for _ in range(40)), "steps_per_epoch": 4, "shuffle": False}
+
+    with float64():
+        one, other = compiled(network(), metrics=["mae"]), compiled(network(), metrics=["mae"])
+        kf.keras.attach(one, policies=[at_step(1000)])
+        for model in (one, other):
+            tf.random.set_seed(7)
+            model.fit(**data(), epochs=2, verbose=0)
+        assert_same(one, other)
+        one.fit(**data(), epochs=1, verbose=0)
+        assert one.fit.attached.traces() == 1, "a second fit goes on with the step"
+        assert int(one.optimizer.iterations) == 12
+
+
+@pytest.mark.slow
+def test_alone_a_policy_ends_fit_as_stop_training_does():
+    x, y = points()
+    model = compiled(network())
+    kf.keras.attach(model, policies=[at_step(3)])
+    history = model.fit(x, y, batch_size=10, epochs=9, verbose=0)
+    assert history.epoch == [0]
+    assert model.stop_training
+
+
+@pytest.mark.slow
+def test_what_is_saved_cloned_or_loaded_after_it_is_a_plain_model(tmp_path):
+    x, y = points()
+    model = compiled(network(), metrics=["mae"])
+    in_job(model, x, y, batch_size=16)
+    kind = type(model)
+    model.save(tmp_path / "model.keras")
+    for other in (keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)):
+        assert type(other) is kind
+        assert not {"fit", "train_on_batch", "make_train_function"} & set(vars(other))
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+    loaded.fit(x, y, verbose=0)
+    assert loaded.optimizer.iterations == model.optimizer.iterations + 2
+
+
+@pytest.mark.slow
+def test_a_second_attach_takes_the_place_of_the_first():
+    x, y = points()
+    model = compiled(network())
+    kf.keras.attach(model, policies=[at_step(2)])
+    kf.keras.attach(model)
+    assert len(model.fit(x, y, epochs=3, verbose=0).epoch) == 3
+    model.compile("sgd", "mse")
+    with pytest.raises(UsageError, match=r"compiled after kf\.keras\.attach\(\), and has another optimizer now"):
+        model.fit(x, y, verbose=0)
+    kf.keras.attach(model, policies=[at_step(2)])
+    assert model.fit(x, y, batch_size=10, epochs=3, verbose=0).epoch == [0]
+
+
+def test_what_is_no_compiled_model_is_refused():
+    with pytest.raises(UsageError, match="was given int: it takes a compiled Keras 3 model"):
+        kf.keras.attach(3)
+    with pytest.raises(UsageError, match="is not compiled: call it between"):
+        kf.keras.attach(network())
+
+
+def test_a_wrong_policy_is_refused_at_once():
+    @kf.policy
+    def local(training: Any) -> Any:
+        return kf.control.always().when(training.loss > 1.0).stop()
+
+    with pytest.raises(PolicyError, match="local"):
+        kf.keras.attach(compiled(network()), policies=[local()])
+
+
+def test_an_attach_inside_of_fit_is_refused():
+    x, y = points()
+    model = compiled(network())
+    kf.keras.attach(model)
+    with pytest.raises(UsageError, match=r"while the model '\w+' is in its fit"):
+        model.fit(x, y, verbose=0, callbacks=[Watching()])
+    kf.keras.attach(model)

@@ -1,0 +1,260 @@
+"""``fit`` by the job's loop and step, against Keras' own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import kungfu as kf
+from kungfu.errors import UsageError
+from tests.keras.fitting import SAMPLES, assert_same, compiled, float64, in_job, network, plainly, points
+
+pytestmark = pytest.mark.slow
+
+CLASSES = {"classes": 3}
+SPARSE = keras.losses.SparseCategoricalCrossentropy
+
+
+class Subclassed(keras.Model):
+    """Is not built before its first batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        keras.utils.set_random_seed(5)
+        self.first, self.last = keras.layers.Dense(4, activation="relu"), keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:  # without training=
+        return self.last(self.first(x))
+
+
+class Regularised(keras.Model):
+    """Has a loss of its own, as Keras' guides write one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        keras.utils.set_random_seed(5)
+        self.last = keras.layers.Dense(1, kernel_regularizer=keras.regularizers.L2(0.01))
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.last(x)
+
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+        return keras.ops.mean(keras.ops.abs(y - y_pred)) + keras.ops.sum(self.losses)
+
+
+def two_outputs() -> Any:
+    keras.utils.set_random_seed(6)
+    given = {"left": keras.Input((3,), name="left"), "right": keras.Input((3,), name="right")}
+    joined = keras.layers.Concatenate()(list(given.values()))
+    outputs = {"value": keras.layers.Dense(1, name="value")(joined), "size": keras.layers.Dense(1, name="size")(joined)}
+    return keras.Model(given, outputs)
+
+
+def assert_as_keras(make: Any, *args: Any, compile_with: Any = dict, **given: Any) -> Any:
+    """The fit of the job and the plain one, of the same model on the same data; gives the job's model."""
+    with float64():
+        mine, plain = compiled(make(), **compile_with()), compiled(make(), **compile_with())
+        in_job(mine, *args, **given)
+        plainly(plain, *args, **given)
+        assert_same(mine, plain)
+        assert mine.fit.attached.traces() == 1
+    return mine
+
+
+@pytest.mark.parametrize("make", [network, Subclassed, Regularised])
+def test_models_of_every_kind_are_trained_as_by_keras(make):
+    x, y = points()
+    assert_as_keras(make, x, y, batch_size=12, epochs=3, compile_with=lambda: {"metrics": ["mae"]})
+
+
+def test_layers_with_statistics_and_random_numbers_of_their_own_are_trained_as_by_keras():
+    x, y = points()
+
+    def make() -> Any:
+        return network(keras.layers.BatchNormalization(), keras.layers.Dropout(0.3, seed=1))
+
+    assert_as_keras(make, x, y, batch_size=16, epochs=2, validation_data=(x, y))
+
+
+def test_several_inputs_and_outputs_have_their_losses_weights_and_metrics():
+    x, y = points()
+    data = {"left": x, "right": x[::-1]}
+    targets = {"value": y, "size": np.abs(y)}
+    assert_as_keras(
+        two_outputs, data, targets, batch_size=9, epochs=2,
+        compile_with=lambda: {
+            "loss": {"value": "mse", "size": "mae"}, "loss_weights": {"value": 1.0, "size": 0.5},
+            "metrics": {"value": ["mae", "mse"], "size": [keras.metrics.RootMeanSquaredError()]},
+        },
+    )  # fmt: skip
+
+
+def test_weights_of_samples_and_metrics_that_are_weighted():
+    x, y = points()
+    weights = np.linspace(0.0, 2.0, SAMPLES)
+    assert_as_keras(
+        network, x, y, sample_weight=weights, batch_size=16, epochs=2,
+        compile_with=lambda: {"metrics": ["mae"], "weighted_metrics": ["mae"]},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", ["numbers", "one-hot"])
+def test_weights_of_classes_and_metrics_of_totals_and_tables(rows):
+    x, y = points(**CLASSES)
+    hot = keras.utils.to_categorical(y[:, 0], 3)
+    loss = "sparse_categorical_crossentropy" if rows == "numbers" else "categorical_crossentropy"
+    metrics = {
+        "numbers": lambda: ["accuracy"],
+        "one-hot": lambda: ["accuracy", keras.metrics.AUC(20, name="auc"), keras.metrics.F1Score()],
+    }
+    assert_as_keras(
+        lambda: network(outputs=3, activation="softmax"), x, y if rows == "numbers" else hot,
+        class_weight={0: 1.5, 2: 0.5}, batch_size=16, epochs=2,
+        compile_with=lambda: {"loss": loss, "metrics": metrics[rows]()},
+    )  # fmt: skip
+
+
+def test_a_part_is_held_out_as_by_keras_and_validated_every_other_epoch():
+    x, y = points()
+    mine = assert_as_keras(
+        network, x, y, validation_split=0.3, validation_freq=2, batch_size=8, epochs=5, initial_epoch=1
+    )
+    assert mine.history.epoch == [1, 2, 3, 4]
+    assert len(mine.history.history["val_loss"]) == 2
+
+
+def test_forward_and_backward_pass_are_compiled_where_the_model_says_so():
+    x, y = points()
+    assert_as_keras(
+        network, x, y, batch_size=16, epochs=2, compile_with=lambda: {"jit_compile": True, "metrics": ["mae"]}
+    )
+
+
+def test_in_half_precision_the_loss_is_scaled_as_by_keras():
+    x, y = points()
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        mine, plain = compiled(network()), compiled(network())
+    finally:
+        keras.config.set_dtype_policy("float32")
+    in_job(mine, x, y, batch_size=16, epochs=2)
+    plainly(plain, x, y, batch_size=16, epochs=2)
+    assert_same(mine, plain, relative=1e-2)
+    assert float(mine.optimizer.dynamic_scale) == float(plain.optimizer.dynamic_scale)
+
+
+def test_shuffling_is_in_an_order_of_the_jobs_own_with_each_sample_once():
+    x = np.arange(SAMPLES, dtype=np.float32)[:, None]
+
+    class Seen(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            sums.append(logs["mean"])
+
+    def mean(_: Any, predicted: Any) -> Any:
+        return predicted
+
+    sums: list[float] = []
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[mean])
+    in_job(model, x, x, batch_size=10, epochs=2, shuffle=True, callbacks=[Seen()])
+    np.testing.assert_allclose([sums[4], sums[9]], (SAMPLES - 1) / 2, rtol=1e-6)
+    assert sums[0] != sums[5], "another order in each epoch"
+
+
+# ---- callbacks -------------------------------------------------------------------------------------------------------
+
+
+def test_callbacks_of_keras_do_what_they_do_under_keras(tmp_path):
+    x, y = points()
+
+    def callbacks(name: str) -> list[Any]:
+        return [
+            keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=0.05),
+            keras.callbacks.EarlyStopping("val_loss", patience=2, min_delta=0.02, restore_best_weights=True),
+            keras.callbacks.CSVLogger(tmp_path / f"{name}.csv"),
+            keras.callbacks.ModelCheckpoint(
+                tmp_path / f"{name}.weights.h5", save_best_only=True, save_weights_only=True
+            ),
+        ]
+
+    with float64():
+        mine, plain = compiled(network()), compiled(network())
+        given = {"batch_size": 12, "epochs": 30, "validation_data": (x[:9], y[:9])}
+        in_job(mine, x, y, callbacks=callbacks("mine"), **given)
+        plainly(plain, x, y, callbacks=callbacks("plain"), **given)
+        assert_same(mine, plain)
+        assert len(mine.history.epoch) < 30
+        assert mine.stop_training
+        for model, name in ((mine, "mine"), (plain, "plain")):
+            model.load_weights(tmp_path / f"{name}.weights.h5")
+        np.testing.assert_allclose(mine.predict(x, verbose=0), plain.predict(x, verbose=0), rtol=1e-9)
+    heads = [(tmp_path / f"{name}.csv").read_text().splitlines() for name in ("mine", "plain")]
+    assert len(heads[0]) == len(heads[1])
+    assert heads[0][0] == heads[1][0]
+
+
+def test_a_stop_after_a_batch_takes_effect_one_step_later_and_ends_the_epoch_there():
+    x, y = points()
+
+    class Stopping(keras.callbacks.Callback):
+        ended = -1
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            batches.append(batch)
+            self.model.stop_training = batch >= 1
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.ended = epoch
+
+        def on_train_end(self, logs: Any = None) -> None:
+            logged.append(logs)
+
+    batches: list[int] = []
+    logged: list[Any] = []
+    stopping, model = Stopping(), compiled(network())
+    history = in_job(model, x, y, batch_size=10, epochs=4, callbacks=[stopping])
+    assert batches == [0, 1, 2]
+    assert stopping.ended == 0
+    assert history.epoch == [0]
+    assert logged == [{"loss": history.history["loss"][0]}]
+
+
+def test_a_policy_that_stops_training_ends_the_epoch_there():
+    x, y = points()
+    after = kf.policy(lambda training: kf.control.always().when(training.step >= 3).stop())
+    model = compiled(network())
+    history = in_job(model, x, y, batch_size=10, epochs=4, policies=[after()])
+    assert history.epoch == [0]
+    assert int(model.optimizer.iterations) in (3, 4)
+
+
+def test_a_callback_that_raises_ends_fit_with_its_error():
+    x, y = points()
+
+    class Failing(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            raise ZeroDivisionError("of the user's")
+
+    with pytest.raises(ZeroDivisionError, match="of the user's"):
+        in_job(compiled(network()), x, y, callbacks=[Failing()])
+
+
+def test_no_epochs_at_all_leave_the_model_as_it_is():
+    x, y = points()
+    model = compiled(network())
+    before = [np.asarray(one) for one in model.weights]
+    assert in_job(model, x, y, epochs=0).history == {}
+    for one, other in zip(model.weights, before, strict=True):
+        np.testing.assert_array_equal(np.asarray(one), other)
+
+
+def test_a_mask_on_the_output_is_refused_before_any_step():
+    model = keras.Sequential(
+        [keras.Input((4,), dtype="int32"), keras.layers.Embedding(5, 2, mask_zero=True), keras.layers.Dense(1)]
+    )
+    model.compile("sgd", "mse")
+    with pytest.raises(UsageError, match="output of the model has a mask"):
+        in_job(model, np.ones((8, 4), np.int32), np.ones((8, 4, 1)), batch_size=4)

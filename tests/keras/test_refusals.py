@@ -1,0 +1,122 @@
+"""What a fit in a job cannot do yet is told before its first step, with the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.errors import UsageError
+from tests.keras.fitting import compiled, in_job, network, points
+
+
+class OwnStep(keras.Model):
+    def train_step(self, data: Any) -> Any:
+        return super().train_step(data)
+
+
+class OwnMetrics(keras.Model):
+    def compute_metrics(self, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_metrics(*args, **kwargs)
+
+
+class OwnFit(keras.Model):
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        return super().fit(*args, **kwargs)
+
+
+class Largest(keras.metrics.Metric):
+    """A state that does not add up."""
+
+    def update_state(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def result(self) -> Any:
+        return 0.0
+
+
+class Own(keras.metrics.Mean):
+    """Inherits sums, and may keep something else."""
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        super().update_state(predicted)
+
+
+def model_of(kind: Any) -> Any:
+    given = keras.Input((3,))
+    return kind(given, keras.layers.Dense(1)(given))
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        return points()
+
+
+X, Y = points()
+MODELS = [
+    (lambda: compiled(network(), run_eagerly=True), r"run_eagerly=True\): policies and the average"),
+    (lambda: compiled(model_of(OwnStep)), r"OwnStep\.train_step\(\) is the program's own"),
+    (lambda: compiled(model_of(OwnMetrics)), r"OwnMetrics\.compute_metrics\(\) is the program's own"),
+    (lambda: compiled(model_of(OwnFit)), r"OwnFit\.fit\(\) is the program's own"),
+    (lambda: compiled(network(), steps_per_execution=4), r"steps_per_execution=4\) under kungfu-run"),
+    (lambda: compiled(network(), keras.losses.MeanSquaredError("sum")), "has the reduction 'sum'"),
+    (
+        lambda: compiled(network(), [keras.losses.MeanSquaredError("mean_with_sample_weight")]),
+        "has the reduction 'mean_with_sample_weight'",
+    ),
+    (lambda: compiled(network(), metrics=[Largest(name="largest")]), r"the metric 'largest' \(Largest\)"),
+    (lambda: compiled(network(), metrics=[Own(name="own")]), r"the metric 'own' \(Own\)"),
+]
+ARGUMENTS = [
+    ({"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)}, "BatchDataset under kungfu-run"),
+    ({"x": Batches()}, "Batches under kungfu-run"),
+    ({"x": iter([(X, Y)])}, "list_iterator under kungfu-run"),
+    ({"x": None}, "was given no x"),
+    ({"x": X, "y": Y[:9]}, r"arrays of \[50, 9\] samples"),
+    ({"x": X, "y": Y, "batch_size": 0.5}, r"batch_size=0\.5\): must be an integer"),
+    ({"x": X, "y": Y, "batch_size": 10, "steps_per_epoch": 3}, r"steps_per_epoch=3\) under kungfu-run with 50 samples"),
+    ({"x": X, "y": Y, "validation_split": 1.5}, r"validation_split=1\.5\): must lie between 0 and 1"),
+    ({"x": X, "y": Y, "validation_split": 0.999}, "leaves one part of 50 samples empty"),
+    ({"x": X, "y": Y, "class_weight": {0: 1.0}, "sample_weight": np.ones(50)}, "both class_weight and sample_weight"),
+    ({"x": X, "class_weight": {0: 1.0}}, r"class_weight=\.\.\.\) takes a y that is one array"),
+    ({"x": tf.ragged.constant([[1.0], []]), "y": Y}, "RaggedTensor under kungfu-run"),
+    ({"x": X, "y": Y, "epochs": -1}, r"epochs=-1\): must be an integer of at least 0"),
+    ({"x": X, "y": Y, "callbacks": [keras.callbacks.BackupAndRestore("/tmp/kungfu")]}, "was given BackupAndRestore"),
+]
+
+
+@pytest.mark.parametrize(("make", "told"), MODELS)
+def test_a_model_is_refused(make, told):
+    with pytest.raises(UsageError, match=told):
+        in_job(make(), X, Y)
+
+
+@pytest.mark.parametrize(("given", "told"), ARGUMENTS)
+def test_arguments_of_fit_are_refused(given, told):
+    with pytest.raises(UsageError, match=told):
+        in_job(compiled(network()), **given)
+
+
+def test_alone_with_policies_only_the_step_has_to_be_keras_own():
+    never = kf.policy(lambda training: kf.control.always().when(training.mean_loss < -1.0).stop())()
+    model = compiled(model_of(OwnStep))
+    kf.keras.attach(model, policies=[never])
+    with pytest.raises(UsageError, match="train_step"):
+        model.fit(X, Y, verbose=0)
+    kf.keras.attach(model)
+    assert len(model.fit(X, Y, verbose=0).epoch) == 1
+
+
+def test_every_metric_of_keras_is_known_to_add_up_or_refused():
+    kinds = [one for one in vars(keras.metrics).values() if isinstance(one, type)]
+    from kungfu.keras.metrics import _ADDITIVE
+
+    unknown = {one.__name__ for one in kinds if not issubclass(one, _ADDITIVE)}
+    assert unknown == {"Metric"}
