@@ -84,8 +84,9 @@ def attach(model: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget
     attached = _Attached(model, tuple(policies), seed, budget)
     model.fit = attached.fit_function()
     model.train_on_batch = _refusing_in_job(model, "train_on_batch")
-    # Of an attach before this one, for a program that runs alone.
+    # Alone: what an attach or a fit before this one has left would go around the policies, or around their absence.
     model.__dict__.pop("make_train_function", None)
+    model.train_function = None
 
 
 class _Attached:
@@ -95,7 +96,7 @@ class _Attached:
         self._model, self._policies, self._seed, self._budget = model, policies, seed, budget
         self._optimizer = model.optimizer
         self.is_fitting = False
-        self._training: Training | None = None
+        self.training: Training | None = None  # once fit has begun
 
     def fit_function(self) -> Callable[..., Any]:
         """What stands for ``fit`` on the model."""
@@ -118,10 +119,6 @@ class _Attached:
         fit.attached = self  # type: ignore[attr-defined]  # for an attach after this one
         return fit
 
-    def traces(self) -> int:
-        """How often the step was traced; 0 where it was Keras' own."""
-        return 0 if self._training is None else self._training.traces()
-
     def _refuse_recompiled(self) -> None:
         if self._model.optimizer is not self._optimizer:
             raise UsageError(
@@ -138,7 +135,7 @@ class _Attached:
 
     def _refuse_second(self) -> None:
         """A joiner would not know which fit the others are in."""
-        if self._training is not None or attached_models():
+        if self.training is not None or attached_models():
             raise UsageError(
                 "model.fit() was called a second time under kungfu-run: a peer that joins runs the program from its "
                 "top, and would not know which of them the others are in; so far a job has one fit: give it all epochs"
@@ -150,9 +147,9 @@ class _Attached:
         arguments = _arguments(type(model).fit, model, args, kwargs)
         refuse_in_job(model, arguments)
         data = fit_data(arguments, seed=self._seed)
-        build_symbolically(model, data.symbolic_batch())
+        build_symbolically(model, data.symbolic_batch)
         metrics = SummedMetrics(metrics_of(model))
-        self._training = training = self._attach()
+        self.training = training = self._attach()
         loop = JobLoop(training)
         asks_to_stop = tf.Variable(0.0, trainable=False, name="kungfu/asks_to_stop")
         step = training.step(job_step(model, loop, metrics, asks_to_stop=asks_to_stop))
@@ -190,7 +187,7 @@ class _Attached:
                 if not steps:  # the first batch shows what the model is to be built for
                     steps.append(self._step_alone(batch))
                 logs = steps[0](batch)
-                if self._training is not None and self._training.stopped:
+                if self.training is not None and self.training.stopped:
                     model.stop_training = True
                     break
             if logs is None:
@@ -204,7 +201,7 @@ class _Attached:
             return keras.KerasTensor((None, *one.shape[1:]), dtype=one.dtype.name)
 
         build_symbolically(self._model, tf.nest.map_structure(symbolic, batch))
-        self._training = training = self._attach()
+        self.training = training = self._attach()
         atexit.register(training.finish)  # further calls of fit go on with it
         return training.step(step_alone(self._model, training.average))
 

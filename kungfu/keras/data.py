@@ -1,13 +1,14 @@
-"""The data of ``fit`` as samples that peers share: arrays by index, in the job's order.
+"""The data of ``fit`` as samples that peers share: arrays by index, in the job's order; a Dataset as it comes.
 
-``batch_size`` is that of the whole job; a step takes the next samples of the epoch, and each peer its slice of them, as
-with ``training.batches``.
+``batch_size``, or the batch of a Dataset, is that of the whole job; a step takes the next samples of the epoch, and
+each peer its slice of them, as with ``training.batches``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +20,13 @@ from kungfu.errors import UsageError
 from kungfu.training.data import BatchPlan
 from kungfu.training.data.sample_source import Arrays
 from kungfu.training.data.sampler import SerialSampler
+from kungfu.training.data.stream import Stream, StreamSampler
 
 __all__ = ["FitData", "fit_data"]
 
 _INSTEAD = (
-    "give arrays (NumPy, tensors, pandas) and batch_size to fit; or write the loop with kf.attach() and "
-    "training.batches(), which takes records and functions of indices (docs/data.md)"
+    "give arrays (NumPy, tensors, pandas) and batch_size, or a tf.data.Dataset, to fit; or write the loop with "
+    "kf.attach() and training.batches(), which takes records and functions of indices (docs/data.md)"
 )
 
 
@@ -34,28 +36,21 @@ class FitData:
 
     Args:
         plan: The samples, their order, the batch of the job at its start, and the epochs that are left to do.
-        seed: That of the order; -1 where samples come as the data have them.
+        seed: That of the order; -1 where samples come as arrays have them, and of a Dataset a checksum of its first
+            batch: it has to be the same on all peers.
         validation: What ``evaluate`` is given, or ``None``.
+        symbolic_batch: A batch in words: shapes with an open first dimension, and types.
     """
 
     plan: BatchPlan
     seed: int
     validation: tuple[Any, Any, Any] | None
+    symbolic_batch: Any
 
     @property
     def steps(self) -> int:
         """Steps of an epoch as long as the batch stays."""
         return -(-self.plan.source.samples // self.plan.batch_size)
-
-    def symbolic_batch(self) -> Any:
-        """A batch in words: shapes with an open first dimension, and types."""
-        arrays = self.plan.source.arrays  # type: ignore[attr-defined]  # all sources of fit are arrays so far
-
-        def symbolic(array: Any) -> Any:
-            kind = "string" if array.dtype.kind in "USO" else array.dtype.name
-            return keras.KerasTensor((None, *array.shape[1:]), dtype=kind)
-
-        return tf.nest.map_structure(symbolic, arrays)
 
 
 def fit_data(given: Mapping[str, Any], *, seed: int) -> FitData:
@@ -69,26 +64,105 @@ def fit_data(given: Mapping[str, Any], *, seed: int) -> FitData:
         UsageError: Data of a kind that peers cannot share yet, or arguments that do not go together.
     """
     x, y, sample_weight = given["x"], given["y"], given["sample_weight"]
-    _refuse_others(x)
-    _refuse_leaves((x, y, sample_weight))
     validation = given["validation_data"]
     if validation is not None:
         validation = keras.utils.unpack_x_y_sample_weight(validation)
-    elif given["validation_split"]:
+    epochs = max(0, given["epochs"] - given["initial_epoch"])
+    if isinstance(x, tf.data.Dataset):
+        return _of_dataset(given, validation, epochs)
+    _refuse_others(x)
+    _refuse_leaves((x, y, sample_weight))
+    if validation is None and given["validation_split"]:
         (x, y, sample_weight), validation = _split((x, y, sample_weight), given["validation_split"])
     if given["class_weight"] is not None:
         sample_weight = _of_classes(y, sample_weight, given["class_weight"])
     arrays = tf.nest.map_structure(_standard, keras.utils.pack_x_y_sample_weight(x, y, sample_weight))
     samples = _samples(arrays)
     batch_size = _batch_size(given, samples)
-    epochs = max(0, given["epochs"] - given["initial_epoch"])
     order = seed if given["shuffle"] else None
     plan = BatchPlan(Arrays(arrays, samples), SerialSampler(samples, order), batch_size, epochs)
-    return FitData(plan, -1 if order is None else order, validation)
+    return FitData(plan, -1 if order is None else order, validation, tf.nest.map_structure(_symbolic, arrays))
+
+
+def _symbolic(array: Any) -> Any:
+    kind = "string" if array.dtype.kind in "USO" else array.dtype.name
+    return keras.KerasTensor((None, *array.shape[1:]), dtype=kind)
+
+
+# ---- Datasets --------------------------------------------------------------------------------------------------------
+
+
+def _of_dataset(given: Mapping[str, Any], validation: Any, epochs: int) -> FitData:
+    """A Dataset that every peer reads; its batches are those of the job at its start."""
+    for name in ("y", "sample_weight", "validation_split"):
+        if given[name] is not None and given[name] != 0.0:
+            raise UsageError(f"model.fit({name}=...) with a tf.data.Dataset: let the Dataset give x, y, sample_weight")
+    dataset, steps, class_weight = given["x"], given["steps_per_epoch"], given["class_weight"]
+    _refuse_elements(dataset)
+
+    def read() -> Iterator[Any]:
+        for element in dataset:
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(tf.nest.map_structure(_array, element))
+            if class_weight is not None:
+                sample_weight = _of_classes(y, sample_weight, class_weight)
+            yield keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+
+    first, samples = _looked_through(read(), dataset, steps=steps, epochs=epochs)
+    batch_size = _rows(first)
+    what = "the tf.data.Dataset that model.fit() was given"
+    source = Stream(read, samples=samples, is_endless=bool(steps), what=what)
+    plan = BatchPlan(source, StreamSampler(samples), min(batch_size, samples), epochs)
+    checksum = zlib.crc32(b"".join(np.ascontiguousarray(one).tobytes() for one in _numbers(first)))
+    return FitData(plan, checksum, validation, tf.nest.map_structure(_symbolic, first))
+
+
+def _array(tensor: Any) -> Any:
+    return tensor.numpy()
+
+
+def _rows(batch: Any) -> int:
+    return len(tf.nest.flatten(batch)[0])
+
+
+def _numbers(batch: Any) -> list[Any]:
+    """Arrays whose bytes are their contents: texts stand in other places of memory on each peer."""
+    return [np.asarray(one.tolist(), dtype="S") if one.dtype == object else one for one in tf.nest.flatten(batch)]
+
+
+def _refuse_elements(dataset: Any) -> None:
+    for spec in tf.nest.flatten(dataset.element_spec):
+        if not isinstance(spec, tf.TensorSpec):
+            raise UsageError(
+                f"model.fit() was given a Dataset of {type(spec).__name__} under kungfu-run: the samples of a batch "
+                "are stacked; make them dense in its map()"
+            )
+        if spec.shape.rank == 0:
+            raise UsageError(
+                "model.fit() was given a Dataset whose elements are single samples, or hold a single number: batch it "
+                "with .batch(n), where n is the batch of the whole job"
+            )
+
+
+def _looked_through(batches: Iterator[Any], dataset: Any, *, steps: int | None, epochs: int) -> tuple[Any, int]:
+    """The first batch, and the samples of an epoch; every peer does this once, and so reads the same afterwards."""
+    cardinality = int(dataset.cardinality())
+    first = next(batches, None)
+    if first is None:
+        raise UsageError("model.fit() was given a Dataset without elements")
+    if steps:
+        if 0 <= cardinality < steps * epochs:
+            raise UsageError(
+                f"model.fit(steps_per_epoch={steps}) with {epochs} epochs takes {steps * epochs} batches of a Dataset "
+                f"that has {cardinality}: .repeat() it, or leave steps_per_epoch out"
+            )
+        return first, steps * _rows(first)
+    if cardinality == tf.data.INFINITE_CARDINALITY:
+        raise UsageError("model.fit() was given a Dataset without an end: say steps_per_epoch")
+    return first, _rows(first) + sum(map(_rows, batches))
 
 
 def _refuse_others(x: Any) -> None:
-    if isinstance(x, keras.utils.PyDataset | tf.data.Dataset) or (hasattr(x, "__next__") and not hasattr(x, "shape")):
+    if isinstance(x, keras.utils.PyDataset) or (hasattr(x, "__next__") and not hasattr(x, "shape")):
         raise UsageError(
             f"model.fit() was given {type(x).__name__} under kungfu-run, which peers do not share yet: {_INSTEAD}"
         )

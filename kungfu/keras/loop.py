@@ -141,14 +141,15 @@ class FitRun:
 
     def _do_step(self, batch: Any) -> None:
         parts, progress = self._parts, self._progress
-        parts.asks_to_stop.assign(float(parts.model.stop_training))
+        if parts.model.stop_training:  # by a callback, after the step before; training ends with this one
+            parts.asks_to_stop.assign(1.0)
         result = parts.step(batch)
         # It was cut for another view, or peers were lost over it: the loader cuts it anew.
         if result is parts.training.SKIPPED:
             return
         self._callbacks.batch_ends(progress.batch, result["logs"])
         progress.batch += 1
-        progress.stops = bool(result["stops"] > 0)
+        progress.stops = bool(result["stops"].numpy() > 0)
 
     # ---- between two steps -----------------------------------------------------------------------------------------
 
@@ -224,6 +225,7 @@ class FitRun:
             self._callbacks.take(agreed["callbacks"])
         meeting.take_leaders(self._loop.shared_variables())
         model.stop_training = agreed["stops"]
+        self._parts.asks_to_stop.assign(0.0)  # what only this peer has asked for is passed over
         progress.concluded = agreed["stops"] or progress.stops or self._loop.stopped
         progress.ended, progress.batch = progress.ended + 1, 0
 

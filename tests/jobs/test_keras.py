@@ -46,16 +46,20 @@ def fitted(tmp_path: Path, *options: object, **given: object) -> tuple[Ended, di
     return ended, found
 
 
-def plain(epochs: int) -> tuple[dict[str, list[float]], list[np.ndarray]]:
+def plain(epochs: int, *, dataset: int = 0) -> tuple[dict[str, list[float]], list[np.ndarray]]:
     """History and weights of Keras alone, a batch of the job after the other, in the job's order."""
     before = keras.config.floatx(), keras.config.dtype_policy()
     try:
         module = program()
         (x, y), (model, _) = module.data(), module.build()
         history: dict[str, list[float]] = {}
+        read = module.dataset()
+        assert len(list(read)) == 8, "each peer looks it through once before it begins"
         for epoch in range(epochs):
             model.optimizer.learning_rate = float(model.optimizer.learning_rate) * module.DECAY
             order = shuffled(module.SAMPLES, seed=3, epoch=epoch)
+            if dataset:
+                order = np.concatenate([batch[1]["number"].numpy().ravel() for batch in read]).astype(int)
             found = model.fit(
                 x[order], {name: one[order] for name, one in y.items()}, batch_size=module.BATCH, shuffle=False,
                 verbose=0, validation_data=(x[:20], {name: one[:20] for name, one in y.items()}),
@@ -68,9 +72,9 @@ def plain(epochs: int) -> tuple[dict[str, list[float]], list[np.ndarray]]:
         keras.config.set_dtype_policy(before[1])
 
 
-def assert_as_plain(found: dict[str, Any], epochs: int = EPOCHS) -> None:
+def assert_as_plain(found: dict[str, Any], epochs: int = EPOCHS, *, dataset: int = 0) -> None:
     """History and weights of a peer that stayed to the end are those of plain Keras."""
-    history, weights = plain(epochs)
+    history, weights = plain(epochs, dataset=dataset)
     assert found["epochs"] == list(range(epochs))
     assert found["history"].keys() == {*history, "learning_rate"}
     for name, values in history.items():
@@ -89,16 +93,18 @@ def assert_told_once(found: dict[str, Any], epochs: int = EPOCHS) -> None:
     assert found["traces"] == 1
 
 
-def test_two_peers_grow_to_three_and_shrink_to_one_in_the_middle_of_an_epoch(tmp_path):
+@pytest.mark.parametrize("dataset", [0, 1])
+def test_two_peers_grow_to_three_and_shrink_to_one_in_the_middle_of_an_epoch(tmp_path, dataset):
     ended, found = fitted(
-        tmp_path, "-np", 2, "--max", 3, schedule={"0": 2, "10": 3, "19": 1}, wait={"11": "offered"}, epochs=EPOCHS
-    )
+        tmp_path, "-np", 2, "--max", 3, schedule={"0": 2, "10": 3, "19": 1}, wait={"11": "offered"}, epochs=EPOCHS,
+        dataset=dataset,
+    )  # fmt: skip
     assert ended.sizes == [2, 3, 1]
-    assert all(event["step"] % 8 for event in ended.all_of("rescale")), "in the middle of an epoch"
+    assert [event["step"] for event in ended.all_of("rescale")] == [12, 20], "in the middle of an epoch of 8 steps"
     (stayed,) = [one for one in found.values() if not one["left"]]
     assert sorted(one["left"] for one in found.values()) == [False, True, True]
     assert_told_once(stayed)
-    assert_as_plain(stayed)
+    assert_as_plain(stayed, dataset=dataset)
     # The joiner was given what the callbacks had found before it came, and went on with it.
     joined = found[2]
     assert joined["seen"] == stayed["seen"][: len(joined["seen"])]
@@ -129,6 +135,14 @@ def test_the_leader_is_killed_in_the_middle_of_an_epoch_and_the_next_one_writes_
     with (tmp_path / "results" / "log.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["epoch"]) for row in rows] == list(range(EPOCHS)), "one header, each epoch once"
+
+
+def test_datasets_that_give_other_samples_on_each_peer_are_refused(tmp_path):
+    words = ["--results", tmp_path / "results", "--dataset", 2]
+    ended = ran(tmp_path, "-np", 2, program="keras_fit.py", arguments=words, deadline_s=280.0)
+    assert ended.code == 2, ended.output
+    assert "data of training.batches()" in ended.output
+    assert not ended.metrics
 
 
 @pytest.mark.parametrize("peers", [0, 2])

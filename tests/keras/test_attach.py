@@ -61,7 +61,7 @@ def test_alone_policies_see_the_steps_of_keras_own_fit(kind):
             model.fit(**data(), epochs=2, verbose=0)
         assert_same(one, other)
         one.fit(**data(), epochs=1, verbose=0)
-        assert one.fit.attached.traces() == 1, "a second fit goes on with the step"
+        assert one.fit.attached.training.traces() == 1, "a second fit goes on with the step"
         assert int(one.optimizer.iterations) == 12
 
 
@@ -101,8 +101,12 @@ def test_a_second_attach_takes_the_place_of_the_first():
     model.compile("sgd", "mse")
     with pytest.raises(UsageError, match=r"compiled after kf\.keras\.attach\(\), and has another optimizer now"):
         model.fit(x, y, verbose=0)
+    kf.keras.attach(model)
+    model.fit(x, y, verbose=0)
     kf.keras.attach(model, policies=[at_step(2)])
-    assert model.fit(x, y, batch_size=10, epochs=3, verbose=0).epoch == [0]
+    assert model.fit(x, y, batch_size=10, epochs=3, verbose=0).epoch == [0], "also after a fit without policies"
+    kf.keras.attach(model)
+    assert len(model.fit(x, y, batch_size=10, epochs=3, verbose=0).epoch) == 3
 
 
 def test_what_is_no_compiled_model_is_refused():

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
@@ -60,7 +61,7 @@ def assert_as_keras(make: Any, *args: Any, compile_with: Any = dict, **given: An
         in_job(mine, *args, **given)
         plainly(plain, *args, **given)
         assert_same(mine, plain)
-        assert mine.fit.attached.traces() == 1
+        assert mine.fit.attached.training.traces() == 1
     return mine
 
 
@@ -162,6 +163,34 @@ def test_shuffling_is_in_an_order_of_the_jobs_own_with_each_sample_once():
     in_job(model, x, x, batch_size=10, epochs=2, shuffle=True, callbacks=[Seen()])
     np.testing.assert_allclose([sums[4], sums[9]], (SAMPLES - 1) / 2, rtol=1e-6)
     assert sums[0] != sums[5], "another order in each epoch"
+
+
+@pytest.mark.parametrize("ends", ["with the data", "after some steps"])
+def test_a_dataset_is_trained_on_as_by_keras(ends):
+    x, y = points()
+    given = {"epochs": 3} if ends == "with the data" else {"epochs": 4, "steps_per_epoch": 2}
+
+    def data() -> Any:
+        whole = tf.data.Dataset.from_tensor_slices(({"x": x, "unused": x}, y)).map(lambda a, b: (a["x"], b)).batch(10)
+        return whole if ends == "with the data" else whole.repeat()
+
+    with float64():
+        mine, plain = compiled(network(), metrics=["mae"]), compiled(network(), metrics=["mae"])
+        in_job(mine, data(), **given)
+        plainly(plain, data(), **given)
+        assert_same(mine, plain)
+
+
+def test_a_dataset_with_weights_of_classes_and_of_samples():
+    x, y = points(**CLASSES)
+    loss = "sparse_categorical_crossentropy"
+    with float64():
+        for pieces, given in (((x, y), {"class_weight": {0: 1.0, 1: 3.0, 2: 1.0}}), ((x, y, np.linspace(0, 1, SAMPLES)), {})):
+            data = tf.data.Dataset.from_tensor_slices(pieces).batch(16)
+            mine, plain = (compiled(network(outputs=3, activation="softmax"), loss) for _ in range(2))
+            in_job(mine, data, epochs=2, **given)
+            plainly(plain, data, epochs=2, **given)
+            assert_same(mine, plain)
 
 
 # ---- callbacks -------------------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ class Batches(keras.utils.PyDataset):
 
 
 X, Y = points()
+WHOLE = tf.data.Dataset.from_tensor_slices((X, Y))
 MODELS = [
     (lambda: compiled(network(), run_eagerly=True), r"run_eagerly=True\): policies and the average"),
     (lambda: compiled(model_of(OwnStep)), r"OwnStep\.train_step\(\) is the program's own"),
@@ -75,7 +76,13 @@ MODELS = [
     (lambda: compiled(network(), metrics=[Own(name="own")]), r"the metric 'own' \(Own\)"),
 ]
 ARGUMENTS = [
-    ({"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)}, "BatchDataset under kungfu-run"),
+    ({"x": WHOLE.batch(8), "y": Y}, r"fit\(y=\.\.\.\) with a tf\.data\.Dataset"),
+    ({"x": WHOLE.batch(8), "validation_split": 0.5}, r"fit\(validation_split=\.\.\.\) with a tf\.data\.Dataset"),
+    ({"x": WHOLE.batch(8).repeat()}, "a Dataset without an end: say steps_per_epoch"),
+    ({"x": WHOLE.batch(8), "steps_per_epoch": 4, "epochs": 2}, "takes 8 batches of a Dataset that has 7"),
+    ({"x": WHOLE.batch(8).take(0)}, "a Dataset without elements"),
+    ({"x": tf.data.Dataset.range(5)}, "whose elements are single samples"),
+    ({"x": tf.data.Dataset.from_tensors(tf.ragged.constant([[1.0], []]))}, "a Dataset of RaggedTensorSpec"),
     ({"x": Batches()}, "Batches under kungfu-run"),
     ({"x": iter([(X, Y)])}, "list_iterator under kungfu-run"),
     ({"x": None}, "was given no x"),

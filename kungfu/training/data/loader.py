@@ -16,6 +16,7 @@ from kungfu.runtime.api import Position, Stamp
 from kungfu.training.data.batch_plan import BatchPlan, MicroBatch
 from kungfu.training.data.prefetch import Prefetch
 from kungfu.training.data.sampler import StepSlice
+from kungfu.training.data.stream import Stream
 from kungfu.training.graph.step_report import StepPosition
 
 __all__ = ["Stamps", "batches", "is_stale"]
@@ -84,6 +85,8 @@ def batches(
             step_slice = _step_slice(plan, here, most_peers=most_peers)
             if step_slice.position.epoch >= plan.epochs:
                 return
+            if isinstance(plan.source, Stream):
+                plan.source.reach(step_slice.position)
             # The batch before was not given to the step: the position stands still, and so would this loop.
             if calls() == before:
                 raise UsageError(

@@ -13,11 +13,13 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 SAMPLES, FEATURES, BATCH = 90, 4, 12
 RATE, DECAY = 0.02, 0.9
@@ -29,6 +31,11 @@ def data() -> tuple[np.ndarray, dict[str, np.ndarray]]:
     draw = np.random.default_rng(0)
     x, number = draw.normal(size=(SAMPLES, FEATURES)), np.arange(SAMPLES, dtype=np.float64)[:, None]
     return np.concatenate([x, number], axis=1), {"value": np.tanh(x.sum(axis=1, keepdims=True)), "number": number}
+
+
+def dataset(seed: int = 5) -> Any:
+    """The same, as a Dataset that shuffles anew each time it is read; to be made after the model."""
+    return tf.data.Dataset.from_tensor_slices(data()).shuffle(40, seed=seed).batch(BATCH)
 
 
 def build() -> tuple[Any, Any]:
@@ -71,7 +78,15 @@ class Told(keras.callbacks.Callback):
         if self._die is not None and len(self.found["batches"]) == 2 and batch == 3 and own_id() == self._die:
             os.kill(os.getpid(), signal.SIGKILL)
         if kind := self._wait.get(steps):
-            awaited(self._record, kind)
+            awaited(lambda: f'"event":"{kind}"' in self._record.read_text().replace(" ", ""), what=f"event {kind}")
+            self._await_offer()
+
+    def _await_offer(self) -> None:
+        """Until rank 0 has heard of the joiner that is ready: then it comes in behind the next step."""
+        training = self.model.fit.attached.training
+        posts = training._runner.graph_state.posts
+        if training.rank == 0:
+            awaited(lambda: int(posts.asked) > int(posts.served), what="an offer")
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.found["seen"].append(np.diag(np.asarray(self._counts.total_cm)).tolist())
@@ -80,11 +95,11 @@ class Told(keras.callbacks.Callback):
         self.found["ended"].append(epoch)
 
 
-def awaited(record: Path, kind: str) -> None:
-    """Until an event of this kind is in the record of the job."""
+def awaited(look: Callable[[], bool], *, what: str) -> None:
+    """Until it is there."""
     deadline = time.monotonic() + DEADLINE_S
-    while f'"event":"{kind}"' not in record.read_text().replace(" ", ""):
-        assert time.monotonic() < deadline, f"no event {kind} within {DEADLINE_S:g} s"
+    while not look():
+        assert time.monotonic() < deadline, f"no {what} within {DEADLINE_S:g} s"
         time.sleep(0.02)
 
 
@@ -100,6 +115,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--wait", type=json.loads, default={}, help="kinds of events by step")
     parser.add_argument("--record", type=Path, default=Path("log/events.jsonl"))
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--dataset", type=int, default=0, help="1: fit is given a Dataset; 2: another one")
     parser.add_argument("--die", type=int, help="the peer that is killed in epoch 1")
     return parser.parse_args(words)
 
@@ -127,12 +143,15 @@ def main() -> None:
         Told(counts, found, given.record, wait, given.die),
         keras.callbacks.CSVLogger(given.results / "log.csv"),
     ]
+    told: dict[str, Any] = {"x": x, "y": y, "batch_size": BATCH}
+    if given.dataset:
+        told = {"x": dataset(5 if given.dataset == 1 else own_id())}
     history = model.fit(
-        x, y, batch_size=BATCH, epochs=given.epochs, callbacks=callbacks, verbose=0,
+        **told, epochs=given.epochs, callbacks=callbacks, verbose=0,
         validation_data=(x[:20], {name: one[:20] for name, one in y.items()}),
     )  # fmt: skip
     found |= {"left": False, "history": history.history, "epochs": history.epoch}
-    found["traces"] = model.fit.attached.traces()
+    found["traces"] = model.fit.attached.training.traces()
 
 
 if __name__ == "__main__":
