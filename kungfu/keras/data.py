@@ -95,7 +95,7 @@ def _symbolic(array: Any) -> Any:
 def _of_dataset(given: Mapping[str, Any], validation: Any, epochs: int) -> FitData:
     """A Dataset that every peer reads; its batches are those of the job at its start."""
     for name in ("y", "sample_weight", "validation_split"):
-        if given[name] is not None and given[name] != 0.0:
+        if given[name] is not None and not (name == "validation_split" and given[name] == 0.0):
             raise UsageError(f"model.fit({name}=...) with a tf.data.Dataset: let the Dataset give x, y, sample_weight")
     dataset, steps, class_weight = given["x"], given["steps_per_epoch"], given["class_weight"]
     _refuse_elements(dataset)

@@ -183,9 +183,9 @@ def test_a_dataset_is_trained_on_as_by_keras(ends):
 
 def test_a_dataset_with_weights_of_classes_and_of_samples():
     x, y = points(**CLASSES)
-    loss = "sparse_categorical_crossentropy"
+    loss, classes = "sparse_categorical_crossentropy", {"class_weight": {0: 1.0, 1: 3.0, 2: 1.0}}
     with float64():
-        for pieces, given in (((x, y), {"class_weight": {0: 1.0, 1: 3.0, 2: 1.0}}), ((x, y, np.linspace(0, 1, SAMPLES)), {})):
+        for pieces, given in (((x, y), classes), ((x, y, np.linspace(0, 1, SAMPLES)), {})):
             data = tf.data.Dataset.from_tensor_slices(pieces).batch(16)
             mine, plain = (compiled(network(outputs=3, activation="softmax"), loss) for _ in range(2))
             in_job(mine, data, epochs=2, **given)

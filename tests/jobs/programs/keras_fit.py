@@ -84,9 +84,9 @@ class Told(keras.callbacks.Callback):
     def _await_offer(self) -> None:
         """Until rank 0 has heard of the joiner that is ready: then it comes in behind the next step."""
         training = self.model.fit.attached.training
-        posts = training._runner.graph_state.posts
+        changes = training._runner.graph_state.posts.changes
         if training.rank == 0:
-            awaited(lambda: int(posts.asked) > int(posts.served), what="an offer")
+            awaited(lambda: int(changes.asked) > int(changes.served), what="an offer")
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.found["seen"].append(np.diag(np.asarray(self._counts.total_cm)).tolist())
