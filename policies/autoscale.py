@@ -63,7 +63,7 @@ def autoscale(
         1 + 2 x size floats on the gradient all-reduce, no message; 20 bytes of state per size.
 
     On rescale:
-        The table is kept; the entry of a size at which a peer was replaced is struck.
+        The table is kept; the entry of a size that a new peer makes up is struck.
 
     Undefined:
         Nothing happens while the throughput is undefined. Beside a rule or a hook that acts in every step half of the

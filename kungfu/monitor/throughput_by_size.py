@@ -16,9 +16,11 @@ from kungfu.signal.whole_number import is_whole_number
 
 __all__ = ["ThroughputBySize", "scaling_efficiency", "throughput_by_size"]
 
-_RECENT = 0.05  # weight of the newest step in the recent average
-_FIRST = 40.0  # samples of a view before it is judged whether its throughput moved
-_ERRORS = 5.0  # standard errors of the recent average that are no chance
+_RECENT = 0.05  # weight of the newest step in the estimate of the noise
+_FIRST = 10.0  # samples of a view before it is judged whether its throughput moved
+_LEAST = 10.0  # steps by which a move must exceed the margin in sum
+_TINY = 1e-30  # a mean of 0 has no margin
+_RARE = 20.0  # chance moves the sum so far about once in exp(20) times
 
 
 @dataclass(frozen=True)
@@ -48,14 +50,18 @@ def throughput_by_size(
 
     A step does not count
 
-    - in the first two steps of a view, and while a change is pending, as in `throughput`: joiners take time from peers;
+    - in the first two steps of a view, and while a change is pending and in the step after, as in `throughput`: joiners
+      take time from peers, also those that never come to train;
     - while one of the `straggler_fractions` is below `slow`: a straggler holds up all, and is about to be replaced;
     - in the first `patience` steps of a view also while one is below `suspect`. A new peer's average begins at 1, so a
       straggler takes some steps to show; with `suspect` it is seen before its steps are many.
 
     When the throughput of a view moves by more than `margin` and is beyond chance, what was measured before is of
-    another time: all entries are struck. It has moved where ``|recent - mean| > max(margin * mean, 5 * standard error
-    of recent)``, with the mean of the view's samples and their recent average (decay 0.05), after at least 40 of them.
+    another time: all entries are struck. That is the test of Page and Hinkley: with the mean m of the view's samples x
+    and ``d = margin * m / 2``, the sums ``up = max(0, up + x - m - d)`` and ``down = max(0, down + m - x - d)`` grow
+    where the samples stay beyond d on one side. It has moved where one of them exceeds ``max(20 * d, 10 * v / d)``, v
+    the variance from step to step, after at least 10 samples. A move by twice the margin is seen within some 20 samples
+    of a quiet job, also where it comes soon after the view has begun; single disturbed steps make none.
 
     Args:
         training: The signals of a step.
@@ -77,7 +83,8 @@ def throughput_by_size(
         The table is kept; what tells whether the throughput moved starts again.
 
     Reference:
-        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 3.
+        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 3; Page, *Continuous Inspection
+        Schemes*, 1954.
 
     >>> str(throughput_by_size(TrainingSignals(), 8).statistics.mean.type)
     'float32[9]'
@@ -87,7 +94,9 @@ def throughput_by_size(
     fractions = straggler_fractions(training)
     is_slow = ops.any(fractions < slow)
     is_suspect = ops.any(fractions < suspect) & (training.view_steps <= patience)
-    counted = ops.where(training.pending | is_slow | is_suspect, math.nan, samples_per_second(training))
+    # A step's time is known in the next one: the first after a change that came to nothing tells of the one before.
+    is_disturbed = training.pending | _before(training.pending)
+    counted = ops.where(is_disturbed | is_slow | is_suspect, math.nan, samples_per_second(training))
     moved = _moved(counted, margin=margin)
     table = counted.statistics_by_size(largest, forget_after=forget_after, strike_all=moved)
     return ThroughputBySize(table, moved.count())
@@ -125,28 +134,41 @@ def scaling_efficiency(training: TrainingSignals, largest: int, *, unit: int = 1
     return ((mean[size] - before) / unit / (before / (size - unit))).named("scaling_efficiency")
 
 
+def _before(flag: Signal) -> Signal:
+    """A truth value of the step before."""
+    made = fold(lambda state, now: (now, state[0]), (False, False), flag, output=lambda state: state[1])
+    return labelled(made, label="before")
+
+
 def _moved(x: Signal, *, margin: float) -> Signal:
-    """Whether the recent average of a signal has left its mean over the view; in one step, and then both begin anew."""
+    """Whether a signal has left its mean over the view for good; in one step, and then everything begins anew."""
 
     def update(state: tuple[Signal, ...], value: Signal, counts: Signal) -> tuple[Signal, ...]:
-        number, mean, recent, spread, _ = state
+        number, mean, variance, last, up, down, _ = state
         n = number + ops.where(counts, 1.0, 0.0)
-        weight = ops.maximum(1 / ops.maximum(n, 1.0), _RECENT)
-        far = value - mean
-        centre = ops.where(counts, mean + far / ops.maximum(n, 1.0), mean)
-        near = ops.where(counts, recent + weight * (value - recent), recent)
-        wide = ops.where(counts & (n > 1), spread + weight * (far * far - spread), spread)
-        error = ops.sqrt(wide * (_RECENT / (2 - _RECENT)))
-        moved = counts & (n > _FIRST) & (abs(near - centre) > ops.maximum(margin * abs(centre), _ERRORS * error))
-        return ops.where(moved, 0.0, n), centre, near, wide, moved
+        centre = mean + (value - mean) / ops.maximum(n, 1.0)
+        # From step to step: of a level that moves it sees one step only.
+        weight = ops.maximum(1 / ops.maximum(n - 1, 1.0), _RECENT)
+        spread = ops.where(n > 1, variance + weight * ((value - last) * (value - last) / 2 - variance), 0.0)
+        drift = abs(centre) * (margin / 2)
+        higher, lower = ops.maximum(up + value - centre - drift, 0.0), ops.maximum(down + centre - value - drift, 0.0)
+        threshold = ops.maximum(2 * _LEAST * drift, _RARE / 2 * spread / ops.maximum(drift, _TINY))
+        moved = counts & (n > _FIRST) & (ops.maximum(higher, lower) > threshold)
+        now = (centre, spread, value, higher, lower)
+        kept = (ops.where(counts, new, old) for new, old in zip(now, (mean, variance, last, up, down), strict=True))
+        centre, spread, value, higher, lower = kept
+        return (
+            ops.where(moved, 0.0, n), centre, spread, value,
+            ops.where(moved, 0.0, higher), ops.where(moved, 0.0, lower), moved,
+        )  # fmt: skip
 
     counts = ops.is_finite(x)
     made = fold(
         update,
-        (0.0, 0.0, 0.0, 0.0, False),
+        (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, False),
         ops.where(counts, x, 0.0),
         counts,
-        output=lambda state: state[4],
+        output=lambda state: state[6],
         on_rescale="reset",
     )
     return labelled(made, label="moved")

@@ -96,8 +96,8 @@ class FoldMethods(abc.ABC):
 
         Each is a vector whose entry *n* is about *n* peers: with the newest sample x of such a step, ``count += 1``,
         ``mean += (x - mean) / count``, and the variance by Welford's update. An entry is struck, so that it begins
-        anew, when the peers change and their number does not: another one has taken the place of a peer. For example,
-        ``table.mean[training.size - 1]`` is the mean with one peer less.
+        anew, when its size is come to with a new peer: the job has grown to it, or another peer has taken the place of
+        one. For example, ``table.mean[training.size - 1]`` is the mean with one peer less.
 
         Args:
             largest: The largest size that has an entry, in peers; larger ones are not recorded.

@@ -71,8 +71,9 @@ def test_alone_there_is_no_efficiency() -> None:
 def test_steps_in_which_a_change_is_pending_do_not_count() -> None:
     arrays = steps_at((2, 200.0), lasting=6)
     assert counted(2, last=False, **arrays) == [0, 0, 1, 2, 3, 4]
-    # The hook that looks is not called in them either.
-    assert counted(2, last=False, **{**arrays, "pending": [False] * 3 + [True] * 2 + [False]}) == [0, 0, 1, 2]
+    # The hook that looks is not called in them either. What the first one after them tells is the time of the last.
+    pending = [False] * 3 + [True] * 2 + [False] * 3
+    assert counted(2, last=False, **{**steps_at((2, 200.0), lasting=8), "pending": pending}) == [0, 0, 1, 1, 2, 3]
 
 
 def test_steps_with_a_straggler_do_not_count_nor_at_first_those_with_a_suspect() -> None:
@@ -93,3 +94,32 @@ def test_a_throughput_that_moves_strikes_all_entries() -> None:
     struck = moves.index(1)
     assert counted(2, last=False, **arrays)[struck] == 1
     assert told(lambda t: kf.monitor.throughput_by_size(t, 6).statistics.mean[2], **arrays)[-1] == pytest.approx(150)
+
+
+def moves_of(*rates: float) -> list[float]:
+    """How often a throughput has moved, after each step of one view with these throughputs."""
+    arrays = steps_at((2, 100.0), lasting=2 + len(rates))
+    arrays["step_seconds"][2:] = [[4 / rate] * 2 for rate in rates]
+    arrays["busy_seconds"] = [[0.02] * 2] * len(arrays["size"])
+    return told(lambda t: kf.monitor.throughput_by_size(t, 6).moves, **arrays)[2:]
+
+
+@pytest.mark.parametrize("after", [12, 30, 300])
+@pytest.mark.parametrize(("other", "within"), [(150.0, 8), (120.0, 24), (80.0, 24), (60.0, 8)])
+def test_a_move_is_seen_after_few_samples_however_early_in_a_view_it_comes(
+    after: int, other: float, within: int
+) -> None:
+    moves = moves_of(*[100.0] * after, *[other] * 60)
+    assert moves[after - 1] == 0
+    assert moves[after - 1 + within] == 1
+    assert moves[-1] == 1, "and is seen once"
+
+
+def test_noise_and_single_disturbed_steps_are_no_move() -> None:
+    rng = np.random.default_rng(3)
+    noisy = 100 / (1 + 0.1 * np.clip(rng.standard_normal(3000), -3, 3))
+    assert moves_of(*noisy)[-1] == 0
+    disturbed = [100.0 if step % 40 else 20.0 for step in range(1, 1000)]
+    assert moves_of(*disturbed)[-1] == 0
+    within_margin = [100.0] * 200 + [104.0] * 400
+    assert moves_of(*within_margin)[-1] == 0

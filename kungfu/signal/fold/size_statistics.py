@@ -93,9 +93,10 @@ def _counts(sample: _Sample, is_old: Signal, strike_all: Signal, *, length: int)
     def update(state: StateFields, counts: Signal, size: Signal, view: Signal, *strikes: Signal) -> StateFields:
         table, seen_view, seen_size = state
         old, everything = strikes
-        exchanged = (seen_view >= 0) & (view != seen_view) & (size == seen_size)
+        # Somebody has come, by growth or in exchange for another peer; a view that shrank has nobody new.
+        joined = (seen_view >= 0) & (view != seen_view) & (size >= seen_size)
         kept = _where(everything, 0, table)
-        here = _where(exchanged | old, 0, kept[size]) + _where(counts, 1, 0)
+        here = _where(joined | old, 0, kept[size]) + _where(counts, 1, 0)
         return _op("scatter", kept, size, here), view, size
 
     start = (Filled(length, 0), -1, 0)

@@ -60,6 +60,14 @@ def test_an_entry_is_struck_when_a_peer_was_replaced_at_its_size_and_the_others_
     assert [one[0] for one in told(1, **arrays)] == [1, 1, 1, 1]
 
 
+def test_an_entry_is_struck_when_a_peer_was_replaced_by_way_of_another_size() -> None:
+    """The job shrinks to one peer and grows to two: only at two there is somebody new."""
+    arrays = {"mean_loss": [4.0, 6.0, 3.0, 8.0, 10.0], "size": [2, 2, 1, 2, 2], "view": [1, 1, 2, 3, 3]}
+    assert [one[:2] for one in told(2, **arrays)] == [(1, 4), (2, 5), (2, 5), (1, 8), (2, 9)]
+    arrays = {"mean_loss": [4.0, 6.0, 3.0, 8.0], "size": [1, 1, 2, 1], "view": [1, 1, 2, 3]}
+    assert [one[:2] for one in told(1, **arrays)] == [(1, 4), (2, 5), (2, 5), (3, 6)]
+
+
 def test_an_entry_is_struck_although_nothing_is_measured_after_the_exchange() -> None:
     shown = told(2, mean_loss=[4.0, math.nan, math.nan], size=[2] * 3, view=[1, 2, 2])
     assert [one[0] for one in shown] == [1, 0, 0]
