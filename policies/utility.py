@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["utility"]
 
+_LOOKS = (0.5, 0.25, 0.125)  # of the samples: as fewer are left, sizes differ less in when they end
+
 
 @kf.policy(budget=kf.Budget(rescales=24, per_steps=1200, replacements=24))
 def utility(
@@ -40,7 +42,9 @@ def utility(
     ``T(k) = T_p + n / R_k`` seconds and cost ``k * n / R_k * price`` from here on. `unit` peers are added while
     ``U(T(k + unit)) - U(T(k))`` exceeds the difference in cost, and the sizes are tried and measured as in `autoscale`,
     with a local optimum as its end. Comparing differences, and not worth with cost, keeps it from adding peers where
-    the worth is flat. Where a scaling efficiency is to count as long as nothing is known of the worth, write
+    the worth is flat. A job that has settled looks again when half, a quarter and an eighth of its samples are left:
+    the fewer they are, the less sizes differ in when they end, so that a deadline may be kept with fewer peers by then,
+    or need more of them. Where a scaling efficiency is to count as long as nothing is known of the worth, write
     ``kf.first(utility(...), autoscale(...))``: what is worth its price overrides.
 
     Args:
@@ -96,14 +100,14 @@ def utility(
     def advantage(fewer: SizeEstimate, more: SizeEstimate) -> Signal:
         return value(more) - value(fewer)
 
+    said = training.job_samples if samples is None else kf.ops.constant(samples)
     size = kf.control.settled_walk(
         advantage, measured.statistics, unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead,
-        every=every, view_steps=training.view_steps, moved=measured.moves,
+        every=every, view_steps=training.view_steps, moved=measured.moves + _looks(left, said),
     )  # fmt: skip
     known = kf.ops.is_finite(left)
     peers = kf.ops.where(known, size, math.nan)
     rule = kf.control.every(every).rescale(peers, keep=keep, max_global_batch=max_global_batch)
-    said = training.job_samples if samples is None else kf.ops.constant(samples)
     once = kf.control.always().when(~known).cooldown(steps=1 << 40)
     return rule, once.call(_tell, training.samples_done, said)
 
@@ -115,6 +119,12 @@ def _first(x: Signal) -> Signal:
         return kf.ops.where(state[1], state[0], value), kf.ops.constant(True)
 
     return kf.fold(update, (math.nan, False), x).named("first_estimate_s")
+
+
+def _looks(left: Signal, said: Signal) -> Signal:
+    """How often a settled job has looked at its size again: int64."""
+    first, *rest = (kf.ops.where(left < said * share, 1, 0) for share in _LOOKS)
+    return sum(rest, start=first)
 
 
 def _tell(control: Control, done: int, samples: int) -> None:

@@ -77,6 +77,21 @@ def test_a_deadline_is_reached_over_the_bridge_from_the_first_estimate_and_not_g
 
 
 @pytest.mark.slow
+def test_with_fewer_samples_to_go_a_deadline_is_kept_with_fewer_peers() -> None:
+    # In steps that are 20 times as long: 4 peers take 1450 s for all of it, 5 take 1280.
+    start = Start(size=2, max_size=10, global_batch_size=BATCH, job_samples=SAMPLES // 20)
+    model = ClusterModel(lambda size: diminishing(size) / 20, steps=4000, start=start)
+    made = utility(
+        worth=kf.worth.steps({1400: 1000.0}), price_per_hour=10.0, max_peers=10, min_peers=2, keep="global_batch_size"
+    )
+    run = run_on_model(made, model)
+    *walk, last = [(one.step, one.size) for one in run.changes]
+    assert (walk[-1][1], last[1]) == (5, 4)
+    assert walk[-1][0] < 200 < 1000 < last[0] < 1050, "half of the 2000 steps were done"
+    assert 1280 < run.seconds < 1400
+
+
+@pytest.mark.slow
 def test_it_tells_the_time_and_the_samples_by_which_it_decides() -> None:
     (first, *_) = decisions(LINEAR, price=36.0, steps=60)
     assert {"job_seconds", "remaining_samples", "size", "target", "settled"} <= set(first.inputs)
