@@ -118,7 +118,7 @@ class StepRunner:
         self._batch, self.accumulation = plan.batch_size, accumulation
         self.barrier.between_steps.data = {"samples": plan.source.samples, "seed": seed}
         self.graph_state.progress.samples.assign(plan.source.samples)
-        self.graph_state.progress.planned.assign(plan.samples)
+        self.graph_state.progress.epochs.assign(plan.epochs)
         self.graph_state.progress.drops.assign(plan.remainder == "drop")
 
     def traces(self) -> int:

@@ -49,12 +49,6 @@ class BatchPlan:
     remainder: Remainder = "keep"
     max_local_batch_size: int | None = None
 
-    @property
-    def samples(self) -> int:
-        """The samples of all epochs; what a dropped remainder leaves is as for the batch at the start."""
-        left = self.source.samples % self.batch_size if self.remainder == "drop" else 0
-        return self.epochs * (self.source.samples - left)
-
     def micro_batch(self, step_slice: StepSlice, *, micro: int = 0) -> MicroBatch:
         """A micro-batch of a step's slice. All peers have as many of them, by the largest share among the peers."""
         most = self.max_local_batch_size

@@ -309,7 +309,7 @@ def _known_before(
         "local_batch_size": expected / _float(size),
         "global_batch_size": tf.cast(tf.round(expected), tf.int64),
         "epoch_samples": graph_state.progress.samples,
-        "job_samples": graph_state.progress.planned,
+        "job_samples": graph_state.progress.job_samples(graph_state.view.global_batch_size),
         "learning_rate": _float(averaging.learning_rate()),
         "min_size": tf.constant(limits.minimum, tf.int64),
         "max_size": tf.constant(limits.maximum, tf.int64),

@@ -58,7 +58,7 @@ class ProgressVariables:
         samples: Those that an epoch has; 0 without loader.
         batch: What rank 0 began with, in samples: those of a step with a loader, its own without.
         trained: The samples of all steps so far.
-        planned: Those of all epochs of the loader; 0 without loader.
+        epochs: How often the loader walks its data; 0 without loader.
         drops: 1 where an epoch ends before a step that would be smaller, else 0.
     """
 
@@ -68,7 +68,7 @@ class ProgressVariables:
     samples: tf.Variable
     batch: tf.Variable
     trained: tf.Variable
-    planned: tf.Variable
+    epochs: tf.Variable
     drops: tf.Variable
 
     def steps(self) -> int:
@@ -77,6 +77,21 @@ class ProgressVariables:
 
     def position(self) -> Position:
         return Position(int(read_variable(self.epoch)), int(read_variable(self.offset)))
+
+    def job_samples(self, global_batch_size: Any) -> Any:
+        """Graph: the samples of the whole job; 0 without loader.
+
+        Where remainders are dropped, those to come are as many as there are with this batch, which is in force.
+        """
+        samples = self.samples.read_value()
+        smallest = tf.where(self.drops > 0, tf.minimum(global_batch_size, samples), tf.ones_like(samples))
+        smallest = tf.maximum(smallest, 1)  # no batch is agreed while the step is warmed up
+
+        def trained_of(count: Any) -> Any:
+            return count // smallest * smallest
+
+        left = trained_of(samples - self.offset) + (self.epochs - self.epoch - 1) * trained_of(samples)
+        return tf.where(self.epochs > 0, self.trained + left, tf.zeros_like(left))
 
     def skip_remainder(self, global_batch_size: int) -> None:
         """This batch size is in force from here: where remainders are dropped, what is left may be one now."""

@@ -135,6 +135,31 @@ def test_a_remainder_that_is_dropped_is_never_trained_on_though_the_batch_change
     assert all(len({one for batch in epoch for one in batch}) == 12 for epoch in (trained[4:6], trained[6:]))
 
 
+@pytest.mark.parametrize(("remainder", "told"), [("drop", (48, 40)), ("keep", (51, 51))])
+def test_the_samples_of_the_job_are_those_that_it_comes_to_though_the_batch_changes(remainder, told):
+    seen = {}
+
+    def look(control, step, samples, done):
+        seen[step] = samples, done
+
+    @kf.policy
+    def larger(training):
+        watched = training.step, training.job_samples, training.samples_done
+        return kf.control.every(3).until(training.step > 3).set_global_batch_size(6), kf.control.always().call(
+            look, *watched
+        )
+
+    run = linear_run(policies=[larger()])
+    trained = [len(one) for one in walked(run, points(17), batch_size=4, epochs=3, seed=0, remainder=remainder)]
+    run.training.finish()
+    assert trained[:4] == [4] * 4
+    assert {step: samples for step, (samples, _) in seen.items()} == {step: told[step > 4] for step in seen}
+    assert min(seen) <= 4 < max(seen)
+    for step, (samples, done) in seen.items():
+        assert done == sum(trained[: step - 1])
+        assert step <= 4 or samples == sum(trained)
+
+
 def test_an_epoch_ends_at_the_barrier_that_makes_its_rest_a_remainder():
     @kf.policy
     def larger(training):
