@@ -202,6 +202,27 @@ def test_a_straggler_that_appears_while_the_job_grows_is_seen_unless_the_joiner_
     assert fraction_after_growing(hosts, straggler=3) >= 0.94, "of one step after the joiner has come"
 
 
+def growing_for_forty_steps(hosts: HostSlots, *, straggler: int) -> Any:
+    """The changes of a job of four that asks for a fifth peer at step 10, and in which one is slow from step 12 on."""
+    slow = PeerSpeeds(slow=[SlowPeer(0.5, peer=straggler, from_step=12)])
+    model = ClusterModel(
+        LINEAR, 160, Start(size=4, max_size=5), speeds=slow, hosts=hosts, rescaling=Rescaling(joining_steps=40)
+    )
+    return changes([schedule({10: 5}), replace_stragglers(every=20)], model)
+
+
+def test_a_straggler_of_a_growing_job_leaves_with_the_wave_that_brings_the_others() -> None:
+    # It is found at step 20: both joiners are awaited together from then on.
+    assert growing_for_forty_steps(HostSlots((2, 5)), straggler=1) == [(61, (4, 5), (1,), 5)]
+
+
+def test_a_straggler_beside_the_joiner_is_found_when_that_one_has_come() -> None:
+    later = [(51, (4,), (), 5), (101, (5,), (3,), 5)]
+    assert growing_for_forty_steps(HostSlots((2, 5)), straggler=3) == later
+    # On the one host of a job every peer is beside it.
+    assert growing_for_forty_steps(HostSlots(), straggler=3) == later
+
+
 def test_joiners_that_slow_their_host_make_no_straggler_of_those_beside_them() -> None:
     hosts = HostSlots((4, 8), joining_speed=0.4)
     model = ClusterModel(LINEAR, 400, Start(size=6, max_size=12), hosts=hosts, rescaling=Rescaling(joining_steps=30))

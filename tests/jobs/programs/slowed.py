@@ -1,9 +1,9 @@
 """Trains beside a peer that is slow. slowed.py FOLDER PEER [STEP SIZE]
 
 Before each step that peer sleeps for 0.6 s while the file FOLDER/slow is there, and every other one for 0.05 s.
-Stragglers are replaced, unless PEER is -1. With STEP and SIZE a schedule asks for so many peers at that step; a peer
-that joins waits for the file FOLDER/come before it attaches. Nobody sleeps once the file FOLDER/hurry is there; until
-then a step of the last quarter takes a second, so that the job does not end before.
+With STEP and SIZE a schedule asks for so many peers at that step; a peer that joins waits for the file FOLDER/come
+before it attaches. Nobody sleeps once the file FOLDER/hurry is there; until then a step of the last quarter takes a
+second, so that the job does not end before.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def main(folder: Path, slow: int, sizes: dict[int, int]) -> None:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     optimizer = keras.optimizers.SGD(0.0)
     growing = [schedule(sizes)] if sizes else []
-    replacing = [replace_stragglers(every=10, threshold=0.5, alpha=0.2)] if slow >= 0 else []
-    training = kf.attach(model, optimizer, policies=[*growing, *replacing])
+    replacing = replace_stragglers(every=10, threshold=0.5, alpha=0.2)
+    training = kf.attach(model, optimizer, policies=[*growing, replacing])
 
     @training.step
     def step(x):
