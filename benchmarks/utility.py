@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import time
@@ -126,8 +127,7 @@ def _task(policy: str = "", *, start: int = START) -> Task:
 
 def joining_s(runs: Sequence[RealRun]) -> float:
     """The median seconds that a joiner took to get ready in these jobs."""
-    rescales = [event for run in runs for event in run.events if event["event"] == "rescale" and event["joined"]]
-    seconds = [one["parts"].get("spawn_s", 0.0) + one["parts"].get("ready_s", 0.0) for one in rescales]
+    seconds = [one.joining_s for one in runs if not math.isnan(one.joining_s)]
     return statistics.median(seconds) if seconds else JOINING_S
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import socket
+import statistics
 import sys
 import tempfile
 import time
@@ -130,6 +132,13 @@ class RealRun:
             end for end, size, before in zip(self.ends[1:], self.sizes[1:], self.sizes, strict=False) if size != before
         )
         return max(changes, default=0.0)
+
+    @property
+    def joining_s(self) -> float:
+        """The median seconds that peers took to start and get ready, of all that joined; NaN where none did."""
+        rescales = (event for event in self.events if event["event"] == "rescale" and event["joined"])
+        seconds = [one["parts"].get("spawn_s", 0.0) + one["parts"].get("ready_s", 0.0) for one in rescales]
+        return statistics.median(seconds) if seconds else math.nan
 
     @property
     def step_s(self) -> float:

@@ -116,6 +116,15 @@ def test_what_is_saved_is_of_the_run_whose_stragglers_stay_and_the_slowest_run_i
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "least"), [("4x", 0.55), ("2x", 0.3), ("1_33x", 0.1)])
+def test_on_a_model_whose_joiners_take_as_long_as_on_two_idle_cores_the_bounds_hold(name: str, least: float) -> None:
+    samples, factor = round(stragglers.samples_in(100.0)), stragglers.FACTORS[name]
+    seconds = stragglers.on_model(factor, samples=samples, joining_s=4.5)
+    assert 1 - seconds / stragglers.seconds_for(samples, factor=factor) >= least
+    assert seconds <= 112.5
+
+
 def test_the_lives_of_slow_peers_are_read_from_the_views() -> None:
     views = (
         {"event": "view", "time": 50.0, "peers": [0]},
