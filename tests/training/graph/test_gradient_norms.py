@@ -161,13 +161,18 @@ def test_a_norm_that_policies_compute_with_arrives_like_one_that_is_only_sent(ma
         "plain": lambda training: ops.all_reduce(own(training), "mean"),
         "vector": lambda training: ops.max(ops.all_gather(own(training))),
         "chosen": lambda training: ops.all_reduce(ops.where(training.rank == 0, 5.0, own(training)), "sum"),
+        "gathered": lambda training: ops.sum(ops.sqrt(ops.all_gather(own(training)))),
+        "earlier": lambda training: ops.all_reduce(
+            own(training).cumulative().before_step(), "sum"
+        ),  # of the steps before this one
     }
     computed = {
         "root": lambda training: ops.all_reduce(ops.sqrt(own(training)), "sum"),
         "smooth": lambda training: ops.all_reduce(own(training).ema(0.5), "mean"),
         "condition": lambda training: ops.all_reduce(ops.where(own(training) > 10, 1.0, 0.0), "sum"),
     }
-    expected = {"plain": 17.0, "vector": 25.0, "chosen": 30.0, "root": 8.0, "smooth": 17.0, "condition": 1.0}
+    expected = {"plain": 17.0, "vector": 25.0, "chosen": 30.0, "gathered": 8.0, "earlier": 0.0}
+    expected |= {"root": 8.0, "smooth": 17.0, "condition": 1.0}
     for chosen, only_sent in ((signals, True), ({**signals, **computed}, False)):
         assert compile_policies([watching(**chosen)]).only_sends_local_norm is only_sent
 
