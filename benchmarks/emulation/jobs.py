@@ -108,7 +108,6 @@ class RealRun:
         ends: When each step ended, seconds since the begin of the first.
         sizes: The size of the job in each step.
         wall_s: From the launch to the end, with the starts of all processes.
-        joined: Peers that came after the start.
         events: What the job recorded.
     """
 
@@ -117,7 +116,6 @@ class RealRun:
     ends: tuple[float, ...]
     sizes: tuple[int, ...]
     wall_s: float = 0.0
-    joined: int = 0
     events: tuple[dict[str, Any], ...] = ()
 
     @property
@@ -218,31 +216,24 @@ def from_stamps(
     the second one of that worker.
     """
     ends: dict[int, tuple[float, int]] = {}
-    began: dict[int, float] = {}
     lives = []
-    for pid, stamps in workers.items():
+    for stamps in workers.values():
         done = [one for one in stamps if one.after > one.before]
-        if not done:
-            continue
-        first_s = done[1].ended - done[0].ended if len(done) > 1 else 0.0
-        began[pid] = done[0].ended - first_s
-        lives.append(done[-1].ended - began[pid])
-        for one in done:
-            # A peer that leaves does not know the size of those that stay.
-            if one.size:
-                ended, size = ends.get(one.after, (one.ended, one.size))
-                ends[one.after] = (min(ended, one.ended), size)
-    begin, steps = min(began.values()), [ends[number] for number in sorted(ends)]
-    told = tuple(events)
-    joined = sum(len(one["joined"]) for one in told if one["event"] == "rescale")
+        if done:
+            first_s = done[1].ended - done[0].ended if len(done) > 1 else 0.0
+            lives.append((done[0].ended - first_s, done[-1].ended))
+        # A peer that leaves does not know the size of those that stay.
+        for one in (one for one in done if one.size):
+            ended, size = ends.get(one.after, (one.ended, one.size))
+            ends[one.after] = (min(ended, one.ended), size)
+    begin, steps = min(one for one, _ in lives), [ends[number] for number in sorted(ends)]
     return RealRun(
         steps[-1][0] - begin,
-        sum(lives),
+        sum(end - begin for begin, end in lives),
         tuple(ended - begin for ended, _ in steps),
         tuple(size for _, size in steps),
         wall_s,
-        joined,
-        told,
+        tuple(events),
     )
 
 
