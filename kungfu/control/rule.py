@@ -260,7 +260,8 @@ def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace
     """The rule that lets the marked peers go: for good (never below the job's fewest), or when another takes over.
 
     It fires only where at least one peer is marked and not all are. Others may take over while the job grows, in the
-    same wave of joiners; an exchange that is under way has to end first.
+    same wave of joiners; an exchange that is under way has to end first. Where nobody came for the last one, it waits
+    until something has changed.
     """
     if not isinstance(mask, Signal) or mask.type != SignalType("bool", VECTOR):
         raise PolicyError(
@@ -268,7 +269,8 @@ def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace
         )
     size, marked = Source("size"), sum(where(mask, 1.0, 0.0))
     fewest = Source("min_size") if kind == "evict" else Constant(1)
-    ready = _ready(trigger) if kind == "evict" else trigger.gate & trigger.predicate & ~Source("replacing")
+    can_replace = ~Source("replacing") & ~Source("replacement_refused")
+    ready = _ready(trigger) if kind == "evict" else trigger.gate & trigger.predicate & can_replace
     fires = ready & (marked > 0) & (size - marked >= fewest)
     action = Evict(mask) if kind == "evict" else Replace(mask)
     return Rule(kind, trigger, fires, action, {**_seen(trigger, mask), "size": size, "marked": marked})

@@ -196,7 +196,8 @@ class Trigger:
         """Let each peer go where `mask` (agreed, bool, one entry a peer) holds, when a new one can take its place.
 
         Fires only while nobody is under exchange, and where somebody is marked but not everybody; it may fire while the
-        job grows: the same wave of joiners serves both.
+        job grows: the same wave of joiners serves both. Where nobody came for the last exchange, for want of a free
+        slot say, it is not asked for again before the view changes or a host with free slots comes.
         """
         return rules.mask_rule(mask, trigger=self, kind="replace")
 

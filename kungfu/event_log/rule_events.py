@@ -112,12 +112,21 @@ class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
 
 
 class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
-    """The peers that a change was to have cannot be had; ``rule`` is empty where no rule asked for it."""
+    """The peers that a change was to have cannot be had, or not all of them.
+
+    Attributes:
+        rule: The rules or the request that asked for it; empty where nobody did.
+        asked: The size that was asked for.
+        size: Peers that train on.
+        reason: Why nobody more comes.
+        peers: The ids of the peers that were to be replaced, and stay.
+    """
 
     rule: str
     asked: int
     size: int
     reason: str
+    peers: tuple[int, ...] = ()
 
 
 class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):

@@ -27,7 +27,9 @@ __all__ = ["Replayed", "replay"]
 _CLOSE = 1e-3
 _MOST_DIFFERENCES = 20
 # What a replay knows by itself, or where records of older versions lack it takes from what these hold.
-_KNOWN_OTHERWISE = frozenset({"size", "view", "host_joiners", "replaced_peers", "barrier_due", "replacing"})
+_KNOWN_OTHERWISE = frozenset(
+    {"size", "view", "host_joiners", "replaced_peers", "barrier_due", "replacing", "replacement_refused"}
+)
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,9 @@ SOURCES = {
     "view": SourceKind(_INT, "agreed", "before", "", "number of the view: larger whenever other peers are in it"),
     "min_size": SourceKind(_INT, "agreed", "before", "peers", "fewest peers this job may have"),
     "max_size": SourceKind(_INT, "agreed", "before", "peers", "most peers this job may have"),
+    "replacement_refused": SourceKind(
+        _BOOL, "agreed", "before", "", "nobody came for the peers that were to be replaced last"
+    ),
     "refused_size": SourceKind(_INT, "agreed", "before", "peers", "last size that could not be reached, 0 if none"),
     "replaced_peers": SourceKind(
         _INT, "agreed", "before", "peers", "peers that were replaced so far, as rules, hooks or commands asked"

@@ -207,6 +207,14 @@ class TrainingSignals:
         return self._source("max_size")
 
     @property
+    def replacement_refused(self) -> Source:
+        """Nobody came for the peers that were to be replaced last (bool, agreed).
+
+        It is remembered until the view changes, joiners are dismissed, or a host with free slots comes.
+        """
+        return self._source("replacement_refused")
+
+    @property
     def refused_size(self) -> Source:
         """Last size that could not be reached, 0 if none (int64, peers, agreed)."""
         return self._source("refused_size")

@@ -135,6 +135,7 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
         "job_samples": start.job_samples,
         "pending": job.pending,
         "barrier_due": job.barrier_due,
+        "replacement_refused": job.terms.replacement_refused,
         "replacing": bool(job.terms.leaving or job.terms.departing),
         "global_batch_size": batch,
         "local_batch_size": batch / job.size,

@@ -136,6 +136,7 @@ def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any
         "pending": False,
         "barrier_due": False,
         "replacing": False,
+        "replacement_refused": False,
         "min_size": 1,
         "max_size": 8,
         "refused_size": 0,

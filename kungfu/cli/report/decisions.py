@@ -11,6 +11,7 @@ from kungfu.event_log.events import (
     DecisionEvent,
     HeldEvent,
     LoggedEvent,
+    RefusedEvent,
     RuleEvent,
     SetEvent,
     ShadowEvent,
@@ -24,6 +25,7 @@ __all__ = [
     "held_back",
     "merged_runs",
     "reasons",
+    "refused",
     "requested_by_hook",
     "set_repeatedly",
     "set_to",
@@ -42,6 +44,13 @@ _ACTIONS = {
     "Replace": "the replacement of",
     "Checkpoint": "a checkpoint",
 }
+
+
+def refused(event: RefusedEvent) -> str:
+    """What was refused: a size, others in place of some peers, or both."""
+    others = [f"others in place of {peers_named(event.peers)}"] if event.peers else []
+    size = [counted(event.asked, "peer")] if event.asked != event.size or not others else []
+    return " and ".join([*size, *others])
 
 
 def reasons(saw: Mapping[str, object], *, without: Iterable[str] = ("size", "target")) -> str:

@@ -15,6 +15,7 @@ from kungfu.cli.report.decisions import (
     contest,
     merged_runs,
     reasons,
+    refused,
     requested_by_hook,
     set_repeatedly,
 )
@@ -146,7 +147,7 @@ def _set_repeatedly(run: SettingRun) -> HeadlineAndDetails:
 
 
 def _refused(event: RefusedEvent) -> HeadlineAndDetails:
-    wanted = counted(event.asked, "peer")
+    wanted = refused(event)
     headline = f"refused: {event.rule} wanted {wanted}" if event.rule else f"{wanted} could not be had"
     return headline, [f"why: {event.reason}", f"training goes on with {counted(event.size, 'peer')}"]
 

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kungfu.cli.report.changes import joined_and_left
-from kungfu.cli.report.decisions import asked, held_back, reasons, requested_by_hook, set_to, superseded, would_have
+from kungfu.cli.report.decisions import (
+    asked,
+    held_back,
+    reasons,
+    refused,
+    requested_by_hook,
+    set_to,
+    superseded,
+    would_have,
+)
 from kungfu.cli.report.values import counted, duration, figure, finite_number, peers_named
 from kungfu.event_log.events import (
     BrokenEvent,
@@ -261,7 +270,7 @@ def _because(what: str, event: RuleEvent) -> str:
 
 
 def _refused(event: RefusedEvent) -> str:
-    wanted = counted(event.asked, "peer")
+    wanted = refused(event)
     which = f"{event.rule} wanted {wanted}, which" if event.rule else wanted
     return f"{which} cannot be had: {event.reason}; training goes on with {figure(event.size)}"
 

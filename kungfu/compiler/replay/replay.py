@@ -243,6 +243,7 @@ _FORMULAS: Mapping[str, Callable[[Local, Mapping[str, Any]], Any]] = {
     "total_samples": _total_samples,
     "barrier_due": _pending,
     "replacing": _pending,
+    "replacement_refused": lambda local, known: False,
     "mean_loss": _mean_loss,
     "mean_grads": _mean_grads,
     "replaced_peers": _none,  # an older record does not tell them

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 When = Literal["now", "noticed", "replaced"]
-ExternalRequestKind = Literal["resize", "leave", "notice", "replace", "checkpoint", "stop"]
+ExternalRequestKind = Literal["resize", "leave", "notice", "replace", "checkpoint", "stop", "free slots"]
 
 _WHEN: Mapping[ExternalRequestKind, When] = {"leave": "now", "notice": "noticed", "replace": "replaced"}
 
@@ -104,6 +104,7 @@ class ExternalRequest:
     | `replace`    | ``peers`` leave when as many others are ready to take their places           |
     | `checkpoint` | the state is written down                                                    |
     | `stop`       | training ends on all peers                                                   |
+    | `free slots` | what was refused may be asked for again: a host with free slots has come     |
 
     Args:
         kind: One of the table.
@@ -125,8 +126,8 @@ class ExternalRequest:
     host: int | None = None
 
     def rescale(self, *, step: int) -> RescaleRequest | None:
-        """The change of the membership that this asks for after ``step``; ``None`` for a checkpoint and for a stop."""
-        if self.kind in ("checkpoint", "stop"):
+        """The change of the membership that this asks for after ``step``; ``None`` where the membership stays."""
+        if self.kind in ("checkpoint", "stop", "free slots"):
             # The membership stays.
             return None
         leave = Leave(self.peers, _WHEN[self.kind], self.host) if self.kind in _WHEN else None
@@ -142,12 +143,14 @@ class BarrierRequests:
         external: What somebody outside asks of the membership; only the leader knows of it.
         settings: The settings that rules, or somebody outside, ask for; later ones take effect over earlier ones.
         checkpoints: The names of the rules or commands that ask for a checkpoint.
+        free_slots: Whether a host with free slots has come: what was refused for want of one may be asked for again.
     """
 
     rescale: tuple[RescaleRequest, ...] = ()
     external: RescaleRequest | None = None
     settings: tuple[SettingChange, ...] = ()
     checkpoints: tuple[str, ...] = ()
+    free_slots: bool = False
 
     def with_external(self, request: ExternalRequest, *, step: int) -> BarrierRequests:
         """These, and what somebody outside asks for after ``step``."""
@@ -155,6 +158,8 @@ class BarrierRequests:
             return replace(self, settings=(*self.settings, SettingChange("stop", math.nan, request.why, step)))
         if request.kind == "checkpoint":
             return replace(self, checkpoints=(*self.checkpoints, request.why))
+        if request.kind == "free slots":
+            return replace(self, free_slots=True)
         return replace(self, external=request.rescale(step=step))
 
     def after(self, unanswered: BarrierRequests) -> BarrierRequests:
@@ -164,6 +169,7 @@ class BarrierRequests:
             self.external or unanswered.external,
             (*unanswered.settings, *self.settings),
             (*unanswered.checkpoints, *self.checkpoints),
+            self.free_slots or unanswered.free_slots,
         )
 
 

@@ -9,7 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-__all__ = ["Keep", "Ramp", "RampUnit", "RunPosition", "SettingChange", "SettingKind", "Terms", "apply_settings"]
+from kungfu.runtime.core.view import View
+
+__all__ = [
+    "Keep",
+    "Ramp",
+    "RampUnit",
+    "RunPosition",
+    "SettingChange",
+    "SettingKind",
+    "Terms",
+    "apply_settings",
+    "meant_size",
+]
 
 Keep = Literal["local_batch_size", "global_batch_size"]
 RampUnit = Literal["steps", "samples"]
@@ -70,6 +82,8 @@ class Terms:
             number. A batch that was set to more stays, and grows no more. With it the global batch may be less than
             ``batch_per_peer`` times the peers.
         replaced_peers: How many peers were replaced so far because somebody asked for it.
+        replacement_refused: Whether nobody came for the peers that were to be replaced last. It is remembered until the
+            view changes, joiners are dismissed, or a host with free slots comes.
     """
 
     global_batch_size: int = 0
@@ -83,6 +97,7 @@ class Terms:
     departing: tuple[int, ...] = ()
     max_global_batch: int = 0
     replaced_peers: int = 0
+    replacement_refused: bool = False
 
 
 SettingKind = Literal["global_batch_size", "learning_rate", "stop"]
@@ -158,3 +173,18 @@ def apply_settings(terms: Terms, settings: Sequence[SettingChange], position: Ru
             # Training ends at this barrier.
             terms = replace(terms, stopped=True)
     return terms
+
+
+def meant_size(view: View, terms: Terms) -> int:
+    """How many peers a view is meant to have: a peer that stays only until others hold the state does not count.
+
+    Args:
+        view: The view.
+        terms: Its terms, which name the peers that stay only so long.
+
+    >>> from kungfu.runtime.core.view import Peer
+    >>> three = View(2, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
+    >>> meant_size(three, Terms(departing=(0,)))
+    2
+    """
+    return max(1, view.size - len(set(terms.departing) & set(view.ids)))

@@ -90,6 +90,7 @@ def from_terms(terms: Terms) -> pb.Terms:
         departing=terms.departing,
         max_global_batch=terms.max_global_batch,
         replaced_peers=terms.replaced_peers,
+        replacement_refused=terms.replacement_refused,
     )
 
 
@@ -106,6 +107,7 @@ def to_terms(message: pb.Terms) -> Terms:
         tuple(message.departing),
         message.max_global_batch,
         message.replaced_peers,
+        message.replacement_refused,
     )
 
 

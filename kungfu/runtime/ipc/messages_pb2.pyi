@@ -43,6 +43,7 @@ class ExternalRequestKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EXTERNAL_REQUEST_KIND_REPLACE: _ClassVar[ExternalRequestKind]
     EXTERNAL_REQUEST_KIND_CHECKPOINT: _ClassVar[ExternalRequestKind]
     EXTERNAL_REQUEST_KIND_STOP: _ClassVar[ExternalRequestKind]
+    EXTERNAL_REQUEST_KIND_FREE_SLOTS: _ClassVar[ExternalRequestKind]
 
 class ExitKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -116,6 +117,7 @@ EXTERNAL_REQUEST_KIND_NOTICE: ExternalRequestKind
 EXTERNAL_REQUEST_KIND_REPLACE: ExternalRequestKind
 EXTERNAL_REQUEST_KIND_CHECKPOINT: ExternalRequestKind
 EXTERNAL_REQUEST_KIND_STOP: ExternalRequestKind
+EXTERNAL_REQUEST_KIND_FREE_SLOTS: ExternalRequestKind
 EXIT_KIND_UNSPECIFIED: ExitKind
 EXIT_KIND_LOOP: ExitKind
 EXIT_KIND_EXIT: ExitKind
@@ -224,7 +226,7 @@ class ViewInfo(_message.Message):
     def __init__(self, version: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving", "departing", "max_global_batch", "replaced_peers")
+    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving", "departing", "max_global_batch", "replaced_peers", "replacement_refused")
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     BATCH_PER_PEER_FIELD_NUMBER: _ClassVar[int]
     TARGET_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +238,7 @@ class Terms(_message.Message):
     DEPARTING_FIELD_NUMBER: _ClassVar[int]
     MAX_GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
     REPLACED_PEERS_FIELD_NUMBER: _ClassVar[int]
+    REPLACEMENT_REFUSED_FIELD_NUMBER: _ClassVar[int]
     global_batch_size: int
     batch_per_peer: float
     target_size: int
@@ -247,7 +250,8 @@ class Terms(_message.Message):
     departing: _containers.RepeatedScalarFieldContainer[int]
     max_global_batch: int
     replaced_peers: int
-    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ..., max_global_batch: _Optional[int] = ..., replaced_peers: _Optional[int] = ...) -> None: ...
+    replacement_refused: bool
+    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ..., max_global_batch: _Optional[int] = ..., replaced_peers: _Optional[int] = ..., replacement_refused: bool = ...) -> None: ...
 
 class Ramp(_message.Message):
     __slots__ = ("start", "target", "since", "over", "unit")

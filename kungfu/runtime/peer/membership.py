@@ -390,7 +390,8 @@ class Membership:
 
         def terms() -> Terms:
             stopped = before.terms.stopped or self._service.is_stop_requested()
-            kept = replace(before.terms, target_size=target, refused_size=0, leaving=(), stopped=stopped)
+            kept = replace(before.terms, target_size=target, leaving=(), stopped=stopped)
+            kept = replace(kept, refused_size=0, replacement_refused=False)
             return adjust(before.view, Decision(view, kept))
 
         return terms

@@ -315,6 +315,7 @@ def _known_before(
         "max_size": tf.constant(limits.maximum, tf.int64),
         "refused_size": graph_state.view.refused_size,
         "replaced_peers": graph_state.view.replaced_peers,
+        "replacement_refused": graph_state.view.replacement_refused.read_value() > 0,
         "replacing": graph_state.view.exchanged.read_value() > 0,
     }
 

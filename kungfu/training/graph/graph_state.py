@@ -114,6 +114,7 @@ class ViewVariables:
     global_batch_size: tf.Variable
     target_size: tf.Variable
     refused_size: tf.Variable
+    replacement_refused: tf.Variable  # 1 where it was
     exchanged: tf.Variable  # peers that leave when others have come, or hold the state
     host_joiners: tf.Variable  # getting ready on this peer's host
     replaced_peers: tf.Variable
@@ -128,6 +129,7 @@ class ViewVariables:
         write_variable(self.target_size, terms.target_size)
         write_variable(self.refused_size, terms.refused_size)
         write_variable(self.replaced_peers, terms.replaced_peers)
+        write_variable(self.replacement_refused, int(terms.replacement_refused))
         write_variable(self.exchanged, len(terms.leaving) + len(terms.departing))
 
 
@@ -362,6 +364,7 @@ class GraphState:
                         "global_batch",
                         "target",
                         "refused",
+                        "replacement_refused",
                         "exchanged",
                         "host_joiners",
                         "replaced",

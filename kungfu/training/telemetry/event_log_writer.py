@@ -119,10 +119,11 @@ class EventLogWriter:
         # This change comes in the first step after another one, which is told now: its leader may leave.
         if after.view.version != before.view.version:
             self.ended()
+        # Perhaps some of those who were awaited did not come; the leader that heard of it may leave now.
+        self._unmet(result)
         self._leading = after.rank == 0
-        # The view stays: perhaps because those who were awaited did not come.
+        # The view stays.
         if after.view.version == before.view.version:
-            self._stayed(result)
             return
         # Another view: the requests that were under way have led to it.
         ended = self._under_way
@@ -283,17 +284,23 @@ class EventLogWriter:
         )  # fmt: skip
         self._record("events", decision)
 
-    def _stayed(self, result: BarrierResult) -> None:
-        """Peers that were awaited did not come, or not all: the run goes on without them, and says so."""
-        if self._leading and result.prepared is not None and result.prepared.missing:
-            assert result.before is not None
-            refused = RefusedEvent(
-                rule=_rules_of(self._under_way),
-                asked=result.after.terms.refused_size or (self._under_way[0].size if self._under_way else 0),
-                size=result.after.view.size,
-                reason=result.prepared.reason,
-            )
-            self._record("events", refused)
+    def _unmet(self, result: BarrierResult) -> None:
+        """Peers that were awaited did not come, or not all: the run goes on without them, and says so once."""
+        before, after, prepared = result.before, result.after, result.prepared
+        # All have come; or others are awaited still.
+        if not self._leading or prepared is None or not prepared.missing or after.terms.target_size:
+            return
+        assert before is not None
+        asked = after.terms.refused_size or before.terms.target_size or after.view.size
+        stay = (peer for peer in before.terms.leaving if after.view.rank_of(peer) is not None)
+        refused = RefusedEvent(
+            rule=_rules_of(self._under_way),
+            asked=asked,
+            size=after.view.size,
+            reason=prepared.reason,
+            peers=tuple(peer for peer in stay if peer not in after.terms.departing),
+        )
+        self._record("events", refused)
 
 
 def _stopped(stop: Downtime) -> dict[str, float]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kungfu.cli.report.decisions import contest
-from kungfu.event_log.events import DecisionEvent
+from kungfu.cli.report.decisions import contest, refused
+from kungfu.cli.report.one_line import one_line
+from kungfu.event_log.events import DecisionEvent, RefusedEvent
 from tests.event_log.made import made
 
 
@@ -47,3 +48,23 @@ def test_a_plain_rule_has_nothing_to_choose() -> None:
 def test_a_combination_within_a_combination_is_told_by_its_name() -> None:
     event = decision("first(at_most(a, b), c)", won=("at_most(a, b)",), lost=("c",), **{"at_most(a, b)": 2.0, "c": 5.0})
     assert contest(event) == ["at_most(a, b) wanted 2, c wanted 5: at_most(a, b) won"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "peers", "words"),
+    [
+        (4, (), "4 peers"),
+        (3, (1,), "others in place of peer 1"),
+        (4, (0, 1), "4 peers and others in place of peers 0 and 1"),
+        (3, (), "3 peers"),
+    ],
+)
+def test_a_refusal_says_the_size_and_the_peers_for_whom_nobody_came(
+    asked: int, peers: tuple[int, ...], words: str
+) -> None:
+    event = made(event="refused", rule="slow", asked=asked, size=3, reason="no host has a free slot", peers=peers)
+    assert isinstance(event, RefusedEvent)
+    assert refused(event) == words
+    assert one_line(event) == (
+        f"slow wanted {words}, which cannot be had: no host has a free slot; training goes on with 3"
+    )

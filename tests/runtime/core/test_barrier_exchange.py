@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, Prepared, decide
-from kungfu.runtime.core.barrier_requests import BarrierRequests, RescaleRequest
+from kungfu.runtime.core.barrier_requests import BarrierRequests, ExternalRequest, RescaleRequest
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
@@ -156,6 +156,45 @@ def test_the_slowest_of_several_is_exchanged_first() -> None:
     speeds = {0: 0.5, 1: 0.2, 2: float("nan")}
     assert decide(view_of(3), terms, LIMITS, prepared=offer, speeds=speeds).view.ids == (0, 2, 7)
     assert decided(view_of(3), terms, prepared=offer).view.ids == (1, 2, 7), "the lowest rank where none is known"
+
+
+# ---- nobody comes ----------------------------------------------------------------------------------------------------
+
+NOBODY = Prepared(missing=(7,), reason="no host has a free slot")
+REFUSED = Terms(96, 32.0, replacement_refused=True)
+
+
+def test_an_exchange_for_which_nobody_comes_is_remembered_and_one_that_was_served_is_not() -> None:
+    terms = under_way(3, replaced(0))
+    assert decided(view_of(3), terms, prepared=NOBODY) == Decision(view_of(3), REFUSED, prepare=3)
+    assert not decided(view_of(3), terms, prepared=Prepared(peers(7))).terms.replacement_refused
+    # Of two one has come: it left a slot, for which the other may be asked for again.
+    some = decided(view_of(3), under_way(3, replaced(0, 1)), prepared=Prepared(peers(7), missing=(8,)))
+    assert not some.terms.replacement_refused
+    grown = decided(view_of(3), under_way(3, size_request(4)), prepared=NOBODY)
+    assert (grown.terms.refused_size, grown.terms.replacement_refused) == (4, False)
+
+
+def test_a_refused_exchange_is_forgotten_when_the_view_changes_or_joiners_are_dismissed() -> None:
+    assert decided(view_of(3), REFUSED) == Decision(view_of(3), REFUSED), "a checkpoint changes nothing"
+    assert not decided(view_of(3), REFUSED, asked=size_request(2)).terms.replacement_refused
+    assert not decided(view_of(3), REFUSED, asked=leaving(1)).terms.replacement_refused
+    growing = decided(view_of(3), REFUSED, asked=size_request(5))
+    assert growing.terms.replacement_refused, "those under way take slots, they leave none"
+    grown = decided(view_of(3), growing.terms, prepared=Prepared(peers(7, 8)))
+    assert not grown.terms.replacement_refused
+    assert not decided(view_of(3), growing.terms, asked=size_request(3)).terms.replacement_refused
+    assert decided(view_of(3), REFUSED, asked=size_request(3)).terms.replacement_refused, "nobody was dismissed"
+
+
+def test_what_was_refused_is_forgotten_when_a_host_with_free_slots_comes() -> None:
+    terms = Terms(96, 32.0, refused_size=5, replacement_refused=True)
+    requests = BarrierRequests().with_external(ExternalRequest("free slots", "a host has come"), step=9)
+    assert requests.external is None
+    for asked in (requests, BarrierRequests().after(requests)):
+        decision = decide(view_of(3), terms, LIMITS, requests=asked)
+        assert (decision.view, decision.terms) == (view_of(3), terms_of(3))
+    assert not decided(view_of(3), terms, outside=size_request(3)).terms.replacement_refused
 
 
 # ---- whatever happens ------------------------------------------------------------------------------------------------

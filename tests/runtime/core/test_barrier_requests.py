@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier import Prepared, decide, meant_size
+from kungfu.runtime.core.barrier import Prepared, decide
 from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When, merge
-from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 

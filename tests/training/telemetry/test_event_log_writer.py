@@ -107,6 +107,27 @@ def test_peers_that_did_not_come_are_told_with_the_reason():
     assert event["reason"] == "peer 2: killed by SIGKILL"
 
 
+def test_a_peer_for_whom_nobody_came_is_told_by_name_also_where_others_came():
+    for ready in (0, 1):
+        told, recorded, _ = event_log()
+        both = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
+        told.passed(BarrierResult(TWO, both, (GROW, SLOW)), step=51, stop_s=0.1)
+        after = replace(TWO, view=View(1 + ready, PEERS[: 2 + ready]), terms=replace(TWO.terms, refused_size=4))
+        offer = Prepared(PEERS[2 : 2 + ready], missing=(5, 6), reason="no host has a free slot")
+        told.passed(BarrierResult(both, after, prepared=offer), step=60, stop_s=0.1)
+        told.passed(BarrierResult(after, after), step=70, stop_s=0.1)
+        (event,) = [one for one in events(recorded) if one["event"] == "refused"]
+        assert (event["rule"], event["asked"], event["size"]) == ("gns_batch and slow", 4, 2 + ready)
+        assert (event["reason"], event["peers"]) == ("no host has a free slot", (1,))
+
+
+def test_an_older_offer_with_missing_peers_is_no_refusal_while_others_are_awaited():
+    told, recorded, _ = event_log()
+    growing = replace(TWO, terms=replace(TWO.terms, target_size=4))
+    told.passed(BarrierResult(growing, growing, (SLOW,), prepared=Prepared(missing=(5, 6))), step=60, stop_s=0.1)
+    assert [one["event"] for one in events(recorded)] == ["decision"]
+
+
 HOOK = FiredRule(51, "hook", Call(print, ()), float("nan"), {"noise": 2.5})
 
 

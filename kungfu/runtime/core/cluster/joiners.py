@@ -75,7 +75,8 @@ def spawn(
         starting[peer], of[peer] = Starting(now, replaces=other), place
         spawns.append(Spawn(peer, place, _peers_giving_way(cluster, place, leaving)))
     alive = people.alive | {spawn.peer for spawn in spawns}
-    people, hosts = replace(people, alive=alive, next_id=next_id), replace(hosts, of=of)
+    lacked_slot = hosts.lacked_slot or len(missing) > len(cluster.missing)
+    people, hosts = replace(people, alive=alive, next_id=next_id), replace(hosts, of=of, lacked_slot=lacked_slot)
     return replace(cluster, starting=starting, missing=missing, processes=people, hosts=hosts), [*spawns]
 
 

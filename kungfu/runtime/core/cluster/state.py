@@ -102,6 +102,7 @@ class Hosts:
         let_go: The host of each peer that was let go by a decision, and when: its speed may have made it a straggler.
         shares: The threads that a peer would have of the cores of each host that the job began with.
         queue: When each joiner was asked for that waits for the slot of a member that was given notice.
+        lacked_slot: Whether a peer was asked for that found no free slot, since a host last came.
     """
 
     slots: Mapping[int, int] = field(default_factory=lambda: {0: UNBOUNDED})
@@ -111,6 +112,7 @@ class Hosts:
     let_go: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     shares: Mapping[int, int] = field(default_factory=dict)
     queue: tuple[float, ...] = ()
+    lacked_slot: bool = False
 
     @property
     def threads(self) -> int:

@@ -240,11 +240,17 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
 
 def _on_host_joined(cluster: Cluster) -> Transition:
     """A host takes peers: losses that found no free slot are replaced, by asking the leader for the former size."""
-    have, goal = len(cluster.members) + len(cluster.starting), cluster.hosts.goal
-    if have >= goal or cluster.view is None or cluster.regrouping is not None:
-        # No loss is to be made good, or there is no leader just now that could be asked.
+    view, have, goal = cluster.view, len(cluster.members) + len(cluster.starting), cluster.hosts.goal
+    if view is None or cluster.regrouping is not None:
+        # There is no leader just now that could be asked.
         return cluster, []
-    return cluster, [ForwardRequest(cluster.view, ExternalRequest("resize", "a host with free slots has come", goal))]
+    lacked_slot = cluster.hosts.lacked_slot
+    cluster, why = replace(cluster, hosts=replace(cluster.hosts, lacked_slot=False)), "a host with free slots has come"
+    if have < goal:
+        # A loss is to be made good.
+        return cluster, [ForwardRequest(view, ExternalRequest("resize", why, goal))]
+    # The leader was told that no host has a free slot: it may ask again.
+    return cluster, [ForwardRequest(view, ExternalRequest("free slots", why))] if lacked_slot else []
 
 
 def _goal_size(cluster: Cluster, view: View) -> int:

@@ -262,6 +262,16 @@ def test_a_host_that_comes_changes_nothing_if_the_job_is_as_large_as_it_was_mean
     assert after(shrunk, HostJoined(2, 4))[1] == []
 
 
+def test_a_host_that_comes_where_a_peer_found_no_slot_lets_the_leader_ask_again_once() -> None:
+    full, commands = after(training(2, 1, 1), SizeWanted(3))
+    assert commands == [OfferJoiners(view_of(0, 1), Prepared((), (2,), f"peer 2: {NO_SLOT}"))]
+    told, commands = after(full, HostJoined(2, 1))
+    request = ExternalRequest("free slots", "a host with free slots has come")
+    assert commands == [ForwardRequest(view_of(0, 1), request)]
+    assert after(told, HostJoined(3, 1))[1] == []
+    assert after(told, SizeWanted(3))[1] == [Spawn(3, 2)]
+
+
 def test_who_takes_over_says_again_what_may_not_have_been_heard() -> None:
     broken = [HostLost(2, "gone"), PeersLost(0, report()), PeersLost(1, report())]
     cluster, commands = after(training(3, 1, 1, 1), *broken)
