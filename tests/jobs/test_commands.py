@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kungfu.cli.main import main
+from kungfu.record import read_trace
 from kungfu.runtime.job_api.job_file import NAME, read_job_file
 from tests.jobs.harness import Job, started
 
@@ -48,6 +49,8 @@ def test_a_job_is_resized_thinned_migrated_kept_and_stopped_by_commands(
         **dict.fromkeys(range(4), True), 4: False
     }  # fmt: skip
     assert {row["batch"] for row in ended.metrics} == {12}, "nobody outside changes what is trained"
+    replaced = [one.agreed["replaced_peers"] for one in read_trace(ended.folder).steps]
+    assert (replaced[0], sorted(set(replaced)), replaced[-1]) == (0, [0, 1, 2], 2), "by migrations"
     requests = [(event["request"], event["state"]) for event in ended.all_of("request")]
     assert requests[:2] == [("resize 3", "accepted"), ("resize 3", "carried out")]
     assert requests.count(("resize 3", "carried out")) == 1
