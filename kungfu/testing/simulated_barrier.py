@@ -189,7 +189,7 @@ class SimulatedBarrier:
         job.hosts.dismiss(set(job.joiners) - set(job.peers) - set(kept))
         first = max(self._newest(), *kept, 0) + 1
         ids = range(first, first + count - len(kept))
-        started = tuple(peer for peer in ids if job.hosts.start(peer, now))
+        started = tuple(peer for peer in ids if job.hosts.start(peer, now, leaving=job.terms.leaving))
         missing = tuple(peer for peer in ids if peer not in started)
         due = (job.step + rescaling.joining_steps, now + rescaling.joining_s) if started else (job.step, now)
         if kept and before is not None:

@@ -69,8 +69,13 @@ class SimulatedHosts:
             made.start(peer, 0.0)
         return made
 
-    def start(self, peer: int, now: float) -> bool:
+    def start(self, peer: int, now: float, *, leaving: Iterable[int] = ()) -> bool:
         """Gives a peer a place by the rule of a real job: not where one was let go lately, while there is another.
+
+        Args:
+            peer: Its id.
+            now: Seconds of the job.
+            leaving: The peers that will leave for it: another host comes before theirs.
 
         Returns:
             Whether a host had a free slot.
@@ -78,7 +83,7 @@ class SimulatedHosts:
         taken = Counter(host for host, _ in self.places.values())
         room = {host: slots - taken[host] for host, slots in enumerate(self.hosts.room)}
         avoided = Counter(host for (host, _), at in self.let_go.values() if now - at < AVOIDED_S)
-        host = place_for(room, avoided)
+        host = place_for(room, avoided, left={self.places[one][0] for one in leaving if one in self.places})
         if host is None:
             return False
         self.places[peer] = (host, self._slot(host, now))

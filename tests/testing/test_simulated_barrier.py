@@ -15,7 +15,7 @@ from kungfu.control import Evict, Replace, Rescale, SetGlobalBatchSize
 from kungfu.policies import replace_stragglers, schedule
 from kungfu.policy_definition import Policy, shadow
 from kungfu.signal import Constant
-from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, Start
+from kungfu.testing import ClusterModel, HostSlots, PeerSpeeds, Rescaling, SlowPeer, Start
 from kungfu.testing.simulated_barrier import SimulatedBarrier
 from kungfu.testing.simulated_job import SimulatedJob
 from kungfu.testing.simulated_run import run_on_model
@@ -72,6 +72,14 @@ def test_a_replacement_that_is_asked_for_while_the_job_grows_comes_with_the_same
     assert (barrier.job.joiners, barrier.job.terms.target_size, barrier.job.terms.leaving) == ((2, 3, 4), 4, (0,))
     assert hold(barrier, [], [], []) == [2, 2, 4]
     assert (barrier.job.peers, barrier.job.view) == ([1, 2, 3, 4], 2)
+
+
+def test_who_comes_in_place_of_another_starts_on_another_host() -> None:
+    slow, hosts = PeerSpeeds(slow=[SlowPeer(0.5, host=0)]), HostSlots((4, 2))
+    model = ClusterModel({1: 100}, steps=60, start=Start(size=2, max_size=2), speeds=slow, hosts=hosts)
+    barrier = SimulatedBarrier(SimulatedJob.started(model), Replay(compile_policies([]), size=2))
+    hold(barrier, [names(0)], [])
+    assert barrier.job.hosts.places[2] == (1, 0)
 
 
 def sets(samples: int, *, step: int = 1) -> FiredRule:

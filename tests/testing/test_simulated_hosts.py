@@ -24,6 +24,14 @@ def test_a_joiner_starts_on_another_host_than_the_one_where_a_peer_was_let_go() 
     assert hosts.places[2] == (1, 0)
 
 
+def test_a_joiner_starts_on_another_host_than_the_peer_that_leaves_for_it_while_that_still_runs() -> None:
+    hosts = SimulatedHosts.filled(HostSlots((3, 2)), range(2))
+    assert [hosts.start(peer, 1.0, leaving=[1]) and hosts.places[peer] for peer in (2, 3)] == [(1, 0), (1, 1)]
+    # There is no other host: it is another slot at least.
+    assert hosts.start(4, 1.0, leaving=[1])
+    assert hosts.places[4] == (0, 2)
+
+
 def test_and_in_another_slot_while_there_is_one() -> None:
     hosts = SimulatedHosts.filled(HostSlots((4,)), range(2))
     hosts.stop([1], 10.0)

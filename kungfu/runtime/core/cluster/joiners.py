@@ -56,17 +56,17 @@ def spawn(
         replacing: For each new peer the id of the lost one that it replaces; ``None`` for one that a request asked for.
         now: Seconds of the agent's clock.
         host: The host on which they shall run; without it the first one that has a free slot, see `place_for`.
-        leaving: The peers that will leave for them.
+        leaving: The peers that will leave for them, on other hosts if there is one with a free slot.
     """
     people, hosts, room = cluster.processes, cluster.hosts, free_slots(cluster)
-    avoided = avoided_slots(hosts, now)
+    avoided, left = avoided_slots(hosts, now), {hosts.of[peer] for peer in leaving if peer in hosts.of}
     room = {one: count for one, count in room.items() if host in (None, one)}
     starting, of, missing = dict(cluster.starting), dict(hosts.of), dict(cluster.missing)
     spawns: list[Spawn] = []
     next_id = people.next_id
     for peer, other in enumerate(replacing, start=people.next_id):
         next_id = peer + 1
-        place = place_for(room, avoided)
+        place = place_for(room, avoided, left=left)
         if place is None:
             # The leader hears of it with the next offer.
             missing[peer] = NO_SLOT

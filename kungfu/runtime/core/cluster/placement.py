@@ -49,18 +49,24 @@ def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
     return sum(cluster.hosts.of.get(peer, 0) in cluster.hosts.slots for peer in going)
 
 
-def place_for(room: Mapping[int, int], avoided: Mapping[int, int]) -> int | None:
+def place_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Collection[int] = ()) -> int | None:
     """The first host with a free slot that is not to be avoided, else the first with a free slot.
+
+    Hosts from which a peer leaves for the one that starts come after others: the host may have made it slow. Another
+    slot there still comes before a slot that is to be avoided.
 
     Args:
         room: The free slots of each host, by number.
         avoided: How many of them are to be avoided; see `avoided_slots`.
+        left: The hosts of the peers that leave.
 
     >>> place_for({0: 1, 1: 2}, {0: 1}), place_for({0: 1}, {0: 1}), place_for({0: 0}, {})
     (1, 0, None)
+    >>> place_for({0: 2, 1: 1}, {}, left={0}), place_for({0: 2, 1: 1}, {1: 1}, left={0})
+    (1, 0)
     """
     free = [host for host, count in room.items() if count > 0]
-    return next((host for host in free if room[host] > avoided.get(host, 0)), next(iter(free), None))
+    return min(free, key=lambda host: (room[host] <= avoided.get(host, 0), host in left), default=None)
 
 
 def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:

@@ -143,6 +143,12 @@ def test_the_newcomer_of_an_exchange_gets_the_device_of_the_peer_that_leaves_for
         assert start(4, leaving=(1,), ended=2) == "GPU-1"
 
 
+def test_the_newcomer_of_an_exchange_gets_another_device_while_there_is_one(tmp_path: Path) -> None:
+    with seated(tmp_path, slots=3, clock=lambda: 0.0) as start:
+        assert [start(peer) for peer in range(2)] == ["GPU-0", "GPU-1"]
+        assert start(2, leaving=(0,)) == "GPU-2", "peer 0 still runs on its own"
+
+
 def test_temporary_files_of_the_peers_go_with_the_job(tmp_path: Path) -> None:
     program = "import tempfile; print(tempfile.mkstemp(prefix='__autograph_generated_file')[1], flush=True)"
     with supervisor(tmp_path, program, slots=1, environment={"TMPDIR": str(tmp_path)}) as (peers, heard):

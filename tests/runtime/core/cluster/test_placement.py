@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,6 +95,26 @@ def test_the_slot_of_a_peer_that_was_taken_away_is_not_avoided() -> None:
     ]
     cluster, _ = after(training(3, 2, 2), *away, now=10.0)
     assert Spawn(3, 0) in after(cluster, SizeWanted(3), now=20.0)[1]
+
+
+def test_who_comes_in_place_of_another_starts_on_another_host_while_there_is_one() -> None:
+    # Peers 0 and 1 run on host 0, where a third one has room, peer 2 on host 1.
+    growing = training(3, 2, 2)
+    growing = replace(growing, hosts=replace(growing.hosts, slots={0: 4, 1: 2}))
+    assert after(growing, SizeWanted(4))[1] == [Spawn(3, 0)]
+    one = after(growing, SizeWanted(4, leaving=(0,)))[1]
+    assert one == [Spawn(3, 1)], "the straggler still runs, so its slot is not free; and its host may have made it slow"
+    three = after(growing, SizeWanted(6, leaving=(0,)))[1]
+    assert [command.host for command in three if isinstance(command, Spawn)] == [1, 0, 0], "there is no other"
+    both = after(growing, SizeWanted(4, leaving=(0, 2)))[1]
+    assert [command.host for command in both if isinstance(command, Spawn)] == [0]
+
+
+def test_another_slot_of_its_host_comes_before_one_that_a_straggler_was_let_go_from() -> None:
+    evicted, left = TrainingFinished(2, leaving=True), ViewStarted(view_of(0, 1, version=2))
+    cluster, _ = after(training(3, 2, 1), evicted, left, ProcessEnded(2, 0), now=10.0)
+    cluster = replace(cluster, hosts=replace(cluster.hosts, slots={0: 3, 1: 1}))
+    assert after(cluster, SizeWanted(3, leaving=(0,)), now=20.0)[1] == [Spawn(3, 0, leaving=(0,))]
 
 
 def test_who_starts_hears_whose_seat_it_may_take() -> None:
