@@ -11,6 +11,8 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
+from kungfu.keras.metrics import _ADDITIVE
+from kungfu.runtime.settings import Deadlines, Limits, Settings
 from tests.keras.fitting import compiled, in_job, network, points
 
 
@@ -121,9 +123,22 @@ def test_alone_with_policies_only_the_step_has_to_be_keras_own():
     assert len(model.fit(X, Y, verbose=0).epoch) == 1
 
 
+@pytest.mark.slow
+def test_a_job_has_one_fit_so_far_and_no_step_beside_it(monkeypatch):
+    model = compiled(network())
+    in_job(model, X, Y, epochs=1)
+    settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines())
+    for name, value in settings.to_environment().items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"model\.fit\(\) was called a second time under kungfu-run"):
+        model.fit(X, Y, verbose=0)
+    with pytest.raises(UsageError, match=r"model\.train_on_batch\(\) was called under kungfu-run"):
+        model.train_on_batch(X, Y)
+    monkeypatch.undo()
+    model.train_on_batch(X, Y)
+
+
 def test_every_metric_of_keras_is_known_to_add_up_or_refused():
     kinds = [one for one in vars(keras.metrics).values() if isinstance(one, type)]
-    from kungfu.keras.metrics import _ADDITIVE
-
     unknown = {one.__name__ for one in kinds if not issubclass(one, _ADDITIVE)}
     assert unknown == {"Metric"}
