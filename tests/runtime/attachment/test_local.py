@@ -215,9 +215,11 @@ def test_the_deadline_names_the_ranks_that_did_not_come_and_breaks_the_group_for
             assert isinstance(meant, DeadlineExceeded)
             assert (meant.waiting_for, meant.view is not None) == ((1, 3), True)
             assert 0.3 <= meant.waited_s < 10.0
+        # From here on a wait would last for as long as a test may take: who comes later waits for nobody.
+        run(lambda rank, peer: peer.wait_at_most(180.0))
         started = time.monotonic()
         later = run(lambda rank, peer: reduce(peer, [1.0], tag="later"))
-        assert time.monotonic() - started < 0.3
+        assert time.monotonic() - started < 60.0
         assert all(expected in failure.message for failure in [failures[0], failures[2], *later])
 
 
