@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SEPARATE = "horovod"  # compiled against the locked TensorFlow, so it cannot be resolved together with it
+HELD = "tensorflow<2.19"  # pyproject.toml allows newer ones, against which horovod 0.28.1 does not build as it is
 HEADER = "# Written by `make lock` from pyproject.toml; do not edit. horovod is installed last, by tools/setup.sh.\n"
 
 
@@ -23,7 +24,7 @@ def requirements() -> list[str]:
     extras = project["project"]["optional-dependencies"]
     separate = extras.pop(SEPARATE)
     together = [*project["project"]["dependencies"], *(line for lines in extras.values() for line in lines)]
-    return [*together, *project["build-system"]["requires"], f"pip=={version('pip')}", *separate]
+    return [HELD, *together, *project["build-system"]["requires"], f"pip=={version('pip')}", *separate]
 
 
 def resolve(wanted: list[str], *, pip_options: list[str]) -> list[str]:
