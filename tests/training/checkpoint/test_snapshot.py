@@ -16,7 +16,7 @@ def test_a_copy_keeps_its_values_whatever_is_assigned_meanwhile(tmp_path):
     counter = tf.Variable([1.0, 2.0])
     root = tf.train.Checkpoint(model=model, optimizer=optimizer, rest=tracked_by_name({"policy/a b": counter}))
     tree = tracked_tree(root)
-    before = [np.array(one) for one in model.weights]
+    before = [np.asarray(one).copy() for one in model.weights]
     values = tree.values()
     optimizer.apply_gradients([(tf.ones_like(one), one) for one in model.trainable_variables])
     counter.scatter_nd_update([[0]], [7.0])
