@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,44 +31,56 @@ class Program:
         return lambda: self.held[name], lambda value: self.held.update({name: value})
 
 
-def totals(size: int) -> list[Callable[[Sequence[Any]], list[Any]]]:
-    """For each rank what gives the sums over all of them; whoever waits for a peer that failed fails too."""
-    given: list[Any] = [None] * size
-    come, gone = threading.Barrier(size, timeout=180), threading.Barrier(size, timeout=180)
+class Totals:
+    """What gives each rank the sums over all of them; whoever waits for a peer that failed fails too."""
 
-    def of(rank: int) -> Callable[[Sequence[Any]], list[Any]]:
-        def total(tensors: Sequence[Any]) -> list[Any]:
-            given[rank] = tensors
-            come.wait()
-            sums = [tf.add_n(list(column)) for column in zip(*given, strict=True)]
-            gone.wait()
-            return sums
+    def __init__(self, size: int) -> None:
+        self._size, self._failed, self._calls = size, False, [0] * size
+        self._given: dict[tuple[int, int], Sequence[Any]] = {}
+        self._changed = threading.Condition()
 
-        return total
+    def of(self, rank: int, tensors: Sequence[Any]) -> list[Any]:
+        call = self._calls[rank]
+        wanted = [(call, one) for one in range(self._size)]
+        with self._changed:
+            self._calls[rank], self._given[call, rank] = call + 1, tensors
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._failed or self._given.keys() >= {*wanted}, timeout=180)
+            # A peer that failed after this call has given its part.
+            if not self._given.keys() >= {*wanted}:
+                raise ConnectionError("another peer failed")
+        return [tf.add_n(list(column)) for column in zip(*(self._given[one] for one in wanted), strict=True)]
 
-    return [of(rank) for rank in range(size)]
+    def fail(self) -> None:
+        with self._changed:
+            self._failed = True
+            self._changed.notify_all()
+
+
+def meetings(programs: Sequence[Program], pendings: Sequence[PendingSync]) -> list[Future[Any]]:
+    """All of them meet."""
+    size, totals = len(programs), Totals(len(programs))
+
+    def meet(rank: int) -> Any:
+        group = PeerGroup(rank, size, partial(totals.of, rank))
+        try:
+            return sync_registered(programs[rank].registry, pendings[rank], group)
+        except BaseException:
+            totals.fail()
+            raise
+
+    with ThreadPoolExecutor(size) as pool:
+        return [pool.submit(meet, rank) for rank in range(size)]
 
 
 def met(programs: Sequence[Program], pendings: Sequence[PendingSync]) -> list[BaseException | None]:
     """All of them meet; gives what each raised."""
-    size = len(programs)
-    with ThreadPoolExecutor(size) as pool:
-        meetings = [
-            pool.submit(sync_registered, program.registry, pending, PeerGroup(rank, size, total))
-            for rank, (program, pending, total) in enumerate(zip(programs, pendings, totals(size), strict=True))
-        ]
-        return [one.exception() for one in meetings]
+    return [one.exception() for one in meetings(programs, pendings)]
 
 
 def found(programs: Sequence[Program], pendings: Sequence[PendingSync]) -> list[Any]:
     """The same of those who raise nothing: what exchange gave each."""
-    size = len(programs)
-    with ThreadPoolExecutor(size) as pool:
-        meetings = [
-            pool.submit(sync_registered, program.registry, pending, PeerGroup(rank, size, total))
-            for rank, (program, pending, total) in enumerate(zip(programs, pendings, totals(size), strict=True))
-        ]
-        return [one.result() for one in meetings]
+    return [one.result() for one in meetings(programs, pendings)]
 
 
 def stayed(mean: Sequence[float] = (1.0, 2.0), own: str = "a") -> Program:
