@@ -130,6 +130,11 @@ class Beside:
         view = View(1, tuple(Peer(number, "") for number in range(size)))
         return BarrierResult(None, PeerState(view, rank, Terms()), sources=(0,))
 
+    @property
+    def view(self) -> Any:
+        """That of the first run, whose peers are the same."""
+        return self.first._runner.barrier.context.membership.view
+
     def lasting_failure(self) -> None:
         """Nobody is, as long as the first run goes on."""
 

@@ -48,6 +48,7 @@ def decide(
         adjust: Makes the terms of what was decided about the membership; see `with_settings`.
         speeds: Of peers by id, as fractions of the median peer's, where they are measured.
 
+    >>> from kungfu.runtime.core.view import Peer
     >>> two = View(1, (Peer(0, "a:1"), Peer(1, "a:2")))
     >>> grow = RescaleRequest(4, "local_batch_size", "gns_batch", 50)
     >>> decide(two, Terms(64, 32.0), Limits(1, 4), requests=BarrierRequests((grow,))).prepare

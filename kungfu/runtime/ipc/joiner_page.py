@@ -15,6 +15,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 
 from kungfu.runtime.ipc import memfd
 
@@ -37,7 +38,7 @@ class JoinerPage:
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, _BYTES)
-        weakref.finalize(self, os.close, descriptor)
+        self._close_descriptor = weakref.finalize(self, os.close, descriptor)
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
 
     @classmethod
@@ -63,18 +64,28 @@ class JoinerPage:
 
     def add(self, peer: int) -> None:
         """This peer is on its way."""
-        self._memory[peer % _BYTES] = _ON_ITS_WAY
+        self._mark(peer, _ON_ITS_WAY)
 
     def remove(self, peers: Iterable[int]) -> None:
         """These peers are not on their way any more."""
         for peer in peers:
-            self._memory[peer % _BYTES] = _NOBODY
+            self._mark(peer, _NOBODY)
 
     def count(self) -> int:
         """How many peers are on their way: a tenth of a microsecond while nobody is."""
-        if self._memory.find(_MARK) < 0:
+        try:
+            return 0 if self._memory.find(_MARK) < 0 else self._memory[:].count(_MARK)
+        except ValueError:  # closed
             return 0
-        return self._memory[:].count(_MARK)
+
+    def close(self) -> None:
+        """Gives the memory back; what is said of joiners from then on reaches nobody here."""
+        self._close_descriptor()
+        self._memory.close()
+
+    def _mark(self, peer: int, value: int) -> None:
+        with suppress(ValueError):  # closed: a process may end, or a view begin, after that
+            self._memory[peer % _BYTES] = value
 
 
 def _is_sealed(descriptor: int) -> bool:

@@ -251,6 +251,8 @@ class Membership:
         self._channels.keep([])
         self._agent_client.close()
         self._server.stop()
+        if self._joiners is not None:
+            self._joiners.close()
 
     def _next_arrival(
         self,

@@ -71,3 +71,16 @@ def test_other_memory_under_the_path_is_refused(bytes_: int) -> None:
     for descriptor in (unsealed, larger):
         assert JoinerPage.open(f"/proc/{os.getpid()}/fd/{descriptor}") is None
         os.close(descriptor)
+
+
+def test_a_closed_page_gives_its_memory_back_and_takes_what_comes_late() -> None:
+    agent = page()
+    peer, path = opened(agent.path), agent.path
+    agent.add(3)
+    agent.close()
+    agent.add(4)
+    agent.remove([3])
+    agent.close()
+    assert agent.count() == 0
+    assert peer.count() == 1, "others have their own hold on the memory"
+    assert JoinerPage.open(path) is None

@@ -193,6 +193,7 @@ def job(*contents: bytes | Numbers, wait_s: float = 10.0) -> Iterator[Job]:
                 member.membership.close()
             for one in (server, *running.servers):
                 one.stop()
+            running.joiners.close()
 
 
 def tell(peer: Peer, method: str, message: Any) -> None:

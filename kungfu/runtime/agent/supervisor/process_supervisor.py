@@ -142,6 +142,8 @@ class ProcessSupervisor:
     def close(self) -> None:
         """Ends all peers, by SIGTERM first; nothing of them is left when this returns."""
         terminate_all(list(self._processes.values()), grace_s=_GRACE_S)
+        if self.joiners is not None:
+            self.joiners.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
