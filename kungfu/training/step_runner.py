@@ -30,13 +30,13 @@ from kungfu.training.graph.step import (
 )
 from kungfu.training.graph.step_report import StepPosition, StepReport, read_position
 from kungfu.training.graph.variable_io import read_variable, write_variable
-from kungfu.training.graph.warm_up import warm_up
 from kungfu.training.recovery import Recovery
 from kungfu.training.registered.sync import PeerGroup
 from kungfu.training.telemetry.trace_recorder import TraceRecorder
 from kungfu.training.tracing.effects import EffectGate, effects_of
 from kungfu.training.tracing.rollback import BatchRollback
 from kungfu.training.tracing.trace import StepTrace, order_after_average, refuse_xla
+from kungfu.training.warm_up import warm_up
 
 __all__ = ["SKIPPED", "Skipped", "StepRunner"]
 

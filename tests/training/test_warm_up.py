@@ -10,9 +10,9 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.runtime.state.variables import memory_of
 from kungfu.training.graph.step import WHOLE, as_tensors
-from kungfu.training.graph.warm_up import warm_up
 from kungfu.training.tracing.effects import EffectGate, Effects, effects_of
 from kungfu.training.tracing.trace import StepTrace
+from kungfu.training.warm_up import warm_up
 from tests.training.linear import linear_model, points
 
 
