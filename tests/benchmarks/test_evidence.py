@@ -15,6 +15,8 @@ from benchmarks import autoscaling, stragglers, utility
 from benchmarks.emulation.jobs import RealRun
 from kungfu.policy_definition.policy_path import load_policy
 
+SOAK = pytest.mark.skipif("KUNGFU_SOAK" not in os.environ, reason="make soak runs it")
+
 
 def ran(seconds: float, *, size: int, peer_seconds: float = 0.0, events: tuple[dict, ...] = ()) -> RealRun:
     """A job that ended so."""
@@ -148,9 +150,9 @@ def test_bad_arguments_are_refused(module, words: list[str], capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "figure"),
     [
-        (["autoscaling", "--quick", "--seconds", "3"], "worst_distance_from_best"),
+        pytest.param(["autoscaling", "--quick", "--seconds", "3"], "worst_distance_from_best", marks=SOAK),
         (["stragglers", "--quick", "--seconds", "3"], "within_no_stragglers"),
-        (["utility", "--quick"], "linear_low_ratio"),
+        pytest.param(["utility", "--quick"], "linear_low_ratio", marks=SOAK),
     ],
 )
 def test_it_gives_its_figures(words: list[str], figure: str, tmp_path: Path) -> None:

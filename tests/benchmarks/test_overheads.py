@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -14,7 +15,11 @@ import pytest
     ("words", "figure"),
     [
         (["policy_overhead", "--rounds", "3", "--samples", "4", "--large-rounds", "0"], "processor"),
-        (["runtime_overhead", "--jobs", "1", "--rounds", "3", "--samples", "4", "--device-ms", "0"], "overhead"),
+        pytest.param(
+            ["runtime_overhead", "--jobs", "1", "--rounds", "3", "--samples", "4", "--device-ms", "0"],
+            "overhead",
+            marks=pytest.mark.skipif("KUNGFU_SOAK" not in os.environ, reason="make soak runs it"),
+        ),
     ],
 )
 def test_it_gives_its_figures(words: list[str], figure: str) -> None:

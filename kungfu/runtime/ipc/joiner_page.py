@@ -45,7 +45,7 @@ class JoinerPage:
     def create(cls) -> JoinerPage | None:
         """A page on which nobody is on the way; ``None`` where this machine gives no such memory."""
         try:
-            return cls(memfd.make(_BYTES))
+            return cls(memfd.make(_BYTES, name="joiners of a host"))
         except OSError:
             return None
 

@@ -17,9 +17,9 @@ __all__ = ["make", "receive", "send"]
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
-def make(bytes_: int) -> int:
-    """The descriptor of ``bytes_`` zeros that can be shared; the caller closes it."""
-    descriptor = os.memfd_create("kungfu", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+def make(bytes_: int, *, name: str = "kungfu") -> int:
+    """The descriptor of ``bytes_`` zeros that can be shared, shown under a name in ``/proc``; the caller closes it."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, bytes_)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     return descriptor
