@@ -14,8 +14,7 @@ import pytest
 from benchmarks import autoscaling, stragglers, utility
 from benchmarks.emulation.jobs import RealRun
 from kungfu.policy_definition.policy_path import load_policy
-
-SOAK = pytest.mark.skipif("KUNGFU_SOAK" not in os.environ, reason="make soak runs it")
+from tests.soak import SOAK
 
 
 def ran(seconds: float, *, size: int, peer_seconds: float = 0.0, events: tuple[dict, ...] = ()) -> RealRun:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
+
+from tests.soak import SOAK
 
 
 @pytest.mark.slow
@@ -18,7 +19,7 @@ import pytest
         pytest.param(
             ["runtime_overhead", "--jobs", "1", "--rounds", "3", "--samples", "4", "--device-ms", "0"],
             "overhead",
-            marks=pytest.mark.skipif("KUNGFU_SOAK" not in os.environ, reason="make soak runs it"),
+            marks=SOAK,
         ),
     ],
 )

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from tests.jobs.harness import Ended, Job, lines_of, ran, started
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
@@ -195,7 +196,7 @@ def test_peers_do_not_outlive_an_agent_that_is_killed(tmp_path):
             60,
             "waited 60 s for peer 2 to get ready",
             "dismissed",
-            marks=pytest.mark.skipif("KUNGFU_SOAK" not in os.environ, reason="make soak runs it"),
+            marks=SOAK,
         ),
         ("import", 120, "exit code 1", "peer ended"),
     ],

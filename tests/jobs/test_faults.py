@@ -37,10 +37,10 @@ def test_two_peers_at_once_and_a_death_in_a_barrier(tmp_path):
     assert run.ended.sizes == [3, 1, 3, 2, 3]
 
 
-@pytest.mark.skipif("KUNGFU_SOAK" not in os.environ, reason="make soak runs it")
+@pytest.mark.skipif(not SOAK, reason="make soak runs it")
 def test_changes_by_chance(tmp_path):
     """KUNGFU_SOAK_FAULTS is CHANGES,KILLS,SEED; ``make soak`` draws thirty changes with ten kills."""
-    changes, kills, seed = (int(word) for word in (SOAK or "3,2,4").split(","))
+    changes, kills, seed = (int(word) for word in SOAK.split(","))
     faults = random_faults(seed, changes=changes, kills=kills, size=2)
     print(*faults, sep="\n")
     options = ("--failures", 1000, "--heartbeat", 5, "--deadline", 20)

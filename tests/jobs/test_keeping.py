@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections import Counter
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from kungfu.cli.main import main
 from kungfu.runtime.checkpoints import find, read_manifest
 from tests.jobs.harness import lines_of, ran, started
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +102,7 @@ def test_what_a_joiner_registered_at_its_start_never_becomes_the_jobs(tmp_path):
     assert not list(tmp_path.glob("*.json"))
 
 
-@pytest.mark.skipif("KUNGFU_SOAK" not in os.environ, reason="make soak runs it")
+@SOAK
 def test_a_joiner_that_has_all_of_the_state_goes_on_without_those_it_has_it_from(tmp_path):
     ended = ran(tmp_path, "-np", 1, "--max", 2, "--failures", 0, program="heir.py", arguments=["plain", tmp_path])
     assert ended.code == 0, ended.output

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from tests.jobs.harness import lines_of, ran, started
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +41,7 @@ def test_a_joiner_whose_policy_was_edited_is_refused_once_and_the_others_train_o
     assert ended.sizes == [1]
 
 
-@pytest.mark.skipif("KUNGFU_SOAK" not in os.environ, reason="make soak runs it")
+@SOAK
 def test_peers_that_round_in_another_way_train_on_with_what_rank_0_has(tmp_path):
     """Prebuilt gns_batch, whose folds hold norms, and weights that follow from a norm, with 1 and 4 threads."""
     options = ("-np", 2, "--failures", 0, "--attachment", "horovod")
