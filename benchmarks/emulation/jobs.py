@@ -22,7 +22,7 @@ from benchmarks.elasticity.stamps import Stamp
 from benchmarks.emulation.curves import Curve
 from kungfu import Keep
 
-__all__ = ["RealRun", "Slow", "Task", "Work", "checked", "run_job"]
+__all__ = ["RealRun", "Slow", "Task", "Work", "checked", "free_port", "run_job"]
 
 START_S, PEER_START_S = 120.0, 20.0  # for a job to begin; for each of its peers to start, on a busy machine
 CHECKED_STEPS = 60
@@ -190,10 +190,10 @@ def _shared_words(names: Sequence[str], slots: Sequence[int], stack: ExitStack) 
     secret = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-"))) / "secret"
     secret.touch(0o600)
     secret.write_text(secrets.token_hex(32))
-    return ["-H", listed, "--port", str(_free_port(names)), "--secret-file", str(secret)]
+    return ["-H", listed, "--port", str(free_port(names)), "--secret-file", str(secret)]
 
 
-def _free_port(names: Sequence[str]) -> int:
+def free_port(names: Sequence[str]) -> int:
     """A port on which nobody listens under any of these addresses."""
     while True:
         with ExitStack() as stack:

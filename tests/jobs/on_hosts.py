@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.emulation.jobs import free_port
 from kungfu.cli.hosting import SECRET_KEY
 from tests.jobs.harness import Ended, Job, cleared, launched
 
@@ -61,7 +61,7 @@ def started_on_hosts(
     """
     here = names(len(slots))
     listed = ",".join(f"{name}:{room}" for name, room in zip(here, slots, strict=True))
-    port, shared = _free_port(here), {SECRET_KEY: secrets.token_hex(32), **(environment or {})}
+    port, shared = free_port(here), {SECRET_KEY: secrets.token_hex(32), **(environment or {})}
 
     def launch(host: int, name: str) -> Job:
         line: list[Any] = ["-H", listed, "--self", here[host], "--port", port, *options]
@@ -71,17 +71,3 @@ def started_on_hosts(
     with cleared(jobs):
         jobs += [launch(host, f"host-{host}") for host in range(len(here))]
         yield Hosts(jobs, launch)
-
-
-def _free_port(names: Sequence[str]) -> int:
-    """A port on which nobody listens under any of these addresses."""
-    while True:
-        with ExitStack() as stack:
-            first = stack.enter_context(socket.create_server((names[0], 0)))
-            port = int(first.getsockname()[1])
-            try:
-                for name in names[1:]:
-                    stack.enter_context(socket.create_server((name, port)))
-            except OSError:
-                continue
-            return port
