@@ -183,19 +183,24 @@ def _rest(budget: Budget) -> _Rest:
 # costs. In whole numbers: what a float lost in the last bit could be the rescale that makes peers disagree.
 
 
+def _refilled(parts: Signal, *, tokens: int, per_steps: int) -> Signal:
+    """The parts after a step's gain: from 0 up to a full bucket, also where a change cost more than was left."""
+    return minimum(maximum(parts, 0) + tokens, tokens * per_steps)
+
+
 def _rescale_parts(budget: Budget) -> Signal:
-    full, price, gain = budget.rescales * budget.per_steps, budget.per_steps, budget.rescales
+    tokens, price = budget.rescales, budget.per_steps
 
     def update(state: tuple[Signal, ...], view: Signal) -> tuple[Signal, ...]:
         credit, before = state
         changed = (before >= 0) & (view > before)  # a job that is resumed begins with the first view again
-        return minimum(maximum(where(changed, credit - price, credit), 0) + gain, full), view
+        return _refilled(where(changed, credit - price, credit), tokens=tokens, per_steps=price), view
 
-    return fold(update, (full, -1), Source("view"), output=lambda state: state[0])
+    return fold(update, (tokens * price, -1), Source("view"), output=lambda state: state[0])
 
 
 def _rescale_parts_without_exchanges(budget: Budget) -> Signal:
-    full, price, gain = budget.rescales * budget.per_steps, budget.per_steps, budget.rescales
+    tokens, price = budget.rescales, budget.per_steps
 
     # The state: the parts, and what was seen in the step before, of the view, its size, and the peers replaced so far.
     def update(state: tuple[Signal, ...], view: Signal, size: Signal, replaced: Signal) -> tuple[Signal, ...]:
@@ -204,22 +209,22 @@ def _rescale_parts_without_exchanges(budget: Budget) -> Signal:
         # As many peers as before, and some of them are others by decision: replacements pay for it.
         exchanged = (size == size_before) & (replaced > replaced_before)
         left = where(changed & ~exchanged, credit - price, credit)
-        return minimum(maximum(left, 0) + gain, full), view, size, replaced
+        return _refilled(left, tokens=tokens, per_steps=price), view, size, replaced
 
     seen = (Source("view"), Source("size"), Source("replaced_peers"))
-    return fold(update, (full, -1, 0, 0), *seen, output=lambda state: state[0])
+    return fold(update, (tokens * price, -1, 0, 0), *seen, output=lambda state: state[0])
 
 
 def _replacement_parts(budget: Budget, replacements: int) -> Signal:
-    full, price, gain = replacements * budget.per_steps, budget.per_steps, replacements
+    price = budget.per_steps
 
     def update(state: tuple[Signal, ...], replaced: Signal) -> tuple[Signal, ...]:
         credit, before = state
         # The count of a job that is resumed begins at 0 again.
         peers = where(before >= 0, maximum(replaced - before, 0), 0)
-        return minimum(maximum(credit - peers * price, 0) + gain, full), replaced
+        return _refilled(credit - peers * price, tokens=replacements, per_steps=price), replaced
 
-    return fold(update, (full, -1), Source("replaced_peers"), output=lambda state: state[0])
+    return fold(update, (replacements * price, -1), Source("replaced_peers"), output=lambda state: state[0])
 
 
 def news_of_held(blocked: Signal, *, allowed: Signal, gate: Signal) -> Signal:
