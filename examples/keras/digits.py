@@ -22,11 +22,11 @@ import kungfu as kf
 def load() -> list[np.ndarray]:
     """1,797 images of 8 x 8 pixels, a fifth of them held out: x_train, x_test, y_train, y_test."""
     digits = load_digits()
-    images = (digits.images[..., None] / 16.0).astype(np.float32)
+    images = (digits.images[..., None] / 16.0).astype(keras.config.floatx())
     return train_test_split(images, digits.target.astype(np.int64), test_size=0.2, random_state=0)
 
 
-def build() -> keras.Model:
+def build(dropout: float = 0.2) -> keras.Model:
     """A small convolutional network, compiled."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
@@ -37,7 +37,7 @@ def build() -> keras.Model:
             keras.layers.MaxPooling2D(),
             keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
             keras.layers.Flatten(),
-            keras.layers.Dropout(0.2),
+            keras.layers.Dropout(dropout),
             keras.layers.Dense(10, activation="softmax"),
         ]
     )
@@ -50,11 +50,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=64, help="of the whole job, at its start")
+    parser.add_argument("--float64", action="store_true", help="compute in float64, without dropout")
     parser.add_argument("--save", type=Path, help="a file for the best model")
     given = parser.parse_args()
+    if given.float64:
+        keras.config.set_floatx("float64")
+        keras.config.set_dtype_policy("float64")
 
     x_train, x_test, y_train, y_test = load()
-    model = build()
+    model = build(dropout=0.0 if given.float64 else 0.2)
     callbacks = [keras.callbacks.ReduceLROnPlateau("val_loss", patience=2)]
     if given.save:
         callbacks.append(keras.callbacks.ModelCheckpoint(given.save, save_best_only=True))

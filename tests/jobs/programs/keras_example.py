@@ -1,0 +1,164 @@
+"""A script of examples/keras with another policy: as a peer of a job whose steps are recorded, or as plain Keras.
+
+    keras_example.py FOLDER SCRIPT [--plain] [--schedule JSON] [--wait JSON] [--die JSON] -- [options of the script]
+
+In a job each peer leaves in FOLDER what it trained on, step by step, and at its end what it came to. With ``--plain``
+the script's ``fit`` is that of `PlainTwin`, which trains on what was recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import json
+import os
+import pickle
+import runpy
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.training.barrier import Barrier
+from kungfu.training.training import SKIPPED, Training
+from tests.jobs.programs.plain_twin import PlainTwin
+
+DEADLINE_S = 200.0
+
+
+class Recorder:
+    """Records the steps of this peer, and makes happen to it what the test wants.
+
+    Args:
+        folder: Where to.
+        given: The options of this program.
+    """
+
+    def __init__(self, folder: Path, given: argparse.Namespace) -> None:
+        self._folder, self._given = folder, given
+        self.phase, self.found = -1, dict[str, Any]()
+
+    def install(self) -> None:
+        """From now on `attach`, the step, and the barrier are watched."""
+        attach, step, average = kf.keras.attach, Training.step, Barrier.average_statistics
+        sizes = {int(step): size for step, size in self._given.schedule.items()}
+
+        def attached(model: Any, **given: Any) -> Any:
+            self.phase, self.found["model"] = self.phase + 1, model
+            policy = kf.policies.schedule(sizes, keep="global_batch_size")
+            return attach(model, **{**given, "policies": [policy]})
+
+        def averaged(barrier: Barrier) -> None:
+            average(barrier)
+            self._write(f"averages/{self.phase}-{barrier.steps():05}", None)
+
+        def stepping(training: Training, function: Callable[..., Any]) -> Callable[..., Any]:
+            self.found["training"] = training
+            call = step(training, function)
+            return lambda *batch: self._step(training, call, batch)
+
+        kf.keras.attach, Barrier.average_statistics, Training.step = attached, averaged, stepping
+
+    def _step(self, training: Training, call: Callable[..., Any], batch: tuple[Any, ...]) -> Any:
+        runner = training._runner
+        before, number = runner.position(), runner._steps() + 1
+        if not before.version:  # it only joins
+            return call(*batch)
+        if self._given.die == [number, before.size, before.rank]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        statistics = runner.barrier.context.state.classes.averaged.values()
+        kept = [one.numpy() for one in statistics]
+        result = call(*batch)
+        moved = any(np.any(one.numpy() != was) for one, was in zip(statistics, kept, strict=True))
+        if result is not SKIPPED or moved:
+            self._write(
+                f"slices/{self.phase}-{number:05}/{before.version:03}-{before.rank}.pickle",
+                {
+                    "epoch": before.epoch, "offset": before.offset, "version": before.version, "size": before.size,
+                    "rank": before.rank, "peer": training.peer, "done": result is not SKIPPED,
+                    "empty": runner.stamps.of(tf.nest.flatten(batch)).empty,
+                    "batch": tf.nest.map_structure(lambda one: one.numpy(), batch[0]),
+                },
+            )  # fmt: skip
+        if result is not SKIPPED and (count := self._given.wait.get(str(number))):
+            self._await_offer(training, count)
+        return result
+
+    def _write(self, name: str, content: Any) -> None:
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f"{path.name}.{os.getpid()}")
+        beside.write_bytes(pickle.dumps(content))
+        beside.rename(path)  # a peer may be killed meanwhile
+
+    def _await_offer(self, training: Training, count: int) -> None:
+        """Until joiners were offered so many times, and rank 0 has heard of it: then they come in after the next step.
+
+        A test tells the job when; what it must not do is to hope that they are ready by then.
+        """
+        events = self._folder / "log" / "events.jsonl"
+        awaited(lambda: events.read_text().replace(" ", "").count('"event":"offered"') >= count, what=f"offer {count}")
+        changes = training._runner.graph_state.posts.changes
+        if training.rank == 0:
+            awaited(lambda: int(changes.asked) > int(changes.served), what="an offer")
+
+
+def awaited(look: Callable[[], bool], *, what: str) -> None:
+    """Until it is there."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not look():
+        assert time.monotonic() < deadline, f"no {what} within {DEADLINE_S:g} s"
+        time.sleep(0.02)
+
+
+def leave(path: Path, found: dict[str, Any]) -> None:
+    """What this process came to; nothing where it was ended by an error before its ``fit``."""
+    if getattr(found.get("model"), "history", None) is None:
+        return
+    model, training = found["model"], found.get("training")
+    content = {
+        "left": training is not None and training.left,
+        "traces": 1 if training is None else training.traces(),
+        "history": model.history.history,
+        "weights": {one.path: np.asarray(one) for one in model.weights},
+        "samples": 0 if training is None else int(training._runner.graph_state.progress.samples),
+    }
+    path.write_bytes(pickle.dumps(content))
+
+
+def main() -> None:
+    own, script = sys.argv[1:], []
+    if "--" in own:
+        at = own.index("--")
+        own, script = own[:at], own[at + 1 :]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("script", type=Path)
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--schedule", type=json.loads, default={}, help="sizes by step")
+    parser.add_argument("--wait", type=json.loads, default={}, help="after which steps to await how many offers")
+    parser.add_argument("--die", type=json.loads, help="step, size, rank of the peer that is killed before that step")
+    given = parser.parse_args(own)
+    if given.plain:
+        twin = PlainTwin(given.folder)
+        kf.keras.attach = twin.attach
+        atexit.register(lambda: leave(given.folder / "plain.pickle", twin.found))
+    else:
+        recorder = Recorder(given.folder, given)
+        recorder.install()
+        number = json.loads(os.environ["KUNGFU_SETTINGS"])["peer"]
+        atexit.register(lambda: leave(given.folder / f"{number}.pickle", recorder.found))
+    for name in ("sklearn", "matplotlib"):
+        sys.modules.pop(name, None)  # the tests' programs do without them
+    sys.argv = [str(given.script), *script]
+    runpy.run_path(str(given.script), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

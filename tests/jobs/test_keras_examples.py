@@ -1,0 +1,107 @@
+"""The scripts of examples/keras as jobs whose peers come, go and die: they come to what plain Keras comes to."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.jobs.harness import LEAN, ONE_THREAD_EACH, PROGRAMS, ROOT, Ended, ran
+from tests.jobs.programs.plain_twin import done, recorded
+from tests.soak import SOAK
+
+pytestmark = pytest.mark.slow
+
+SCRIPTS = ROOT / "examples" / "keras"
+PROGRAM = PROGRAMS / "keras_example.py"
+RELATIVE = 1e-8
+# From 2 peers to 4, to 1, to 3, of which rank 0 is killed; each after a step in the middle of an epoch.
+ALL = {"schedule": {0: 2, 4: 4, 17: 1, 21: 3}, "wait": {6: 1, 23: 2}, "die": [27, 3, 0]}
+
+
+def as_job(tmp_path: Path, script: str, words: list[str], *options: object, **given: Any) -> Ended:
+    """The script as a job, whose peers leave in ``tmp_path`` what they trained on."""
+    told = [word for name, value in given.items() for word in (f"--{name}", json.dumps(value))]
+    line = [tmp_path, SCRIPTS / script, *told, "--", "--float64", *words]
+    ended = ran(tmp_path, *options, program=PROGRAM, arguments=line, deadline_s=500.0)
+    assert ended.code == 0, ended.output
+    return ended
+
+
+def as_plain(tmp_path: Path, script: str, words: list[str]) -> dict[str, Any]:
+    """The script as plain Keras on what the job trained on: what it came to."""
+    line = [sys.executable, PROGRAM, tmp_path, SCRIPTS / script, "--plain", "--", "--float64", *words]
+    environment = {**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, LEAN)))}
+    subprocess.run(line, check=True, env=environment, cwd=tmp_path, timeout=500, stdout=subprocess.DEVNULL)
+    return dict(pickle.loads((tmp_path / "plain.pickle").read_bytes()))
+
+
+def assert_as_plain(tmp_path: Path, script: str, words: list[str]) -> None:
+    """All peers that stayed have the losses and weights of plain Keras on the same slices, after one trace."""
+    plain = as_plain(tmp_path, script, words)
+    found = [pickle.loads(path.read_bytes()) for path in sorted(tmp_path.glob("[0-9]*.pickle"))]
+    stayed = [one for one in found if not one["left"]]
+    assert stayed
+    assert {one["traces"] for one in found} == {1}
+    for one in stayed:
+        assert one["history"].keys() == plain["history"].keys()
+        for name, values in plain["history"].items():
+            np.testing.assert_allclose(one["history"][name], values, rtol=RELATIVE, atol=1e-12, err_msg=name)
+        for path, value in plain["weights"].items():
+            np.testing.assert_allclose(one["weights"][path], value, rtol=RELATIVE, atol=1e-12, err_msg=path)
+
+
+def assert_each_sample_once(tmp_path: Path, *, phase: int = 0) -> None:
+    """Every epoch had all samples, each once, in an order of its own."""
+    epochs: dict[int, list[bytes]] = {}
+    for records in recorded(tmp_path, phase).values():
+        for one in done(records):
+            leaves = tf.nest.flatten(one["batch"])
+            rows = [b"".join(leaf[row].tobytes() for leaf in leaves) for row in range(len(leaves[0]))]
+            epochs.setdefault(one["epoch"], []).extend([] if one["empty"] else rows)
+    assert len(epochs) > 1
+    first, *others = epochs.values()
+    (samples,) = {pickle.loads(path.read_bytes())["samples"] for path in tmp_path.glob("[0-9]*.pickle")}
+    assert len(first) == len(set(first)) == samples
+    for other in others:
+        assert sorted(other) == sorted(first)
+        assert other != first
+
+
+def in_the_middle(tmp_path: Path) -> list[bool]:
+    """Of each view that trained but the first: whether it began in the middle of an epoch."""
+    began: dict[int, bool] = {}
+    for records in recorded(tmp_path, 0).values():
+        one = done(records)[0]
+        began.setdefault(one["version"], one["offset"] > 0)
+    return list(began.values())[1:]
+
+
+@SOAK
+@pytest.mark.parametrize(("script", "words"), [("digits.py", ["--epochs", "3", "--batch-size", "120"])])
+def test_an_example_from_two_peers_to_four_to_one_to_three_with_a_kill_comes_to_what_plain_keras_does(
+    tmp_path, script, words
+):
+    ended = as_job(tmp_path, script, words, "-np", 2, "--min", 1, "--max", 4, **ALL)
+    assert ended.sizes[:5] == [2, 4, 1, 3, 2]
+    assert len(ended.all_of("recovery")) == 1
+    assert all(in_the_middle(tmp_path))
+    assert_each_sample_once(tmp_path)
+    assert_as_plain(tmp_path, script, words)
+
+
+def test_an_example_that_shrinks_comes_to_what_plain_keras_does(tmp_path):
+    words = ["--epochs", "2", "--batch-size", "240"]
+    ended = as_job(tmp_path, "digits.py", words, "-np", 3, "--min", 1, "--max", 3, schedule={0: 3, 3: 2})
+    assert ended.sizes == [3, 2]
+    assert all(in_the_middle(tmp_path))
+    assert_each_sample_once(tmp_path)
+    assert_as_plain(tmp_path, "digits.py", words)
