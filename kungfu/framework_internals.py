@@ -22,6 +22,7 @@ __all__ = [
     "is_eager_function",
     "is_in_xla_context",
     "is_keras_model",
+    "is_under_condition",
     "layer_statistics",
     "learning_rate_or_schedule",
     "loss_tracker",
@@ -30,6 +31,7 @@ __all__ = [
     "python_function",
     "replace_capture",
     "replace_python_functions",
+    "resources_written",
 ]
 
 # The modules that define ``fit``, of Keras 3 and of its predecessor, and the classes that have it: the public
@@ -90,9 +92,27 @@ def is_in_xla_context(graph: Any) -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
+def is_under_condition(graph: Any) -> bool:
+    """Whether a graph is traced into a branch or a loop, or into a function that is called from one."""
+    from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
+
+    while graph is not None:
+        if isinstance(graph, ControlFlowFuncGraph):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
 def add_control_inputs(op: Any, inputs: Sequence[Any]) -> None:
     """Lets an op that is there already wait for others; ``tf.control_dependencies`` only holds for new ones."""
     op._add_control_inputs(inputs)
+
+
+def resources_written(op: Any) -> list[Any]:
+    """The resources among the inputs of an op that it may write; of a function that it calls too."""
+    from tensorflow.python.framework import auto_control_deps_utils
+
+    return list(auto_control_deps_utils.get_read_write_resource_inputs(op)[1])
 
 
 def function_graph(graph: Any, name: str) -> Any:

@@ -217,3 +217,40 @@ def test_no_other_module_names_a_private_part() -> None:
     texts = {path: path.read_text() for path in ROOT.rglob("*.py") if path.name != "framework_internals.py"}
     found = {str(path.relative_to(ROOT)): match[0] for path, text in texts.items() if (match := private.search(text))}
     assert not found, "put it into kungfu/framework_internals.py, with a canary"
+
+
+def test_tensorflow_tells_branches_and_loops_from_functions() -> None:
+    found: dict[str, bool] = {}
+
+    def look(name: str) -> Any:
+        found[name] = internals.is_under_condition(tf.compat.v1.get_default_graph())
+        return tf.constant(True)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        look("step")
+        tf.function(lambda: look("function"))()
+        tf.cond(x > 0, lambda: look("branch"), lambda: look("other branch"))
+        tf.cond(x > 0, lambda: tf.function(lambda: look("function in a branch"))(), lambda: tf.constant(True))
+        return tf.while_loop(lambda i: i < 2, lambda i: (look("loop"), [i + 1])[1], [0])
+
+    step(tf.constant(1))
+    inside = {"branch", "other branch", "function in a branch", "loop"}
+    told = "ControlFlowFuncGraph tells nothing: an average under a condition would be waited for on some peers only"
+    assert {name for name, is_inside in found.items() if is_inside} == inside, told
+
+
+def test_tensorflow_tells_which_variables_an_op_writes() -> None:
+    read, written, branched = (tf.Variable(1.0) for _ in range(3))
+
+    @tf.function
+    def step() -> Any:
+        tf.function(lambda: written.assign_add(read))()
+        tf.cond(read > 0.0, lambda: branched.assign(2.0), lambda: read.read_value())
+        return read.read_value()
+
+    graph = step.get_concrete_function().graph
+    names = {id(inside): external for external, inside in graph.captures}
+    found = {id(names[id(one)]) for op in graph.get_operations() for one in internals.resources_written(op)}
+    told = "auto_control_deps_utils does not tell: weights that are written past the optimizers would not be seen"
+    assert found == {id(written.handle), id(branched.handle)}, told

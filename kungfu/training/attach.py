@@ -36,8 +36,8 @@ from kungfu.runtime.api import (
 from kungfu.training.barrier import Barrier, BarrierContext
 from kungfu.training.between_steps import BetweenSteps
 from kungfu.training.checkpoint.manager import Trained
-from kungfu.training.graph.average import Averaging
 from kungfu.training.graph.fed import FedValues
+from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.learning_rate import make_learning_rate
 from kungfu.training.graph.published import make_published_values
@@ -51,7 +51,7 @@ from kungfu.training.telemetry.trace_recorder import TraceRecorder
 from kungfu.training.tracing.random_streams import joiner_seed
 from kungfu.training.training import Training
 
-__all__ = ["attach", "attached_models"]
+__all__ = ["attach", "attach_built", "attached_models"]
 
 _ATTACHED: weakref.WeakKeyDictionary[Any, Callable[[], bool]] = weakref.WeakKeyDictionary()
 
@@ -83,11 +83,18 @@ def attach(
         UsageError: A model or optimizer has no variables yet, or TensorFlow has one thread between ops.
         PolicyError: A policy is wrong.
     """
+    optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    _build(model, optimizers)
+    return attach_built(model, optimizers, policies=policies, seed=seed, budget=budget)
+
+
+def attach_built(
+    model: Any, optimizers: Sequence[Any], *, policies: Sequence[Policy], seed: int, budget: Budget | None
+) -> Training:
+    """`attach` of a model that has all weights that its step uses, and of optimizers that have their variables."""
     settings = read_settings()
     exits = ExitReport(settings) if settings is not None else None
-    optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     _check_threads()
-    _build(model, optimizers)
     named = [load_policy(settings.policy)] if settings and settings.policy else []
     plan = compile_policies([*policies, *named], budget=budget)
     with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by
@@ -113,7 +120,7 @@ def attach(
     barrier = Barrier(context, EventLogWriter(membership.record), between_steps, step_timer)
     if exits is not None and isinstance(membership, Membership):
         exits.steps, exits.withdraw = graph_state.progress.steps, membership.withdraw
-    averaging = Averaging(graph_state, program, attachment, limits, peer, *_optimizer_signals(optimizers))
+    averaging = Averaging(graph_state, program, attachment, limits, peer, *optimizer_signals(optimizers[0]))
     runner = StepRunner(barrier, _recorder(settings, averaging, membership), exits)
     alive = weakref.ref(runner)  # it holds the model
     _ATTACHED[model] = lambda: (one := alive()) is not None and one.is_over
@@ -233,11 +240,3 @@ def _membership(
     if settings is None:
         return StandaloneMembership()
     return Membership(settings, attachment=attachment, on_offer=graph_state.posts.changes.ask)
-
-
-def _optimizer_signals(optimizers: Sequence[Any]) -> tuple[Any, Any]:
-    """How the graph reads the learning rate, and what a loss-scaling optimizer multiplies the loss by."""
-    first = optimizers[0]
-    scale = getattr(first, "dynamic_scale", None)
-    inner = getattr(first, "inner_optimizer", first)
-    return lambda: tf.convert_to_tensor(inner.learning_rate), None if scale is None else lambda: scale

@@ -15,9 +15,10 @@ import tensorflow as tf
 
 from kungfu.runtime.api import StandaloneMembership
 from kungfu.training.data import BatchPlan, batches
-from kungfu.training.graph.average import average_and_sum
+from kungfu.training.graph.average import average_and_sum, average_before_last, average_to_conclude
 from kungfu.training.graph.graph_state import ProgressVariables
 from kungfu.training.graph.step_report import StepPosition
+from kungfu.training.graph.totals import add_up
 from kungfu.training.graph.training_state import differing_variables
 from kungfu.training.registered.sync import PeerGroup
 from kungfu.training.training import Training
@@ -81,6 +82,7 @@ class JobLoop:
 
     def __init__(self, training: Training) -> None:
         self._training, self._runner = training, training._runner
+        self._conclude: Callable[[], None] | None = None  # of the step that is being traced
 
     # ---- the step --------------------------------------------------------------------------------------------------
 
@@ -92,6 +94,47 @@ class JobLoop:
             means, sums = average_and_sum(averaging, gradients, totals, loss=loss)
         trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
         return means, sums
+
+    def average_for(self, optimizer: Any, gradients: Any, *, loss: Any) -> Any:
+        """Graph: as ``Training.average``, of the gradients that one of several optimizers is to apply.
+
+        The policies see loss, gradients and learning rate of the last one in a step, and conclude with `conclude`.
+        """
+        trace, averaging = self._runner.trace, self._training._averaging.of_optimizer(optimizer)
+        with trace.average():
+            if not trace.is_last_average:
+                means, waited_s = average_before_last(averaging, gradients, place=trace.averages)
+                trace.waited.append(waited_s)
+                return means
+            averaging.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
+            trace.undo_all()
+            means, self._conclude = average_to_conclude(averaging, gradients, loss=loss, waited=trace.waited)
+        trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
+        return means
+
+    def conclude(self, values: Sequence[Any]) -> list[Any]:
+        """Graph, at the end of a step: the sums of tensors over the peers; where they have come, the step counts.
+
+        Cost:
+            A message; none without values.
+        """
+        averaging = self._training._averaging
+        with self._runner.trace.ours():
+            sums = add_up(averaging.attachment, values, order=averaging.graph_state.order) if values else []
+            if self._conclude is not None:  # else the step has not averaged, which its runner refuses
+                with tf.control_dependencies(sums):
+                    self._conclude()
+        return sums
+
+    @property
+    def reads_loss(self) -> bool:
+        """Whether a policy reads the loss."""
+        return bool({"loss", "mean_loss"} & self._training._averaging.program.plan.sources)
+
+    @property
+    def samples(self) -> tf.Variable:
+        """The samples of this peer in the step, float32."""
+        return self._runner.graph_state.metrics.samples
 
     @property
     def progress(self) -> ProgressVariables:

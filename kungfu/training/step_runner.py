@@ -270,6 +270,11 @@ class StepRunner:
                 "call traces it, warms it up and waits for the other peers, so make that one from plain Python"
             )
 
+        if self.trace.declared_averages > 1:
+            raise UsageError(
+                f"{function.__name__!r} averages {self.trace.declared_averages} times per step, and was called inside "
+                "a tf.function: there a step in which peers are lost cannot be undone; call it from plain Python"
+            )
         self._looped = True
 
         return self._compiled.inside(as_tensors(args, kwargs), failed=self.recovery.raise_barrier_failure)
@@ -292,8 +297,15 @@ class StepRunner:
         return compiled
 
     def compiled(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
-        """The step, traced; ``UsageError`` where it does not average once."""
+        """The step, traced; ``UsageError`` where it does not average as often as it says."""
         context = self.barrier.context
+        if self.accumulation is not None and self.trace.declared_averages > 1:
+            raise UsageError(
+                f"@training.step(averages={self.trace.declared_averages}) beside "
+                "training.batches(max_local_batch_size=...): only the last micro-batch of a share averages, and what "
+                "the step applies after its first average would not be known to the next micro-batch; leave "
+                "max_local_batch_size out, or average once"
+            )
         parts = StepParts(
             context.graph_state,
             self.trace,
@@ -316,12 +328,23 @@ class StepRunner:
             if self.trace.refused is None or error is self.trace.refused:
                 raise
             raise self.trace.refused from error
-        if self.trace.averages != 1:
-            raise UsageError(
-                f"the function marked @training.step calls training.average() {self.trace.averages} times; it must "
-                "do so exactly once, with all gradients"
-            )
+        self._refuse_averages()
         return compiled
+
+    def _refuse_averages(self) -> None:
+        """Raises ``UsageError`` where the step that was traced averages more or less often than the program says."""
+        found, declared = self.trace.averages, self.trace.declared_averages
+        if found == declared:
+            return
+        if declared == 1:
+            raise UsageError(
+                f"the function marked @training.step calls training.average() {found} times; it must do so exactly "
+                "once, with all gradients, or say how often: @training.step(averages=...)"
+            )
+        raise UsageError(
+            f"the function marked @training.step(averages={declared}) calls training.average() {found} times: say as "
+            "many as it calls in each step, since what the policies need rides on the last one"
+        )
 
     def _first_batch(self, tensors: list[Any]) -> int:
         """The samples of a step as the loader says, else those that this peer was given."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
 import tensorflow as tf
 
@@ -15,7 +15,8 @@ from kungfu.runtime.api import CheckpointFolder
 from kungfu.training.checkpoint.manager import CheckpointRequest
 from kungfu.training.data import BatchPlan, Remainder, batches, make_batch_plan
 from kungfu.training.graph.accumulate import Accumulation
-from kungfu.training.graph.average import Averaging, average
+from kungfu.training.graph.average import average, average_before_last
+from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.published import publish
 from kungfu.training.registered.registry import Kind
 from kungfu.training.registered.rescale_hooks import Rescaled
@@ -69,32 +70,56 @@ class Training:
         """True once a policy has ended training on all peers."""
         return self._runner.stopped
 
-    def step(self, function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned | Skipped]:
+    @overload
+    def step(self, function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned | Skipped]: ...
+
+    @overload
+    def step(
+        self, *, averages: int
+    ) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned | Skipped]]: ...
+
+    def step(self, function: Callable[..., Any] | None = None, *, averages: int = 1) -> Callable[..., Any]:
         """Makes a training step of a function of one batch: traced once, with rules and barrier after it.
 
         The first call traces the function and, under ``kungfu-run``, tries it out on a copy of the state (no print,
         summary or call into Python comes of that), then waits for the other peers.
 
         Args:
-            function: Computes gradients, passes them through ``average`` exactly once and applies them. It may return
-                tensors, or nothing.
+            function: Computes gradients, passes them through ``average`` and applies them. It may return tensors, or
+                nothing.
+            averages: How often it calls ``average`` in each step, in the step itself and under no condition: more than
+                once in a step with critic steps, say, or with the second gradient of sharpness-aware minimisation. What
+                the policies need rides on the last of these messages; where one fails, the step is undone on all peers.
 
         Returns:
-            The step, with the function's signature. A call whose batch was cut for another view gives
+            The step, with the function's signature; without ``function``, as in ``@training.step(averages=2)``, what
+            makes one of it. A call whose batch was cut for another view gives
             ``training.SKIPPED``, and the next batch fits. So does a call in which peers were lost: what the function
             assigns after ``average`` is not assigned then.
 
         Raises:
-            UsageError: The function cannot be traced, does not average once, or a run has a step already.
+            UsageError: The function cannot be traced, does not average as often as it says, or a run has a step
+                already.
             PeerFailure: Peers were lost, and too few are left to go on; it names them.
             DeadlineExceeded: Peers did not come in time; it names them.
+
+        Cost:
+            With several averages a message for each, and a copy of the variables that are written before the last one.
         """
+        if not isinstance(averages, int) or isinstance(averages, bool) or averages < 1:
+            raise UsageError(f"training.step(averages={averages!r}): must be an integer of at least 1")
+        if function is None:
+            return lambda marked: self._step(marked, averages)
+        return self._step(function, averages)
+
+    def _step(self, function: Callable[Arguments, Returned], averages: int) -> Callable[Arguments, Returned | Skipped]:
         if self._marked is not None:
             raise UsageError(
                 f"@training.step marks {function.__name__!r} after {self._marked!r}: a run has one step, since every "
                 "call of it counts and may end in a barrier; put both into one function"
             )
         self._marked = function.__name__
+        self._runner.trace.declared_averages = averages
 
         def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned | Skipped:
             return cast("Returned | Skipped", self._runner.call(function, args, kwargs))
@@ -105,27 +130,34 @@ class Training:
     def average(self, gradients: Nest, *, loss: Any) -> Nest:
         """The mean over all samples of a step of gradients that each peer took over its own: the one collective.
 
-        Call it inside a function marked ``@training.step``, once.
+        Call it inside a function marked ``@training.step``, once, or as often as ``step(averages=...)`` says.
 
         Args:
             gradients: Any nest; ``None`` stays ``None``, and sparse ones are made dense below 256 MiB. They are
                 weighted by the peer's share of the step's samples, so uneven slices give the gradient of the whole
                 batch.
-            loss: This peer's mean loss, a scalar.
+            loss: This peer's mean loss, a scalar. Of several averages of a step the policies see loss and gradients of
+                the last one.
 
         Returns:
             The same structure, equal on all peers.
 
         Raises:
-            UsageError: There is no gradient at all, or a sparse one is too large.
+            UsageError: There is no gradient at all, a sparse one is too large, or it is called under a condition.
 
         Cost:
             One message, on which the policy's signals ride.
         """
         trace, published = self._runner.trace, self._averaging.graph_state.metrics.published
         with trace.average():
+            if not trace.is_last_average:
+                means, waited_s = average_before_last(self._averaging, gradients, place=trace.averages)
+                trace.waited.append(waited_s)
+                return cast("Nest", means)
             published.refuse_missing(trace.published, trace.captured())
-            means = average(self._averaging, gradients, loss=loss, accumulation=self._runner.accumulation)
+            means = average(
+                self._averaging, gradients, loss=loss, accumulation=self._runner.accumulation, waited=trace.waited
+            )
         trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
         return cast("Nest", means)
 

@@ -92,15 +92,24 @@ class CompiledStep:
         rollback = self._parts.rollback
         # Nearly always: this peer has samples, or the step touches nothing that is this peer's own.
         if not rollback.is_needed or not (micro[2] or _is_empty(tensors)):
-            report, *flat = self._outer(_constant(micro), *tensors)
+            report, *flat = self._whole_or_undone(micro, tensors)
             return self._packed(flat), read_report(report)
         # The sample is another peer's: it must not be counted in what this peer keeps for itself.
         rollback.remember()
         try:
-            report, *flat = self._outer(_constant(micro), *tensors)
+            report, *flat = self._whole_or_undone(micro, tensors)
         finally:  # in a step that failed on its way
             rollback.restore()
         return self._packed(flat), read_report(report)
+
+    def _whole_or_undone(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> list[Any]:
+        undo = self._parts.trace.undo
+        before = undo.remembered()
+        try:
+            return list(self._outer(_constant(micro), *tensors))
+        except BaseException:  # a message after the first one failed, say: what came before it is done
+            undo.restore(before)
+            raise
 
     def refuse_unlike(self, tensors: Sequence[Any]) -> None:
         """Raises ``UsageError`` where tensors are not of the types and shapes that the step was traced with."""

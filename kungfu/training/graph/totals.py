@@ -16,7 +16,30 @@ import tensorflow as tf
 
 from kungfu.runtime.api import Attachment
 
-__all__ = ["SentTotals"]
+__all__ = ["SentTotals", "add_up"]
+
+
+def add_up(attachment: Attachment, values: Sequence[Any], *, order: tf.Variable) -> list[Any]:
+    """Graph: the sums of tensors over the peers, by a message of its own: those that a step knows only at its end.
+
+    Args:
+        attachment: Sums over the peers.
+        values: Tensors of the same types and shapes on all peers.
+        order: The variable by which the messages of a step are ordered.
+    """
+    given = [tf.convert_to_tensor(one) for one in values]
+    floats = [one for one in given if one.dtype == tf.float32]
+    others = [one for one in given if one.dtype != tf.float32]
+    *sums, vector = attachment.all_reduce(
+        [*others, tf.concat([tf.zeros([0], tf.float32), *(tf.reshape(one, [-1]) for one in floats)], axis=0)],
+        prescale=tf.constant(1.0, tf.float64),
+        order=order,
+        tag="metrics",
+    )
+    pieces = tf.split(vector, [math.prod(one.shape.as_list()) for one in floats]) if floats else []
+    added = iter([tf.reshape(one, like.shape) for one, like in zip(pieces, floats, strict=True)])
+    rest = iter(sums)
+    return [next(added) if one.dtype == tf.float32 else next(rest) for one in given]
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.errors import KungfuError, UsageError
-from kungfu.framework_internals import add_control_inputs, is_in_xla_context
+from kungfu.framework_internals import add_control_inputs, is_in_xla_context, is_under_condition
 from kungfu.training.tracing.effects import EffectGate
 from kungfu.training.tracing.handles import is_variable
 from kungfu.training.tracing.random_streams import RandomStreams
+from kungfu.training.tracing.rollback import StepUndo
 
 __all__ = ["StepTrace", "order_after_average", "refuse_xla"]
 
@@ -29,6 +30,10 @@ class StepTrace:
         self._gate, self.random_streams, self._around = gate, random_streams, ExitStack()
         self.is_under_way = False
         self.averages = 0  # calls of training.average()
+        self.declared_averages = 1  # as the program says
+        self.waited: list[Any] = []  # the seconds that the messages before the last one took, in the graph
+        self.undo = StepUndo()
+        self._moved_early: set[int] | None = set()  # ids of the handles used before the last average; None for all
         self.published: dict[str, tuple[Any, str]] = {}  # by name the graph, and the user's line
         self.means: list[Any] = []  # what it gave
         self.refused: KungfuError | None = None  # what was raised inside, which AutoGraph gives another type
@@ -56,8 +61,39 @@ class StepTrace:
     def average(self) -> Iterator[None]:
         """Around the building of an average: the variables that come up there are kungfu's."""
         self.averages += 1
+        if self.is_last_average and self.declared_averages > 1:
+            self._moved_early = self.captured()
         with self.ours():
+            self._refuse_place()
             yield
+
+    @property
+    def is_last_average(self) -> bool:
+        """Whether the average that is being built is the last one that the program has declared."""
+        return self.averages == self.declared_averages
+
+    def undo_all(self) -> None:
+        """A message follows after the last average: until that one has come, all that the step does may be undone."""
+        self._moved_early = None
+
+    def _refuse_place(self) -> None:
+        """Raises ``UsageError`` where not each step would send this message, or would send it twice."""
+        if tf.executing_eagerly():
+            return
+        graph = tf.compat.v1.get_default_graph()
+        if is_under_condition(graph):
+            raise UsageError(
+                "training.average() was called under a condition or in a loop of the graph (tf.cond, tf.while_loop, or "
+                "an if or for on tensors): peers that take another way would wait for each other; call it in each "
+                "step, and choose with tf.where what is applied"
+            )
+        # A function inside is traced once and may be called twice: its averages could not be counted.
+        if self.declared_averages > 1 and graph is not self._own:
+            raise UsageError(
+                "training.average() was called in a tf.function inside of a step with "
+                f"averages={self.declared_averages}: call it in the step itself; loss and gradients may be computed "
+                "in functions of their own"
+            )
 
     @contextmanager
     def ours(self) -> Iterator[None]:
@@ -92,7 +128,7 @@ class StepTrace:
 
     @tf.autograph.experimental.do_not_convert
     def _begin(self) -> None:
-        self.is_under_way, self.averages, self.means = True, 0, []
+        self.is_under_way, self.averages, self.means, self.waited = True, 0, [], []
         self.refused = None
         self.published.clear()
         self._ours = _ids(_captured())
@@ -109,6 +145,8 @@ class StepTrace:
             if self.random_streams is not None:
                 self.random_streams.exchange(self.graph)
             self.handles = [one for one in _captured() if id(one) not in self._ours]
+            early = self._moved_early
+            self.undo.covers([one for one in self.handles if early is None or id(one) in early])
 
 
 def _captured() -> Sequence[Any]:

@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,11 @@ class Recorder:
             average(barrier)
             self._write(f"averages/{self.phase}-{barrier.steps():05}", None)
 
-        def stepping(training: Training, function: Callable[..., Any]) -> Callable[..., Any]:
+        def stepping(training: Training, function: Any = None, *, averages: int = 1) -> Callable[..., Any]:
+            if function is None:
+                return partial(stepping, training, averages=averages)
             self.found["training"] = training
-            call = step(training, function)
+            call = step(training, function, averages=averages)
             return lambda *batch: self._step(training, call, batch)
 
         kf.keras.attach, Barrier.average_statistics, Training.step = attached, averaged, stepping

@@ -13,7 +13,8 @@ from kungfu.compiler.lower import lower
 from kungfu.errors import UsageError
 from kungfu.runtime.settings import Limits
 from kungfu.training.graph import average as module
-from kungfu.training.graph.average import Averaging, average
+from kungfu.training.graph.average import average
+from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.step_record import make_step_record
 from tests.training.linear import linear_model, linear_run, points

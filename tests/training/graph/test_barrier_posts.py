@@ -13,7 +13,8 @@ from kungfu.compiler.plan import is_whole
 from kungfu.control.action import mask_of
 from kungfu.policy_definition import Policy
 from kungfu.runtime.api import Limits
-from kungfu.training.graph.average import Averaging, average
+from kungfu.training.graph.average import average
+from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.step_record import make_step_record
 from tests.training.peers import attached_peers

@@ -26,7 +26,8 @@ from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.runtime.attachment.solo import SoloAttachment
 from kungfu.runtime.settings import Limits
 from kungfu.signal.operation.numpy_kernels import norm_squared
-from kungfu.training.graph.average import Averaging, average
+from kungfu.training.graph.average import average
+from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.step_record import make_step_record
 from tests.training.linear import linear_run, points

@@ -1,0 +1,376 @@
+"""The message of a step, in the graph: gradients, the policy's floats and the posts in one.
+
+Before it the policy's local signals are computed, after it the agreed ones, the folds and the rules. A rule that fires
+only posts: the request rides on the message of the next step, and after that step's update all peers hold the barrier.
+That barrier also answers the rules that fire in its own step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu.compiler.gradient_reductions import LOCAL_NORM, MEAN_NORM
+from kungfu.compiler.lower import Program
+from kungfu.control.action import changes_membership
+from kungfu.runtime.api import Attachment, Limits, NormsWanted, norm_placeholder, norm_squared, where_wanted
+from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.totals import SentTotals
+
+__all__ = ["Averaging", "GradientMessage", "optimizer_signals", "send", "send_gradients"]
+
+_HEADER = 4  # samples, loss times samples, posts, and how many of them change the membership
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """What ``average`` builds with. ``loss_scale`` gives what a loss-scaling optimizer multiplied the loss by."""
+
+    graph_state: GraphState
+    program: Program
+    attachment: Attachment
+    limits: Limits
+    peer: int
+    learning_rate: Callable[[], Any]
+    loss_scale: Callable[[], Any] | None = None
+
+    def of_optimizer(self, optimizer: Any) -> Averaging:
+        """The same for gradients that this one of several optimizers is to apply."""
+        rate, scale = optimizer_signals(optimizer)
+        return replace(self, learning_rate=rate, loss_scale=scale)
+
+
+def optimizer_signals(optimizer: Any) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
+    """How the graph reads the learning rate, and what a loss-scaling optimizer multiplies the loss by."""
+    scale = getattr(optimizer, "dynamic_scale", None)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return lambda: tf.convert_to_tensor(inner.learning_rate), None if scale is None else lambda: scale
+
+
+@dataclass(frozen=True)
+class GradientMessage:
+    """The message of a step has come: the means, the sums of totals, and what is still to be concluded from it."""
+
+    means: Sequence[Any]
+    sums: Sequence[Any]
+    conclude: Callable[[], Any]
+
+
+def _expected(graph_state: GraphState) -> tuple[Any, Any, Any]:
+    """Graph: the samples of this peer, the peers, and the samples that all of them are expected to have."""
+    samples = graph_state.metrics.samples.read_value()
+    size = graph_state.view.size.read_value()
+    expected = tf.cast(graph_state.view.global_batch_size.read_value(), tf.float32)
+    # No batch is agreed while the step is warmed up: then all peers are taken to have as many samples as this one.
+    return samples, size, tf.where(expected > 0, expected, samples * tf.cast(size, tf.float32))
+
+
+def send(
+    averaging: Averaging,
+    gradients: Sequence[Any],
+    loss: Any,
+    published: list[Any],
+    *,
+    totals: Sequence[Any] = (),
+    waited: Sequence[Any] = (),
+) -> GradientMessage:
+    """Graph: the message of a step on which all rides, from this peer's gradients to their means."""
+    graph_state, program = averaging.graph_state, averaging.program
+    samples, size, expected = _expected(graph_state)
+    # Requests are counted, not flagged: those that come during the message wait for the next one.
+    counts = graph_state.posts.counts
+    asked = [count.asked.read_value() for count in counts]
+    # Before the message: what this peer knows by itself, and the local reductions that ride on it. The norms are known
+    # when the message is.
+    scale = None if averaging.loss_scale is None else averaging.loss_scale()
+    sources = _known_before(averaging, gradients, loss, samples, size, expected)
+    if waited:  # for others, in the messages before this one
+        sources["busy_seconds"] -= _float(tf.add_n(list(waited)))
+    sources["grads"] = _unscaled(gradients, scale)
+    fed, offers = graph_state.metrics.fed.offered()
+    sources |= graph_state.metrics.published.offered(published, samples) | fed
+    norms = _gradient_norms(program, gradients, sources, samples=samples, loss_scale=scale)
+    sources |= norms.before
+    sources |= _of_samples(program, program.gradient_reductions(sources), samples)
+    # In the header a peer without samples has no part in the mean loss, whatever it computed.
+    changes, others = (_float(now - count.served) for now, count in zip(asked, counts, strict=True))
+    header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), changes + others, changes])
+    # What does not ride on the message is sent before it: if the message fails, nothing has been assigned.
+    added = SentTotals.sent(averaging.attachment, totals, order=graph_state.order, samples=samples)
+    (*sums, extras), norm, norm_of_sums = averaging.attachment.all_reduce_with_norms(
+        [*_counted(gradients, samples), tf.concat([header, program.piggybacked(sources), added.floats], axis=0)],
+        wanted=norms.wanted,
+        prescale=tf.math.divide_no_nan(_exact(samples), _exact(expected)),
+        order=graph_state.order,
+        tag="gradients",
+    )
+    extras, summed = added.received(extras)
+    # After the message: the means, the agreed signals, and the policies that follow from them.
+    *means, norm_of_means = _corrected(sums, norm_of_sums, norms, expected, extras[0])
+
+    def conclude() -> Any:
+        carried = [count.carried.assign(now) for count, now in zip(counts, asked, strict=True)]
+        with tf.control_dependencies([*carried, *_stamp_synchronisation(graph_state, extras)]):
+            after = _known_after(averaging, extras)
+        known = sources | after | {"mean_grads": _unscaled(means, scale)} | norms.after(norm, norm_of_means)
+        outcome = _conclude(averaging, known | program.gradient_reductions(known), extras)
+        # A message that fails has carried nothing. What fires may be known without it, so the message is awaited.
+        with tf.control_dependencies([*outcome, extras]):
+            graph_state.metrics.fed.carry(offers)
+        return outcome
+
+    return GradientMessage(means, summed, conclude)
+
+
+def send_gradients(averaging: Averaging, gradients: Sequence[Any], *, place: int) -> tuple[list[Any], Any]:
+    """Graph: a message of a step that is not its last one, on which nothing rides.
+
+    Args:
+        averaging: The variables of the run and its attachment.
+        gradients: This peer's dense tensors.
+        place: Which message of the step it is, from 1.
+
+    Returns:
+        The means, and the seconds for which this peer waited for them.
+    """
+    graph_state = averaging.graph_state
+    samples, _, expected = _expected(graph_state)
+    with tf.control_dependencies(list(gradients)):
+        ready = tf.timestamp()
+    with tf.control_dependencies([ready]):
+        *sums, total = averaging.attachment.all_reduce(
+            [*_counted(gradients, samples), tf.reshape(samples, [1])],
+            prescale=tf.math.divide_no_nan(_exact(samples), _exact(expected)),
+            order=graph_state.order,
+            tag=f"gradients {place}",
+        )
+    with tf.control_dependencies([total]):
+        waited_s = tf.timestamp() - ready
+    return _rescaled(sums, expected, total[0]), waited_s
+
+
+@dataclass(frozen=True)
+class _GradientNorms:
+    """What a step takes norms of, and what stands for them before the message, by the names of reductions.
+
+    This peer's own norm is not known before the message carries it. In the policies' values that ride on the message a
+    placeholder stands for it, and the attachment puts the norm in its place. Where a policy computes with the norm
+    before that, as in a fold of the peer's own, the norm takes a pass over the gradients.
+    """
+
+    wanted: NormsWanted
+    before: Mapping[str, Any]
+
+    def after(self, of_values: Any, of_means: Any) -> dict[str, Any]:
+        """Graph: the norms once the message has come, float32, by the names of reductions."""
+        known = {}
+        if self.wanted.values is not False:
+            known[LOCAL_NORM] = tf.cast(of_values, tf.float32)
+        if self.wanted.sums is not False:
+            known[MEAN_NORM] = tf.cast(of_means, tf.float32)
+        return known
+
+    def of_means(self, means: Sequence[Any]) -> Any:
+        """Graph: the norm of means that are not the message's sums, in one pass."""
+        return where_wanted(self.wanted.sums, lambda: norm_squared(means) * self.wanted.factor)
+
+
+def _gradient_norms(
+    program: Program, gradients: Sequence[Any], sources: Mapping[str, Any], *, samples: Any, loss_scale: Any | None
+) -> _GradientNorms:
+    """Graph: the norms that this step's policies need, of gradients that are multiplied by ``loss_scale``.
+
+    Args:
+        program: The policies.
+        gradients: This peer's dense tensors, before they are averaged.
+        sources: What is known before the message; the gates of the norms are evaluated with it.
+        samples: Of this peer. Without any its norm is NaN: what it ran on is another peer's.
+        loss_scale: Float32, ``None`` for 1.
+    """
+    factor = tf.constant(1.0, tf.float64) if loss_scale is None else tf.square(1.0 / tf.cast(loss_scale, tf.float64))
+    values, sums = program.computes(LOCAL_NORM, sources), program.computes(MEAN_NORM, sources)
+    if values is False:
+        return _GradientNorms(NormsWanted(values=False, sums=sums, factor=factor), {})
+    if program.plan.only_sends_local_norm:
+        return _GradientNorms(NormsWanted(values=values, sums=sums, factor=factor), {LOCAL_NORM: norm_placeholder()})
+
+    own = where_wanted(values, lambda: tf.where(samples > 0, norm_squared(gradients) * factor, math.nan))
+    known = tf.cast(own, tf.float32)
+    return _GradientNorms(NormsWanted(values=False, sums=sums, factor=factor), {LOCAL_NORM: known})
+
+
+def _counted(gradients: Sequence[Any], samples: Any) -> list[Any]:
+    """Whole numbers are added as they are: those of a peer without samples are zeros. The others' share is 0."""
+    return [one if one.dtype.is_floating else tf.where(samples > 0, one, tf.zeros_like(one)) for one in gradients]
+
+
+def _of_samples(program: Program, reductions: Mapping[str, Any], samples: Any) -> dict[str, Any]:
+    """Reductions of this peer's own gradients are NaN where it has no samples: what it ran on is another's.
+
+    What a step does not compute stays minus infinity.
+    """
+    local = {name for name, one in program.plan.gradient_reductions.items() if one.placement == "local"}
+    return {
+        name: tf.where(tf.logical_or(samples > 0, value == -math.inf), value, math.nan) if name in local else value
+        for name, value in reductions.items()
+    }
+
+
+def _float(value: Any) -> Any:
+    return tf.cast(value, tf.float32)
+
+
+def _exact(count: Any) -> Any:
+    """What a share is divided from: in float32 it would be the accuracy of float64 gradients."""
+    return tf.cast(count, tf.float64)
+
+
+def _known_before(
+    averaging: Averaging, gradients: Sequence[Any], loss: Any, samples: Any, size: Any, expected: Any
+) -> dict[str, Any]:
+    """The numbers that are known before the message, by source: local, or agreed since the last barrier."""
+    graph_state, limits = averaging.graph_state, averaging.limits
+    # The busy time ends when the last gradient is computed.
+    with tf.control_dependencies(list(gradients)):
+        now = tf.timestamp()
+    busy, began = now - graph_state.times.synchronised.read_value(), graph_state.times.began.read_value()
+    return {
+        "loss": tf.where(samples > 0, loss, math.nan),
+        "samples": samples,
+        "rank": graph_state.view.rank,
+        "busy_seconds": _float(busy),
+        "step_seconds": graph_state.times.step_seconds.read_value(),
+        "rescale_seconds": graph_state.times.rescale_seconds,
+        "host_joiners": graph_state.view.host_joiners,
+        "clock_seconds": _float(tf.where(tf.math.is_nan(began), tf.zeros_like(began), now - began)),
+        "step": graph_state.progress.step.read_value() + 1,
+        "samples_done": graph_state.progress.trained,
+        "size": size,
+        "view": graph_state.view.version,
+        "local_batch_size": expected / _float(size),
+        "global_batch_size": tf.cast(tf.round(expected), tf.int64),
+        "epoch_samples": graph_state.progress.samples,
+        "job_samples": graph_state.progress.job_samples(graph_state.view.global_batch_size),
+        "learning_rate": _float(averaging.learning_rate()),
+        "min_size": tf.constant(limits.minimum, tf.int64),
+        "max_size": tf.constant(limits.maximum, tf.int64),
+        "refused_size": graph_state.view.refused_size,
+        "replaced_peers": graph_state.view.replaced_peers,
+        "replacement_refused": graph_state.view.replacement_refused.read_value() > 0,
+        "replacing": graph_state.view.exchanged.read_value() > 0,
+    }
+
+
+def _unscaled(gradients: Sequence[Any], loss_scale: Any | None) -> list[Any]:
+    """Without the factor of a loss-scaling optimizer: what a monitor takes norms of."""
+    if loss_scale is None:
+        return list(gradients)
+    inverse = 1.0 / _float(loss_scale)
+    return [_float(gradient) * inverse for gradient in gradients]
+
+
+def _corrected(sums: Sequence[Any], norm: Any, norms: _GradientNorms, expected: Any, total: Any) -> list[Any]:
+    """The means of the gradients, and their squared norm.
+
+    The sums were weighted by the samples that were expected; where others came, by those that came. Where none came at
+    all, the mean is zero, and no variable becomes NaN.
+    """
+
+    def corrected() -> list[Any]:
+        means = _times(sums, expected, total)
+        return [*means, norms.of_means(means)]
+
+    # Nearly always as many came as were expected, and no gradient is touched again.
+    return list(tf.cond(tf.equal(expected, total), lambda: [tf.identity(value) for value in (*sums, norm)], corrected))
+
+
+def _rescaled(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:
+    """The means alone, as `_corrected` gives them."""
+    return list(
+        tf.cond(
+            tf.equal(expected, total),
+            lambda: [tf.identity(value) for value in sums],
+            lambda: _times(sums, expected, total),
+        )
+    )
+
+
+def _times(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:
+    factor = tf.math.divide_no_nan(_exact(expected), _exact(total))
+    return [value * tf.cast(factor, value.dtype) for value in sums]
+
+
+def _stamp_synchronisation(graph_state: GraphState, extras: Any) -> list[Any]:
+    """Graph: the moment at which the message was over, and the seconds since that of the step before."""
+    with tf.control_dependencies([extras]):
+        now = tf.timestamp()
+    previous = graph_state.times.synchronised.read_value()
+    seconds = graph_state.times.step_seconds.assign(_float(now - previous))
+    began = graph_state.times.began.read_value()
+    # Assigned after it was read; the time of the first message of the run is kept for good.
+    with tf.control_dependencies([seconds]):
+        synchronised = graph_state.times.synchronised.assign(now)
+    return [seconds, synchronised, graph_state.times.began.assign(tf.where(tf.math.is_nan(began), now, began))]
+
+
+def _known_after(averaging: Averaging, extras: Any) -> dict[str, Any]:
+    """The numbers that the message gave, by source, agreed: means over the samples of all peers."""
+    graph_state = averaging.graph_state
+    posts, changes = (tf.cast(tf.round(extras[place]), tf.int64) for place in (2, 3))
+    # Some peer asks for other peers, in the barrier after this step; a resize that is under way is still one.
+    with tf.control_dependencies([graph_state.posts.everywhere.assign(posts)]):
+        pending = tf.logical_or(changes > 0, graph_state.view.target_size.read_value() > 0)
+    return {
+        "mean_loss": extras[1] / extras[0],
+        "total_samples": extras[0],
+        "pending": pending,
+        "barrier_due": posts > 0,
+    }
+
+
+def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> Any:
+    """Folds and rules; an acting rule that fires leaves its inputs in the graph state, and posts. Gives the outcome."""
+    graph_state = averaging.graph_state
+
+    def all_reduce(vectors: Sequence[Any], tag: str) -> list[Any]:
+        values = [*vectors, tf.zeros([0], tf.float32)]
+        one = tf.constant(1.0, tf.float64)
+        return averaging.attachment.all_reduce(values, prescale=one, order=graph_state.order, tag=tag)[:-1]
+
+    outcome = averaging.program.conclude(sources, extras[_HEADER:], all_reduce)
+    graph_state.metrics.total_samples.assign(sources["total_samples"])
+    of_the_step = {
+        "epoch": graph_state.progress.epoch,
+        "seconds": graph_state.times.step_seconds,
+    }
+    graph_state.metrics.step_record.write(of_the_step, sources, outcome)
+    _post(averaging, outcome)
+    return outcome
+
+
+def _post(averaging: Averaging, outcome: Any) -> None:
+    """Graph: keeps the inputs of the rules that fired, and asks for a barrier where one of them acts."""
+    graph_state, rules = averaging.graph_state, averaging.program.plan.rules
+    acting = [rule.mode == "acting" for rule in rules]
+    # Some rules only say what they would do: the host tells of them, without a barrier.
+    if not all(acting):
+        graph_state.rules.shadows.assign(outcome, standing=tf.logical_not(tf.constant(acting, tf.bool)))
+    if not any(acting):
+        return
+
+    changing = tf.constant([changes_membership(rule.action) for rule in rules], tf.bool)
+    fired = outcome.fired if all(acting) else tf.logical_and(outcome.fired, tf.constant(acting, tf.bool))
+
+    def post() -> Any:
+        step = graph_state.progress.step.read_value() + 1
+        graph_state.rules.post(outcome, step=step, standing=tf.constant(acting, tf.bool))
+        is_change = tf.cast(tf.reduce_any(tf.logical_and(fired, changing)), tf.int64)
+        graph_state.posts.changes.post(is_change)
+        graph_state.posts.others.post(1 - is_change)
+        return tf.constant(True)
+
+    tf.cond(tf.reduce_any(fired), post, lambda: tf.constant(False))
