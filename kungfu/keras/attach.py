@@ -24,16 +24,26 @@ from kungfu.compiler import compile_policies
 from kungfu.control import Budget
 from kungfu.errors import UsageError
 from kungfu.framework_internals import build_symbolically, is_keras_model
+from kungfu.keras.applications import optimizers_of
 from kungfu.keras.data import fit_data
 from kungfu.keras.loop import FitParts, FitRun
 from kungfu.keras.metrics import SummedMetrics, metrics_of
+from kungfu.keras.own_step import (
+    OwnMetrics,
+    OwnStep,
+    explored,
+    has_own_step,
+    own_job_step,
+    own_step_alone,
+    refuse_unknown_loss,
+)
 from kungfu.keras.refusals import refuse_in_job, refuse_step
 from kungfu.keras.step import job_step, step_alone
 from kungfu.policy_definition import Policy
 from kungfu.runtime.api import read_settings
 from kungfu.training import Training
 from kungfu.training.attach import attach as attach_run
-from kungfu.training.attach import attached_models
+from kungfu.training.attach import attach_built, attached_models
 from kungfu.training.job_loop import JobLoop
 
 __all__ = ["attach"]
@@ -72,7 +82,7 @@ def attach(model: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget
     """
     if not is_keras_model(model) or not hasattr(model, "compile"):
         raise UsageError(f"kf.keras.attach() was given {type(model).__name__}: it takes a compiled Keras 3 model")
-    if not model.compiled or model.optimizer is None:
+    if not model.compiled or not optimizers_of(model):
         raise UsageError(
             f"kf.keras.attach() was given the model {model.name!r}, which is not compiled: call it between "
             "model.compile(optimizer=..., loss=...) and model.fit(...)"
@@ -126,10 +136,25 @@ class _Attached:
                 "call kf.keras.attach(model) again, after compile"
             )
 
-    def _attach(self) -> Training:
-        return attach_run(
-            self._model, self._model.optimizer, policies=self._policies, seed=self._seed, budget=self._budget
+    def _attach(self, own: OwnStep | None) -> Training:
+        """For Keras' own step, or one of the program's ``own``."""
+        if own is None:
+            return attach_run(
+                self._model, self._model.optimizer, policies=self._policies, seed=self._seed, budget=self._budget
+            )
+        training = attach_built(
+            self._model, own.each_optimizer, policies=self._policies, seed=self._seed, budget=self._budget
         )
+        if training.peer == 0:
+            print(own.told(self._model), file=sys.stderr)
+        return training
+
+    def _prepared(self, batch: Any) -> OwnStep | None:
+        """Builds the model for a symbolic batch; what its training step does where that is the program's own."""
+        if has_own_step(self._model):
+            return explored(self._model, batch)
+        build_symbolically(self._model, batch)
+        return None
 
     # ---- in a job --------------------------------------------------------------------------------------------------
 
@@ -147,12 +172,19 @@ class _Attached:
         arguments = _arguments(type(model).fit, model, args, kwargs)
         refuse_in_job(model, arguments)
         data = fit_data(arguments, seed=self._seed)
-        build_symbolically(model, data.symbolic_batch)
-        metrics = SummedMetrics(metrics_of(model))
-        self.training = training = self._attach()
+        own = self._prepared(data.symbolic_batch)
+        metrics = SummedMetrics(metrics_of(model)) if own is None else OwnMetrics(model, own)
+        self.training = training = self._attach(own)
         loop = JobLoop(training)
         asks_to_stop = tf.Variable(0.0, trainable=False, name="kungfu/asks_to_stop")
-        step = training.step(job_step(model, loop, metrics, asks_to_stop=asks_to_stop))
+        step: Callable[[Any], Any]
+        if isinstance(metrics, OwnMetrics):
+            assert own is not None
+            refuse_unknown_loss(model, own, loop)
+            marked = own_job_step(model, loop, metrics, asks_to_stop=asks_to_stop)
+            step = training.step(averages=len(own.optimizers))(marked)
+        else:
+            step = training.step(job_step(model, loop, metrics, asks_to_stop=asks_to_stop))
         run = FitRun(FitParts(model, arguments, data, training, step, metrics, asks_to_stop), loop)
         history = run.run()
         if training.left:
@@ -200,10 +232,14 @@ class _Attached:
         def symbolic(one: Any) -> Any:
             return keras.KerasTensor((None, *one.shape[1:]), dtype=one.dtype.name)
 
-        build_symbolically(self._model, tf.nest.map_structure(symbolic, batch))
-        self.training = training = self._attach()
+        own = self._prepared(tf.nest.map_structure(symbolic, batch))
+        self.training = training = self._attach(own)
         atexit.register(training.finish)  # further calls of fit go on with it
-        return training.step(step_alone(self._model, training.average))
+        if own is None:
+            return training.step(step_alone(self._model, training.average))
+        loop = JobLoop(training)
+        refuse_unknown_loss(self._model, own, loop)
+        return training.step(averages=len(own.optimizers))(own_step_alone(self._model, loop))
 
 
 def _arguments(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

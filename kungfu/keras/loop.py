@@ -30,6 +30,7 @@ import tensorflow as tf
 from kungfu.keras.callbacks import JobCallbacks, pack, unpack
 from kungfu.keras.data import FitData
 from kungfu.keras.metrics import SummedMetrics
+from kungfu.keras.own_step import OwnMetrics
 from kungfu.training.job_loop import JobLoop, Meeting
 from kungfu.training.training import Training
 
@@ -55,7 +56,7 @@ class FitParts:
     data: FitData
     training: Training
     step: Callable[[Any], Any]
-    metrics: SummedMetrics
+    metrics: SummedMetrics | OwnMetrics
     asks_to_stop: tf.Variable
 
 
@@ -232,8 +233,7 @@ class FitRun:
     def _numbers(self) -> dict[str, Any]:
         """The metrics of the epoch, over all peers, and of a validation on this one."""
         model, arguments = self._parts.model, self._parts.arguments
-        self._parts.metrics.show()
-        logs = {name: _plain(value) for name, value in model.get_metrics_result().items()}
+        logs = {name: _plain(value) for name, value in self._parts.metrics.logs(model).items()}
         validation = self._parts.data.validation
         if validation is None or not _validates(self._epoch(), arguments["validation_freq"]):
             return logs
@@ -255,7 +255,8 @@ class FitRun:
     def _conclude(self) -> None:
         """After the last epoch: averages of weights are put in place, and the callbacks told of the end."""
         model = self._parts.model
-        model.optimizer.finalize_variable_values(model.trainable_weights)
+        if model.optimizer is not None:
+            model.optimizer.finalize_variable_values(model.trainable_weights)
         self._callbacks.end(self._progress.logs)
         while not self._loop.left:
             if self._loop.meet(lambda meeting: meeting.take_leaders(self._loop.shared_variables())):

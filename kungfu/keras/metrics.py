@@ -100,8 +100,13 @@ class SummedMetrics:
             total.assign(tf.where(anew, tf.zeros_like(more), total.read_value()) + more)
             state.assign(total.read_value())
 
+    def logs(self, model: Any) -> dict[str, Any]:
+        """Host: the numbers of the epoch, whatever a validation has left in the metrics of the model."""
+        self.show()
+        return dict(model.get_metrics_result())
+
     def show(self) -> None:
-        """Host: the metrics hold the totals of the epoch, whatever a validation has left in them."""
+        """Host: the metrics hold the totals of the epoch."""
         for state, total in zip(self._states, self.totals, strict=True):
             state.assign(total)
 

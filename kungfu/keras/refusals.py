@@ -20,18 +20,12 @@ _MEAN = ("sum_over_batch_size", "mean")
 
 
 def refuse_step(model: Any) -> None:
-    """Raises ``UsageError`` for a training step that is not Keras' own, or that does not run as a graph."""
+    """Raises ``UsageError`` for a training step that does not run as a graph, or shares it with a strategy."""
     if model.run_eagerly:
         raise UsageError(
             "model.compile(run_eagerly=True): policies and the average over the peers are a part of the traced step; "
             "compile without run_eagerly, or debug the script without policies and without kungfu-run"
         )
-    for name in ("train_step", "compute_metrics"):
-        if getattr(type(model), name) is not getattr(keras.Model, name):
-            raise UsageError(
-                f"{type(model).__name__}.{name}() is the program's own: kungfu trains by Keras' own step so far, and "
-                f"would pass it over; {_LOOP}"
-            )
     if tf.distribute.has_strategy() or model.distribute_strategy is not tf.distribute.get_strategy():
         raise UsageError(
             "the model was made under a tf.distribute strategy: the peers of a job take its place; make the model "

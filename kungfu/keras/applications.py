@@ -1,0 +1,196 @@
+"""The applications of gradients in a training step of the program's own, as the step is traced.
+
+While it is traced, ``apply`` of the model's optimizers averages over the peers first, and then applies the means. Where
+a weight is written past the optimizers with numbers that only this peer has, the weights of the peers would part: that
+is found in the graph, and refused, and so is an application that not each step would come to.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.framework_internals import layer_statistics, resources_written
+
+__all__ = ["Applications", "optimizers_of"]
+
+# Gives the means, of the gradients that an optimizer is to apply, and of the loss that they were taken of.
+Average = Callable[[Any, Sequence[Any], Any], Sequence[Any]]
+
+_DRAWN = re.compile(r"\w*(Random|Rng|Multinomial|TruncatedNormal)\w*")
+_LOOP = "or write the loop with kf.attach() and @training.step(averages=...) (docs/steps.md)"
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizers that ``compile`` was given, and those that the model holds as attributes, also in lists."""
+    found = {id(one): one for value in (model.optimizer, *vars(model).values()) for one in _optimizers_in(value)}
+    # What a loss-scaling optimizer applies by is a part of it.
+    inner = {id(getattr(one, "inner_optimizer", None)) for one in found.values()}
+    return [one for key, one in found.items() if key not in inner]
+
+
+def _optimizers_in(value: Any) -> Iterator[Any]:
+    if isinstance(value, keras.optimizers.Optimizer):
+        yield value
+    elif isinstance(value, dict):
+        yield from (one for one in value.values() if isinstance(one, keras.optimizers.Optimizer))
+    elif isinstance(value, list | tuple):
+        yield from (one for one in value if isinstance(one, keras.optimizers.Optimizer))
+
+
+class Applications:
+    """Those of one trace.
+
+    Args:
+        model: Whose step is traced.
+        average: Called for each application, in program order.
+    """
+
+    def __init__(self, model: Any, average: Average) -> None:
+        self._model, self._average = model, average
+        self.optimizers: list[Any] = []  # of each application, in program order
+        self._graph: Any = None  # that of the step
+        self._applies = False  # an optimizer is at work: what it calls is a part of it
+        self._targets: list[tuple[list[Any], Any]] = []  # gradients that tapes gave, and of what
+        self._means: list[Any] = []
+        self._operations: set[Any] = set()  # made by optimizers
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Around the user's step, in its graph: applications average first.
+
+        Raises:
+            UsageError: At its end, where a weight is written past the optimizers.
+        """
+        self._graph = tf.compat.v1.get_default_graph()
+        data = [one for one in self._graph.inputs if one.dtype != tf.resource]
+        with ExitStack() as undo:
+            for optimizer in optimizers_of(self._model):
+                # Not by setattr, which Keras overrides to track what is set.
+                object.__setattr__(optimizer, "apply", self._averaging(optimizer, optimizer.apply))
+                undo.callback(object.__delattr__, optimizer, "apply")
+            plain = tf.GradientTape.gradient
+            tf.GradientTape.gradient = self._noting(plain, threading.get_ident())
+            undo.callback(setattr, tf.GradientTape, "gradient", plain)
+            yield
+        self._refuse_writes(data)
+
+    # ---- applications ----------------------------------------------------------------------------------------------
+
+    def _averaging(self, optimizer: Any, apply: Callable[..., None]) -> Callable[..., None]:
+        """An optimizer's ``apply`` that is given the means."""
+
+        @tf.autograph.experimental.do_not_convert
+        def averaging(grads: Any, trainable_variables: Any = None) -> None:
+            gradients = list(grads)
+            # A part of an application, or nothing to apply.
+            if self._applies or not gradients:
+                apply(gradients, trainable_variables)
+                return
+            self._refuse_place(optimizer)
+            means = self._average(optimizer, gradients, self._loss_of(gradients, optimizer))
+            self.optimizers.append(optimizer)
+            self._means += [one for one in means if one is not None]
+            before = len(self._graph.get_operations())
+            self._applies = True
+            try:
+                apply(means, trainable_variables)
+            finally:
+                self._applies = False
+            self._operations.update(self._graph.get_operations()[before:])
+
+        return averaging
+
+    def _refuse_place(self, optimizer: Any) -> None:
+        if tf.compat.v1.get_default_graph() is self._graph:
+            return
+        raise UsageError(
+            f"{self._step()} applies gradients by {optimizer.name!r} in a function inside of the step, under a "
+            "condition (tf.cond, keras.ops.cond, a loop), say, that peers may not agree on, and then would wait for "
+            "each other: apply in each step, in train_step itself, with gradients of zeros where nothing is to change; "
+            f"take a tf.function away; {_LOOP}"
+        )
+
+    def _noting(self, plain: Callable[..., Any], thread: int) -> Callable[..., Any]:
+        """``GradientTape.gradient`` that notes of what gradients are taken."""
+
+        @tf.autograph.experimental.do_not_convert
+        def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            found = plain(tape, target, sources, *args, **kwargs)
+            if threading.get_ident() == thread and not tf.executing_eagerly():
+                self._targets.append(([one for one in tf.nest.flatten(found) if one is not None], target))
+            return found
+
+        return gradient
+
+    def _loss_of(self, gradients: Sequence[Any], optimizer: Any) -> Any:
+        """The loss whose gradients these are; of gradients that were changed since, that of the last tape.
+
+        Without one it is NaN.
+        """
+        given = {id(one) for one in gradients if one is not None}
+        known = [
+            (found, target)
+            for found, target in self._targets
+            if all(getattr(one, "graph", None) is self._graph for one in tf.nest.flatten(target))
+        ]
+        if not known:
+            return tf.constant(float("nan"))
+        own = [target for found, target in known if given & {id(one) for one in found}]
+        target = own[-1] if own else known[-1][1]
+        loss = tf.add_n([tf.reduce_mean(tf.cast(one, tf.float32)) for one in tf.nest.flatten(target)])
+        scale = getattr(optimizer, "dynamic_scale", None)  # in half precision
+        return loss if scale is None else loss / tf.cast(tf.convert_to_tensor(scale), tf.float32)
+
+    @property
+    def knows_loss(self) -> bool:
+        """Whether a tape of the step itself gave gradients."""
+        return any(
+            all(getattr(one, "graph", None) is self._graph for one in tf.nest.flatten(target))
+            for _, target in self._targets
+        )
+
+    # ---- writes past the optimizers --------------------------------------------------------------------------------
+
+    def _refuse_writes(self, data: Sequence[Any]) -> None:
+        """Raises ``UsageError`` where a weight is assigned what only this peer knows."""
+        statistics = {id(one) for one in layer_statistics(self._model)}
+        weights = {id(one.value.handle): one for one in self._model.weights if id(one) not in statistics}
+        inside = {id(own): weights[id(handle)] for handle, own in self._graph.captures if id(handle) in weights}
+        for operation in self._graph.get_operations():
+            if operation in self._operations:
+                continue
+            written = [inside[id(one)] for one in resources_written(operation) if id(one) in inside]
+            if written and self._is_own(operation, data):
+                raise UsageError(
+                    f"{self._step()} assigns to the weight {written[0].path!r} what this peer has computed from its "
+                    "own samples, past the optimizers that the model holds "
+                    f"({', '.join(repr(one.name) for one in optimizers_of(self._model)) or 'none'}), so the weights of "
+                    "the peers would part: apply gradients by an optimizer that compile() was given or that is an "
+                    f"attribute of the model; {_LOOP}"
+                )
+
+    def _is_own(self, operation: Any, data: Sequence[Any]) -> bool:
+        """Whether what an op is given follows from this peer's samples or draws, other than through the means."""
+        agreed, own = {id(one) for one in self._means}, {id(one) for one in data}
+        seen: set[int] = set()
+        found = [one for one in operation.inputs if one.dtype != tf.resource]
+        while found:
+            tensor = found.pop()
+            if id(tensor) in agreed or id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            if id(tensor) in own or _DRAWN.fullmatch(tensor.op.type):
+                return True
+            found += [one for one in tensor.op.inputs if one.dtype != tf.resource]
+        return False
+
+    def _step(self) -> str:
+        return f"{type(self._model).__name__}.train_step()"

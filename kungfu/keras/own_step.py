@@ -1,0 +1,320 @@
+"""A training step of the program's own in ``fit``: a model whose class overrides ``train_step`` or ``compute_metrics``.
+
+It is traced once before training, which makes what it makes (weights, slots of optimizers, states of metrics) and shows
+how often it applies gradients. In the step each application averages first, see `kungfu.keras.applications`. What its
+metrics have seen is known only at its end, so that is added up by a message of its own, after which the step counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.keras.applications import Applications, optimizers_of
+from kungfu.keras.metrics import SummedMetrics, metrics_of
+from kungfu.training.job_loop import JobLoop
+
+__all__ = [
+    "OwnMetrics",
+    "OwnStep",
+    "explored",
+    "has_own_step",
+    "own_job_step",
+    "own_step_alone",
+    "refuse_unknown_loss",
+]
+
+Step = Callable[[Any], dict[str, Any]]
+
+
+def has_own_step(model: Any) -> bool:
+    """Whether the program has a training step of its own, or computes metrics in its own way in Keras' step."""
+    return any(
+        getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name)
+        for name in ("train_step", "compute_metrics")
+    )
+
+
+@dataclass(frozen=True)
+class OwnStep:
+    """What a trace of such a step has shown.
+
+    Args:
+        optimizers: Of each application of gradients, in program order.
+        numbers: Shape and dtype of what the step returns beside results of metrics, by name.
+        knows_loss: Whether a tape in the step shows of what the gradients are.
+    """
+
+    optimizers: Sequence[Any]
+    numbers: Mapping[str, tf.TensorSpec]
+    knows_loss: bool
+
+    @property
+    def each_optimizer(self) -> list[Any]:
+        """Those that are applied, once each, as the model holds them."""
+        return list({id(one): one for one in self.optimizers}.values())
+
+    def told(self, model: Any) -> str:
+        """In a line, what is different about such a step."""
+        names, times = ", ".join(one.name for one in self.optimizers), len(self.optimizers)
+        return (
+            f"kungfu: {type(model).__name__} has a training step of its own, without XLA; gradients are "
+            f"averaged where it applies them, {'once' if times == 1 else f'{times} times'} per step ({names})"
+        )
+
+
+def explored(model: Any, batch: Any) -> OwnStep:
+    """Traces the step of a model for a batch of symbolic tensors, without running it.
+
+    Args:
+        model: Compiled.
+        batch: ``keras.KerasTensor`` in the structure of a batch of ``fit``.
+
+    Raises:
+        UsageError: The step applies no gradients, applies them under a condition, writes weights past its optimizers,
+            or returns no dictionary of numbers.
+    """
+    found: list[OwnStep] = []
+
+    def trace(data: Any) -> None:
+        applications = Applications(model, lambda _, gradients, __: [_alone(one) for one in gradients])
+        results = _MetricResults(model)
+        with applications.taken(), results.noted():
+            returned = model.train_step(data)
+        if not applications.optimizers:
+            raise UsageError(_without_application(model))
+        numbers = {
+            name: tf.TensorSpec(one.shape, one.dtype)
+            for name, one in _numbers(model, returned, results).items()
+            if isinstance(one, tf.Tensor)
+        }
+        # TensorFlow traces a second time where the first trace has made variables: the last one counts.
+        found[:] = [OwnStep(tuple(applications.optimizers), numbers, applications.knows_loss)]
+
+    spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), batch)
+    tf.function(trace, autograph=False).get_concrete_function(spec)
+    return found[0]
+
+
+def _alone(gradient: Any) -> Any:
+    return None if gradient is None else tf.identity(tf.convert_to_tensor(gradient))
+
+
+def _without_application(model: Any) -> str:
+    names = ", ".join(repr(one.name) for one in optimizers_of(model))
+    return (
+        f"{type(model).__name__}.train_step() applies no gradients by an optimizer that compile() was given or that is "
+        f"an attribute of the model ({names or 'there is none'}): call apply_gradients() of one of these"
+    )
+
+
+# ---- what it returns -----------------------------------------------------------------------------------------------
+
+
+class _MetricResults:
+    """The results of a model's metrics that one trace of a step asks for."""
+
+    def __init__(self, model: Any) -> None:
+        self._metrics = metrics_of(model)
+        self._results: list[tuple[Any, Any]] = []  # each with its metric
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Around the user's step."""
+        with ExitStack() as undo:
+            for metric in self._metrics:
+                # Not by setattr, which Keras overrides to track what is set.
+                object.__setattr__(metric, "result", self._noting(metric, metric.result))
+                undo.callback(object.__delattr__, metric, "result")
+            yield
+
+    def metric_of(self, value: Any) -> Any | None:
+        """The metric whose result a returned value is; ``None`` for any other number."""
+        return next((metric for result, metric in self._results if result is value), None)
+
+    def _noting(self, metric: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def result() -> Any:
+            value = plain()
+            self._results.append((value, metric))
+            return value
+
+        return result
+
+
+class OwnMetrics:
+    """Metrics of the whole job, and the other numbers that such a step returns.
+
+    A metric's state is added up over the peers. Of any other number that the step returns, the mean over the samples is
+    taken; of a whole number that of rank 0.
+
+    Args:
+        model: The model, with all its metrics built.
+        found: What the trace of its step has shown.
+
+    Raises:
+        UsageError: The state of a metric cannot be added up.
+    """
+
+    def __init__(self, model: Any, found: OwnStep) -> None:
+        self._model, self._summed = model, SummedMetrics(metrics_of(model))
+        self._last = {
+            name: tf.Variable(tf.zeros(one.shape, one.dtype), trainable=False, name=f"kungfu/fit_{name}")
+            for name, one in found.numbers.items()
+        }
+        self._results = _MetricResults(model)
+        self._returned: dict[str, Any] = {}  # metrics and numbers, by name, as the last trace found them
+
+    @property
+    def totals(self) -> list[tf.Variable]:
+        """What a peer that joins is given."""
+        return [*self._summed.totals, *self._last.values()]
+
+    # ---- traced ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Graph: around the user's step; the metrics see this step only."""
+        self._summed.begin()
+        self._results = _MetricResults(self._model)
+        with self._results.noted():
+            yield
+
+    def seen(self, returned: Any, *, samples: Any, rank: Any) -> list[Any]:
+        """Graph: what is to be added up over the peers, of which this one has so many ``samples``."""
+        self._returned = _numbers(self._model, returned, self._results)
+        # Without samples a peer ran on another's: what comes of that is not counted.
+        states = [tf.where(samples > 0, state, tf.zeros_like(state)) for state in self._summed.seen()]
+        numbers = [_share(self._returned[name], samples=samples, rank=rank) for name in self._last]
+        return [samples, *states, *numbers]
+
+    def add(self, sums: Sequence[Any], *, anew: Any) -> None:
+        """Graph: the totals go on by what all peers have seen, or begin ``anew`` with an epoch; the metrics hold them.
+
+        Args:
+            sums: Of ``seen()`` over the peers.
+            anew: Bool scalar, agreed.
+        """
+        samples, *rest = sums
+        states, numbers = rest[: len(rest) - len(self._last)], rest[len(rest) - len(self._last) :]
+        self._summed.add(states, anew=anew)
+        for variable, number in zip(self._last.values(), numbers, strict=True):
+            is_mean = number.dtype.is_floating
+            variable.assign(tf.math.divide_no_nan(number, tf.cast(samples, number.dtype)) if is_mean else number)
+
+    def shown(self) -> dict[str, Any]:
+        """Graph, after ``add``: what the step returns, over all peers."""
+        return {
+            name: self._last[name].read_value() if name in self._last else one.result()
+            for name, one in self._returned.items()
+        }
+
+    # ---- between steps ---------------------------------------------------------------------------------------------
+
+    def logs(self, model: Any) -> dict[str, Any]:
+        """Host: the numbers of the epoch, whatever a validation has left in the metrics."""
+        self._summed.show()
+        return {
+            name: self._last[name].numpy() if name in self._last else one.result()
+            for name, one in self._returned.items()
+        }
+
+
+def _share(number: Any, *, samples: Any, rank: Any) -> Any:
+    """What a peer adds to a number: of a float its own times its samples, of a whole number rank 0's."""
+    if not number.dtype.is_floating:
+        return tf.where(tf.equal(rank, 0), number, tf.zeros_like(number))
+    return tf.where(samples > 0, number * tf.cast(samples, number.dtype), tf.zeros_like(number))
+
+
+def _numbers(model: Any, returned: Any, results: _MetricResults) -> dict[str, Any]:
+    """What a step returned, by name: a metric where it is the metric's result, else a tensor."""
+    if not isinstance(returned, Mapping):
+        raise UsageError(
+            f"{type(model).__name__}.train_step() returns {type(returned).__name__}: Keras takes a dictionary of "
+            "numbers by name, as in {'loss': self.loss_tracker.result()}"
+        )
+    return {name: _number(model, name, one, results) for name, one in returned.items()}
+
+
+def _number(model: Any, name: str, value: Any, results: _MetricResults) -> Any:
+    if (metric := results.metric_of(value)) is not None:
+        return metric
+    try:
+        tensor = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(_not_a_number(model, name, type(value).__name__)) from error
+    if not tensor.shape.is_fully_defined() or tensor.dtype in (tf.string, tf.bool):
+        raise UsageError(_not_a_number(model, name, f"a {tensor.dtype.name} of shape {tensor.shape}"))
+    return tensor
+
+
+def _not_a_number(model: Any, name: str, what: str) -> str:
+    return (
+        f"{type(model).__name__}.train_step() returns {what} as {name!r}: the peers' numbers become one, so it takes a "
+        "metric's result, or a tensor of numbers whose shape does not depend on the batch, as in tf.reduce_mean(x)"
+    )
+
+
+# ---- steps ---------------------------------------------------------------------------------------------------------
+
+
+def own_job_step(model: Any, loop: JobLoop, metrics: OwnMetrics, *, asks_to_stop: tf.Variable) -> Step:
+    """The step of a peer of a job; gives what `job_step` gives.
+
+    Args:
+        model: Compiled, and explored.
+        loop: Averages over the peers.
+        metrics: Those of the job.
+        asks_to_stop: 1.0 where this peer's callbacks want training to stop; rank 0's counts.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def step(data: Any) -> dict[str, Any]:
+        anew = tf.equal(loop.progress.offset.read_value(), 0)
+        stops = tf.where(tf.equal(loop.rank_variable, 0), asks_to_stop.read_value(), 0.0)
+        with _applications(model, loop).taken(), metrics.noted():
+            returned = model.train_step(data)
+        seen = metrics.seen(returned, samples=loop.samples.read_value(), rank=loop.rank_variable)
+        *sums, stops = loop.conclude([*seen, stops])
+        metrics.add(sums, anew=anew)
+        return {"logs": metrics.shown(), "stops": stops}
+
+    return step
+
+
+def own_step_alone(model: Any, loop: JobLoop) -> Step:
+    """The step of a program that runs alone under policies: its own, seen by them.
+
+    Args:
+        model: Compiled, and explored.
+        loop: Of one peer.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def step(data: Any) -> dict[str, Any]:
+        with _applications(model, loop).taken():
+            returned = model.train_step(data)
+        loop.conclude([])
+        return {name: tf.nest.map_structure(tf.convert_to_tensor, one) for name, one in returned.items()}
+
+    return step
+
+
+def _applications(model: Any, loop: JobLoop) -> Applications:
+    return Applications(model, lambda optimizer, gradients, loss: loop.average_for(optimizer, gradients, loss=loss))
+
+
+def refuse_unknown_loss(model: Any, found: OwnStep, loop: JobLoop) -> None:
+    """Raises ``UsageError`` where a policy reads the loss, and nothing shows what it is."""
+    if found.knows_loss or not loop.reads_loss:
+        return
+    raise UsageError(
+        f"a policy reads the loss, and {type(model).__name__}.train_step() takes no gradient by a tf.GradientTape of "
+        "its own, of which the loss could be known: call tape.gradient() in train_step itself"
+    )

@@ -1,0 +1,208 @@
+"""A training step of the program's own, taken at the optimizers: it comes to what plain Keras comes to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.errors import UsageError
+from tests.keras.fitting import assert_same, compiled, float64, in_job, network, plainly, points
+
+X, Y = points()
+
+
+class Pair(keras.Model):
+    """Two networks with an optimizer each: the second one learns what the first one makes of the samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = network(), network()
+        self.follower = network()  # goes after the first one's weights
+        self.seen = keras.metrics.Mean("seen")
+
+    def compile(self, optimizers: list[Any]) -> None:
+        super().compile()
+        self.both = optimizers
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.seen]
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.first(x) - y) ** 2)
+        weights = self.first.trainable_weights
+        self.both[0].apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        for one, other in zip(self.follower.trainable_weights, weights, strict=True):
+            one.assign(0.9 * one + 0.1 * other)
+        with tf.GradientTape() as tape:
+            other_loss = tf.reduce_mean((self.second(x) - self.first(x)) ** 2)
+        weights = self.second.trainable_weights
+        self.both[1].apply(tape.gradient(other_loss, weights), weights)
+        self.seen.update_state(tf.reduce_sum(x, axis=1))
+        return {"average": self.seen.result(), "loss": other_loss, "steps": self.both[0].iterations.value}
+
+
+def pair() -> Any:
+    model = Pair()
+    model.compile([keras.optimizers.Adam(0.02), keras.optimizers.SGD(0.1, momentum=0.9)])
+    return model
+
+
+@pytest.mark.slow
+def test_two_optimizers_in_one_step_come_to_what_plain_keras_comes_to(capfd):
+    with float64():
+        plain, model, watched = pair(), pair(), pair()
+        plainly(plain, X, Y, batch_size=16, epochs=2)
+        in_job(model, X, Y, batch_size=16, epochs=2)
+        seen: list[float] = []
+        looking = kf.policy(
+            lambda training: kf.control.always().call(lambda _, loss: seen.append(loss), training.mean_loss)
+        )()
+        kf.keras.attach(watched, policies=[looking])
+        told: list[float] = []
+        noting = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: told.append(float(logs["loss"])))
+        plainly(watched, X, Y, batch_size=16, epochs=2, callbacks=[noting])
+    for one in (model, watched):
+        assert_same(one, plain)
+        for mine, other in zip(one.both, plain.both, strict=True):
+            for slot, plain_slot in zip(mine.variables, other.variables, strict=True):
+                np.testing.assert_allclose(np.asarray(slot), np.asarray(plain_slot), rtol=1e-8, atol=1e-12)
+        assert one.fit.attached.training.traces() == 1
+    assert plain.history.history["steps"] == [4, 8]
+    assert len(seen) >= 2
+    assert all(np.min(np.abs(np.array(told) - one)) < 1e-6 for one in seen), "that of the last application"
+    said = capfd.readouterr().err
+    assert said.count("Pair has a training step of its own, without XLA; gradients are averaged where it applies") == 2
+    assert said.count("2 times per step (adam") == 2
+
+
+class OwnMetrics(keras.Model):
+    """Keras' step, and metrics of the program's own way; a loss of a layer's beside that of ``compile``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.largest = network(), keras.metrics.MeanAbsoluteError("error")
+        self.regularised = keras.layers.ActivityRegularization(l2=0.01)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.regularised(self.net(x))
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        self.largest.update_state(y, y_pred)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
+@pytest.mark.slow
+def test_metrics_computed_in_the_programs_own_way_and_losses_of_layers():
+    with float64():
+        plain, model = (compiled(OwnMetrics(), metrics=["mse"]) for _ in range(2))
+        for fit, one in ((plainly, plain), (in_job, model)):
+            fit(one, X, Y, batch_size=16, epochs=2, validation_data=(X[:10], Y[:10]))
+    assert {"loss", "mse", "error", "val_error"} <= set(model.history.history)
+    assert_same(model, plain)
+
+
+class Wrong(keras.Model):
+    """Each in its own way."""
+
+    def __init__(self, how: str, optimizer: Any = None) -> None:
+        super().__init__()
+        self.net, self.how = network(), how
+        self.given = (lambda: optimizer) if optimizer else None  # not as an attribute
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        weights = self.net.trainable_weights
+        with tf.GradientTape() as tape:
+            errors = (self.net(x) - y) ** 2
+            loss = tf.reduce_mean(errors)
+        gradients = tape.gradient(loss, weights)
+        return getattr(self, self.how)(gradients, weights, errors if self.how == "samples" else loss)
+
+    def conditioned(self, gradients: Any, weights: Any, loss: Any) -> Any:
+        keras.ops.cond(loss > 0.0, lambda: self.optimizer.apply(gradients, weights), lambda: None)
+        return {"loss": loss}
+
+    def in_function(self, gradients: Any, weights: Any, loss: Any) -> Any:
+        tf.function(lambda: self.optimizer.apply(gradients, weights))()
+        return {"loss": loss}
+
+    def past(self, gradients: Any, weights: Any, loss: Any) -> Any:
+        self.optimizer.apply(gradients, weights)
+        weights[0].assign_sub(0.1 * gradients[0])
+        return {"loss": loss}
+
+    def unknown(self, gradients: Any, weights: Any, loss: Any) -> Any:
+        self.optimizer.apply(gradients, weights)
+        self.given().apply(gradients, weights)
+        return {"loss": loss}
+
+    def nothing(self, gradients: Any, weights: Any, loss: Any) -> Any:
+        return {"loss": loss}
+
+    def number(self, gradients: Any, weights: Any, loss: Any) -> Any:
+        self.optimizer.apply(gradients, weights)
+        return loss
+
+    def samples(self, gradients: Any, weights: Any, loss: Any) -> Any:
+        self.optimizer.apply(gradients, weights)
+        return {"each": loss}
+
+    def words(self, gradients: Any, weights: Any, loss: Any) -> Any:
+        self.optimizer.apply(gradients, weights)
+        return {"said": "well"}
+
+
+WRONG = [
+    ("conditioned", r"Wrong\.train_step\(\) applies gradients by '\w+' in a function inside of the step, under a cond"),
+    ("in_function", "in a function inside of the step"),
+    ("past", r"assigns to the weight '\S+kernel' what this peer has computed from its own samples, past the optim"),
+    ("unknown", r"past the optimizers that the model holds \('adam\w*'\), so the weights of the peers would part"),
+    ("nothing", r"applies no gradients by an optimizer that compile\(\) was given .* \('adam\w*'\)"),
+    ("number", r"train_step\(\) returns SymbolicTensor: Keras takes a dictionary of numbers"),
+    ("samples", r"returns a float32 of shape \(None, 1\) as 'each'"),
+    ("words", "returns a string of shape .* as 'said'"),
+]
+
+
+@pytest.mark.parametrize(("how", "told"), WRONG)
+def test_a_step_that_peers_cannot_do_together_is_refused_before_the_first_step(how, told):
+    model = Wrong(how, keras.optimizers.SGD(0.1))
+    model.compile(keras.optimizers.Adam(0.01))
+    with pytest.raises(UsageError, match=told):
+        in_job(model, X.astype("float32"), Y.astype("float32"))
+    assert all(int(one.iterations) == 0 for one in (model.optimizer, model.given()))
+
+
+@pytest.mark.slow
+def test_a_policy_that_reads_the_loss_has_to_find_it():
+    class Inside(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+
+        @tf.function
+        def gradients(self, x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self.net(x) ** 2)
+            return tape.gradient(loss, self.net.trainable_weights)
+
+        def train_step(self, data: Any) -> Any:
+            self.optimizer.apply(self.gradients(data), self.net.trainable_weights)
+            return {"loss": 0.5}
+
+    model = Inside()
+    model.compile("sgd")
+    never = kf.policy(lambda training: kf.control.always().when(training.mean_loss < -1.0).stop())()
+    with pytest.raises(UsageError, match=r"reads the loss, and Inside\.train_step\(\) takes no gradient"):
+        in_job(model, X, policies=[never])
+    model = Inside()
+    model.compile("sgd")
+    assert in_job(model, X, epochs=2).history["loss"] == [0.5, 0.5]
