@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
+from kungfu.cli.export import exports
+from kungfu.cli.export.exports import Exports
 from kungfu.cli.hosting import Hosting, add_arguments, read_hosting
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.checkpoints import find
@@ -38,6 +40,7 @@ class _CommandLine:
         trace_limit_bytes: The most that the trace may grow to; 0 for no trace.
         budgets: How many peers are replaced.
         scaling: Whether commands may change the peers.
+        exports: What other programs see of the job.
     """
 
     size: int
@@ -48,6 +51,7 @@ class _CommandLine:
     trace_limit_bytes: int
     budgets: Budgets
     scaling: Scaling
+    exports: Exports
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         "--inelastic", dest="scaling", action="store_const", const="inelastic", default="elastic",
         help="refuse every command that would change the peers (kungfu resize, ...); policies still may",
     )  # fmt: skip
+    exports.add_arguments(parser)
     add_arguments(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the program: python train.py ...")
     return parser
@@ -132,6 +137,7 @@ def _checked(given: argparse.Namespace) -> _CommandLine:
         raise UsageError(f"--report-every {given.report_every:g}: must be from 0.05 to 3600 seconds")
     _check_policy(given.policy)
     hosting = read_hosting(given, maximum=maximum, attachment=given.attachment, environment=os.environ)
+    watched = exports.read_exports(given, hosting=hosting)
     command, checkpoints, deadlines = _command(given.command), _checkpoint_settings(given), _deadlines(given)
     folder = given.logdir or _new_folder(hosting, time.strftime("%Y%m%d-%H%M%S"))
     settings = Settings(
@@ -149,7 +155,7 @@ def _checked(given: argparse.Namespace) -> _CommandLine:
     )
     budgets = Budgets(given.failures, given.preemptions)
     limit_bytes = round(given.trace_limit * 1e6)
-    return _CommandLine(given.peers, hosting, settings, folder, command, limit_bytes, budgets, given.scaling)
+    return _CommandLine(given.peers, hosting, settings, folder, command, limit_bytes, budgets, given.scaling, watched)
 
 
 def _new_folder(hosting: Hosting, stamp: str) -> Path:
@@ -223,8 +229,9 @@ def _run(line: _CommandLine) -> int:
         line.hosting.hosts, line.hosting.place,
     )  # fmt: skip
     with make_console(journal.folder) as console:
-        ending = Agent(job, journal=journal, console=console).run()
-        journal.close()
+        with exports.exporting(line.exports, journal.folder, tell=console.remark) as listeners:
+            ending = Agent(job, journal=journal, console=console, listeners=listeners).run()
+            journal.close()
         console.ended(ending)
     return ending.code
 

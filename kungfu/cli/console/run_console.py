@@ -85,6 +85,10 @@ class RunConsole:
         """The newest figures of the run."""
         self._state.step(fields)
 
+    def remark(self, text: str) -> None:
+        """Something about the command itself that a person should know, while the job goes on."""
+        self._tell(text)
+
     def _tell(self, line: str) -> None:
         self._state.add_line(OutputLine(KUNGFU, sanitize(line, encoding=self._encoding)))
 

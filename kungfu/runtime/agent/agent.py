@@ -30,7 +30,7 @@ from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending, J
 from kungfu.runtime.agent.follower import Follower
 from kungfu.runtime.agent.leader import Leader, QueueFlush
 from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.agent.record.recorder import Console, HostRecorder
+from kungfu.runtime.agent.record.recorder import Console, HostRecorder, RecordListener
 from kungfu.runtime.agent.service import AgentService
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core import cluster as decided
@@ -60,7 +60,13 @@ class Agent:
     """Runs one job on this host to its end; ``run`` must be called in the main thread."""
 
     def __init__(
-        self, job: JobSpec, *, journal: Journal, console: Console, clock: Callable[[], float] = time.monotonic
+        self,
+        job: JobSpec,
+        *,
+        journal: Journal,
+        console: Console,
+        listeners: Sequence[RecordListener] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journal, self._console = journal, console
         consensus, several = ConsensusState(job.own_host), len(job.hosts) > 1
@@ -69,7 +75,7 @@ class Agent:
             job.command, environment=job.environment, slots=slots, journal=journal, listener=self
         )  # fmt: skip
         self._context = AgentContext(
-            job, job.settings, consensus, supervisor, HostRecorder(journal, console), clock,
+            job, job.settings, consensus, supervisor, HostRecorder(journal, console, listeners=listeners), clock,
             queue.SimpleQueue(),
         )  # fmt: skip
         self._leader_client = LeaderClient(consensus, job.hosts_by_number, job.settings)

@@ -92,6 +92,7 @@ class StepRecord:
             "batch": int(samples),
             "loss": numbers[place["agreed", "mean_loss"]],
             "samples_per_s": samples / seconds if seconds > 0 else None,
+            "learning_rate": numbers[place["agreed", "learning_rate"]],
             **{name: kind(numbers[index]) for name, index, kind in self._watched},
             **self._fractions_by_id(row, peers),
         }

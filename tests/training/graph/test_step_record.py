@@ -77,7 +77,8 @@ def test_the_metrics_of_a_step_are_read_off_it():
     metrics = record.metrics(record.row.numpy())
     assert (metrics["step"], metrics["epoch"], metrics["size"], metrics["batch"]) == (4, 1, 1, 2)
     assert "noise_scale" in metrics
-    assert list(record.metrics(record.row.numpy()))[6:] == ["noise_scale", "rescales_left"]
+    assert metrics["learning_rate"] == pytest.approx(float(run.optimizer.learning_rate))
+    assert list(record.metrics(record.row.numpy()))[7:] == ["noise_scale", "rescales_left"]
 
 
 @pytest.fixture(params=["native", "op by op"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.fields import from_fields, to_fields
 from kungfu.runtime.job_api.request_handler import ReportedRecords
 
-__all__ = ["Console", "HostRecorder", "replicate_nowhere"]
+__all__ = ["Console", "HostRecorder", "RecordListener", "replicate_nowhere"]
 
 _LEADER = -1
 
@@ -36,6 +36,16 @@ class Console(Protocol):
         """The metrics of the newest step."""
 
 
+class RecordListener(Protocol):
+    """Hears of everything that a host records, for another program; it must return at once, from whatever thread."""
+
+    def event(self, event: LoggedEvent) -> None:
+        """An event was recorded, whether a person sees it or not."""
+
+    def status(self, fields: Mapping[str, Any]) -> None:
+        """A step was measured."""
+
+
 def replicate_nowhere(records: pb.Records) -> None:
     """Takes records where there are no other hosts."""
 
@@ -46,14 +56,22 @@ class HostRecorder:
     Args:
         journal: Writes it down.
         console: Shows it.
+        listeners: Hear of it.
         clock: Seconds since 1970.
 
     Attributes:
         replicate: Takes all records while this agent leads, for the other hosts.
     """
 
-    def __init__(self, journal: Journal, console: Console, *, clock: Callable[[], float] = time.time) -> None:
-        self.journal, self._console, self._clock = journal, console, clock
+    def __init__(
+        self,
+        journal: Journal,
+        console: Console,
+        *,
+        listeners: Sequence[RecordListener] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.journal, self._console, self._listeners, self._clock = journal, console, listeners, clock
         journal.tell = console.event
         self.replicate: Callable[[pb.Records], None] = replicate_nowhere
         self._lock = threading.Lock()
@@ -66,6 +84,8 @@ class HostRecorder:
             stamped = self.journal.write(event)
             records = pb.Records(peer=_LEADER, records=[pb.Record(event=from_fields(fields_of(stamped)))])
             self.replicate(records)
+        for listener in self._listeners:
+            listener.event(stamped)
         if shown:
             self._console.event(event)
         return records
@@ -109,10 +129,11 @@ class HostRecorder:
             for stream, some in lines.items():
                 self.journal.append(stream, some)
             self.replicate(records)
-        for event in events:
-            self._console.event(event)
-        for fields in metrics:
-            self._console.status(fields)
+        for audience in (self._console, *self._listeners):
+            for event in events:
+                audience.event(event)
+            for fields in metrics:
+                audience.status(fields)
         return ReportedRecords(tuple(events), tuple(metrics))
 
 

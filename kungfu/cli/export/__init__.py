@@ -1,0 +1,1 @@
+"""What a job tells other programs while it runs: TensorBoard and Prometheus."""

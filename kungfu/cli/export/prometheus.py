@@ -1,0 +1,204 @@
+"""A job as metrics of Prometheus: counters and histograms of what happened, gauges of what is now.
+
+Names and units follow Prometheus' conventions: base units at the end of a name (``_seconds``, ``_bytes``, ``_ratio``)
+and ``_total`` for counters. What is not known has no sample: no loss is not a loss of 0.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kungfu.event_log.events import (
+    CheckpointEvent,
+    DecisionEvent,
+    HostJoinedEvent,
+    HostLeftEvent,
+    HostLostEvent,
+    LoggedEvent,
+    LostEvent,
+    PeerEndedEvent,
+    RecoveredEvent,
+    RefusedEvent,
+    RequestEvent,
+    RescaleEvent,
+    SpawnedEvent,
+    StartedEvent,
+    ViewEvent,
+)
+from kungfu.event_log.numbers import as_float
+
+__all__ = ["PrometheusMetrics"]
+
+# Fields of a step that have a gauge of their own, and those that are no gauge; every other number is a named signal.
+_OF_A_STEP = {
+    "step": ("kungfu_step", "Number of the newest step; goes back where steps are done again."),
+    "epoch": ("kungfu_epoch", "Epoch of the newest step, from 0."),
+    "size": ("kungfu_peers", "Peers of the view in force."),
+    "batch": ("kungfu_global_batch_size_samples", "Samples of the newest step over all peers."),
+    "loss": ("kungfu_loss", "Mean loss of the newest step over all samples."),
+    "learning_rate": ("kungfu_learning_rate", "The optimizer's learning rate in the newest step."),
+    "samples_per_s": ("kungfu_throughput_samples_per_second", "Samples per second of the newest step that was timed."),
+    "time": ("kungfu_last_step_timestamp_seconds", "When the newest step ended, in seconds since 1970."),
+}
+_GAUGES: Mapping[str, str] = {
+    **dict(_OF_A_STEP.values()),
+    "kungfu_peer_processes": "Processes of peers that run, those that are getting ready among them.",
+    "kungfu_hosts": "Hosts of the job.",
+    "kungfu_start_timestamp_seconds": "When the job started, in seconds since 1970.",
+    "kungfu_checkpoint_size_bytes": "Size of the newest checkpoint.",
+    "kungfu_last_checkpoint_timestamp_seconds": "When the newest checkpoint was written, in seconds since 1970.",
+}
+_FRACTIONS = "straggler_fractions"
+_MOST_RULES = 50
+# From a small step of a processor to one that takes minutes; a stop takes from some milliseconds to a deadline.
+_STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+_STOP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class _Latest(Collector):
+    """The newest known values, as gauges; a lock keeps a scrape from seeing half a step."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.values: dict[str, float] = {}
+        self.signals: dict[str, float] = {}
+        self.speeds: dict[str, float] = {}
+        self.job_id = ""
+
+    def collect(self) -> Iterator[Metric]:
+        with self.lock:
+            values, signals, speeds, job_id = dict(self.values), dict(self.signals), dict(self.speeds), self.job_id
+        if job_id:
+            yield InfoMetricFamily("kungfu_job", "The job.", value={"job_id": job_id})
+        for name, value in values.items():
+            yield GaugeMetricFamily(name, _GAUGES[name], value=value)
+        yield _labelled("kungfu_signal", "Newest value of a named signal of the policies.", "signal", signals)
+        meaning = "Speed of a peer as a fraction of the median peer's, where a policy measures it."
+        yield _labelled("kungfu_peer_speed_ratio", meaning, "peer", speeds)
+
+
+def _labelled(name: str, meaning: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, meaning, labels=[label])
+    for key, value in values.items():
+        family.add_metric([_utf8(key)], value)
+    return family
+
+
+class PrometheusMetrics:
+    """The metrics of a job, as one host's record tells them; takes what is recorded, from many threads.
+
+    Attributes:
+        registry: What a server of metrics collects from.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._latest = _Latest()
+        self.registry.register(self._latest)
+        self._processes, self._hosts, self._rules = set[int](), set[int](), set[str]()
+        self._steps = self._counter("steps", "Steps that were done, those that were done again counted again.")
+        self._samples = self._counter("samples", "Samples that were trained on.")
+        self._not_finite = self._counter("not_finite_steps", "Steps whose loss was NaN or infinite.")
+        self._decisions = self._counter("decisions", "Sizes that a rule or a command asked for.", "rule")
+        self._rescales = self._counter("rescales", "Changes of the membership that were decided.")
+        self._recoveries = self._counter("recoveries", "Losses of peers that the others survived.")
+        self._lost = self._counter("lost_peers", "Peers that were lost.")
+        self._refusals = self._counter("refusals", "Changes whose peers could not be had.")
+        self._requests = self._counter("requests", "Requests from outside, by what they came to.", "state")
+        self._checkpoints = self._counter("checkpoints", "Checkpoints, by outcome.", "outcome")
+        meaning = "How long a step took, from the end of the one before."
+        self._step_s = Histogram("kungfu_step_duration_seconds", meaning, buckets=_STEP_S, registry=self.registry)
+        meaning = "For how long training stood still, by cause."
+        self._stop_s = Histogram(
+            "kungfu_stop_duration_seconds", meaning, ["cause"], buckets=_STOP_S, registry=self.registry
+        )
+        for cause in ("rescale", "recovery", "checkpoint"):
+            self._stop_s.labels(cause)  # one that has not happened is 0, and not missing
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(f"kungfu_{name}", meaning, labels, registry=self.registry)
+
+    def status(self, fields: Mapping[str, Any]) -> None:
+        """A step was measured."""
+        known = {name: number for name, value in fields.items() if (number := as_float(value)) is not None}
+        samples, speed, loss = known.get("batch", 0.0), known.get("samples_per_s", math.nan), known.get("loss", 0.0)
+        self._steps.inc()
+        self._samples.inc(max(0.0, samples))
+        if 0 < speed < math.inf:
+            self._step_s.observe(samples / speed)
+        if not math.isfinite(loss):
+            self._not_finite.inc()
+        told = fields.get(_FRACTIONS)
+        fractions = {str(peer): as_float(one) for peer, one in told.items()} if isinstance(told, Mapping) else {}
+        with self._latest.lock:
+            for name, number in known.items():
+                if name in _OF_A_STEP:
+                    self._latest.values[_OF_A_STEP[name][0]] = number
+                else:
+                    self._latest.signals[name] = number
+            # Of peers that have left nothing stays; the last line of a view tells no speeds.
+            if fractions:
+                self._latest.speeds = {peer: one for peer, one in fractions.items() if one is not None}
+
+    def event(self, event: LoggedEvent) -> None:
+        """Something was recorded."""
+        match event:
+            case DecisionEvent():
+                self._decisions.labels(self._rule_label(event.rule)).inc()
+            case RescaleEvent():
+                self._rescales.inc()
+                self._stop_s.labels("rescale").observe(event.stop_s)
+            case RecoveredEvent():
+                self._recoveries.inc()
+                self._lost.inc(len(event.lost))
+                self._stop_s.labels("recovery").observe(event.stop_s)
+            case RefusedEvent():
+                self._refusals.inc()
+            case RequestEvent():
+                self._requests.labels(event.state).inc()
+            case CheckpointEvent():
+                self._checkpoints.labels("failed" if event.error else "written").inc()
+                self._stop_s.labels("checkpoint").observe(event.stop_s)
+        with self._latest.lock:
+            self._note_state(event)
+
+    def _rule_label(self, rule: str) -> str:
+        """The label of a rule; commands name peers and sizes, and labels must stay few."""
+        if len(self._rules) < _MOST_RULES:
+            self._rules.add(rule)
+        return _utf8(rule) if rule in self._rules else "others"
+
+    def _note_state(self, event: LoggedEvent) -> None:
+        """What an event changes in what is now."""
+        values = self._latest.values
+        match event:
+            case StartedEvent():
+                self._latest.job_id = _utf8(event.job)
+                values["kungfu_start_timestamp_seconds"] = event.time or math.nan
+            case ViewEvent():
+                values["kungfu_peers"] = len(event.peers)
+            case CheckpointEvent() if not event.error:
+                values["kungfu_last_checkpoint_timestamp_seconds"] = event.time or math.nan
+                values["kungfu_checkpoint_size_bytes"] = event.size_bytes or math.nan
+            case SpawnedEvent():
+                self._processes.add(event.peer)
+            case PeerEndedEvent() | LostEvent():
+                self._processes.discard(event.peer)
+            case HostJoinedEvent():
+                self._hosts.add(event.host)
+            case HostLeftEvent() | HostLostEvent():
+                self._hosts.discard(event.host)
+        values["kungfu_peer_processes"] = len(self._processes)
+        values["kungfu_hosts"] = len(self._hosts)
+
+
+def _utf8(name: str) -> str:
+    """A name as it can be sent: JSON may hold halves of characters."""
+    return name.encode("utf-8", "replace").decode()

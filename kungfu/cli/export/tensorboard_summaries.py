@@ -1,0 +1,197 @@
+"""The record of a run as TensorBoard's summaries: scalars of the steps, markers and texts of the events.
+
+A line of the metrics becomes one event of TensorBoard with all its numbers. Of long runs not every step is kept (see
+`is_kept`): TensorBoard shows some thousand points of a curve, and an event file is to stay small.
+
+| tags | values |
+| --- | --- |
+| ``job/NAME`` | the numbers of every step, under the names of ``metrics.jsonl``, and ``step_s`` |
+| ``signals/NAME`` | the named signals of the policies |
+| ``straggler_fractions/peer_N`` | the speed of a peer as a fraction of the median's |
+| ``markers/KIND`` | a point at the step of a decision or a change: the size that was asked for or came about |
+| ``settings/NAME`` | a point where a rule set something: its new value |
+| ``rescale/PART_s``, ``recovery/PART_s``, ``checkpoint/...`` | how long the parts of a change took |
+| ``events/KIND`` | the events as texts, in the words of ``kungfu why`` |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.text.metadata import create_summary_metadata
+from tensorboard.util.tensor_util import make_tensor_proto
+
+from kungfu.cli.export.record_follower import NewRecords
+from kungfu.cli.report import one_line
+from kungfu.cli.report.changes import recovered, rescaled
+from kungfu.event_log.events import (
+    CalledEvent,
+    CheckpointEvent,
+    DecisionEvent,
+    HeldEvent,
+    LoggedEvent,
+    RecoveredEvent,
+    RefusedEvent,
+    RequestEvent,
+    RescaleEvent,
+    SetEvent,
+    ShadowEvent,
+    SupersededEvent,
+    ViewEvent,
+)
+from kungfu.event_log.numbers import as_float
+
+__all__ = ["SummaryMaker", "is_kept"]
+
+Scalars = dict[str, float]
+
+# The fields of a step that are the job's own; every other number is a named signal of a policy.
+_OF_THE_JOB = ("epoch", "size", "batch", "loss", "learning_rate", "samples_per_s")
+_NO_NUMBERS = ("time", "step", "straggler_fractions")
+# Every step up to here, then every 10th, from ten times as many on every 100th, and so on.
+_ALL_STEPS = 10_000
+# The texts of these kinds stand apart; those of all other events are of the job.
+_TEXTS: Mapping[type[LoggedEvent], str] = {
+    DecisionEvent: "decisions",
+    CalledEvent: "decisions",
+    SupersededEvent: "decisions",
+    RefusedEvent: "decisions",
+    SetEvent: "settings",
+    ShadowEvent: "shadow",
+    HeldEvent: "held back",
+    RescaleEvent: "rescales",
+    RecoveredEvent: "recoveries",
+    RequestEvent: "requests",
+    CheckpointEvent: "checkpoints",
+    ViewEvent: "views",
+}
+
+
+def is_kept(step: int) -> bool:
+    """Whether the numbers of a step are written: every step up to 10,000, then every 10th up to 100,000, and so on.
+
+    >>> [is_kept(step) for step in (9_999, 10_001, 10_010, 100_010, 100_100)]
+    [True, False, True, False, True]
+    """
+    every = 1
+    while step > _ALL_STEPS * every:
+        every *= 10
+    return step % every == 0
+
+
+class SummaryMaker:
+    """Makes events of TensorBoard from the record, in its order.
+
+    An event that does not name its step is put at the newest step that is known.
+    """
+
+    def __init__(self) -> None:
+        self._step = 0
+
+    def made_of(self, new: NewRecords) -> Iterator[Event]:
+        """The summaries of what was added to the record."""
+        for row in new.rows:
+            if (one := self._of_row(row)) is not None:
+                yield one
+        for event in new.events:
+            yield from self._of_event(event)
+
+    def _of_row(self, row: Mapping[str, Any]) -> Event | None:
+        step, time = row.get("step"), as_float(row.get("time"))
+        # A line that a damaged disk has left without what every line has.
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 1 << 62 or time is None:
+            return None
+        self._step = step
+        return _event(time, step, _scalars(_numbers(row))) if is_kept(step) else None
+
+    def _of_event(self, event: LoggedEvent) -> Iterator[Event]:
+        self._step = max(self._step, getattr(event, "step", 0))
+        step, time = getattr(event, "step", self._step), event.time or 0.0
+        if numbers := _markers(event):
+            yield _event(time, step, _scalars(numbers))
+        if text := _text(event):
+            yield _event(time, step, [_text_value(f"events/{_TEXTS.get(type(event), 'job')}", text)])
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def _numbers(row: Mapping[str, Any]) -> Scalars:
+    """The numbers of a step by tag; what is not known has none, NaN and infinities are numbers here."""
+    numbers: Scalars = {}
+    for name, value in row.items():
+        number = None if name in _NO_NUMBERS else as_float(value)
+        if number is not None:
+            numbers[f"{'job' if name in _OF_THE_JOB else 'signals'}/{name}"] = number
+    samples, speed = as_float(row.get("batch")), as_float(row.get("samples_per_s"))
+    # How long the step took, where that was measured.
+    if samples is not None and speed is not None and 0 < speed < math.inf:
+        numbers["job/step_s"] = samples / speed
+    fractions = row.get("straggler_fractions")
+    for peer, value in fractions.items() if isinstance(fractions, Mapping) else ():
+        if (speed := as_float(value)) is not None:
+            numbers[f"straggler_fractions/peer_{peer}"] = speed
+    return numbers
+
+
+def _markers(event: LoggedEvent) -> Scalars:
+    """The points that mark an event among the curves."""
+    match event:
+        case DecisionEvent():
+            return {"markers/decision": event.asked}
+        case RefusedEvent():
+            return {"markers/refused": event.asked}
+        case RescaleEvent():
+            return {"markers/rescale": event.after, **_timing("rescale", event)}
+        case RecoveredEvent():
+            return {"markers/recovery": event.after, **_timing("recovery", event)}
+        case CheckpointEvent() if not event.error:
+            size = {} if event.size_bytes is None else {"checkpoint/bytes": float(event.size_bytes)}
+            return {**size, "checkpoint/seconds": event.seconds, "checkpoint/stop_s": event.stop_s}
+        case SetEvent():
+            value = as_float(event.to)
+            return {} if value is None else {f"settings/{event.what.replace(' ', '_')}": value}
+    return {}
+
+
+def _timing(what: str, event: RescaleEvent | RecoveredEvent) -> Scalars:
+    return {f"{what}/stop_s": event.stop_s, **{f"{what}/{part}": took for part, took in event.parts.items()}}
+
+
+# ---- texts -----------------------------------------------------------------------------------------------------------
+
+
+def _text(event: LoggedEvent) -> str:
+    """An event in the words of ``kungfu why``; empty for one that is not worth a line."""
+    match event:
+        case RescaleEvent():
+            headline, details = rescaled(event)
+        case RecoveredEvent():
+            headline, details = recovered(event)
+        case _:
+            headline, details = one_line(event), []
+    return "\n".join([headline, *(f"- {one}" for one in details)])
+
+
+def _text_value(tag: str, text: str) -> Summary.Value:
+    """A text as TensorBoard's block of code: what a program or a user has named is no Markdown and no HTML there."""
+    block = "".join(f"    {line}\n" for line in text.splitlines())
+    metadata = create_summary_metadata(display_name=None, description=None)
+    return Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto([block.encode("utf-8", "replace")]))
+
+
+def _scalars(numbers: Scalars) -> Iterable[Summary.Value]:
+    return [Summary.Value(tag=_utf8(tag), simple_value=value) for tag, value in numbers.items()]
+
+
+def _utf8(name: str) -> str:
+    """A name as a protocol buffer can hold it: JSON may hold halves of characters."""
+    return name.encode("utf-8", "replace").decode()
+
+
+def _event(time: float, step: int, values: Iterable[Summary.Value]) -> Event:
+    return Event(wall_time=time, step=step, summary=Summary(value=values))

@@ -1,0 +1,169 @@
+"""Writes a run's record as event files of TensorBoard, in a process of its own beside the job.
+
+It follows the files of the record, so that neither a peer nor the agent waits for it, and ends when its standard input
+closes: with the job, however that ends. A file that cannot be written (a full disk) is tried again, and meanwhile
+nothing more of the record is read: what is missing comes later.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from itertools import count
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from kungfu.cli.export.record_follower import RecordFollower
+from kungfu.cli.export.tensorboard_summaries import SummaryMaker
+from kungfu.errors import KungfuError
+
+__all__ = ["EventFile", "export_record", "main"]
+
+# Peers report their steps every two seconds.
+_LOOK_EVERY_S = 1.0
+# Training is not to wait for a processor that draws curves.
+_NICENESS = 10
+
+
+class EventFile:
+    """One event file of TensorBoard, made with the first event; a batch of events is in it whole, or not at all.
+
+    Args:
+        folder: The folder of the run in TensorBoard; where another run has it, ``-2`` or more is added to its name.
+
+    Attributes:
+        folder: The folder that was made; ``None`` before.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._wanted, self._descriptor, self._length = folder, -1, 0
+        self.folder: Path | None = None
+
+    def append(self, events: Iterable[Event]) -> None:
+        """Appends events. Raises ``OSError`` if that cannot be done; then the file is as it was before."""
+        if self._descriptor < 0:
+            self._create()
+        self._write(events)
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def _create(self) -> None:
+        folder = self.folder or _new_folder(self._wanted)
+        self.folder = folder
+        name = f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.kungfu"
+        self._descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._length = 0
+
+    def _write(self, events: Iterable[Event]) -> None:
+        data = io.BytesIO()
+        writer = RecordWriter(data)
+        # The first event of a file says its version.
+        first = [] if self._length else [Event(wall_time=time.time(), file_version="brain.Event:2")]
+        for event in [*first, *events]:
+            writer.write(event.SerializeToString())
+        left = memoryview(data.getvalue())
+        try:
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+        except OSError:
+            # A part of an event would be the end of the file for every reader.
+            os.ftruncate(self._descriptor, self._length)
+            os.lseek(self._descriptor, self._length, os.SEEK_SET)
+            raise
+        self._length += data.tell()
+
+
+def export_record(
+    record: Path, target: Path, *, is_over: Callable[[float], bool], tell: Callable[[str], None]
+) -> Path | None:
+    """Writes what is in a record, and what comes to it until the run is over.
+
+    Args:
+        record: The folder that kungfu-run writes to.
+        target: The folder of the run in TensorBoard.
+        is_over: Waits up to so many seconds for the end of the run, and returns whether it is over.
+        tell: Takes remarks: the events cannot be written, or can be again.
+
+    Returns:
+        The folder that was written, ``None`` where it could not be.
+
+    Raises:
+        UsageError: The record is of another version, or cannot be read.
+    """
+    follower, maker, file = RecordFollower(record), SummaryMaker(), EventFile(target)
+    pending: list[Event] = []
+    is_told = ending = False
+    while True:
+        # What could not be written comes before what is new.
+        pending = pending or [*maker.made_of(follower.take())]
+        try:
+            if pending:
+                file.append(pending)
+                if is_told:
+                    tell(f"{target} can be written again: what was missing is there now")
+                    is_told = False
+            pending = []
+        except OSError as error:
+            if not is_told:
+                tell(f"{target} cannot be written ({error.strerror}); training goes on, and it is tried again")
+            is_told = True
+        if follower.has_more and not pending:
+            continue
+        # The run is over, and all of its record was tried.
+        if ending:
+            break
+        ending = is_over(_LOOK_EVERY_S)
+    file.close()
+    if is_told:
+        tell(f"{target} lacks the end of the run, which could not be written; kungfu tensorboard {record} writes it")
+    if follower.damaged:
+        tell(f"{follower.damaged} damaged lines of {record} were left out")
+    return file.folder
+
+
+def _new_folder(wanted: Path) -> Path:
+    """The folder of this run alone: another run of the same name may be in TensorBoard already."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for nth in count(1):
+        folder = wanted if nth == 1 else wanted.with_name(f"{wanted.name}-{nth}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("unreachable")
+
+
+def _stdin_closes(timeout_s: float) -> bool:
+    """Waits up to so long for the end of the standard input; the agent holds its other end, and writes nothing."""
+    ready, _, _ = select.select([0], [], [], timeout_s)
+    return bool(ready) and not os.read(0, 4096)
+
+
+def main(record: Path, target: Path) -> int:
+    """Follows a run until standard input closes; remarks are lines of standard output."""
+    # The job decides when it ends: signals for the whole process group are for kungfu-run.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(_NICENESS)
+    try:
+        export_record(record, target, is_over=_stdin_closes, tell=lambda text: print(text, flush=True))
+    except KungfuError as error:
+        print(error, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
