@@ -7,6 +7,7 @@ whole; everything else becomes a remark, never an error.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,10 @@ from kungfu.compiler.serialize import plan_from_json
 from kungfu.errors import UsageError
 from kungfu.record.lines import TRACE_SCHEMA, LineFields, line_kind, number_from_json
 
-__all__ = ["RecordedStep", "Snapshot", "Trace", "parse_trace", "read_trace"]
+__all__ = ["RecordedStep", "Snapshot", "Trace", "parse_trace", "read_plan", "read_trace"]
+
+# The header comes from rank 0 of the first view; other peers may have written some steps by then.
+_HEADER_WITHIN_LINES = 10_000
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,24 @@ def read_trace(folder: Path) -> Trace:
         ) from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; give a file that can be read") from error
+
+
+def read_plan(folder: Path) -> Plan | None:
+    """The plan of the run in `folder`, also of one that runs; ``None`` where no trace holds it.
+
+    Only the beginning of the trace is read. Raises ``UsageError`` for a trace of another schema.
+    """
+    gathered = _Gathered()
+    try:
+        with (folder / "trace.jsonl").open(encoding="utf-8", errors="replace") as lines:
+            for place, text in enumerate(itertools.islice(lines, _HEADER_WITHIN_LINES), start=1):
+                _take(text, gathered, where=f"{folder}:{place}")
+                if gathered.header is not None:
+                    break
+    except OSError:
+        return None
+    content = (gathered.header or {}).get("plan")
+    return plan_from_json(content) if content is not None else None
 
 
 def parse_trace(lines: Iterable[str], *, name: str = "trace.jsonl") -> Trace:

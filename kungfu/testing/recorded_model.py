@@ -18,7 +18,7 @@ from kungfu.record import RecordedStep, Trace
 from kungfu.testing.cluster_model import ClusterModel, Rescaling, SimulatedStep, Start
 from kungfu.testing.peer_speeds import CUT, PeerSpeeds
 
-__all__ = ["RecordedJob", "SizeMeasured", "measure_job", "model_of_job"]
+__all__ = ["RecordedJob", "SizeMeasured", "measure_job", "model_of_job", "throughput_between"]
 
 _GUESSED_JOINING_S, _GUESSED_STOP_S = 10.0, 0.1
 _NORMS = ("norm_squared(grads)", "norm_squared(mean_grads)")
@@ -131,23 +131,40 @@ def model_of_job(job: RecordedJob, trace: Trace, plan: Plan) -> ClusterModel:
 
 
 def throughput_at(job: RecordedJob, size: int) -> float:
-    """Samples a second with so many peers.
+    """Samples a second of a recorded job with so many peers; see `throughput_between`."""
+    return throughput_between({one: measured.samples_per_s for one, measured in job.sizes.items()}, size)
+
+
+def throughput_between(speeds: Mapping[int, float], size: int) -> float:
+    """Samples a second with so many peers, from the sizes that were measured.
 
     Between two sizes that were seen it is a straight line; below the smallest one a peer is as fast as there; above the
     largest one each more adds what each of the last added, and never less than nothing.
+
+    Args:
+        speeds: Samples a second by size.
+        size: Peers.
+
+    Returns:
+        Samples a second; NaN for a size above the only one that was seen.
+
+    >>> [throughput_between({2: 200.0, 4: 300.0}, size) for size in (1, 3, 6)]
+    [100.0, 250.0, 400.0]
     """
-    seen = sorted(job.sizes)
-    speed = {one: job.sizes[one].samples_per_s for one in seen}
+    seen = sorted(speeds)
     if size <= seen[0]:
-        return speed[seen[0]] * size / seen[0]
+        return speeds[seen[0]] * size / seen[0]
     if size > seen[-1]:
+        # What one peer more adds was never seen.
+        if len(seen) < 2:
+            return math.nan
         before, last = seen[-2:]
-        slope = (speed[last] - speed[before]) / (last - before)
-        return speed[last] + max(0.0, slope) * (size - last)
+        slope = (speeds[last] - speeds[before]) / (last - before)
+        return speeds[last] + max(0.0, slope) * (size - last)
     above = next(one for one in seen if one >= size)
     below = max(one for one in seen if one <= size)
     share = (size - below) / (above - below) if above > below else 0.0
-    return speed[below] + share * (speed[above] - speed[below])
+    return speeds[below] + share * (speeds[above] - speeds[below])
 
 
 def guesses_of(job: RecordedJob, trace: Trace, sizes: Iterable[int], batches: Iterable[int]) -> tuple[str, ...]:

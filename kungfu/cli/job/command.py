@@ -27,6 +27,8 @@ __all__ = ["add_arguments", "run"]
 
 RUNS = Path("runs")
 _PROFILE_STEPS = 50
+# The commands that change the membership, and tell with --plan what would come of it.
+_PLANNED = ("resize", "scale-out", "scale-in", "migrate")
 _EXITS = (
     "exit codes: 0 carried out, 1 refused by the job or not carried out in time, 2 wrong command line or no such job"
 )
@@ -50,6 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
         return
     parser.add_argument("--id", metavar="ID", help="of the request; a repeated one is not carried out twice (random)")
     parser.add_argument("--if-view", type=int, metavar="V", help="refuse it in any other view than version V")
+    if name in _PLANNED:
+        parser.add_argument(
+            "--plan", action="store_true", help="tell what would come of it, with what it would cost; change nothing"
+        )
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="wait so long for it (600)")
     parser.add_argument(
         "--no-wait", dest="timeout", action="store_const", const=0.0, help="hand it in, and do not wait for it"
@@ -69,6 +75,10 @@ def run(given: argparse.Namespace) -> int:
     if given.name == "status":
         return print_status(folder, form=given.form)
     request = JobRequest(given.id or secrets.token_hex(4), _ACTIONS[given.name](given), given.if_view)
+    if given.name in _PLANNED and given.plan:
+        from kungfu.cli.job.plan import print_plan
+
+        return print_plan(folder, request, form=given.form)
     if given.name == "profile":
         from kungfu.cli.job.profile import run_profile
 

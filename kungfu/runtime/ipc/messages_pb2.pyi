@@ -902,3 +902,47 @@ class Trouble(_message.Message):
     time: float
     text: str
     def __init__(self, time: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
+
+class RequestPlan(_message.Message):
+    __slots__ = ("words", "refusal", "view", "before", "after", "joins", "leaves", "missing", "batch_before", "batch_after", "refused_sizes")
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    JOINS_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    BATCH_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_AFTER_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_SIZES_FIELD_NUMBER: _ClassVar[int]
+    words: str
+    refusal: str
+    view: int
+    before: int
+    after: int
+    joins: _containers.RepeatedCompositeFieldContainer[PlannedPeer]
+    leaves: _containers.RepeatedCompositeFieldContainer[PlannedPeer]
+    missing: int
+    batch_before: int
+    batch_after: int
+    refused_sizes: _containers.RepeatedCompositeFieldContainer[RefusedSizes]
+    def __init__(self, words: _Optional[str] = ..., refusal: _Optional[str] = ..., view: _Optional[int] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., joins: _Optional[_Iterable[_Union[PlannedPeer, _Mapping]]] = ..., leaves: _Optional[_Iterable[_Union[PlannedPeer, _Mapping]]] = ..., missing: _Optional[int] = ..., batch_before: _Optional[int] = ..., batch_after: _Optional[int] = ..., refused_sizes: _Optional[_Iterable[_Union[RefusedSizes, _Mapping]]] = ...) -> None: ...
+
+class PlannedPeer(_message.Message):
+    __slots__ = ("id", "host")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    host: str
+    def __init__(self, id: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
+
+class RefusedSizes(_message.Message):
+    __slots__ = ("first", "last", "reason")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    reason: str
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...

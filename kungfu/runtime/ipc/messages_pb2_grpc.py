@@ -1083,6 +1083,11 @@ class JobServiceStub(object):
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestId.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestProgress.FromString,
                 _registered_method=True)
+        self.PlanRequest = channel.unary_unary(
+                '/kungfu.v1.JobService/PlanRequest',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobRequest.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestPlan.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer(object):
@@ -1107,6 +1112,13 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PlanRequest(self, request, context):
+        """changes nothing
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1124,6 +1136,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.GetProgress,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestId.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestProgress.SerializeToString,
+            ),
+            'PlanRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanRequest,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobRequest.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestPlan.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1208,6 +1225,33 @@ class JobService(object):
             '/kungfu.v1.JobService/GetProgress',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestId.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestProgress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.v1.JobService/PlanRequest',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobRequest.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestPlan.FromString,
             options,
             channel_credentials,
             insecure,

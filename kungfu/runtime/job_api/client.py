@@ -12,8 +12,9 @@ from kungfu.runtime.core.requests import JobRequest
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
-from kungfu.runtime.job_api.convert import from_request, to_progress, to_status
+from kungfu.runtime.job_api.convert import from_request, to_plan, to_progress, to_status
 from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
+from kungfu.runtime.job_api.plan import RequestPlan
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
 __all__ = ["DEADLINE_S", "JobClient", "JobOver", "connected"]
@@ -53,6 +54,10 @@ class JobClient:
     def submit(self, request: JobRequest) -> RequestProgress:
         """Submits a request; returns the first answer to the request of this id, however often it is submitted."""
         return to_progress(self._call(self._stub.SubmitRequest, from_request(request)))
+
+    def plan(self, request: JobRequest) -> RequestPlan:
+        """What a request would come to, if it were submitted now."""
+        return to_plan(self._call(self._stub.PlanRequest, from_request(request)))
 
     def progress(self, name: str) -> RequestProgress:
         """The progress of the request of this id."""

@@ -27,6 +27,7 @@ from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import optional_field
 from kungfu.runtime.ipc.enums import KEEPS, EnumTable
+from kungfu.runtime.job_api.plan import PlannedPeer, RefusedSizes, RequestPlan
 from kungfu.runtime.job_api.status import (
     JobMetrics,
     JobStatus,
@@ -37,7 +38,16 @@ from kungfu.runtime.job_api.status import (
     Trouble,
 )
 
-__all__ = ["from_progress", "from_request", "from_status", "to_progress", "to_request", "to_status"]
+__all__ = [
+    "from_plan",
+    "from_progress",
+    "from_request",
+    "from_status",
+    "to_plan",
+    "to_progress",
+    "to_request",
+    "to_status",
+]
 
 JobRequestKind = Literal["resize", "scale-out", "scale-in", "migrate", "checkpoint", "profile", "stop"]
 
@@ -149,6 +159,34 @@ def to_progress(message: pb.RequestProgress) -> RequestProgress:
         message.view,
         message.seconds,
         tuple(Point(one.size, one.steps, one.samples, one.seconds) for one in message.points),
+    )
+
+
+def from_plan(plan: RequestPlan) -> pb.RequestPlan:
+    fields = {
+        **asdict(plan),
+        "joins": [pb.PlannedPeer(id=one.id, host=one.host) for one in plan.joins],
+        "leaves": [pb.PlannedPeer(id=one.id, host=one.host) for one in plan.leaves],
+        "refused_sizes": [
+            pb.RefusedSizes(first=one.first, last=one.last, reason=one.reason) for one in plan.refused_sizes
+        ],
+    }
+    return pb.RequestPlan(**fields)
+
+
+def to_plan(message: pb.RequestPlan) -> RequestPlan:
+    return RequestPlan(
+        message.words,
+        message.refusal,
+        message.view,
+        message.before,
+        message.after,
+        tuple(PlannedPeer(one.id, one.host) for one in message.joins),
+        tuple(PlannedPeer(one.id, one.host) for one in message.leaves),
+        message.missing,
+        optional_field(message, "batch_before"),
+        optional_field(message, "batch_after"),
+        tuple(RefusedSizes(one.first, optional_field(one, "last"), one.reason) for one in message.refused_sizes),
     )
 
 

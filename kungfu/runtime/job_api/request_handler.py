@@ -23,8 +23,9 @@ from kungfu.runtime.core.requests import (
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.requests.request_log import refusal_of_id
 from kungfu.runtime.hosts import Host
+from kungfu.runtime.job_api.plan import RequestPlan, plan_request
 from kungfu.runtime.job_api.recent_metrics import RecentMetrics
-from kungfu.runtime.job_api.service import ProgressQuery, Query
+from kungfu.runtime.job_api.service import PlanQuery, ProgressQuery, Query
 from kungfu.runtime.job_api.status import (
     STRAGGLER,
     JobStatus,
@@ -162,6 +163,8 @@ class RequestHandler:
             externals = self._step(requests.RequestSubmitted(subject), cluster, now)
             entry, answer = self._answered(subject, now)
             reply: Any = request_progress(entry, answer=answer, now=now)
+        elif isinstance(subject, PlanQuery):
+            reply = self._plan(subject.request, cluster, now)
         elif isinstance(subject, ProgressQuery):
             reply = self._progress(self._request_log.entries.get(subject.id), now)
         else:
@@ -222,6 +225,12 @@ class RequestHandler:
             self._progress(under_way, now),
             self._recent.troubles,
         )
+
+    def _plan(self, request: JobRequest, cluster: Cluster, now: float) -> RequestPlan:
+        return plan_request(
+            request, log=self._request_log, context=self._admission_context(cluster), cluster=cluster,
+            hosts=dict(enumerate(self._hosts)), speeds=self._recent.speeds, now=now,
+        )  # fmt: skip
 
     def _progress(self, entry: LoggedRequest | None, now: float) -> RequestProgress | None:
         return None if entry is None else request_progress(entry, answer=entry.newest, now=now)

@@ -13,9 +13,9 @@ from kungfu.runtime.core.requests import JobRequest
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceServicer
-from kungfu.runtime.job_api.convert import from_progress, from_status, to_request
+from kungfu.runtime.job_api.convert import from_plan, from_progress, from_status, to_request
 
-__all__ = ["JobService", "ProgressQuery", "Query", "StatusQuery"]
+__all__ = ["JobService", "PlanQuery", "ProgressQuery", "Query", "StatusQuery"]
 
 # The agent answers between two events, none of which takes long; an agent that ends its job does not answer.
 _ANSWER_S = 4.0
@@ -34,10 +34,20 @@ class ProgressQuery:
 
 
 @dataclass(frozen=True)
+class PlanQuery:
+    """Asks what a request would come to."""
+
+    request: JobRequest
+
+
+Subject = StatusQuery | ProgressQuery | PlanQuery | JobRequest
+
+
+@dataclass(frozen=True)
 class Query:
     """A query or a new request; ``reply`` takes the answer, ``None`` if there is none."""
 
-    subject: StatusQuery | ProgressQuery | JobRequest
+    subject: Subject
     reply: Future[Any] = field(default_factory=Future)
 
 
@@ -65,7 +75,12 @@ class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without
             context.abort(grpc.StatusCode.NOT_FOUND, f"this job has taken no request {request.id!r}")
         return from_progress(found)
 
-    def _answered(self, subject: StatusQuery | ProgressQuery | JobRequest, context: Any) -> Any:
+    def PlanRequest(self, request: pb.JobRequest, context: Any) -> pb.RequestPlan:  # noqa: N802 - gRPC's name
+        with rpc.refusing(context):
+            wanted = to_request(request)
+        return from_plan(self._answered(PlanQuery(wanted), context))
+
+    def _answered(self, subject: Subject, context: Any) -> Any:
         query = Query(subject)
         self._put(query)
         try:

@@ -1,0 +1,242 @@
+"""``kungfu resize N --plan``: what a request would come to: who starts where, batch, rate, pause, speed and cost."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.text import Text
+
+from kungfu.cli.report import read_events, read_metrics
+from kungfu.cli.report.values import counted, duration, figure, finite_number
+from kungfu.compiler.rescale_rules import evaluate_rescale_rules
+from kungfu.control import SetLearningRate
+from kungfu.errors import UsageError
+from kungfu.event_log.events import LoggedEvent, RescaleEvent
+from kungfu.event_log.numbers import as_float, as_json
+from kungfu.record import read_plan
+from kungfu.runtime.core.requests import JobRequest
+from kungfu.runtime.job_api.client import connected
+from kungfu.runtime.job_api.plan import PlannedPeer, RequestPlan
+from kungfu.runtime.job_api.status import JobStatus
+from kungfu.testing.recorded_model import throughput_between
+
+__all__ = ["PlanForecast", "forecast_plan", "print_plan", "speeds_by_size"]
+
+# The first steps of a size are slower: caches are cold, and those who left may still hold processors.
+_WARM_UP_STEPS = 3
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class PlanForecast:
+    """What is expected of a plan, from what the record of the job has measured; ``None`` is not known.
+
+    Args:
+        batch: Samples of a step afterwards.
+        learning_rate_before: The learning rate of the newest step.
+        learning_rate: That of the steps afterwards.
+        rules: The rules of the job's policies that set the batch or the rate.
+        ready_s: How long joiners take to get ready, while the others train.
+        pause_s: For how long training stands still.
+        samples_per_s_before: Throughput at the size of now.
+        samples_per_s: That at the size afterwards.
+        cost_before: Peer-seconds per 1,000 samples now.
+        cost: Those afterwards.
+        notes: Where this is a guess, and what is not known, in words.
+    """
+
+    batch: int | None
+    learning_rate_before: float | None
+    learning_rate: float | None
+    rules: tuple[str, ...]
+    ready_s: float | None
+    pause_s: float | None
+    samples_per_s_before: float | None
+    samples_per_s: float | None
+    cost_before: float | None
+    cost: float | None
+    notes: tuple[str, ...]
+
+
+def print_plan(folder: Path, request: JobRequest, *, form: Literal["text", "json"]) -> int:
+    """Prints what a request would come to, and submits nothing; returns 0, or 1 if it would be refused."""
+    with connected(folder) as job:
+        plan, status = job.plan(request), job.status()
+    forecast = forecast_plan(folder, plan, status)
+    if form == "json":
+        document = {**asdict(plan), "forecast": asdict(forecast)}
+        print(json.dumps(as_json(document, nan=None), indent=2, allow_nan=False))
+    else:
+        console = Console(highlight=False)
+        for line in _lines(plan, forecast):
+            console.print(Text(line), soft_wrap=True)
+    return 1 if plan.refusal else 0
+
+
+# ---- what is expected ------------------------------------------------------------------------------------------------
+
+
+def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus) -> PlanForecast:
+    """What is expected of a plan, from the record in ``folder``."""
+    notes: list[str] = []
+    events, rows = _recorded(folder, notes)
+    speeds = speeds_by_size(rows)
+    before, after = (_speed(speeds, size, notes if size == plan.after else []) for size in (plan.before, plan.after))
+    rate = _newest(rows, "learning_rate")
+    batch, rate_after, rules = _settings(folder, plan, status, rate, notes)
+    pause_s, ready_s = _pause_s(events, plan, notes), _ready_s(events, plan, notes)
+    costs = [None if speed is None else 1000 * size / speed for size, speed in
+             ((plan.before, before), (plan.after, after))]  # fmt: skip
+    return PlanForecast(
+        batch, rate, rate_after, rules, ready_s, pause_s, before, after, costs[0], costs[1], tuple(notes)
+    )
+
+
+def _recorded(folder: Path, notes: list[str]) -> tuple[Sequence[LoggedEvent], Rows]:
+    """The events and steps so far; a note where they cannot be read."""
+    try:
+        return read_events(folder).events, read_metrics(folder).rows
+    except UsageError as error:
+        notes.append(f"nothing is expected from what was measured: {error}")
+        return (), ()
+
+
+def speeds_by_size(rows: Rows) -> dict[int, float]:
+    """Samples over seconds of the steps at each size, without the first ones after each change of the size."""
+    samples, seconds = defaultdict[int, float](float), defaultdict[int, float](float)
+    size_before, since = None, 0
+    for row in rows:
+        size, batch, speed = row.get("size"), finite_number(row.get("batch")), finite_number(row.get("samples_per_s"))
+        since, size_before = (0 if size != size_before else since + 1), size
+        if isinstance(size, int) and batch and speed and speed > 0 and since >= _WARM_UP_STEPS:
+            samples[size] += batch
+            seconds[size] += batch / speed
+    return {size: samples[size] / seconds[size] for size in sorted(samples) if size > 0}
+
+
+def _speed(speeds: Mapping[int, float], size: int, notes: list[str]) -> float | None:
+    """Samples a second with so many peers, measured or guessed, which is noted."""
+    seen = sorted(speeds)
+    if not seen or size < 1:
+        notes.append("no step was timed long enough, so throughput is not known")
+        return None
+    speed = throughput_between(speeds, size)
+    peers = counted(size, "peer")
+    if math.isnan(speed):
+        notes.append(f"{peers} were never seen, nor any size but {seen[0]}: `kungfu profile` measures sizes")
+        return None
+    if size not in speeds:
+        how = (
+            "on a line between the sizes beside them" if seen[0] < size < seen[-1] else f"from {seen[0]} to {seen[-1]}"
+        )
+        notes.append(f"{peers} were never seen: their throughput is a guess {how}; `kungfu profile` measures it")
+    return speed
+
+
+def _pause_s(events: Iterable[LoggedEvent], plan: RequestPlan, notes: list[str]) -> float | None:
+    if not plan.joins and not plan.leaves:
+        return 0.0
+    stops = [one.stop_s for one in events if isinstance(one, RescaleEvent)]
+    if not stops:
+        notes.append("no rescale of this job was measured, so the pause is not known")
+    return statistics.median(stops) if stops else None
+
+
+def _ready_s(events: Iterable[LoggedEvent], plan: RequestPlan, notes: list[str]) -> float | None:
+    if not plan.joins:
+        return 0.0
+    rescales = [one for one in events if isinstance(one, RescaleEvent) and one.joined]
+    took = [one.parts.get("spawn_s", 0.0) + one.parts.get("ready_s", 0.0) for one in rescales]
+    if not any(took):
+        notes.append("nobody has joined this job yet, so how long a joiner takes is not known")
+    return statistics.median(took) if any(took) else None
+
+
+def _settings(
+    folder: Path, plan: RequestPlan, status: JobStatus, rate: float | None, notes: list[str]
+) -> tuple[int | None, float | None, tuple[str, ...]]:
+    """The batch and the learning rate after a change of the size, and the rules that choose them."""
+    batch = plan.batch_after
+    if plan.after == plan.before or plan.batch_before is None or batch is None:
+        return batch, rate, ()
+    try:
+        compiled = read_plan(folder)
+    except UsageError as error:
+        notes.append(f"whether a rule sets batch or learning rate is not known: {error}")
+        return batch, rate, ()
+    if compiled is None:
+        notes.append("the record holds no plan, so whether a rule sets batch or learning rate is not known")
+        return batch, rate, ()
+    limits, step = status.membership, status.figures.step or 0
+    sources = {
+        "size": plan.after, "previous_size": plan.before, "step": step, "epoch_samples": 0,
+        "global_batch_size": batch, "previous_global_batch_size": plan.batch_before,
+        "learning_rate": math.nan if rate is None else rate, "min_size": limits.minimum, "max_size": limits.maximum,
+    }  # fmt: skip
+    chosen = evaluate_rescale_rules(compiled, sources)
+    for one in chosen:
+        if isinstance(one.action, SetLearningRate):
+            rate = one.value
+        else:
+            batch = round(one.value)
+    return batch, rate, tuple(dict.fromkeys(one.rule for one in chosen))
+
+
+def _newest(rows: Rows, name: str) -> float | None:
+    found = (as_float(row.get(name)) for row in reversed(rows))
+    return next((value for value in found if value is not None and math.isfinite(value)), None)
+
+
+# ---- as text ---------------------------------------------------------------------------------------------------------
+
+
+def _lines(plan: RequestPlan, expected: PlanForecast) -> Iterator[str]:
+    sizes = (
+        f"{plan.before} -> {counted(plan.after, 'peer')}" if plan.after != plan.before else counted(plan.after, "peer")
+    )
+    if plan.refusal:
+        yield f"{plan.words} would be refused: {plan.refusal}"
+    else:
+        yield f"{plan.words} would take view {plan.view} from {sizes}; nothing was changed"
+        yield from _details(plan, expected)
+    for one in plan.refused_sizes:
+        last = " and more" if one.last is None else f" to {one.last}" if one.last != one.first else ""
+        yield f"  refused   {one.first}{last}: {one.reason}"
+    for note in expected.notes if not plan.refusal else ():
+        yield f"  note: {note}"
+
+
+def _details(plan: RequestPlan, expected: PlanForecast) -> Iterator[str]:
+    yield f"  starts    {_named(plan.joins)}" + (
+        f"; {plan.missing} more: no host has a free slot" if plan.missing else ""
+    )
+    yield f"  leaves    {_named(plan.leaves)}"
+    rules = f", as {' and '.join(expected.rules)} sets it" if expected.rules else ""
+    per_peer = "" if expected.batch is None else f", {figure(expected.batch / plan.after)} per peer"
+    yield f"  batch     {_change(plan.batch_before, expected.batch)} samples{per_peer}"
+    yield f"  rate      {_change(expected.learning_rate_before, expected.learning_rate)}{rules}"
+    beside = f"{duration(expected.ready_s)} to get ready while the others train, then " if plan.joins else ""
+    yield f"  pause     {beside}{duration(expected.pause_s)} in which training stands still"
+    yield f"  speed     {_change(expected.samples_per_s_before, expected.samples_per_s)} samples/s"
+    yield f"  cost      {_change(expected.cost_before, expected.cost)} peer-seconds per 1,000 samples"
+
+
+def _named(peers: Sequence[PlannedPeer]) -> str:
+    return ", ".join(f"peer {one.id} on {one.host}" for one in peers) or "nobody"
+
+
+def _change(before: float | None, after: float | None) -> str:
+    """A number before and after, with the difference."""
+    if before == after or before is None:
+        return figure(after)
+    share = f" ({(after - before) / before:+.0%})" if after is not None and before else ""
+    return f"{figure(before)} -> {figure(after)}{share}"

@@ -1,0 +1,194 @@
+"""What a request would come to, if it were submitted now: the job's own decisions, taken on a copy.
+
+The request log, the barrier's decision, the agent's choice of hosts and the barrier that admits the joiners are pure
+functions: a plan runs them one after the other, and nothing of what they decide leaves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from kungfu.runtime.core.barrier import Decision, Prepared, decide
+from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, ExternalRequest
+from kungfu.runtime.core.cluster import Cluster
+from kungfu.runtime.core.cluster.events import OfferJoiners
+from kungfu.runtime.core.cluster.joiners import on_size_wanted
+from kungfu.runtime.core.cluster.placement import NO_SLOT
+from kungfu.runtime.core.requests import (
+    AdmissionContext,
+    JobRequest,
+    RequestLog,
+    RequestSubmitted,
+    Resize,
+    first_answer,
+    in_words,
+    step,
+)
+from kungfu.runtime.core.requests.admission import refusal_of
+from kungfu.runtime.core.requests.request_log import refusal_of_id
+from kungfu.runtime.core.terms import Keep, Terms
+from kungfu.runtime.core.view import Peer, View
+
+__all__ = ["PlannedPeer", "RefusedSizes", "RequestPlan", "plan_request"]
+
+# A request is carried out in at most so many barriers: it is decided, joiners are admitted, a departing peer leaves.
+_BARRIERS = 3
+# Of a job that takes thousands of peers, so many sizes are looked at.
+_MOST_SIZES = 1024
+
+
+@dataclass(frozen=True)
+class PlannedPeer:
+    """A peer that would join or leave, and its host."""
+
+    id: int
+    host: str
+
+
+@dataclass(frozen=True)
+class RefusedSizes:
+    """Sizes that the job cannot have, from ``first`` to ``last`` (``None``: all larger ones), and why."""
+
+    first: int
+    last: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class RequestPlan:
+    """What a request would come to.
+
+    Args:
+        words: The request as a person would type it.
+        refusal: Why it would be refused; empty where it would be accepted.
+        view: The version of the view in force.
+        before: Peers now.
+        after: Peers once it is carried out.
+        joins: The peers that would start, with their hosts; those that are on their way already among them.
+        leaves: The peers that would leave, in the order of their ranks.
+        missing: How many more would be needed, for which no host has a free slot.
+        batch_before: Samples of a step now; ``None`` before steps were measured.
+        batch_after: Samples of a step afterwards, if no rule sets another batch.
+        refused_sizes: The sizes that the job cannot have now.
+    """
+
+    words: str
+    refusal: str
+    view: int
+    before: int
+    after: int
+    joins: tuple[PlannedPeer, ...] = ()
+    leaves: tuple[PlannedPeer, ...] = ()
+    missing: int = 0
+    batch_before: int | None = None
+    batch_after: int | None = None
+    refused_sizes: tuple[RefusedSizes, ...] = ()
+
+
+def plan_request(
+    request: JobRequest,
+    *,
+    log: RequestLog,
+    context: AdmissionContext,
+    cluster: Cluster,
+    hosts: Mapping[int, str],
+    speeds: Mapping[int, float],
+    now: float,
+) -> RequestPlan:
+    """What this request would come to.
+
+    Args:
+        request: The request; it is not submitted.
+        log: The requests so far.
+        context: The job as it is now.
+        cluster: The cluster as it is now.
+        hosts: The names of the hosts by number.
+        speeds: Of peers by id, as fractions of the median peer's, where they are known.
+        now: Seconds of the agent's clock.
+    """
+    view = context.view or View(0, ())
+    keep: Keep = getattr(request.action, "keep", "global_batch_size")
+    plan = RequestPlan(
+        in_words(request.action), "", view.version, view.size, view.size, batch_before=context.batch,
+        batch_after=context.batch, refused_sizes=tuple(_refused_sizes(keep, context)),
+    )  # fmt: skip
+    after_log, externals = step(log, RequestSubmitted(request), context, now)
+    answer = first_answer(after_log, request)
+    refusal = refusal_of_id(log, request) or (answer.reason if answer and answer.state == "refused" else "")
+    if refusal or not externals:
+        return replace(plan, refusal=refusal)
+    return _carried_out(plan, externals[0], context, cluster, hosts, speeds, now)
+
+
+def _carried_out(
+    plan: RequestPlan,
+    external: ExternalRequest,
+    context: AdmissionContext,
+    cluster: Cluster,
+    hosts: Mapping[int, str],
+    speeds: Mapping[int, float],
+    now: float,
+) -> RequestPlan:
+    """The plan with the barriers that carry the request out, and the peers that start for them."""
+    before = view = context.view
+    assert before is not None
+    assert view is not None
+    batch = context.batch or 0
+    terms, missing = Terms(global_batch_size=batch, batch_per_peer=batch / before.size), 0
+    requests, prepared = BarrierRequests(external=external.rescale(step=0)), None
+    for _ in range(_BARRIERS):
+        decision = decide(view, terms, context.limits, requests=requests, prepared=prepared, speeds=speeds)
+        view, terms, requests, prepared = decision.view, decision.terms, NO_REQUESTS, None
+        if decision.prepare is not None:
+            cluster, prepared = _prepared(replace(cluster, view=view), decision, now)
+            missing += len(prepared.missing)
+        # All peers are there, and nobody is about to leave.
+        elif not terms.departing:
+            break
+    return replace(
+        plan,
+        after=view.size,
+        joins=_planned([peer for peer in view.ids if before.rank_of(peer) is None], cluster, hosts),
+        leaves=_planned([peer for peer in before.ids if view.rank_of(peer) is None], cluster, hosts),
+        missing=missing,
+        batch_after=None if context.batch is None else terms.global_batch_size,
+    )
+
+
+def _prepared(cluster: Cluster, decision: Decision, now: float) -> tuple[Cluster, Prepared]:
+    """The joiners that the agent would offer, if all of them came."""
+    wanted, leaving = decision.prepare or 0, decision.terms.leaving
+    after, commands = on_size_wanted(cluster, wanted, now, host=decision.host, leaving=leaving)
+    # Those without a slot are still to be offered as missing, or have been, where nobody else is on the way.
+    offered = [one.prepared.missing for one in commands if isinstance(one, OfferJoiners)]
+    lacking = len(after.missing) + len(after.hosts.queue) + sum(map(len, offered))
+    ready = tuple(Peer(peer, "") for peer in sorted(after.starting))
+    return after, Prepared(ready, tuple(range(-lacking, 0)), NO_SLOT if lacking else "")
+
+
+def _planned(peers: list[int], cluster: Cluster, hosts: Mapping[int, str]) -> tuple[PlannedPeer, ...]:
+    return tuple(PlannedPeer(peer, hosts.get(cluster.hosts.of.get(peer, 0), "")) for peer in peers)
+
+
+# ---- refused sizes ---------------------------------------------------------------------------------------------------
+
+
+def _refused_sizes(keep: Keep, context: AdmissionContext) -> Iterator[RefusedSizes]:
+    """The sizes that the job cannot have, those beside each other together."""
+    if context.view is None:
+        return
+    beyond = context.limits.maximum + 1
+    room = context.view.size + sum(context.free.values())
+    first: int | None = None
+    reason = ""
+    for size in range(1, min(beyond, _MOST_SIZES) + 1):
+        why = refusal_of(JobRequest("", Resize(size, keep)), context) or (NO_SLOT if size > room else "")
+        # A run of refused sizes ends, or goes on for another reason.
+        if first is not None and (not why or (why == NO_SLOT) != (reason == NO_SLOT)):
+            yield RefusedSizes(first, size - 1, reason)
+            first = None
+        if why and first is None:
+            first, reason = size, why
+    if first is not None:
+        yield RefusedSizes(first, None, reason)
