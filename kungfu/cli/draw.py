@@ -20,7 +20,7 @@ from kungfu.cli.report.values import counted, duration, figure, finite_number, n
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, RescaleEvent
 
-__all__ = ["draw_run"]
+__all__ = ["Series", "draw_run", "fit_axis", "smoothed"]
 
 Series = NDArray[np.float64]
 Drawn = TypeVar("Drawn", bound=DecisionEvent | RescaleEvent | RecoveredEvent)
@@ -125,7 +125,7 @@ def _draw_noise(panel: Any, run: _Run) -> None:
     panel.plot(run.steps, noise, color=ORANGE, linewidth=1.8, label="noise scale")
     panel.step(run.steps, batch, where="post", color=GREY, linewidth=1.3, linestyle="--", label="batch")
     panel.set_ylabel("noise scale (samples)")
-    _fit(panel, np.concatenate([noise, batch]))
+    fit_axis(panel, np.concatenate([noise, batch]))
     panel.legend(loc="lower right", frameon=False, fontsize=9)
     if not np.isfinite(noise).any():
         panel.text(0.5, 0.5, "no rule watched the noise scale", transform=panel.transAxes, ha="center", color=GREY)
@@ -133,11 +133,11 @@ def _draw_noise(panel: Any, run: _Run) -> None:
 
 def _draw_loss(panel: Any, run: _Run) -> None:
     loss = run.series("loss")
-    smooth = _smoothed(loss, np.zeros_like(loss))
+    smooth = smoothed(loss, np.zeros_like(loss))
     panel.plot(run.steps, loss, color=RED, linewidth=0.8, alpha=0.3)
     panel.plot(run.steps, smooth, color=RED, linewidth=1.8)
     panel.set_ylabel("loss")
-    _fit(panel, smooth)
+    fit_axis(panel, smooth)
     _mark_lost(panel, run)
 
 
@@ -155,7 +155,7 @@ def _mark_lost(panel: Any, run: _Run) -> None:
 
 def _draw_speed(panel: Any, run: _Run) -> None:
     speed = run.series("samples_per_s")
-    smooth = _smoothed(speed, run.series("size"))
+    smooth = smoothed(speed, run.series("size"))
     panel.plot(run.steps, speed, color=GREEN, linewidth=0.8, alpha=0.3)
     panel.plot(run.steps, smooth, color=GREEN, linewidth=1.8)
     panel.set_ylabel("samples/s")
@@ -181,7 +181,7 @@ def _name_rescales(panel: Any, run: _Run, *, height: float) -> None:
                    clip_on=True, in_layout=False)  # fmt: skip
 
 
-def _fit(panel: Any, values: Series) -> None:
+def fit_axis(panel: Any, values: Series) -> None:
     """A logarithmic axis where the values need one."""
     known = values[np.isfinite(values)]
     if known.size and known.min() > 0 and known.max() / known.min() > _DECADES:
@@ -191,7 +191,7 @@ def _fit(panel: Any, values: Series) -> None:
         panel.set_ylim(bottom=0)
 
 
-def _smoothed(values: Series, group: Series) -> Series:
+def smoothed(values: Series, group: Series) -> Series:
     """The typical value around each step, never across a change of `group`: a jump stays one."""
     # The steps at which the group changes; NaN is a group of its own.
     edges = np.flatnonzero(np.diff(np.nan_to_num(group, nan=-1.0))) + 1

@@ -25,6 +25,7 @@ _SHOWN = 40
 _PLANNING = (
     ("simulate", "kungfu.cli.simulate", "run a scheduler over a trace of jobs"),
     ("replay", "kungfu.cli.replay.command", "run a policy over a recorded run, without training"),
+    ("compare", "kungfu.cli.compare", "tell how runs differ: time to a loss, cost, sizes, decisions"),
     ("tensorboard", "kungfu.cli.export.tensorboard", "write a recorded run for TensorBoard"),
     ("plan-tuning", "kungfu.cli.plan_tuning", "plan a hyperparameter search under a deadline"),
 )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from kungfu.cli.draw import _draw_loss, _read, _Run, _smoothed, _title, _typical, draw_run
+from kungfu.cli.draw import _draw_loss, _read, _Run, _title, _typical, draw_run, smoothed
 from kungfu.errors import UsageError
 from tests.cli.recorded import GROWN, Events, measured, written
 from tests.event_log.made import made
@@ -70,7 +70,7 @@ def test_a_picture_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Pa
 def test_smoothing_is_the_median_of_known_values_and_stops_at_a_change_of_size() -> None:
     speed = np.array([1.0, np.nan, 3.0, 10.0, 20.0, 900.0, np.nan])
     size = np.array([2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 2.0])
-    np.testing.assert_array_equal(_smoothed(speed, size), [2.0, 2.0, 2.0, 20.0, 20.0, 20.0, np.nan])
+    np.testing.assert_array_equal(smoothed(speed, size), [2.0, 2.0, 2.0, 20.0, 20.0, 20.0, np.nan])
 
 
 def test_an_epochs_last_batch_does_not_break_the_line_of_the_batch() -> None:

@@ -1,0 +1,273 @@
+"""``kungfu compare DIR DIR``: several runs beside each other: time to a loss, cost, sizes and decisions."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kungfu.cli.draw import Series, fit_axis, smoothed
+from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, write_png
+from kungfu.cli.report import read_events, read_metrics
+from kungfu.cli.report.changes import changes, stopped_s
+from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, finite_number
+from kungfu.errors import UsageError
+from kungfu.event_log.events import DecisionEvent, LoggedEvent, RescaleEvent, ViewEvent
+from kungfu.event_log.numbers import as_json
+
+__all__ = ["ComparedRun", "RunFigures", "add_arguments", "figures_of", "read_run", "run"]
+
+_COLOURS = (BLUE, ORANGE, GREEN, RED, "#6f42c1", "#0b7285", "#a61e4d", GREY)
+_OVER = {"time": "time (s)", "steps": "step", "samples": "samples", "peer-seconds": "peer-seconds"}
+_MOST_SIZES = 9
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run as it is compared: one entry of each array for each step.
+
+    Attributes:
+        name: The name of its folder.
+        steps: The numbers of its steps.
+        seconds: From the beginning of training to the end of each step.
+        samples: Trained on up to the end of each step.
+        peer_seconds: Of all peers together, up to the end of each step.
+        size: Peers in each step.
+        loss: The typical loss around each step.
+        speed: The typical samples per second around each step.
+        events: What happened.
+    """
+
+    name: str
+    steps: Series
+    seconds: Series
+    samples: Series
+    peer_seconds: Series
+    size: Series
+    loss: Series
+    speed: Series
+    events: tuple[LoggedEvent, ...]
+
+    @property
+    def over(self) -> Mapping[str, Series]:
+        """What a curve may be drawn over."""
+        axes = (self.seconds, self.steps, self.samples, self.peer_seconds)
+        return dict(zip(_OVER, axes, strict=True))
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """A run in figures; ``None`` is not known, or not reached.
+
+    Attributes:
+        name: The name of its folder.
+        steps: Its steps.
+        samples: Their samples.
+        seconds: From the beginning of training to the end of the last step.
+        peer_seconds: Of all peers together.
+        loss: The typical loss at its end.
+        to_loss: Seconds, steps, samples and peer-seconds to the loss that is compared.
+        sizes: The sizes, one after the other.
+        decisions: How often each rule asked for a size.
+        changes: How often the membership changed, in words.
+        stopped_s: For how long that stopped the training.
+        note: What is to be known of the record; empty for a whole run.
+    """
+
+    name: str
+    steps: int
+    samples: int
+    seconds: float
+    peer_seconds: float
+    loss: float | None
+    to_loss: Mapping[str, float] | None
+    sizes: tuple[int, ...]
+    decisions: Mapping[str, int]
+    changes: str
+    stopped_s: float
+    note: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command line of ``kungfu compare``."""
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders that kungfu-run wrote to")
+    parser.add_argument(
+        "--loss", type=float, metavar="L", help="the loss whose time is compared (the lowest one that all runs reach)"
+    )
+    parser.add_argument("--over", choices=tuple(_OVER), default="time", help="what the plot is over (%(default)s)")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="the PNG to write (compare.png)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Prints the table and draws the plot; returns the exit code."""
+    if len(given.folders) < 2:
+        raise UsageError(f"{given.folders[0]}: one run is compared with nothing; give two folders or more")
+    if given.loss is not None and not math.isfinite(given.loss):
+        raise UsageError(f"--loss {given.loss}: must be a number")
+    names = _names(given.folders)
+    runs = [read_run(folder, name=name) for folder, name in zip(given.folders, names, strict=True)]
+    goal = _common_loss(runs) if given.loss is None else given.loss
+    told = [figures_of(one, goal=goal) for one in runs]
+    target = write_png(_drawn(runs, goal, over=given.over), given.to or Path("compare.png"))
+    if given.json:
+        document = {"loss": goal, "runs": [asdict(one) for one in told], "plot": str(target)}
+        print(json.dumps(as_json(document, nan=None), indent=2, allow_nan=False))
+        return 0
+    console = Console(highlight=False)
+    console.print(_table(told, goal))
+    for one in told:
+        if one.note:
+            console.print(Text(f"note: {one.name}: {one.note}", style="yellow"), soft_wrap=True)
+    console.print(Text(str(target)), soft_wrap=True)
+    return 0
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The names of the folders; with their parents where two have one name."""
+    names = [folder.resolve().name for folder in folders]
+    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+def read_run(folder: Path, *, name: str) -> ComparedRun:
+    """Reads a run; of a step that was done again, the last line counts.
+
+    Raises:
+        UsageError: There is no record of this version, or no step in it.
+    """
+    events = read_events(folder).events
+    by_step = {step: row for row in read_metrics(folder).rows if (step := finite_number(row.get("step"))) is not None}
+    rows = [by_step[step] for step in sorted(by_step)]
+    if not rows:
+        raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so it cannot be compared")
+
+    def column(key: str, unknown: float) -> Series:
+        known = (finite_number(row.get(key)) for row in rows)
+        return np.array([unknown if value is None else value for value in known])
+
+    times, size = column("time", math.nan), column("size", math.nan)
+    began = next((one.time for one in events if isinstance(one, ViewEvent) and one.time is not None), math.nan)
+    begin = min(began, times[0]) if math.isfinite(began) else times[0]
+    seconds = np.maximum.accumulate(np.nan_to_num(times - begin))
+    passed = np.diff(seconds, prepend=0.0)
+    return ComparedRun(
+        name, np.array(sorted(by_step)), seconds, np.cumsum(column("batch", 0.0)),
+        np.cumsum(np.nan_to_num(size) * passed), size, smoothed(column("loss", math.nan), np.zeros(len(rows))),
+        smoothed(column("samples_per_s", math.nan), size), events,
+    )  # fmt: skip
+
+
+def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
+    """A run in figures, with what it took to come to the loss ``goal``."""
+    known = compared.loss[np.isfinite(compared.loss)]
+    asked = Counter(one.rule for one in compared.events if isinstance(one, DecisionEvent))
+    sizes = [int(size) for size in compared.size[np.isfinite(compared.size)]]
+    first = int(compared.steps[0])
+    resumed = f"its record begins with step {first:,}: what came before, in another run, is not counted"
+    return RunFigures(
+        compared.name, len(compared.steps), int(compared.samples[-1]), float(compared.seconds[-1]),
+        float(compared.peer_seconds[-1]), float(known[-1]) if known.size else None, _reached(compared, goal),
+        tuple(size for size, _ in itertools.groupby(sizes)), dict(asked), changes(compared.events),
+        stopped_s(compared.events), resumed if first > 1 else "",
+    )  # fmt: skip
+
+
+def _reached(compared: ComparedRun, goal: float | None) -> Mapping[str, float] | None:
+    """What it took to come to a loss, by unit; ``None`` where the run never did."""
+    there = np.flatnonzero(compared.loss <= (-math.inf if goal is None else goal))
+    return {unit: float(values[there[0]]) for unit, values in compared.over.items()} if there.size else None
+
+
+def _common_loss(runs: Sequence[ComparedRun]) -> float | None:
+    """The lowest loss that every run reaches; ``None`` where one of them has none."""
+    lowest = [float(np.nanmin(one.loss)) if np.isfinite(one.loss).any() else math.nan for one in runs]
+    highest = max(lowest) if all(map(math.isfinite, lowest)) else None
+    # A little above, so that a run need not meet its lowest loss exactly.
+    return None if highest is None else float(f"{highest + 0.01 * abs(highest):.3g}")
+
+
+# ---- as a table ------------------------------------------------------------------------------------------------------
+
+
+def _table(told: Sequence[RunFigures], goal: float | None) -> Table:
+    table = Table()
+    table.add_column("")
+    for one in told:
+        table.add_column(Text(one.name), justify="right", overflow="fold")
+    reached = [one.to_loss or {} for one in told]
+    to = f"to loss {figure(goal)}"
+    rows = [
+        ("time", [duration(one.seconds) for one in told]),
+        (f"time {to}", [duration(one.get("time")) for one in reached]),
+        (f"steps {to}", [figure(one.get("steps")) for one in reached]),
+        (f"samples {to}", [figure(one.get("samples")) for one in reached]),
+        (f"peer-seconds {to}", [figure(one.get("peer-seconds")) for one in reached]),
+        ("loss at the end", [figure(one.loss) for one in told]),
+        ("steps", [figure(one.steps) for one in told]),
+        ("samples", [figure(one.samples) for one in told]),
+        ("samples / s", [figure(one.samples / one.seconds if one.seconds else None) for one in told]),
+        ("peer-seconds", [figure(one.peer_seconds) for one in told]),
+        ("sizes", [_sizes(one.sizes) for one in told]),
+        ("changes", [one.changes for one in told]),
+        ("stood still", [duration(one.stopped_s) for one in told]),
+        ("decisions", [_decisions(one.decisions) for one in told]),
+    ]
+    for name, cells in rows:
+        table.add_row(name, *(Text(cell) for cell in cells))
+    return table
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    shown = [str(one) for one in sizes]
+    return " → ".join(shown if len(shown) <= _MOST_SIZES else [*shown[:5], "…", *shown[-3:]]) or UNKNOWN
+
+
+def _decisions(decisions: Mapping[str, int]) -> str:
+    return ", ".join(f"{rule}: {count}" for rule, count in decisions.items()) or "none"
+
+
+# ---- as a plot -------------------------------------------------------------------------------------------------------
+
+
+def _drawn(runs: Sequence[ComparedRun], goal: float | None, *, over: str) -> Any:
+    """Loss, size and throughput of the runs, in panels that share their axis."""
+    canvas = blank_figure(9.0, 8.5)
+    panels: Any = canvas.subplots(3, 1, sharex=True, gridspec_kw={"height_ratios": (1.4, 1.0, 1.0)})
+    loss, size, speed = panels
+    for compared, colour in zip(runs, itertools.cycle(_COLOURS), strict=False):
+        x = compared.over[over]
+        loss.plot(x, compared.loss, color=colour, linewidth=1.8, label=compared.name.replace("$", r"\$"))
+        size.step(x, compared.size, where="post", color=colour, linewidth=1.8)
+        speed.plot(x, compared.speed, color=colour, linewidth=1.5)
+        decided = [one.step for one in compared.events if isinstance(one, RescaleEvent)]
+        at = np.flatnonzero(np.isin(compared.steps, decided))
+        size.scatter(x[at], compared.size[at], marker="D", s=26, facecolor="white", edgecolor=colour, zorder=3)
+    if goal is not None:
+        loss.axhline(goal, color=GREY, linewidth=1, linestyle=":")
+    for panel, label in zip(panels, ("loss", "size (peers)", "samples/s"), strict=True):
+        panel.set_ylabel(label)
+        panel.grid(axis="y", color="#e6e8eb", linewidth=0.8)
+        panel.spines[["top", "right"]].set_visible(False)
+    fit_axis(loss, np.concatenate([one.loss for one in runs]))
+    for panel in (size, speed):
+        panel.set_ylim(bottom=0)
+    size.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    loss.legend(loc="upper right", frameon=False, fontsize=9)
+    panels[-1].set_xlabel(_OVER[over])
+    canvas.suptitle(f"{counted(len(runs), 'run')} beside each other", fontsize=12)
+    return canvas

@@ -1,0 +1,102 @@
+"""Runs beside each other: what each took to a loss, what it cost, and a plot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kungfu.cli.compare import figures_of, read_run
+from kungfu.cli.main import main
+from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.events import RECORD_VERSION, RecordEvent
+from tests.cli.recorded import GROWN, measured, written
+
+
+def recorded(folder: Path, *, every_s: float, steps: int = 400, first: int = 1, size: int = 2) -> Path:
+    """A run whose loss is 400 less a step, one step each so many seconds."""
+    folder.mkdir()
+    rows = [
+        measured(step, time=107.3 + every_s * (step - first + 1), loss=400.0 - step, size=size, batch=16 * size)
+        for step in range(first, first + steps)
+    ]
+    return written(folder, GROWN, metrics=rows)
+
+
+def test_time_steps_samples_and_cost_to_a_loss_are_told(tmp_path: Path) -> None:
+    told = figures_of(read_run(recorded(tmp_path / "a", every_s=0.5), name="a"), goal=300.0)
+    assert told.to_loss == pytest.approx({"time": 50.0, "steps": 100, "samples": 3200, "peer-seconds": 100.0})
+    assert (told.steps, told.samples, told.seconds) == (400, 12800, pytest.approx(200.0))
+    assert (told.peer_seconds, told.sizes) == (pytest.approx(400.0), (2,))
+    assert told.decisions == {"gns_batch": 1, "at_most(gns_batch, schedule)": 1}
+    assert (told.changes, told.stopped_s) == ("2 rescales", pytest.approx(0.2))
+    assert (told.note, told.loss) == ("", pytest.approx(6.0, abs=7.0))
+    assert figures_of(read_run(tmp_path / "a", name="a"), goal=-5.0).to_loss is None
+
+
+def test_steps_that_were_done_again_count_once_and_a_resumed_run_says_where_it_begins(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "a", every_s=1.0, steps=20, first=101)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(measured(120, time=130.0, loss="NaN", size=3, batch=48)) + "\n")
+    compared = read_run(folder, name="a")
+    assert (len(compared.steps), compared.size[-1]) == (20, 3)
+    assert np.isfinite(compared.loss).all(), "a typical loss around a step that has none"
+    assert figures_of(compared, goal=None).note.startswith("its record begins with step 101")
+
+
+def test_the_command_prints_a_table_and_draws_a_plot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    slow, fast = recorded(tmp_path / "slow", every_s=1.0), recorded(tmp_path / "fast", every_s=0.5, size=4)
+    assert main(["compare", str(slow), str(fast), "--loss", "300"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("slow" in line and "fast" in line for line in lines)
+    assert any("time to loss 300" in line and "1 min 40 s" in line and "50.0 s" in line for line in lines)
+    assert any("peer-seconds to loss 300" in line and line.count("200") == 2 for line in lines)
+    assert any("gns_batch: 1" in line for line in lines)
+    assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
+    for over in ("steps", "samples", "peer-seconds"):
+        assert main(["compare", str(slow), str(fast), "--over", over, "--to", "other.png", "--json"]) == 0
+    assert (tmp_path / "other.png").exists()
+
+
+def test_json_has_the_figures_and_the_loss_that_all_reach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = recorded(tmp_path / "a", every_s=1.0), recorded(tmp_path / "b", every_s=1.0, steps=200)
+    plot = tmp_path / "plot.png"
+    assert main(["compare", str(first), str(second), "--json", "--to", str(plot)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert 200.0 <= document["loss"] <= 215.0
+    assert [one["name"] for one in document["runs"]] == ["a", "b"]
+    assert all(one["to_loss"]["steps"] > 180 for one in document["runs"])
+
+
+def test_what_cannot_be_compared_is_refused_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, empty, other = recorded(tmp_path / "a", every_s=1.0, steps=9), tmp_path / "empty", tmp_path / "other"
+    for folder in (empty, other):
+        folder.mkdir()
+        written(folder, GROWN)
+    (other / "events.jsonl").write_text(event_to_line(RecordEvent(version=RECORD_VERSION + 1)) + "\n")
+    for words, text in (
+        ([good], "one run is compared with nothing"),
+        ([good, empty], "no line of it is a record"),
+        ([good, other], f"is of version {RECORD_VERSION + 1}"),
+        ([good, tmp_path / "nowhere"], "there is no such folder"),
+        ([good, good, "--loss", "nan"], "must be a number"),
+        ([good, good, "--to", tmp_path / "no" / "x.png"], "No such file or directory"),
+    ):
+        assert main(["compare", *map(str, words)]) == 2
+        assert text in capsys.readouterr().err
+
+
+def test_runs_without_a_loss_are_compared_by_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    written(folder, GROWN, metrics=[{"time": 1.0 + step, "step": step, "size": 2, "batch": 4} for step in range(1, 9)])
+    assert main(["compare", str(folder), str(folder), "--json", "--to", str(tmp_path / "x.png")]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["loss"], document["runs"][0]["to_loss"]) == (None, None)
+    assert [one["name"] for one in document["runs"]] == [str(folder)] * 2, "one name would not tell them apart"
