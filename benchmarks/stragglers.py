@@ -4,7 +4,8 @@ A job grows to 8 peers, one more every 5 s, and every fourth peer is slow: its s
 those of the others, and all wait for it. Its samples take 100 s of device time without stragglers. The runs with the
 policy `replace_stragglers` are real jobs under kungfu-run on 6 hosts with room for 2 peers each, all of them loopback
 addresses of this machine: peers, training graph, messages and decisions are real. What a device takes for a step is a
-sleep: 0.075 s by a stated curve, which is linear in the number of peers.
+sleep: 0.15 s by a stated curve, which is linear in the number of peers. Each host keeps 2 processes on standby,
+since all peers start on the few cores of one machine.
 
 Beside them stands how long they take on a modelled cluster, with joiners that take as long as the real ones did: on a
 machine that is busy, or has few cores, the starts of processes decide.
@@ -47,8 +48,9 @@ FACTORS = {"4x": 4.0, "2x": 2.0, "1_33x": 4 / 3}
 PAPER = {"4x": 0.514, "2x": 0.341, "1_33x": 0.199}
 PAPER_WITHIN = 0.125
 PEERS, SLOW_EVERY, JOIN_EVERY_S, HOSTS = 8, 4, 5.0, (2,) * 6
-LOCAL_BATCH, STEP_S = 15, 0.075
-EVERY = 5  # steps between two decisions
+LOCAL_BATCH, STEP_S = 15, 0.15
+EVERY = 2  # steps between two decisions
+STANDBY = 2  # processes on each host that have loaded TensorFlow
 PHASE = 25  # steps of each factor in the short real job
 
 
@@ -97,7 +99,7 @@ def task(factor: float, *, samples: int) -> Task:
     told = f"seconds={JOIN_EVERY_S}, max_peers={PEERS}, every={EVERY}"
     policy = f"benchmarks.emulation.policies:grown_without_stragglers({told})"
     work = Work(curve(), samples, LOCAL_BATCH, "local_batch_size")
-    return Task(work, 1, PEERS, policy=policy, slow=Slow(SLOW_EVERY, (factor,)), hosts=HOSTS)
+    return Task(work, 1, PEERS, policy=policy, slow=Slow(SLOW_EVERY, (factor,)), hosts=HOSTS, standby=STANDBY)
 
 
 def on_model(factor: float, *, samples: int, joining_s: float) -> float:

@@ -81,6 +81,7 @@ class Task:
         policy: What ``kungfu-run --policy`` is told; nothing for a job whose size stays.
         slow: Its slow peers.
         hosts: The slots of each host, all of them loopback addresses of this machine; without it there is one host.
+        standby: Processes on standby on each host.
     """
 
     work: Work
@@ -90,6 +91,7 @@ class Task:
     policy: str = ""
     slow: Slow = Slow()
     hosts: tuple[int, ...] = ()
+    standby: int = 0
 
     @property
     def longest_s(self) -> float:
@@ -179,6 +181,7 @@ def _launcher(task: Task, hosting: Sequence[str], folder: Path) -> Sequence[obje
     # Starting processes hold up the others on few cores: no one may be taken for dead meanwhile.
     told = ["--heartbeat", 60, "--trace-limit", 0, "--attachment", "local", "--logdir", folder / "log"]
     policy = ["--policy", task.policy] if task.policy else []
+    told += ["--standby", task.standby]
     return [sys.executable, "-m", "kungfu.cli.run", *size, *told, *policy, *hosting]
 
 

@@ -41,6 +41,7 @@ class _CommandLine:
         budgets: How many peers are replaced.
         scaling: Whether commands may change the peers.
         exports: What other programs see of the job.
+        standby: Processes on standby.
     """
 
     size: int
@@ -52,6 +53,7 @@ class _CommandLine:
     budgets: Budgets
     scaling: Scaling
     exports: Exports
+    standby: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,6 +108,10 @@ def _parser() -> argparse.ArgumentParser:
         help="for the process of one whose program has ended by itself while the others train (30)",
     )  # fmt: skip
     parser.add_argument(
+        "--standby", type=int, default=0, metavar="N",
+        help="keep N processes on this host that have loaded TensorFlow, so that peers join sooner (0)",
+    )  # fmt: skip
+    parser.add_argument(
         "--failures", type=int, default=10, metavar="K", help="replace so many peers that fail in the run (10)"
     )
     parser.add_argument(
@@ -131,6 +137,8 @@ def _checked(given: argparse.Namespace) -> _CommandLine:
     for name, budget in (("--failures", given.failures), ("--preemptions", given.preemptions)):
         if budget < 0:
             raise UsageError(f"{name} {budget}: must be 0 (replace none) or more")
+    if not 0 <= given.standby <= maximum:
+        raise UsageError(f"--standby {given.standby}: must be from 0 to --max, which is {maximum}")
     if not 0 <= given.trace_limit <= 1e6:
         raise UsageError(f"--trace-limit {given.trace_limit:g}: must be from 0 (no trace) to 1000000 MB")
     if not 0.05 <= given.report_every <= 3600:
@@ -139,6 +147,7 @@ def _checked(given: argparse.Namespace) -> _CommandLine:
     hosting = read_hosting(given, maximum=maximum, attachment=given.attachment, environment=os.environ)
     watched = exports.read_exports(given, hosting=hosting)
     command, checkpoints, deadlines = _command(given.command), _checkpoint_settings(given), _deadlines(given)
+    _check_standby(given.standby, command)
     folder = given.logdir or _new_folder(hosting, time.strftime("%Y%m%d-%H%M%S"))
     settings = Settings(
         job=hosting.job,
@@ -155,7 +164,9 @@ def _checked(given: argparse.Namespace) -> _CommandLine:
     )
     budgets = Budgets(given.failures, given.preemptions)
     limit_bytes = round(given.trace_limit * 1e6)
-    return _CommandLine(given.peers, hosting, settings, folder, command, limit_bytes, budgets, given.scaling, watched)
+    return _CommandLine(
+        given.peers, hosting, settings, folder, command, limit_bytes, budgets, given.scaling, watched, given.standby
+    )
 
 
 def _new_folder(hosting: Hosting, stamp: str) -> Path:
@@ -203,6 +214,17 @@ def _check_policy(spec: str) -> None:
         load_policy(spec)
 
 
+def _check_standby(processes: int, command: Sequence[str]) -> None:
+    """Only of a Python script or module can the interpreter be started ahead."""
+    from kungfu.runtime.agent.supervisor.standby import can_stand_by
+
+    if processes and not can_stand_by(command):
+        raise UsageError(
+            f"--standby {processes} with {' '.join(command)}: takes `python` with a script, or with -m and a module, "
+            "whose interpreter can load TensorFlow before it is told what to run"
+        )
+
+
 def _command(words: Sequence[str]) -> tuple[str, ...]:
     command = tuple(words[1:] if words and words[0] == "--" else words)
     if not command:
@@ -226,7 +248,7 @@ def _run(line: _CommandLine) -> int:
     journal = Journal(line.folder, trace_limit_bytes=line.trace_limit_bytes)
     job = JobSpec(
         line.command, line.size, line.settings, dict(os.environ), line.budgets, line.scaling,
-        line.hosting.hosts, line.hosting.place,
+        line.hosting.hosts, line.hosting.place, line.standby,
     )  # fmt: skip
     with make_console(journal.folder) as console:
         with exports.exporting(line.exports, journal.folder, tell=console.remark) as listeners:

@@ -22,6 +22,7 @@ from kungfu.event_log.job_events import (
     LeaderEvent,
     RecordEvent,
     RequestEvent,
+    StandbyEvent,
     StartedEvent,
     UnrecordedEvent,
 )
@@ -118,6 +119,7 @@ __all__ = [
     "SpanEvent",
     "SpanPart",
     "SpawnedEvent",
+    "StandbyEvent",
     "StartedEvent",
     "SupersededEvent",
     "UnheardEvent",
@@ -128,7 +130,7 @@ __all__ = [
 AnyEvent = (
     RecordEvent | GapEvent | UnrecordedEvent
     | StartedEvent | EndedEvent | FailedEvent | HostJoinedEvent | HostNoticedEvent | HostLeftEvent | HostLostEvent
-    | LeaderEvent | DevicesEvent | RequestEvent
+    | LeaderEvent | DevicesEvent | StandbyEvent | RequestEvent
     | SpawnedEvent | OfferedEvent | MissingEvent | DismissedEvent | NoticedEvent | UnheardEvent | PeerEndedEvent
     | ProgramEndedEvent | LostEvent | BrokenEvent | RegroupingEvent | ViewEvent | FinishedEvent | LateEvent
     | MachinesDifferEvent | RoundedEvent | DissentEvent | ShadowDissentEvent | NotFiniteEvent | FiniteAgainEvent

@@ -18,6 +18,7 @@ __all__ = [
     "LeaderEvent",
     "RecordEvent",
     "RequestEvent",
+    "StandbyEvent",
     "StartedEvent",
     "UnrecordedEvent",
 ]
@@ -120,6 +121,13 @@ class DevicesEvent(LoggedEvent, frozen=True, kw_only=True, tag="devices"):
 
     devices: tuple[str, ...]
     slots: int
+    host: int | None = None
+
+
+class StandbyEvent(LoggedEvent, frozen=True, kw_only=True, tag="standby"):
+    """From now on there are no processes on standby on a host, and why."""
+
+    why: str
     host: int | None = None
 
 

@@ -35,6 +35,12 @@ def test_a_line_that_is_refused_leaves_no_folder_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    scripts = [["bash", "run.sh"], ["python", "-c", "1"]]
+    for words in (["--standby", "2", "python", "-c", ""], *(["--standby", "1", *script] for script in scripts)):
+        assert main(["-np", "1", *words]) == 2
+    told = capsys.readouterr().err
+    assert "--standby 2: must be from 0 to --max, which is 1" in told
+    assert "--standby 1 with bash run.sh: takes `python` with a script" in told
     for words in (["--keep", "0", "python", "-c", ""], ["--grace", "0", "python", "-c", ""], ["no-such-program"]):
         assert main(["-np", "1", *words]) == 2
     assert "--grace 0: must be from 1 to 86400 seconds" in capsys.readouterr().err

@@ -26,12 +26,21 @@ def grown(tmp_path, *options: object, words: tuple[str, ...] = ()) -> Ended:
     return ended
 
 
+def log_of(ended: Ended, peer: int) -> str:
+    """What a peer has printed."""
+    return (ended.folder / "peers" / f"peer-{peer}.log").read_text()
+
+
 def test_autoscale_brings_another_peer_once_it_has_measured_the_first(tmp_path):
-    ended = grown(tmp_path, "--policy", "kungfu.policies:autoscale(max_peers=2, efficiency=-1e9, every=5)")
+    policy = "kungfu.policies:autoscale(max_peers=2, efficiency=-1e9, every=5)"
+    ended = grown(tmp_path, "--policy", policy, "--standby", 1)
     (first, *_) = ended.all_of("decision")
     assert (first["rule"], first["asked"]) == ("autoscale", 2)
     assert first["step"] >= 10, "a size is measured before it is left"
     assert ended.sizes == [1, 2], "no efficiency is too low"
+    # The peer that joined was on standby before, and what it printed while it loaded is a part of its output.
+    assert "keras is loaded already: False" in log_of(ended, 0)
+    assert "keras is loaded already: True" in log_of(ended, 1)
 
 
 def test_utility_of_a_program_with_a_worth_brings_another_peer(tmp_path):

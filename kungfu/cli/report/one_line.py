@@ -59,6 +59,7 @@ from kungfu.event_log.events import (
     ShadowEvent,
     SpanEvent,
     SpawnedEvent,
+    StandbyEvent,
     StartedEvent,
     SupersededEvent,
     UnheardEvent,
@@ -101,6 +102,10 @@ def _devices(event: DevicesEvent) -> str:
             "turn, and TensorFlow takes memory of them as it needs it"
         )
     return f"each of {counted(event.slots, 'slot')} gets one device of {listed}; the others are not used"
+
+
+def _standby(event: StandbyEvent) -> str:
+    return f"peers that join load TensorFlow when they start: {event.why}"
 
 
 def _host(event: HostJoinedEvent | HostNoticedEvent | HostLeftEvent | HostLostEvent | LeaderEvent) -> str:
@@ -295,6 +300,7 @@ _LINES: Mapping[type[LoggedEvent], Callable[[Any], str]] = {
     EndedEvent: lambda event: f"ended: {event.reason}",
     FailedEvent: lambda event: f"failed: {event.error}",
     DevicesEvent: _devices,
+    StandbyEvent: _standby,
     HostJoinedEvent: lambda event: f"{_host(event)} is in",
     HostNoticedEvent: _host_noticed,
     HostLeftEvent: lambda event: f"{_host(event)} has left: {event.why}",

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, KungfuError
-from kungfu.event_log.events import DevicesEvent
+from kungfu.event_log.events import DevicesEvent, StandbyEvent
 from kungfu.runtime.agent.consensus.election import NoQuorum, elect
 from kungfu.runtime.agent.consensus.host_admission import request_admission
 from kungfu.runtime.agent.consensus.leader_proxy import LeaderClient, LeaderProxy
@@ -72,7 +72,7 @@ class Agent:
         consensus, several = ConsensusState(job.own_host), len(job.hosts) > 1
         slots = job.hosts[job.own_host].slots if several else job.settings.limits.maximum
         supervisor = ProcessSupervisor(
-            job.command, environment=job.environment, slots=slots, journal=journal, listener=self
+            job.command, environment=job.environment, slots=slots, journal=journal, listener=self, standby=job.standby
         )  # fmt: skip
         self._context = AgentContext(
             job, job.settings, consensus, supervisor, HostRecorder(journal, console, listeners=listeners), clock,
@@ -195,6 +195,11 @@ class Agent:
             devices = DevicesEvent(host=host, devices=tuple(supervisor.devices), slots=supervisor.slots)
             self._context.recorder.event(devices, shown=True)
 
+    def _keep_standby(self) -> None:
+        if why := self._context.supervisor.keep_standby():
+            host = self._context.job.own_host if len(self._context.job.hosts) > 1 else None
+            self._context.recorder.event(StandbyEvent(why=why, host=host), shown=True)
+
     def _raised(self) -> dict[int, str]:
         """The exceptions that peers were lost to, as far as this agent knows."""
         raised = self._role.cluster.losses.raised if self._role is not None else {}
@@ -207,6 +212,7 @@ class Agent:
         # No event came; or peers report all the time, and deadlines must be kept all the same.
         if event is None:
             event, self._last_tick = decided.Tick(), time.monotonic()
+            self._keep_standby()
         outcome = self._role.handle(event)
         return self._run_election(outcome.how) if isinstance(outcome, LeaderLost) else outcome
 

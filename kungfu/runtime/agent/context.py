@@ -38,6 +38,7 @@ class JobSpec:
         scaling: Whether the peers of the job may be changed from outside.
         hosts: Those of the job; a job that names none runs on this machine, with room for every peer.
         own_host: The number of this one among them.
+        standby: How many processes of this host have loaded TensorFlow ahead, for peers that join.
     """
 
     command: tuple[str, ...]
@@ -48,6 +49,7 @@ class JobSpec:
     scaling: Scaling = "elastic"
     hosts: tuple[Host, ...] = (Host("127.0.0.1", 1 << 16, 0),)
     own_host: int = 0
+    standby: int = 0
 
     @property
     def rules(self) -> Rules:

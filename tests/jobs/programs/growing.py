@@ -6,11 +6,14 @@ nothing. A step takes some milliseconds until the file FOLDER/hurry is there, an
 training.
 """
 
+# ruff: noqa: E402  # what is loaded at the top is to be seen
 from __future__ import annotations
 
 import sys
 import time
 from pathlib import Path
+
+print("keras is loaded already:", "keras" in sys.modules)  # by a process on standby
 
 import keras
 import numpy as np

@@ -25,6 +25,7 @@ __all__ = [
     "PeerProcess",
     "kill_and_reap",
     "peer_environment",
+    "spawn",
     "start",
     "terminate_all",
     "threads_per_peer",
@@ -56,14 +57,14 @@ class PeerProcess:
     Args:
         child: The subreaper.
         control: The socket to it: signals go out, the peer's process id and exit code come in.
-        log: Takes the peer's output.
+        log: Takes the peer's output; of a process on standby there is none before it is a peer.
 
     Attributes:
         pid: The peer's own process id.
         tail: Its last lines of output.
     """
 
-    def __init__(self, child: subprocess.Popen[bytes], control: socket.socket, log: OutputLog) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], control: socket.socket, log: OutputLog | None = None) -> None:
         self.child, self.log, self._control = child, log, control
         self._replies, self._has_exited = control.makefile("rb"), threading.Event()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -100,6 +101,13 @@ class PeerProcess:
         with suppress(OSError):  # the subreaper has exited
             self._control.send(bytes([number]))
 
+    def discard(self) -> None:
+        """Ends a process that nobody watches, and all that it started."""
+        kill_and_reap(self)
+        if self.child.stdout is not None:
+            self.child.stdout.close()
+        self._close_socket()
+
     def _close_socket(self) -> None:
         self._replies.close()
         self._control.close()
@@ -112,10 +120,11 @@ class PeerProcess:
 
     def _read(self, on_line: Callable[[str], None]) -> None:
         assert self.child.stdout is not None
-        with self.child.stdout as output, closing(self.log):
-            self.log.write(b"")  # a peer that prints nothing has a log too
+        assert self.log is not None
+        with self.child.stdout as output, closing(self.log) as log:
+            log.write(b"")  # a peer that prints nothing has a log too
             for raw in output:
-                self.log.write(raw)
+                log.write(raw)
                 line = raw.decode(errors="replace").rstrip("\r\n")
                 self.tail.append(line)
                 on_line(line)
@@ -132,18 +141,32 @@ def start(command: list[str], *, environment: Mapping[str, str], log: OutputLog,
         log: Takes its output.
         folder: Of its temporary files; removed if this process ends first.
     """
+    process = spawn(command, environment=environment, folder=folder, stdin=subprocess.DEVNULL)
+    process.log = log
+    return process
+
+
+def spawn(command: list[str], *, environment: Mapping[str, str], folder: str, stdin: int) -> PeerProcess:
+    """As ``start``, without a log.
+
+    Args:
+        command: The user's program.
+        environment: All of its variables.
+        folder: Of its temporary files.
+        stdin: A descriptor.
+    """
     control, theirs = socket.socketpair()
     with theirs:
         child = subprocess.Popen(
             [sys.executable, "-S", "-E", subreaper.__file__, str(theirs.fileno()), folder, *guarded(command)],
             env=dict(environment),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=[theirs.fileno()],
         )
-    return PeerProcess(child, control, log)
+    return PeerProcess(child, control)
 
 
 def kill_and_reap(process: PeerProcess) -> None:

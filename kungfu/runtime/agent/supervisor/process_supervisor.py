@@ -21,12 +21,15 @@ from kungfu.runtime.agent.supervisor.launch import (
     threads_per_peer,
 )
 from kungfu.runtime.agent.supervisor.slots import choose_slot, devices_of
+from kungfu.runtime.agent.supervisor.standby import StandbyPool
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.settings import Settings
 
-__all__ = ["ProcessListener", "ProcessSupervisor"]
+__all__ = ["CALM_S", "ProcessListener", "ProcessSupervisor"]
 
 _GRACE_S = 2.0
+CALM_S = 20.0
+_STANDBY = -1  # in the page of joiners: one that loads takes processor time from the peers, as a joiner does
 
 
 class ProcessListener(Protocol):
@@ -49,6 +52,7 @@ class ProcessSupervisor:
         journal: Takes the peers' output.
         listener: Takes their lines and their exits.
         clock: Monotonic, in seconds.
+        standby: How many processes are to be on standby for peers that start later.
 
     Attributes:
         joiners: Tells the peers of this host of those that are on their way here.
@@ -63,13 +67,16 @@ class ProcessSupervisor:
         journal: Journal,
         listener: ProcessListener,
         clock: Callable[[], float] = time.monotonic,
+        standby: int = 0,
     ) -> None:
+        self._standby, self._threads = StandbyPool(command, size=standby), 0
         self._command, self._environment, self.slots = list(command), environment, slots
         self._journal, self._listener, self._clock = journal, listener, clock
         self._processes: dict[int, PeerProcess] = {}
         self._slots_by_peer: dict[int, int] = {}
         self._vacated: dict[int, float] = {}
         self._folder: str | None = None
+        self._joined_s: float | None = None  # when a joiner was started last
         self.joiners = JoinerPage.create()
 
     def start(self, settings: Settings, *, joins: bool, leaving: Collection[int] = (), threads: int = 0) -> int:
@@ -91,16 +98,53 @@ class ProcessSupervisor:
                 self.joiners.add(peer)
         taken = {one: slot for one, slot in list(self._slots_by_peer.items()) if one in self.running}
         slot = choose_slot(taken, slots=self.slots, leaving=leaving, vacated=self._vacated, now=self._clock())
-        share = peer_environment(self._environment, place=slot, peers=self.slots, gpus=count_gpus(), threads=threads)
-        folder = self._temporary_folder()
-        environment = {**share, **({"TMPDIR": folder} if folder else {}), **settings.to_environment()}
-        process = start(self._command, environment=environment, log=self._journal.output_of(peer), folder=folder)
+        self._threads = threads
+        if joins:
+            self._joined_s = self._clock()
+        environment = {**self._environment_of(slot), **settings.to_environment()}
+        log = self._journal.output_of(peer)
+        process = self._standby.take(environment, log=log)
+        if process is None:
+            process = start(self._command, environment=environment, log=log, folder=self._temporary_folder())
         self._processes[peer], self._slots_by_peer[peer] = process, slot
         process.watch(
             lambda text: self._listener.on_output(peer, text),
             lambda code: self._on_exit(peer, code),
         )
         return process.pid
+
+    def keep_standby(self) -> str:
+        """Looks after the processes on standby: one after the other loads.
+
+        They load beside the peers that the job begins with, and later when no peer was started here for a while: what a
+        job needs to grow is there already, and loading takes processor time from the peers.
+
+        Returns:
+            Why there are none from now on, the first time that this is known; else an empty text.
+        """
+        pool, page = self._standby, self.joiners
+        is_short, failure = pool.is_short(), pool.failure
+        pool.failure = ""
+        if page is not None and not pool.is_loading:
+            page.remove([_STANDBY])
+        if is_short and (self._joined_s is None or self._clock() - self._joined_s >= CALM_S):
+            pool.add(self._environment_of(0), folder=self._temporary_folder())
+            if page is not None:
+                page.add(_STANDBY)
+        return failure
+
+    @property
+    def on_standby(self) -> int:
+        """How many processes have loaded, and wait for a peer."""
+        return self._standby.ready
+
+    def _environment_of(self, slot: int) -> dict[str, str]:
+        """A peer's variables but for its settings."""
+        share = peer_environment(
+            self._environment, place=slot, peers=self.slots, gpus=count_gpus(), threads=self._threads
+        )
+        folder = self._temporary_folder()
+        return {**share, **({"TMPDIR": folder} if folder else {})}
 
     def _on_exit(self, peer: int, code: int) -> None:
         self._vacated[self._slots_by_peer[peer]] = self._clock()
@@ -141,6 +185,7 @@ class ProcessSupervisor:
 
     def close(self) -> None:
         """Ends all peers, by SIGTERM first; nothing of them is left when this returns."""
+        self._standby.close()
         terminate_all(list(self._processes.values()), grace_s=_GRACE_S)
         if self.joiners is not None:
             self.joiners.close()

@@ -3,7 +3,8 @@
 ``kungfu-run`` has an interpreter run this file with the script, or with ``-m`` and a module, as its first arguments.
 The script is then what it is under ``python script.py`` or ``python -m module``: ``__main__`` with its own file,
 ``sys.argv`` and ``sys.path``. Like the subreaper it is run as a file, and imports almost nothing. It does not load
-Keras: a finder waits until the script loads it.
+Keras: a finder waits until the script loads it. Only a process on standby loads TensorFlow and Keras ahead, and runs
+the script when it is told whose peer it is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
-__all__ = ["guarded"]
+__all__ = ["LOADED", "STANDBY_KEY", "guarded"]
+
+STANDBY_KEY = "KUNGFU_STANDBY"  # in the environment of a process on standby
+LOADED = b"\n"  # what it says when it has loaded
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?$")
 _HOW = (
@@ -138,6 +142,8 @@ def main() -> None:
     del sys.argv[0]
     sys.meta_path.insert(0, _TrainerFinder())
     sys.excepthook = _show
+    if os.environ.pop(STANDBY_KEY, ""):
+        _stand_by()
     run, process = _run_module if sys.argv[0] == "-m" else _run_script, os.getpid()
     try:
         run()
@@ -145,6 +151,33 @@ def main() -> None:
         if os.getpid() == process:  # else it is a child that the script has forked
             _report(error)
         raise
+
+
+def _stand_by() -> None:
+    """Loads what takes long, and waits until standard input, a socket, has told the environment of a peer."""
+    import contextlib
+    import json
+
+    # Here so that the script finds them loaded. Nothing of kungfu: `_check` asks whether the script has loaded it.
+    import grpc  # noqa: F401
+    import keras  # noqa: F401
+    import tensorflow  # noqa: F401  # ruff: isort: skip
+
+    # Where the agent has told it already, and so has closed its end, nobody reads this, and the end is a reset.
+    told = b""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(0, LOADED)
+    with contextlib.suppress(ConnectionResetError):
+        while received := os.read(0, 1 << 16):
+            told += received
+    # The agent has ended, or does not need this process any more.
+    if not told:
+        sys.exit(0)
+    os.environ.clear()
+    os.environ.update(json.loads(told))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
 
 
 def _run_script() -> None:

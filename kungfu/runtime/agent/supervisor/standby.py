@@ -1,0 +1,154 @@
+"""Interpreters on standby: started before they are needed, with TensorFlow and Keras loaded, for peers that join.
+
+Loading both is the longest part of a peer's start. A standby process is the user's command under ``script_runner``,
+which loads them, says so, and waits. When a peer is to start here, the process is told the peer's environment, runs the
+script with it, and is that peer from then on.
+
+It loads them under the environment that a peer of this host would have; one that differs in more than the peer's own
+settings and its device, which are read later, is started anew instead.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kungfu.runtime.agent.supervisor.launch import OutputLog, PeerProcess, spawn
+from kungfu.runtime.agent.supervisor.script_runner import LOADED, STANDBY_KEY, guarded
+from kungfu.runtime.settings import ENVIRONMENT_KEY
+
+__all__ = ["StandbyPool", "can_stand_by"]
+
+_READ_LATER = {STANDBY_KEY, ENVIRONMENT_KEY, "CUDA_VISIBLE_DEVICES"}
+
+
+def can_stand_by(command: Sequence[str]) -> bool:
+    """Whether a command is a Python script or module, of which the interpreter can be started ahead.
+
+    >>> can_stand_by(["python", "train.py"]), can_stand_by(["bash", "run.sh"])
+    (True, False)
+    """
+    return guarded(command) != list(command)
+
+
+@dataclass
+class _Standby:
+    """A process on standby.
+
+    Args:
+        process: It; nobody reads its output yet.
+        line: To its standard input: it says there that it has loaded, and is told an environment.
+        environment: Under which it loads.
+        has_loaded: Whether it waits.
+    """
+
+    process: PeerProcess
+    line: socket.socket
+    environment: Mapping[str, str]
+    has_loaded: bool = False
+
+    def look(self) -> None:
+        """Notes whether it has loaded."""
+        with suppress(BlockingIOError, OSError):
+            self.has_loaded = self.has_loaded or self.line.recv(1) == LOADED
+
+    def end(self) -> None:
+        self.line.close()
+        self.process.discard()
+
+
+class StandbyPool:
+    """The processes on standby of one host. Only the agent's main thread may use it.
+
+    Args:
+        command: The user's program.
+        size: How many there are to be; none for 0.
+    """
+
+    def __init__(self, command: Sequence[str], *, size: int) -> None:
+        self._command, self._size = list(command), size
+        self._waiting: list[_Standby] = []
+        self.failure = ""
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether one of them takes processor time still."""
+        for one in self._waiting:
+            one.look()
+        return any(not one.has_loaded for one in self._waiting)
+
+    @property
+    def ready(self) -> int:
+        """How many have loaded, and wait."""
+        for one in self._waiting:
+            one.look()
+        return sum(one.has_loaded for one in self._waiting)
+
+    def is_short(self) -> bool:
+        """Whether one is to be started; those that have ended are dropped first.
+
+        Where one has ended while it loaded, the next one would too: ``failure`` says so, and there are no more.
+        """
+        loading = self.is_loading
+        ended = [one for one in self._waiting if one.process.has_exited()]
+        for one in ended:
+            self._waiting.remove(one)
+            code = one.process.child.wait()
+            if not one.has_loaded:
+                self._size = 0
+                self.failure = f"a process on standby ended with exit code {code} while it loaded it"
+            one.end()
+        return not loading and len(self._waiting) < self._size
+
+    def add(self, environment: Mapping[str, str], *, folder: str) -> None:
+        """Starts one.
+
+        Args:
+            environment: That of a peer here.
+            folder: Of its temporary files.
+        """
+        line, theirs = socket.socketpair()
+        line.setblocking(False)
+        with theirs:
+            own = {**environment, STANDBY_KEY: "1"}
+            process = spawn(self._command, environment=own, folder=folder, stdin=theirs.fileno())
+        self._waiting.append(_Standby(process, line, dict(environment)))
+
+    def take(self, environment: Mapping[str, str], *, log: OutputLog) -> PeerProcess | None:
+        """One of them becomes a peer; ``None`` where there is none that can.
+
+        Args:
+            environment: All of the peer's variables.
+            log: Takes its output, also that of its loading.
+        """
+        for one in sorted(self._waiting, key=lambda one: not one.has_loaded):
+            self._waiting.remove(one)
+            if _same(one.environment, environment) and not one.process.has_exited() and _told(one.line, environment):
+                one.process.log = log
+                return one.process
+            one.end()
+        return None
+
+    def close(self) -> None:
+        """Ends all of them."""
+        while self._waiting:
+            self._waiting.pop().end()
+
+
+def _same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether a process that has loaded under one of these environments is as one that loads under the other."""
+    return all(one.get(name) == other.get(name) for name in (one.keys() | other.keys()) - _READ_LATER)
+
+
+def _told(line: socket.socket, environment: Mapping[str, str]) -> bool:
+    """Tells it the environment; the end of what it reads is the end of that."""
+    try:
+        with line:
+            line.setblocking(True)
+            line.sendall(json.dumps(dict(environment)).encode())
+    except OSError:  # it has just ended
+        return False
+    return True

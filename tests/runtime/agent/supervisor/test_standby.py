@@ -1,0 +1,192 @@
+"""Processes on standby, with a TensorFlow and a Keras that are quick to load."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.agent.supervisor.process_supervisor import CALM_S, ProcessSupervisor
+from kungfu.runtime.settings import ENVIRONMENT_KEY
+from tests.runtime.agent.supervisor.test_slots import DEADLINE_S, Heard, settings_of
+
+PROGRAM = """
+import json, os, sys
+print(json.dumps({
+    "pid": os.getpid(), "loaded": [one for one in ("tensorflow", "keras") if one in sys.modules], "words": sys.argv,
+    "device": os.environ.get("CUDA_VISIBLE_DEVICES"), "kungfu": sorted(one for one in os.environ if "KUNGFU" in one),
+    "input": sys.stdin.read(), "main": __name__,
+}), flush=True)
+"""
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Waits for a state."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def supervisor(tmp_path: Path, *, standby: int, keras: str = "", **environment: str) -> Iterator[Any]:
+    """A supervisor whose peers print what they find, and what is heard of them."""
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    for name, text in {"tensorflow": "", "grpc": "", "keras": keras}.items():
+        (modules / f"{name}.py").write_text(text)
+    script, heard, now = tmp_path / "train.py", Heard(), [0.0]
+    script.write_text(PROGRAM)
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(modules), **environment}
+    journal = Journal(tmp_path / "log")
+    peers = ProcessSupervisor(
+        [sys.executable, str(script), "--epochs", "3"], environment=variables, slots=4,
+        journal=journal, listener=heard, standby=standby,
+        clock=lambda: now[0],
+    )  # fmt: skip
+    try:
+        yield SimpleNamespace(peers=peers, heard=heard, journal=journal, now=now)
+    finally:
+        peers.close()
+        journal.close()
+
+
+def printed(given: Any) -> dict[str, Any]:
+    """What the next peer has printed."""
+    found: dict[str, Any] = json.loads(given.heard.lines.get(timeout=DEADLINE_S))
+    return found
+
+
+def kept(peers: ProcessSupervisor, *, ready: int) -> None:
+    """Looks after those on standby until so many have loaded."""
+
+    def are_ready() -> bool:
+        assert peers.keep_standby() == ""
+        return peers.on_standby == ready
+
+    until(are_ready)
+
+
+def test_a_process_on_standby_becomes_a_peer_with_its_environment_and_another_one_follows(tmp_path: Path) -> None:
+    with supervisor(tmp_path, standby=2, CUDA_VISIBLE_DEVICES="0,1,2,3") as given:
+        peers = given.peers
+        kept(peers, ready=2)
+        waiting = {one.process.pid for one in peers._standby._waiting}
+        pid = peers.start(settings_of(0), joins=True)
+        assert peers.on_standby == 1
+        found = printed(given)
+        assert found.pop("pid") == pid
+        assert pid in waiting
+        assert found == {
+            "loaded": ["tensorflow", "keras"], "words": [str(tmp_path / "train.py"), "--epochs", "3"], "device": "0",
+            "kungfu": [ENVIRONMENT_KEY], "input": "", "main": "__main__",
+        }  # fmt: skip
+        assert given.heard.ends.get(timeout=DEADLINE_S) == 0
+        given.now[0] += CALM_S
+        kept(peers, ready=2)
+        assert not {one.process.pid for one in peers._standby._waiting} & {pid}
+        assert f'"pid": {pid}' in given.journal.log_of(0).read_text()
+
+
+def test_peers_hear_of_one_that_loads_and_the_next_one_waits_for_it(tmp_path: Path) -> None:
+    gate = tmp_path / "loads"
+    waits = f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)"
+    with supervisor(tmp_path, standby=2, keras=waits) as given:
+        peers = given.peers
+        assert peers.joiners is not None
+        for _ in range(3):
+            assert peers.keep_standby() == ""
+            assert len(peers._standby._waiting) == 1
+        assert peers.joiners.count() == 1, "it takes processor time as a joiner does"
+        assert peers.on_standby == 0
+        gate.touch()
+        kept(peers, ready=2)
+        assert peers.keep_standby() == ""
+        assert peers.joiners.count() == 0
+
+
+def test_while_peers_join_none_is_started_and_after_first_peers_at_once(tmp_path: Path) -> None:
+    with supervisor(tmp_path, standby=1) as given:
+        peers = given.peers
+        peers.start(settings_of(0), joins=False)
+        kept(peers, ready=1)
+        peers.start(settings_of(1), joins=True)
+        given.now[0] = CALM_S - 0.1
+        assert peers.keep_standby() == ""
+        assert not peers._standby._waiting
+        given.now[0] = CALM_S
+        kept(peers, ready=1)
+
+
+def test_one_that_still_loads_can_be_taken_and_then_it_is_the_peer_that_is_on_its_way(tmp_path: Path) -> None:
+    gate = tmp_path / "loads"
+    waits = f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)"
+    with supervisor(tmp_path, standby=1, keras=waits) as given:
+        peers = given.peers
+        peers.keep_standby()
+        pid = peers.start(settings_of(3), joins=True)
+        assert peers.joiners is not None
+        assert peers.keep_standby() == ""
+        assert peers.joiners.count() == 1
+        gate.touch()
+        assert printed(given)["pid"] == pid
+
+
+def test_one_that_has_loaded_under_another_environment_is_not_taken(tmp_path: Path) -> None:
+    with supervisor(tmp_path, standby=1) as given:
+        peers = given.peers
+        kept(peers, ready=1)
+        (waiting,) = peers._standby._waiting
+        peers.start(settings_of(0), joins=True, threads=3)  # within an op, as the leader has told
+        found = printed(given)
+        assert found["pid"] != waiting.process.pid
+        assert found["loaded"] == []
+        until(lambda: not psutil.pid_exists(waiting.process.pid))
+        until(lambda: given.heard.ends.qsize() == 1)
+        given.now[0] += CALM_S
+        kept(peers, ready=1)
+        pid = peers.start(settings_of(1), joins=True, threads=3)
+        found = printed(given)
+        assert (found["pid"], found["loaded"]) == (pid, ["tensorflow", "keras"])
+
+
+def test_where_loading_fails_it_is_said_once_and_peers_start_without(tmp_path: Path) -> None:
+    with supervisor(tmp_path, standby=2, keras="raise ImportError('no backend')") as given:
+        peers, told = given.peers, []
+        until(lambda: bool(told.append(peers.keep_standby()) or told[-1]))
+        assert told[-1] == "a process on standby ended with exit code 1 while it loaded it"
+        assert [peers.keep_standby() for _ in range(3)] == ["", "", ""]
+        assert not peers._standby._waiting
+        assert peers.joiners is not None
+        assert peers.joiners.count() == 0
+        peers.start(settings_of(0), joins=True)
+        assert printed(given)["loaded"] == []
+
+
+def test_one_that_was_killed_while_it_waited_is_replaced_and_none_outlives_the_supervisor(tmp_path: Path) -> None:
+    with supervisor(tmp_path, standby=1) as given:
+        kept(given.peers, ready=1)
+        (first,) = given.peers._standby._waiting
+        psutil.Process(first.process.pid).kill()
+        until(first.process.has_exited)
+        kept(given.peers, ready=1)
+        (second,) = given.peers._standby._waiting
+        assert second.process.pid != first.process.pid
+    assert not psutil.pid_exists(second.process.pid)
+
+
+@pytest.mark.parametrize("command", [["bash", "run.sh"], [sys.executable, "-c", "print(1)"]])
+def test_other_programs_have_nothing_that_can_stand_by(command: list[str], tmp_path: Path) -> None:
+    from kungfu.runtime.agent.supervisor.standby import can_stand_by
+
+    assert not can_stand_by(command)
