@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -267,6 +268,7 @@ def drawn(results: Sequence[Result]) -> Figure:
             axes.bar([place - 0.2 for place in places], static, 0.4, label="static (from the curve)", color="#8a8f98")
             axes.bar([place + 0.2 for place in places], scaled, 0.4, label="autoscale (real job)", color="#1f6fb4")
             axes.set(title=application, xlabel="peers at the start", ylabel=label, xticks=list(places))
+            axes.margins(y=0.3)  # for the legend
             axes.set_xticklabels(starts)
         times.legend(fontsize=8)
         for one in own:
@@ -275,6 +277,7 @@ def drawn(results: Sequence[Result]) -> Figure:
             )
         sizes.axhline(own[0].case.best, color="black", linestyle=":", linewidth=1, label="best")
         sizes.set(title=application, xlabel="seconds", ylabel="peers", ylim=(0, None))
+        sizes.yaxis.set_major_locator(MaxNLocator(integer=True))
         sizes.legend(fontsize=8)
     return figure
 

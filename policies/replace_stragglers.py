@@ -20,7 +20,7 @@ Criterion = Literal["average", "slowest_in_a_row"]
 def replace_stragglers(
     training: TrainingSignals,
     *,
-    every: int = 50,
+    every: int = 25,
     threshold: float = 0.8,
     alpha: float = 0.1,
     criterion: Criterion = "average",
