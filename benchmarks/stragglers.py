@@ -4,8 +4,8 @@ A job grows to 8 peers, one more every 5 s, and every fourth peer is slow: its s
 those of the others, and all wait for it. Its samples take 100 s of device time without stragglers. The runs with the
 policy `replace_stragglers` are real jobs under kungfu-run on 6 hosts with room for 2 peers each, all of them loopback
 addresses of this machine: peers, training graph, messages and decisions are real. What a device takes for a step is a
-sleep: 0.15 s by a stated curve, which is linear in the number of peers. Each host keeps one process on standby,
-since all peers start on the few cores of one machine.
+sleep: 0.15 s by a stated curve, which is linear in the number of peers. Each host keeps two processes on standby,
+since all peers start on the few cores of one machine, and the job begins when they have loaded.
 
 Beside them stands how long they take on a modelled cluster, with joiners that take as long as the real ones did: on a
 machine that is busy, or has few cores, the starts of processes decide.
@@ -50,7 +50,7 @@ PAPER_WITHIN = 0.125
 PEERS, SLOW_EVERY, JOIN_EVERY_S, HOSTS = 8, 4, 5.0, (2,) * 6
 LOCAL_BATCH, STEP_S = 15, 0.15
 EVERY = 2  # steps between two decisions
-STANDBY = 1  # processes on each host that have loaded TensorFlow
+STANDBY = 2  # processes on each host that have loaded TensorFlow
 PHASE = 25  # steps of each factor in the short real job
 
 

@@ -81,7 +81,7 @@ class Task:
         policy: What ``kungfu-run --policy`` is told; nothing for a job whose size stays.
         slow: Its slow peers.
         hosts: The slots of each host, all of them loopback addresses of this machine; without it there is one host.
-        standby: Processes on standby on each host.
+        standby: Processes on standby on each host; the job begins when they have loaded.
     """
 
     work: Work
@@ -157,6 +157,7 @@ def run_job(task: Task) -> RealRun:
         "slow": slow.factors,
         "slow-every": slow.every,
         "phase": slow.phase,
+        **({"at-rest": ()} if task.standby else {}),
     }
     with ExitStack() as stack:
         names = [f"127.0.0.{host + 1}" for host in range(len(task.hosts) or 1)]
