@@ -5,7 +5,9 @@ The gate draws the same examples each time, so that it says something about the 
 """
 
 import os
+import threading
 
+import pytest
 from hypothesis import settings
 
 import kungfu  # noqa: F401 - loaded for its names
@@ -13,3 +15,14 @@ import kungfu  # noqa: F401 - loaded for its names
 settings.register_profile("gate", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
 settings.load_profile("random" if os.environ.get("KUNGFU_RANDOM") else "gate")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After the last test of a module no agent of its tests may have a message under way: it would disturb others."""
+    if nextitem is not None and nextitem.path == item.path:
+        return
+    for thread in threading.enumerate():
+        if thread.name == "kungfu-peer-client":
+            thread.join(30.0)
+            assert not thread.is_alive(), f"a test of {item.path.name} has not closed its agent"

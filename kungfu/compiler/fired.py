@@ -26,7 +26,7 @@ class FiredRule:
         action: What it asks for.
         value: The number that it asks for; NaN where it asks for none.
         inputs: The values that it read, by name.
-        ranks: The ranks that its mask names.
+        ranks: The ranks that its mask names; on a modelled cluster those of them that its budget let it replace.
         won: The candidates whose target it took, where it was merged from several rules.
         lost: The candidates whose target it did not take.
         mode: Whether it acts, is in the shadow, or was held back by the budget.

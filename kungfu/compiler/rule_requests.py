@@ -15,7 +15,14 @@ from kungfu.runtime.core.terms import Keep, SettingChange, SettingKind
 from kungfu.runtime.core.view import View, is_slow
 from kungfu.signal.source_location import location_in_traceback
 
-__all__ = ["HookAnswer", "call_hook", "call_last_hook", "requests_of", "setting_change_of"]
+__all__ = [
+    "HookAnswer",
+    "call_hook",
+    "call_last_hook",
+    "requests_of",
+    "setting_change_of",
+    "within_replacements",
+]
 
 _CHANGING_THE_SIZE: tuple[HookRequestKind, ...] = ("rescale", "evict")
 _REPLACING: tuple[HookRequestKind, ...] = ("replace",)
@@ -121,11 +128,11 @@ def requests_of(
             for request in call(one, one.action):
                 asked = _with_hook(asked, one, request, view)
         else:
-            asked = _with_rule(asked, _within_replacements(one, view, speeds), view)
+            asked = _with_rule(asked, within_replacements(one, view, speeds), view)
     return asked
 
 
-def _within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mapping[int, float]]) -> FiredRule:
+def within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mapping[int, float]]) -> FiredRule:
     """A rule with as many peers as its budget lets it replace: slow ones first, slowest first, then by rank."""
     left = fired.replacements_left
     if left is None or len(fired.ranks) <= left:

@@ -68,7 +68,7 @@ def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Sig
 
     Undefined:
         Never. A step counts nothing for a peer without samples, which has its last speed in the median, nor for anybody
-        in the first step of a view.
+        in the first step after a barrier.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 5.

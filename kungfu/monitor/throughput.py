@@ -33,7 +33,7 @@ def throughput(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
         The average starts again.
 
     Undefined:
-        NaN in the first two steps of a view.
+        NaN in the first two steps of a view. The step after any other barrier does not count.
 
     >>> throughput(TrainingSignals()).placement
     'agreed'
@@ -43,7 +43,7 @@ def throughput(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
 
 
 def samples_per_second(training: TrainingSignals) -> Signal:
-    """Samples / s of all peers in the step before; NaN in the first two steps of a view."""
+    """Samples / s of all peers in the step before; NaN in the first two steps of a view, and after another barrier."""
     # The latest sample count goes with the duration of the step before it, so it has to be delayed by one step.
     before = training.samples.previous(on_rescale="reset")
     return ops.all_reduce(before / training.step_seconds, "sum")

@@ -50,8 +50,8 @@ def throughput_by_size(
 
     A step does not count
 
-    - in the first two steps of a view, and while a change is pending and in the step after, as in `throughput`: joiners
-      take time from peers, also those that never come to train;
+    - in the first two steps of a view and after a barrier, and while a change is pending and in the step after, as in
+      `throughput`: joiners take time from peers, also those that never come to train;
     - while one of the `straggler_fractions` is below `slow`: a straggler holds up all, and is about to be replaced;
     - in the first `patience` steps of a view also while one is below `suspect`. A new peer's average begins at 1, so a
       straggler takes some steps to show; with `suspect` it is seen before its steps are many.

@@ -54,10 +54,10 @@ SOURCES = {
     "samples": SourceKind(_FLOAT, "local", "before", "samples", "this peer's true share of the step", "total_samples"),
     "rank": SourceKind(_INT, "local", "before", "", "this peer's place in the view, 0 to size - 1"),
     "busy_seconds": SourceKind(
-        _FLOAT, "local", "before", "s", "own time from the last synchronisation to own gradients; NaN at first"
+        _FLOAT, "local", "before", "s", "own time from the last synchronisation to own gradients; NaN after a barrier"
     ),
     "step_seconds": SourceKind(
-        _FLOAT, "local", "before", "s", "the previous whole step on this peer; NaN in the first two of a view"
+        _FLOAT, "local", "before", "s", "the previous whole step on this peer; NaN after a barrier"
     ),
     "host_joiners": SourceKind(_INT, "local", "before", "peers", "joiners that are getting ready on this peer's host"),
     "mean_grads": SourceKind(_NEST, "agreed", "after", "", "the gradients averaged over all samples of the step"),

@@ -110,12 +110,16 @@ class TrainingSignals:
 
     @property
     def busy_seconds(self) -> Source:
-        """Own time from the last synchronisation to own gradients; NaN at first (float32, s, local)."""
+        """Own time from the last synchronisation to own gradients; NaN after a barrier (float32, s, local)."""
         return self._source("busy_seconds")
 
     @property
     def step_seconds(self) -> Source:
-        """The previous whole step on this peer; NaN in the first two of a view (float32, s, local)."""
+        """The previous whole step on this peer; NaN after a barrier (float32, s, local).
+
+        It is not known in the first two steps of a view, nor in the second one after any other barrier: what a barrier
+        takes, and the work after it, is no step's.
+        """
         return self._source("step_seconds")
 
     @property

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from kungfu.compiler import FiredRule, Plan
 from kungfu.compiler.fired import fired_on_rescale
 from kungfu.compiler.replay import Replay
-from kungfu.compiler.rule_requests import HookAnswer, call_hook, call_last_hook, requests_of, setting_change_of
+from kungfu.compiler.rule_requests import (
+    HookAnswer,
+    call_hook,
+    call_last_hook,
+    requests_of,
+    setting_change_of,
+    within_replacements,
+)
 from kungfu.control import Call
 from kungfu.control.action import changes_membership
 from kungfu.control.hook import HookRequest
@@ -57,6 +64,7 @@ class SimulatedBarrier:
         joining: The peers that the agent prepares.
         newest_id: The largest id that a peer had so far.
         unmet: By rule and step, why nothing came of a rule that fired.
+        ranks: By rule and step, those peers that a rule marked and that its budget lets it replace.
         brought: The rules on a rescale that fired at this barrier.
     """
 
@@ -66,6 +74,7 @@ class SimulatedBarrier:
     joining: _Joining | None = None
     newest_id: int = 0
     unmet: dict[tuple[str, int], str] = field(default_factory=dict)
+    ranks: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     brought: list[FiredRule] = field(default_factory=list)
 
     @property
@@ -104,10 +113,13 @@ class SimulatedBarrier:
 
     def _decide(self, due: Sequence[FiredRule], prepared: Prepared | None, fractions: Sequence[float]) -> None:
         """The decision of a barrier is in force."""
+        self.job.clocks.held()
         job, start = self.job, self.job.model.start
         view = View(job.view, tuple(_peer(number) for number in job.peers))
         speeds = dict(zip(job.peers, map(float, fractions), strict=False))
-        requests = requests_of(due, view, call=self._call, speeds=lambda: speeds)
+        due = [within_replacements(one, view, lambda: speeds) for one in due]
+        self.ranks |= {(one.rule, one.step): one.ranks for one in due if one.ranks}
+        requests = requests_of(due, view, call=self._call)
         decision = decide(
             view,
             job.terms,

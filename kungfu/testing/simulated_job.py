@@ -18,21 +18,25 @@ __all__ = ["SimulatedJob", "agreed_sources", "busy_seconds", "local_sources", "m
 
 @dataclass
 class Clocks:
-    """Seconds: since the first step, of the last step, of the last rescale; and for how many steps the view lasts.
+    """Seconds: since the first step, of the last step, of the last rescale.
 
     Args:
         total_s: Since the first step.
-        step_s: Of the last step.
+        step_s: Of the last step; NaN where a barrier came before it, as in a job, and at the beginning of a view.
         rescale_s: For which the last rescale stopped the job.
-        view_steps: Steps of the view so far.
+        after_barrier: Whether a barrier was held since the last step: the next one is not measured.
         peer_s: Seconds of all peers together, each from the barrier at which it joined to the one at which it left.
     """
 
     total_s: float = 0.0
     step_s: float = math.nan
     rescale_s: float = math.nan
-    view_steps: int = 0
+    after_barrier: bool = True
     peer_s: float = 0.0
+
+    def held(self) -> None:
+        """A barrier was held."""
+        self.after_barrier = True
 
     def stand(self, seconds: float, *, size: int) -> None:
         """Time passes for so many peers."""
@@ -154,14 +158,14 @@ def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str,
         job: The job.
         busy: The seconds that each peer's own part of the step takes; see `busy_seconds`.
     """
-    position, is_first = job.position, job.clocks.view_steps == 0
+    position = job.position
     noise = job.model.noise_by_step(position)
     joiners = job.hosts.joiners_beside(job.peers, job.joiners)
     shared = {
         "loss": job.model.loss_by_step(position),
         "clock_seconds": job.clocks.total_s,
         "rescale_seconds": job.clocks.rescale_s,
-        "step_seconds": job.clocks.step_s if job.clocks.view_steps >= 2 else math.nan,
+        "step_seconds": job.clocks.step_s,
         **{name: value(position) for name, value in job.model.published_by_step.items()},
         **{name: value(position) for name, value in job.model.fed_by_step.items()},
     }
@@ -170,7 +174,7 @@ def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str,
             **shared,
             "rank": rank,
             "samples": float(share),
-            "busy_seconds": math.nan if is_first else busy[rank],
+            "busy_seconds": math.nan if job.clocks.after_barrier else busy[rank],
             "host_joiners": joiners[rank],
             "norm_squared(grads)": 1 + noise / share if share else 0.0,
         }
@@ -203,10 +207,10 @@ def _peer_speeds(job: SimulatedJob) -> list[float]:
 
 def stepped(job: SimulatedJob, busy: Sequence[float]) -> None:
     """The step is done: it took as long as its slowest peer."""
-    clocks = job.clocks
-    clocks.step_s = max(busy)
-    clocks.stand(clocks.step_s, size=job.size)
-    clocks.view_steps += 1
+    clocks, seconds = job.clocks, max(busy)
+    clocks.stand(seconds, size=job.size)
+    clocks.step_s = math.nan if clocks.after_barrier else seconds
+    clocks.after_barrier = False
     job.samples_done += job.samples
     job.step += 1
 
@@ -216,5 +220,5 @@ def moved(job: SimulatedJob, view: int, peers: Iterable[int]) -> None:
     stop_s, now, staying = job.model.rescaling.stop_s, job.clocks.total_s, list(peers)
     job.hosts.stop(set(job.peers) - set(staying), now)
     job.peers, job.view = staying, view
-    job.clocks.view_steps, job.clocks.rescale_s = 0, stop_s
+    job.clocks.step_s, job.clocks.rescale_s = math.nan, stop_s
     job.clocks.stand(stop_s, size=job.size)

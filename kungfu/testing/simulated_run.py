@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kungfu.compiler import FiredRule, Plan, compile_policies, fired_rules
@@ -105,7 +105,7 @@ def simulate(plan: Plan, model: ClusterModel, *, seen: Callable[[SimulatedStep],
         if job.peers is not peers:
             changes.append(_change(job, peers, step))
     barrier.finish()
-    decisions = tuple(_with_reason(one, barrier.unmet) for one in made)
+    decisions = tuple(_as_carried_out(one, barrier) for one in made)
     clocks = job.clocks
     return SimulatedRun(
         decisions, tuple(changes), job.size, job.step - 1, job.samples_done, clocks.total_s, clocks.peer_s
@@ -118,9 +118,10 @@ def _change(job: SimulatedJob, before: Sequence[int], step: int) -> ViewChange:
     return ViewChange(step, job.clocks.total_s, joined, left, job.size)
 
 
-def _with_reason(fired: FiredRule, unmet: Mapping[tuple[str, int], str]) -> FiredRule:
-    """The rule that fired, and on a model why nothing came of it."""
-    return replace(fired, unmet=unmet.get((fired.rule, fired.step), ""))
+def _as_carried_out(fired: FiredRule, barrier: SimulatedBarrier) -> FiredRule:
+    """The rule that fired, with the peers that its budget let it replace, and why nothing came of it."""
+    key = fired.rule, fired.step
+    return replace(fired, ranks=barrier.ranks.get(key, fired.ranks), unmet=barrier.unmet.get(key, ""))
 
 
 def told(fired: Iterable[FiredRule]) -> Iterator[FiredRule]:

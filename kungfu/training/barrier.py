@@ -237,6 +237,8 @@ class Barrier:
         self.place = (rank, view.size)
         variables = self.context.graph_state.view
         variables.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
+        # The last step was done by other peers: its time tells nothing of this view.
+        write_variable(self.context.graph_state.times.step_seconds, math.nan)
         self._put_in_force(terms)
         self.step_timer.entered()
         if not self.between_steps.registry.has_agreed_values:  # else it is complete when those values have come

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kungfu import control, monitor, ops
-from kungfu.compiler import compile_policies, explain
+from kungfu.compiler import compile_policies, explain, explain_json
 from kungfu.compiler.replay import Replay
 from kungfu.compiler.serialize import plan_from_json, plan_to_json
 from kungfu.errors import PolicyError
@@ -119,6 +119,12 @@ def test_explain_says_who_leaves_first() -> None:
     told = "when the job shrinks, peers below 0.9 of the median speed leave first, by monitor.straggler_fractions"
     assert told in explain(compile_policies([replace_stragglers()])).splitlines()
     assert "leave first" not in explain(compile_policies([schedule({10: 2})]))
+
+
+def test_the_document_says_who_leaves_first_too() -> None:
+    first = explain_json(compile_policies([replace_stragglers()]))["leave_first"]
+    assert first == {"below": 0.9, "measured_by": "monitor.straggler_fractions"}
+    assert explain_json(compile_policies([schedule({10: 2})]))["leave_first"] is None
 
 
 def test_a_plan_that_is_read_again_tells_the_speeds_too() -> None:

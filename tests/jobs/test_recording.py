@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import resource
@@ -35,6 +36,9 @@ def test_the_replay_of_a_run_that_grew_decides_as_the_run_did(tmp_path):
     assert [one.size for one in trace.steps] == [row["size"] for row in ended.metrics]
     assert [one.agreed["mean_loss"] for one in trace.steps] == pytest.approx([row["loss"] for row in ended.metrics])
     assert trace.remarks == ()
+    # Of both views: the steps of the first peers before are no steps of the view with the third.
+    first = {view: next(one.local for one in trace.steps if one.size == view) for view in (2, 3)}
+    assert all(math.isnan(row["step_seconds"]) for rows in first.values() for row in rows)
     again = replay(trace.plan, trace, whose="the run's")
     assert again.differences == ()
     assert [(one.step, one.value) for one in again.decisions] == [
@@ -68,10 +72,14 @@ def test_a_full_disk_under_the_record_of_a_run_ends_nothing_and_leaves_a_gap_tha
     assert "are not in the record" in again.stdout
 
 
-def test_the_noise_scale_in_the_replay_is_that_of_the_run(tmp_path):
+def test_the_noise_scale_of_two_peers_is_that_computed_by_hand_and_the_replay_has_it_too(tmp_path):
     arguments = ["noise_scale", 230, tmp_path / "calls"]
     ended = ran(tmp_path, "-np", 2, program="signals.py", arguments=arguments)
     assert ended.code == 0, ended.output
+    assert [row["noise_scale"] for row in ended.metrics] == [pytest.approx(2 / 3, rel=1e-6)] * 230
+    calls = json.loads((tmp_path / "calls").read_text())
+    assert calls == [[step, pytest.approx(2 / 3)] for step in range(3, 231, 3)]
+    assert [row["loss"] for row in ended.metrics] == [1.0] * 230, "inputs of 3, 0, 1 and 0 have the mean 1"
     trace = read_trace(ended.folder)
     assert [one.after for one in trace.snapshots] == [0, 100, 200]
     again = replay(trace.plan, trace, whose="the run's", start=150)

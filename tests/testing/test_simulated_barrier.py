@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from kungfu.testing import ClusterModel, HostSlots, PeerSpeeds, Rescaling, SlowP
 from kungfu.testing.simulated_barrier import SimulatedBarrier
 from kungfu.testing.simulated_job import SimulatedJob
 from kungfu.testing.simulated_run import run_on_model
+from tests.testing.recorded_run import recorded_run
 
 
 def barrier_of(size: int, *, joining_steps: int = 2) -> SimulatedBarrier:
@@ -138,6 +140,37 @@ def test_whatever_fires_a_barrier_changes_the_view_once_and_the_job_comes_to_res
     hold(barrier, *[[]] * 8)
     assert (barrier.joining, barrier.job.terms.target_size, barrier.job.terms.departing) == (None, 0, ())
     assert not barrier.job.pending
+
+
+# ---- replacements within a budget ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("replacements", "replaced"), [(1, [(3,)]), (2, [(1, 3)]), (8, [(1, 2, 3)])])
+def test_a_decision_names_the_peers_that_its_budget_lets_it_replace_the_slowest_first(
+    replacements: int, replaced: list[tuple[int, ...]]
+) -> None:
+    model = ClusterModel({1: 100, 8: 800}, steps=40, start=Start(size=8), speed_by_peer={1: 0.5, 2: 0.6, 3: 0.4})
+    budget = kf.Budget(rescales=1, per_steps=10_000, replacements=replacements)
+    run = run_on_model(replace_stragglers(every=20), model, budget=budget)
+    assert [one.ranks for one in run.decisions] == replaced
+    assert [one.left for one in run.changes] == replaced, "of peers that have not moved ids are ranks"
+
+
+# ---- the times of steps ----------------------------------------------------------------------------------------------
+
+
+def test_the_time_of_a_step_after_a_barrier_is_not_known_whatever_the_barrier_came_to() -> None:
+    """As in a job: tests/training/graph/test_step.py."""
+    hooked = Policy("hooked", lambda training: kf.control.always().when(training.step == 4).call(lambda control: None))
+    model = ClusterModel({1: 100}, steps=20, rescaling=Rescaling(joining_steps=2))
+    trace, _ = recorded_run(compile_policies([hooked, schedule({10: 3})]), model)
+
+    def unknown(source: str) -> list[int]:
+        return [one.step for one in trace.steps if math.isnan(one.local[0][source])]
+
+    # The barriers are held after step 5 for the hook, after 11 to ask for a third peer, and after 13 to take it in.
+    assert unknown("busy_seconds") == [1, 6, 12, 14]
+    assert unknown("step_seconds") == [1, 2, 7, 13, 14, 15]
 
 
 # ---- who leaves first ------------------------------------------------------------------------------------------------

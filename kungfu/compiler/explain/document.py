@@ -9,9 +9,11 @@ from typing import Any
 from kungfu.compiler.explain.costs import costs_of
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made
 from kungfu.compiler.explain.sharing import shared_parts
+from kungfu.compiler.explain.text import MEASURED_BY
 from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Rule
+from kungfu.runtime.core.view import SLOW
 from kungfu.signal import Constant, Signal
 from kungfu.signal.sources import SourceKind
 
@@ -25,9 +27,11 @@ def explain_json(plan: Plan) -> dict[str, Any]:
         plan: The plan.
 
     Returns:
-        An object with the keys `rules`, `shared`, `reads`, `nodes`, `before`, `rides`, `after` and `costs`. Nodes are
-        known by their labels, which are those of the text; `before` and `after` are the segments in order, each with
-        its gates, its nodes and what its message carries.
+        An object with the keys `rules`, `shared`, `leave_first`, `reads`, `nodes`, `before`, `rides`, `after` and
+        `costs`. Nodes are known by their labels, which are those of the text; `before` and `after` are the segments in
+        order, each with its gates, its nodes and what its message carries. `leave_first` tells which peers leave before
+        the newest ones when the job shrinks: those whose speed is `below` that fraction of the median's, `measured_by`
+        that monitor; `null` where no policy measures it.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import gns_batch
@@ -38,6 +42,7 @@ def explain_json(plan: Plan) -> dict[str, Any]:
     return {
         "rules": [_rule(one, labels) for one in (*plan.rules, *plan.on_rescale)],
         "shared": [{"by": list(one.by), "nodes": _names(one.nodes, labels)} for one in shared_parts(plan)],
+        "leave_first": _leave_first(plan),
         "reads": {name: _source(kind) for name, kind in plan.source_kinds.items()},
         "nodes": list(_nodes(labels)),
         "before": [_segment(one, labels) for one in plan.before],
@@ -59,6 +64,10 @@ def _rule(rule: Rule, labels: Labels) -> dict[str, Any]:
         "logs": {name: labels[one] for name, one in rule.inputs.items()},
         "origin": rule.origin,
     }
+
+
+def _leave_first(plan: Plan) -> dict[str, Any] | None:
+    return None if plan.straggler_fractions is None else {"below": SLOW, "measured_by": MEASURED_BY}
 
 
 def _source(kind: SourceKind) -> Mapping[str, str]:

@@ -19,8 +19,9 @@ from kungfu.monitor import straggler_fractions
 from kungfu.runtime.core.view import SLOW
 from kungfu.signal import Signal, topological
 
-__all__ = ["explain"]
+__all__ = ["MEASURED_BY", "explain"]
 
+MEASURED_BY = f"monitor.{straggler_fractions.__name__}"  # who leaves first when the job shrinks
 Monitors = Literal["folded", "open"]
 
 
@@ -63,8 +64,7 @@ def _lines(plan: Plan, words: _Words) -> Iterator[str]:
     for shared in shared_parts(plan):
         yield _shared(shared, words.labels)
     if plan.straggler_fractions is not None:
-        measured = f"monitor.{straggler_fractions.__name__}"
-        yield f"when the job shrinks, peers below {SLOW} of the median speed leave first, by {measured}"
+        yield f"when the job shrinks, peers below {SLOW} of the median speed leave first, by {MEASURED_BY}"
     yield "reads"
     yield from (f"  {one}" for one in _reads(plan))
     yield "before the gradient all-reduce"

@@ -140,6 +140,7 @@ class Leader:
         self._context.recorder.replicate = replicate_nowhere
         self._controller.replicator.broadcast(pb.ReplicateRequest(end=end, leaves=end is None))
         self._controller.replicator.close()
+        self._controller.executor.close()
 
     # ---- admission of hosts ------------------------------------------------------------------------------------------
 

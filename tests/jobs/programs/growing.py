@@ -10,19 +10,13 @@ training.
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 print("keras is loaded already:", "keras" in sys.modules)  # by a process on standby
 
-import keras
-import numpy as np
-import tensorflow as tf
-
 import kungfu as kf
 from kungfu.policies import utility
-
-SAMPLES, BATCH, EPOCHS = 48, 12, 100
+from tests.jobs.programs.paced import train
 
 
 def ignore(control) -> None:
@@ -38,21 +32,7 @@ def policies(words: list[str]) -> list[kf.Policy]:
 
 
 def main(folder: Path, words: list[str]) -> None:
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
-    optimizer = keras.optimizers.SGD(0.0)
-    training = kf.attach(model, optimizer, policies=policies(words))
-
-    @training.step
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x, training=True) + x)
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-
-    for x in training.batches(np.arange(SAMPLES, dtype=np.float32)[:, None], batch_size=BATCH, epochs=EPOCHS, seed=1):
-        step(x)
-        if not (folder / "hurry").exists():
-            time.sleep(1.0 if 4 * int(optimizer.iterations) > 3 * EPOCHS * SAMPLES // BATCH else 0.02)
+    train(folder, policies(words), epochs=100, pause_s=lambda peer: 0.02)
 
 
 if __name__ == "__main__":

@@ -14,46 +14,22 @@ import sys
 import time
 from pathlib import Path
 
-import keras
-import numpy as np
-import tensorflow as tf
-
-import kungfu as kf
 from kungfu.policies import replace_stragglers, schedule
+from tests.jobs.programs.paced import train
 
-SAMPLES, BATCH, EPOCHS = 48, 12, 200
-SETTINGS = json.loads(os.environ["KUNGFU_SETTINGS"])
-
-
-def pause_s(folder: Path, *, is_slow: bool, step: int) -> float:
-    """For how long a peer sleeps before a step."""
-    if (folder / "hurry").exists():
-        return 0.0
-    if 4 * step > 3 * EPOCHS * SAMPLES // BATCH:
-        return 1.0
-    return 0.6 if is_slow and (folder / "slow").exists() else 0.05
+FOUNDERS = json.loads(os.environ["KUNGFU_SETTINGS"])["checkpoints"]["founders"]
 
 
 def main(folder: Path, slow: int, sizes: dict[int, int]) -> None:
-    joins = not SETTINGS["checkpoints"]["founders"]
-    while joins and sizes and not (folder / "come").exists():
+    while sizes and not FOUNDERS and not (folder / "come").exists():
         time.sleep(0.05)
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
-    optimizer = keras.optimizers.SGD(0.0)
     growing = [schedule(sizes)] if sizes else []
     replacing = replace_stragglers(every=10, threshold=0.5, alpha=0.2)
-    training = kf.attach(model, optimizer, policies=[*growing, replacing])
 
-    @training.step
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x, training=True) + x)
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    def pause_s(peer: int) -> float:
+        return 0.6 if peer == slow and (folder / "slow").exists() else 0.05
 
-    for x in training.batches(np.arange(SAMPLES, dtype=np.float32)[:, None], batch_size=BATCH, epochs=EPOCHS, seed=1):
-        time.sleep(pause_s(folder, is_slow=SETTINGS["peer"] == slow, step=int(optimizer.iterations)))
-        step(x)
+    train(folder, [*growing, replacing], epochs=200, pause_s=pause_s)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu import control, ops, policy
 from kungfu.errors import UsageError
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState
 from kungfu.signal import TrainingSignals
 from tests.training.linear import linear_model, linear_run, points
 
@@ -22,6 +24,33 @@ def everything(run):
     """All that a step may move, as bytes by name."""
     variables = [*run.model.variables, *run.optimizer.variables]
     return {f"{index} {one.path}": np.asarray(one).tobytes() for index, one in enumerate(variables)}
+
+
+TIMES = ("busy_seconds", "step_seconds")
+
+
+def test_the_time_of_a_step_that_follows_a_barrier_is_not_known():
+    """As on a modelled cluster: tests/testing/test_simulated_barrier.py."""
+    hooked = policy(lambda training: control.always().when(training.step == 4).call(lambda control: None))()
+    run, unknown = linear_run(policies=[hooked]), {name: [] for name in TIMES}
+    step_record = run.training._averaging.graph_state.metrics.step_record
+    names = [one.name for one in step_record.columns]
+    for number in range(1, 11):
+        run.step(points(2))
+        told = dict(zip(names, step_record.row.numpy(), strict=True))
+        for name in TIMES:
+            unknown[name] += [number] if np.isnan(told[name]) else []
+    # The barrier is held after step 5.
+    assert unknown == {"busy_seconds": [1, 6], "step_seconds": [1, 2, 7]}
+
+
+def test_the_time_of_a_step_in_another_view_is_not_known():
+    run = linear_run()
+    run.step(points(2))
+    times, barrier = run.training._averaging.graph_state.times, run.training._runner.barrier
+    times.step_seconds.assign(0.5)
+    barrier.enter(BarrierResult(None, PeerState(View(2, (Peer(0, ""),)), 0, barrier.terms)), barrier.terms)
+    assert np.isnan(times.step_seconds.numpy())
 
 
 @pytest.mark.parametrize("eagerly", [False, True])

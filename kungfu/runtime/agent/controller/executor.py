@@ -79,6 +79,10 @@ class Executor:
             case decided.OfferJoiners():
                 self._offer_joiners(command)
 
+    def close(self) -> None:
+        """This agent ends: what peers were not reached with by now, they will not be told by it."""
+        self._peers.close()
+
     def record_spawn(self, peer: int, pid: int, *, host: int) -> None:
         """Notes and records that a peer was started."""
         self.pids[peer] = pid

@@ -87,6 +87,11 @@ class PeerClient:
         self._settings, self._put, self._known, self._term = settings, put, known, term
         self._numbers = itertools.count((term << _TERM_BITS) + 1)
         self._newest: dict[str, int] = {}  # the number of the newest message of each kind
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """This agent ends: no message is repeated, and none is waited for."""
+        self._closed.set()
 
     def admit_first_view(self, command: AdmitFirstView) -> None:
         """Admits all peers to the first view; the state is rank 0's."""
@@ -230,15 +235,15 @@ class PeerClient:
     def _repeat(self, ask: Callable[[], Any], peer: Peer, is_over: IsOver) -> Any:
         """Asks until there is an answer; ``None`` if it is over before. Only the first failure is put."""
         pause_s, failed = _FIRST_PAUSE_S, False
-        while not is_over():
+        while not (is_over() or self._closed.is_set()):
             try:
                 return ask()
             except KungfuError as error:
                 # People hear of it once, however often it is repeated, unless nothing depends on it any more.
-                if not failed and not is_over():
+                if not (failed or is_over() or self._closed.is_set()):
                     self._put(NotifyFailed(peer.id, str(error)))
                 failed = True
-            time.sleep(pause_s)
+            self._closed.wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return None
 
@@ -247,6 +252,8 @@ class PeerClient:
             # It will never answer.
             if self._has_ended(peer):
                 return PeerFailure("its process has ended", peers=[peer.id])
+            if self._closed.is_set():
+                return PeerFailure("this agent ends")
             return PeerFailure("nothing depends on it any more") if is_over() else None
 
         with rpc.connect(peer.address, secret=self._settings.secret) as channel:

@@ -78,7 +78,6 @@ class Agent:
     """What is known of a job of two peers, of which the first one listens here; the other one's place refuses."""
 
     def __init__(self, address: str, refuses: str, *, deadlines: Deadlines) -> None:
-        self.others = [*threading.enumerate()]  # an agent of another test may have a message that goes on
         self.view = View(1, (Peer(0, address), Peer(1, refuses)))
         self.cluster = Cluster(Rules(deadlines), self.view, processes=Processes(alive=frozenset({0, 1}), next_id=2))
         self.heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -91,8 +90,7 @@ class Agent:
 
     def silent(self) -> None:
         """Waits until nothing is told to anybody any more."""
-        sending = [one for one in threading.enumerate() if one.name == "kungfu-peer-client"]
-        for thread in [one for one in sending if one not in self.others]:
+        for thread in [one for one in threading.enumerate() if one.name == "kungfu-peer-client"]:
             thread.join(SOON_S)
             assert not thread.is_alive()
 
@@ -160,6 +158,15 @@ def test_nothing_is_told_to_a_leader_any_more_when_another_one_leads_or_it_has_e
             over(agent)
             agent.silent()
             assert listener.came.empty()
+
+
+def test_an_agent_that_ends_tells_nobody_anything_any_more() -> None:
+    with job("is deaf", *["answer is lost"] * 99, wait_s=300.0, heartbeat_s=300.0) as (agent, _):
+        agent.peers.send_to_rank_0(ForwardRequest(agent.view, RESIZE))
+        agent.peers.announce(AnnounceFailure(1, 1, "killed by SIGKILL"), agent.view.peers)
+        assert isinstance(agent.heard.get(timeout=SOON_S), NotifyFailed)
+        agent.peers.close()
+        agent.silent()
 
 
 def test_an_announcement_is_told_until_it_is_heard_or_a_later_view_trains() -> None:
