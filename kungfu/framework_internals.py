@@ -16,6 +16,7 @@ __all__ = [
     "add_control_inputs",
     "build_symbolically",
     "effect_op_makers",
+    "flat_metrics",
     "function_graph",
     "handle_shape_and_type",
     "has_mask",
@@ -32,6 +33,7 @@ __all__ = [
     "replace_capture",
     "replace_python_functions",
     "resources_written",
+    "restored_epoch",
 ]
 
 # The modules that define ``fit``, of Keras 3 and of its predecessor, and the classes that have it: the public
@@ -75,6 +77,17 @@ def build_symbolically(model: Any, batch: Any) -> None:
         batch: ``keras.KerasTensor`` in the structure of a batch of ``fit``.
     """
     model._symbolic_build(data_batch=batch)
+
+
+def restored_epoch(model: Any) -> int | None:
+    """The epoch from which ``fit`` goes on where a callback has restored a backup, and told the model alone."""
+    epoch: int | None = model._initial_epoch
+    return epoch
+
+
+def flat_metrics(model: Any, logs: dict[str, Any]) -> Any:
+    """The values of metrics in the form that ``evaluate`` gives without ``return_dict``."""
+    return model._flatten_metrics_in_order(logs)
 
 
 def has_mask(output: Any) -> bool:

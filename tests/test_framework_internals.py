@@ -51,6 +51,27 @@ def test_keras_gives_the_schedule_of_an_optimizer() -> None:
     assert found is schedule, "Optimizer._learning_rate is no schedule: rules could not move such a rate"
 
 
+def test_keras_tells_the_model_alone_from_which_epoch_a_backup_goes_on(tmp_path: Path) -> None:
+    one = model()
+    one.compile("sgd", "mse")
+    one.optimizer.build(one.trainable_variables)
+    assert internals.restored_epoch(one) is None
+    backup = keras.callbacks.BackupAndRestore(tmp_path)
+    backup.set_model(one)
+    backup.on_epoch_end(2)
+    backup.on_train_begin()
+    assert internals.restored_epoch(one) == 3, "Model._initial_epoch: a job would begin at its first epoch again"
+
+
+def test_keras_puts_metrics_into_the_order_that_evaluate_gives() -> None:
+    one = model()
+    one.compile("sgd", "mse", metrics=["mae", "mse"])
+    found = one.evaluate(np.ones((3, 2)), np.zeros((3, 1)), verbose=0)
+    logs = one.get_metrics_result()
+    told = "Model._flatten_metrics_in_order: model.evaluate() of a job would give its numbers in another order"
+    assert [float(value) for value in internals.flat_metrics(one, logs)] == pytest.approx(found), told
+
+
 def test_keras_has_a_metric_of_the_loss_beside_those_that_a_model_shows() -> None:
     class Hiding(keras.Sequential):
         @property

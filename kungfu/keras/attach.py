@@ -26,6 +26,7 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import build_symbolically, is_keras_model
 from kungfu.keras.applications import optimizers_of
 from kungfu.keras.data import fit_data
+from kungfu.keras.evaluation.sharing import share_calls
 from kungfu.keras.loop import FitParts, FitRun
 from kungfu.keras.metrics import SummedMetrics, metrics_of
 from kungfu.keras.own_step import (
@@ -93,6 +94,7 @@ def attach(model: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget
     compile_policies(policies, budget=budget)
     attached = _Attached(model, tuple(policies), seed, budget)
     model.fit = attached.fit_function()
+    share_calls(model, attached)
     model.train_on_batch = _refusing_in_job(model, "train_on_batch")
     # Alone: what an attach or a fit before this one has left would go around the policies, or around their absence.
     model.__dict__.pop("make_train_function", None)

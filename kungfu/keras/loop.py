@@ -23,14 +23,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import keras
-import numpy as np
 import tensorflow as tf
 
-from kungfu.keras.callbacks import JobCallbacks, pack, unpack
+from kungfu.framework_internals import restored_epoch
+from kungfu.keras.callbacks import JobCallbacks
 from kungfu.keras.data import FitData
+from kungfu.keras.evaluation.numbered_batches import numbered_batches
+from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, plain_number
 from kungfu.keras.metrics import SummedMetrics
 from kungfu.keras.own_step import OwnMetrics
+from kungfu.keras.plain_values import pack, unpack
 from kungfu.training.job_loop import JobLoop, Meeting
 from kungfu.training.training import Training
 
@@ -69,8 +71,9 @@ class _Progress:
         batch: The steps of the epoch under way that are done.
         called: The last epoch whose end the callbacks of this peer were told, and with which numbers.
         stops: Whether rank 0 wants training to end after the step that was done last.
-        concluded: Whether no further epoch begins.
+        concluded: After how many epochs it was decided that no further one begins; -1 as long as it was not.
         version: Of the view that this peer has entered.
+        validation: Of the end of the epoch that is under way, as far as it was done.
     """
 
     ended: int = 0
@@ -78,8 +81,14 @@ class _Progress:
     called: int = -1
     logs: dict[str, Any] = field(default_factory=dict)
     stops: bool = False
-    concluded: bool = False
+    concluded: int = -1
     version: int = -1
+    validation: SharedPass | None = None
+
+    @property
+    def is_concluded(self) -> bool:
+        """Whether no further epoch begins; other peers may have been lost before all knew of it."""
+        return self.concluded == self.ended
 
     def set_ended(self, ended: int) -> None:
         self.ended = ended
@@ -98,6 +107,7 @@ class FitRun:
         given = parts.arguments["callbacks"]
         given = list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
         verbose = _verbose(parts.arguments["verbose"])
+        self._begins = int(parts.arguments["initial_epoch"])
         self._callbacks = JobCallbacks(given, parts.model, verbose=verbose, params=told)
 
     def run(self) -> Any:
@@ -124,7 +134,7 @@ class FitRun:
         return model.history
 
     def _is_over(self) -> bool:
-        return self._loop.left or self._loop.stopped or self._progress.stops or self._progress.concluded
+        return self._loop.left or self._loop.stopped or self._progress.stops or not self._has_next()
 
     def _train(self) -> None:
         """Steps, and what is to be done between them, until training ends or this peer is let go."""
@@ -169,7 +179,7 @@ class FitRun:
 
     def _epoch_is_over(self) -> bool:
         progress, here = self._progress, self._loop.position()
-        if progress.concluded:
+        if progress.is_concluded:
             return False
         cut_short = (progress.stops or self._loop.stopped) and here.offset > 0
         return cut_short or here.epoch > progress.ended
@@ -177,13 +187,19 @@ class FitRun:
     def _enter(self, meeting: Meeting) -> None:
         """A new view: this peer's callbacks begin where they have not, and take what rank 0's keep."""
         progress = self._progress
-        self._callbacks.enter(leads=meeting.leads, epoch=self._epoch() if self._has_next() else None)
-        own = {"callbacks": self._callbacks.kept(), "batch": progress.batch, "stops": progress.stops}
+        self._callbacks.enter(leads=meeting.leads, epoch=None)
+        own = {"batch": progress.batch, "stops": progress.stops, "begins": self._begins_with()}
         agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
-        if not meeting.leads:
-            progress.batch, progress.stops = agreed["batch"], agreed["stops"]
-            self._callbacks.take(agreed["callbacks"])
-        meeting.take_leaders(self._loop.shared_variables())
+        progress.batch, progress.stops, self._begins = agreed["batch"], agreed["stops"], agreed["begins"]
+        # Where peers were lost over the end of an epoch, one of those who live may know that it was the last one.
+        if meeting.any_of([progress.is_concluded])[0]:
+            progress.concluded = progress.ended
+        if self._has_next():
+            self._callbacks.epoch_begins(self._epoch())
+        self._callbacks.take_leaders(meeting)
+        # Before the first step a callback of rank 0 may have restored what layers keep, too; later that is each peer's.
+        begins = self._loop.progress.steps() == 0
+        meeting.take_leaders(self._loop.agreed_variables() if begins else self._loop.shared_variables())
 
     def _end_epoch(self) -> None:
         """The end of the epoch after those that are concluded; where peers are lost, all come here again."""
@@ -192,10 +208,8 @@ class FitRun:
             return
         epoch = progress.ended
         # Rank 0's callbacks have not been called: the numbers are to be found yet.
-        if not progress.logs:
-            own = self._numbers()
-            if not loop.meet(lambda meeting: self._agree_on(meeting, own)):
-                return
+        if not progress.logs and not self._find_numbers():
+            return
         if progress.called < epoch:
             progress.called = epoch
             self._callbacks.epoch_ends(self._epoch(), progress.logs)
@@ -204,7 +218,7 @@ class FitRun:
         if self._has_next():
             self._parts.model.reset_metrics()
             self._callbacks.epoch_begins(self._epoch())
-            loop.meet(lambda meeting: meeting.take_leaders(loop.shared_variables()))
+            loop.meet(lambda meeting: meeting.take_leaders(loop.agreed_variables()))
 
     def _begin_the_end(self, meeting: Meeting) -> None:
         """Statistics are the job's from here; and rank 0 says whether its callbacks were called for this epoch."""
@@ -213,44 +227,58 @@ class FitRun:
         own = progress.logs if progress.called == progress.ended else {}
         progress.logs = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
 
-    def _agree_on(self, meeting: Meeting, own: dict[str, Any]) -> None:
+    def _find_numbers(self) -> bool:
         """The numbers of an epoch are rank 0's: a validation may round otherwise on another machine."""
-        self._progress.logs = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+        own = self._numbers()
+
+        def agree(meeting: Meeting) -> None:
+            self._progress.logs = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+
+        return own is not None and self._loop.meet(agree)
 
     def _settle(self, meeting: Meeting) -> None:
         """What the callbacks have left is rank 0's; the epoch is concluded."""
         progress, model = self._progress, self._parts.model
-        own = {"stops": bool(model.stop_training), "callbacks": self._callbacks.kept_by_writers()}
+        own = {"stops": bool(model.stop_training)}
         agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
-        if not meeting.leads:
-            self._callbacks.take(agreed["callbacks"])
-        meeting.take_leaders(self._loop.shared_variables())
+        self._callbacks.take_leaders(meeting, of_writers=True)
+        meeting.take_leaders(self._loop.agreed_variables())
         model.stop_training = agreed["stops"]
         self._parts.asks_to_stop.assign(0.0)  # what only this peer has asked for is passed over
-        progress.concluded = agreed["stops"] or progress.stops or self._loop.stopped
-        progress.ended, progress.batch = progress.ended + 1, 0
+        progress.ended, progress.batch, progress.validation = progress.ended + 1, 0, None
+        if agreed["stops"] or progress.stops or self._loop.stopped:
+            progress.concluded = progress.ended
 
-    def _numbers(self) -> dict[str, Any]:
-        """The metrics of the epoch, over all peers, and of a validation on this one."""
-        model, arguments = self._parts.model, self._parts.arguments
-        logs = {name: _plain(value) for name, value in self._parts.metrics.logs(model).items()}
+    def _numbers(self) -> dict[str, Any] | None:
+        """The metrics of the epoch and of a validation, over all peers; ``None`` where peers were lost over it."""
+        model, arguments, progress = self._parts.model, self._parts.arguments, self._progress
+        logs = {name: plain_number(value) for name, value in self._parts.metrics.logs(model).items()}
         validation = self._parts.data.validation
         if validation is None or not _validates(self._epoch(), arguments["validation_freq"]):
             return logs
         x, y, sample_weight = validation
-        found = model.evaluate(
-            x, y, sample_weight=sample_weight, return_dict=True,
-            batch_size=arguments["validation_batch_size"] or arguments["batch_size"],
-            steps=arguments["validation_steps"], callbacks=self._callbacks.running,
-        )  # fmt: skip
-        return {**logs, **{f"val_{name}": _plain(value) for name, value in found.items()}}
+        given = {
+            "x": x, "y": y, "sample_weight": sample_weight, "steps": arguments["validation_steps"],
+            "batch_size": arguments["validation_batch_size"] or arguments["batch_size"],
+        }  # fmt: skip
+        if progress.validation is None:
+            evaluation = SharedEvaluation(model, given, self._callbacks.running)
+            progress.validation = SharedPass(numbered_batches(given), evaluation)
+        if not progress.validation.attempt(self._loop.meet):
+            return None
+        found = progress.validation.result
+        return {**logs, **{f"val_{name}": plain_number(value) for name, value in found.items()}}
+
+    def _begins_with(self) -> int:
+        """The number of the first epoch: another one where a callback of rank 0 has restored what it had backed up."""
+        return restored_epoch(self._parts.model) or self._begins if self._callbacks.restores else self._begins
 
     def _epoch(self) -> int:
         """The epoch after those that are concluded, as Keras counts it."""
-        return int(self._parts.arguments["initial_epoch"]) + self._progress.ended
+        return self._begins + self._progress.ended
 
     def _has_next(self) -> bool:
-        return not self._progress.concluded and self._epoch() < self._parts.arguments["epochs"]
+        return not self._progress.is_concluded and self._epoch() < self._parts.arguments["epochs"]
 
     def _conclude(self) -> None:
         """After the last epoch: averages of weights are put in place, and the callbacks told of the end."""
@@ -259,7 +287,7 @@ class FitRun:
             model.optimizer.finalize_variable_values(model.trainable_weights)
         self._callbacks.end(self._progress.logs)
         while not self._loop.left:
-            if self._loop.meet(lambda meeting: meeting.take_leaders(self._loop.shared_variables())):
+            if self._loop.meet(lambda meeting: meeting.take_leaders(self._loop.agreed_variables())):
                 return
 
 
@@ -270,11 +298,3 @@ def _verbose(given: Any) -> int:
 
 def _validates(epoch: int, frequency: Any) -> bool:
     return (epoch + 1) % frequency == 0 if isinstance(frequency, int) else epoch + 1 in frequency
-
-
-def _plain(value: Any) -> Any:
-    """As Keras gives numbers to callbacks."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    array = np.asarray(keras.ops.convert_to_numpy(value))
-    return float(array) if array.size == 1 else array

@@ -17,7 +17,7 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.framework_internals import loss_tracker
 
-__all__ = ["SummedMetrics", "metrics_of"]
+__all__ = ["SummedMetrics", "adds_up", "metrics_of"]
 
 # What they keep are sums over samples, whatever they make of them in the end.
 _ADDITIVE = (
@@ -111,10 +111,16 @@ class SummedMetrics:
             state.assign(total)
 
 
-def _refuse_unless_additive(metric: Any) -> None:
+def adds_up(metric: Any) -> bool:
+    """Whether the state of a metric is known to be a sum over samples."""
     kind = type(metric)
-    if isinstance(metric, _ADDITIVE) and all(_is_of_keras(kind, name) for name in ("update_state", "reset_state")):
+    return isinstance(metric, _ADDITIVE) and all(_is_of_keras(kind, name) for name in ("update_state", "reset_state"))
+
+
+def _refuse_unless_additive(metric: Any) -> None:
+    if adds_up(metric):
         return
+    kind = type(metric)
     allowed = ", ".join(one.__name__ for one in _ADDITIVE)
     raise UsageError(
         f"the metric {metric.name!r} ({kind.__name__}) was given to a fit under kungfu-run: kungfu does not know that "

@@ -193,10 +193,10 @@ class Barrier:
             self.peer_group(), manifest, on_synced=self.context.membership.mark_state_complete
         )
 
-    def peer_group(self) -> PeerGroup:
-        """The peers of the view, of which this one is one."""
+    def peer_group(self, *, tag: str = "registered") -> PeerGroup:
+        """The peers of the view, of which this one is one; ``tag`` names their messages."""
         assert self.rank is not None, "this peer was let go"
-        return PeerGroup(self.rank, self.size, self._total)
+        return PeerGroup(self.rank, self.size, partial(self._total, tag=tag))
 
     def _total(self, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = "registered") -> list[Any]:
         prescale, last, order = (

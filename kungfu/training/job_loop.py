@@ -37,6 +37,26 @@ class Meeting:
         """Whether this peer is rank 0, whose word counts."""
         return self._peers.rank == 0
 
+    @property
+    def rank(self) -> int:
+        """Of this peer."""
+        return self._peers.rank
+
+    @property
+    def size(self) -> int:
+        """The peers of the view."""
+        return self._peers.size
+
+    def sums(self, values: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        """The sums of arrays over the peers, which all bring arrays of the same shapes and types.
+
+        Cost:
+            A message; none for one peer.
+        """
+        if self.size == 1 or not values:
+            return list(values)
+        return [one.numpy() for one in self._peers.total([tf.convert_to_tensor(value) for value in values])]
+
     def from_leader(self, content: bytes) -> bytes:
         """The bytes that rank 0 was called with; those of the others are passed over.
 
@@ -51,6 +71,14 @@ class Meeting:
         laid = content.ljust(-(-length // 4) * 4, b"\0") if self.leads else bytes(-(-length // 4) * 4)
         (total,) = peers.total([tf.constant(np.frombuffer(laid, np.int32))])
         return bytes(total.numpy().tobytes()[:length])
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Of each of these, whether it is true on any peer; all peers bring as many."""
+        peers = self._peers
+        if peers.size == 1 or not flags:
+            return list(flags)
+        (total,) = peers.total([tf.constant(np.array(flags, np.int32))])
+        return [bool(one) for one in total.numpy() > 0]
 
     def take_leaders(self, variables: Sequence[tf.Variable]) -> None:
         """Variables that are not the same on all peers become rank 0's.
@@ -159,6 +187,11 @@ class JobLoop:
         return self._runner.stopped
 
     @property
+    def rank(self) -> int | None:
+        """This peer's rank; ``None`` once a decision let it go."""
+        return self._training.rank
+
+    @property
     def has_view(self) -> bool:
         """Whether this peer is in a view: from its first call of the step on, which only joins; alone, always."""
         alone = isinstance(self._runner.barrier.context.membership, StandaloneMembership)
@@ -180,6 +213,33 @@ class JobLoop:
         """Holds a meeting between two steps; False where peers were lost over it, see `StepRunner.meet`."""
         return self._runner.meet(lambda peers: together(Meeting(peers)))
 
+    def meet_after_training(self, together: Callable[[Meeting], None], *, what: str) -> str:
+        """Holds a meeting after training is over, when peers may end their programs at any time: nothing is recovered.
+
+        Args:
+            together: Exchanges what it has to with the others.
+            what: What the others are waited for in, for those who are told of a late peer.
+
+        Returns:
+            Why it could not be held; "" where it was.
+        """
+        barrier = self._runner.barrier
+        attachment = barrier.context.attachment
+        try:
+            together(Meeting(barrier.peer_group(tag=what)))
+        except tf.errors.OpError as error:
+            failure = attachment.failure_of(error)
+            # An op of the program's own failed, not a message.
+            if failure is None:
+                raise
+            return str(failure)
+        return ""
+
+    @property
+    def is_after_training(self) -> bool:
+        """Whether this peer has trained to the end, in a view that no other one has followed."""
+        return self._runner.is_over and not self.left and self.has_view
+
     def average_statistics(self) -> None:
         """In a meeting: what layers keep of the data becomes its mean over the peers."""
         self._runner.barrier.average_statistics()
@@ -187,6 +247,11 @@ class JobLoop:
     def shared_variables(self) -> list[tf.Variable]:
         """Those of model, optimizers and policies that are equal on all peers between two steps."""
         return list(self._runner.barrier.context.state.classes.shared.values())
+
+    def agreed_variables(self) -> list[tf.Variable]:
+        """Those, and what layers keep of the data: where that has been averaged it is the same on all peers too."""
+        classes = self._runner.barrier.context.state.classes
+        return [*classes.shared.values(), *classes.averaged.values()]
 
     def abandon(self) -> None:
         """An error ends the loop before training is over."""

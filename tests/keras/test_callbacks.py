@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.keras.callbacks import JobCallbacks, pack, unpack
+from kungfu.framework_internals import restored_epoch
+from kungfu.keras.callbacks import JobCallbacks
+from kungfu.keras.plain_values import pack, unpack
+from kungfu.runtime.api import CheckpointSettings, Deadlines, Limits, Settings
 from tests.keras.fitting import compiled, network
 
 
@@ -34,20 +37,6 @@ class Counting(keras.callbacks.Callback):
 
 def callbacks(*given: Any) -> JobCallbacks:
     return JobCallbacks(given, compiled(network()), verbose=0, params={"epochs": 3, "steps": 2})
-
-
-def test_plain_values_arrive_as_they_were():
-    value = {
-        "nothing": None, "flag": True, "number": 1.5, "text": "é", "none": float("nan"), "list": [1, (2, [3])],
-        "array": np.arange(6, dtype=np.float32).reshape(2, 3), "scalar": np.float64(2.0),
-        "dict": {"dict": [], "array": {}},
-    }  # fmt: skip
-    found = unpack(pack(value))
-    assert np.isnan(found.pop("none"))
-    value.pop("none")
-    np.testing.assert_array_equal(found.pop("array"), value.pop("array"))
-    assert found == value
-    assert isinstance(found["scalar"], np.float64)
 
 
 def test_a_joiner_goes_on_with_what_the_leaders_callbacks_keep():
@@ -102,3 +91,102 @@ def test_another_list_on_one_peer_is_an_error_that_names_both():
 def test_a_list_of_callbacks_that_keras_made_is_refused():
     with pytest.raises(UsageError, match="give a plain list"):
         callbacks(keras.callbacks.CallbackList([]))
+
+
+def test_a_joiner_is_given_the_best_weights_by_which_training_may_end():
+    one, other = (keras.callbacks.EarlyStopping("loss", restore_best_weights=True) for _ in range(2))
+    leader, joiner = callbacks(one), callbacks(other)
+    leader.enter(leads=True, epoch=0)
+    leader.epoch_ends(0, {"loss": 0.5})
+    joiner.enter(leads=False, epoch=1)
+    joiner.take(unpack(pack(leader.kept())))
+    for mine, best in zip(other.best_weights, one.best_weights, strict=True):
+        np.testing.assert_array_equal(mine, best)
+    assert (other.best, other.best_epoch) == (one.best, 0)
+
+
+def test_the_next_leader_keeps_the_best_of_the_checkpoints_before(tmp_path):
+    path = tmp_path / "best.weights.h5"
+    given = {"monitor": "loss", "save_best_only": True, "save_weights_only": True}
+    first, second = (callbacks(keras.callbacks.ModelCheckpoint(path, **given)) for _ in range(2))
+    for leader in (first, second):
+        leader.enter(leads=leader is first, epoch=0)
+    first.epoch_ends(0, {"loss": 0.5})
+    second.epoch_ends(0, {"loss": 0.5})
+    second.take(unpack(pack(first.kept_by_writers())))
+    written = path.stat().st_mtime_ns
+    second.enter(leads=True, epoch=1)
+    second.epoch_ends(1, {"loss": 0.75})
+    assert path.stat().st_mtime_ns == written
+    second.epoch_begins(2)
+    second.epoch_ends(2, {"loss": 0.25})
+    assert path.stat().st_mtime_ns > written
+
+
+def test_a_peer_that_does_not_lead_writes_nothing_and_the_next_leader_goes_on(tmp_path):
+    one = callbacks(keras.callbacks.TensorBoard(tmp_path / "board", update_freq="batch"))
+    one.enter(leads=False, epoch=0)
+    one.epoch_ends(0, {"loss": 0.5})
+    assert not list(tmp_path.iterdir())
+    one.enter(leads=True, epoch=1)
+    one.batch_begins(0)
+    one.batch_ends(0, {"loss": 0.5})
+    one.epoch_ends(1, {"loss": 0.5})
+    one.end({})
+    assert list((tmp_path / "board" / "train").iterdir())
+
+
+def test_a_backup_is_restored_when_training_begins_and_not_when_the_lead_passes_on(tmp_path):
+    def made() -> tuple[JobCallbacks, Any]:
+        model = compiled(network())
+        model.optimizer.build(model.trainable_variables)
+        backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+        return JobCallbacks([backup], model, verbose=0, params={"epochs": 3, "steps": 2}), model
+
+    (first, wrote), (next_leader, trained), (again, restored) = made(), made(), made()
+    first.enter(leads=True, epoch=0)
+    first.epoch_ends(0, {"loss": 0.5})
+    next_leader.enter(leads=False, epoch=0)
+    trained.set_weights([one + 1 for one in trained.get_weights()])
+    later = [np.asarray(one) for one in trained.weights]
+    next_leader.enter(leads=True, epoch=1)
+    for mine, one in zip(trained.weights, later, strict=True):
+        np.testing.assert_array_equal(np.asarray(mine), one)
+    restored.set_weights([one + 1 for one in restored.get_weights()])
+    again.enter(leads=True, epoch=None)
+    for mine, one in zip(restored.weights, wrote.weights, strict=True):
+        np.testing.assert_array_equal(np.asarray(mine), np.asarray(one))
+    assert restored_epoch(restored) == 1
+
+
+def test_what_a_callback_keeps_and_cannot_give_is_named_once_by_the_first_leader(capsys):
+    class Keeping(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.file, self.number, self.function = object(), 1, print
+            self.metric = keras.metrics.Mean()
+
+    for leads in (False, True):
+        one = callbacks(Keeping(), keras.callbacks.EarlyStopping("loss"))
+        one.enter(leads=leads, epoch=0)
+        said = capsys.readouterr().err
+        assert said.count("the callback Keeping keeps in file (object), metric (Mean) what a peer that joins") == leads
+        assert said.count("kungfu:") == leads
+    one.enter(leads=True, epoch=1)
+    assert not capsys.readouterr().err
+
+
+def test_lists_within_the_list_are_callbacks_too():
+    told: list[str] = []
+    one = callbacks([Counting(told), [Counting(told)]])
+    one.enter(leads=False, epoch=0)
+    assert told == ["train", "train", "epoch 0", "epoch 0"]
+
+
+def test_a_backup_is_refused_where_the_job_is_resumed_from_a_checkpoint(monkeypatch, tmp_path):
+    resumed = CheckpointSettings(resume=str(tmp_path))
+    settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines(), checkpoints=resumed)
+    for name, value in settings.to_environment().items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="BackupAndRestore under kungfu-run --resume: both say where training begins"):
+        callbacks(keras.callbacks.BackupAndRestore(tmp_path))

@@ -225,6 +225,29 @@ def test_callbacks_of_keras_do_what_they_do_under_keras(tmp_path):
     assert heads[0][0] == heads[1][0]
 
 
+def test_a_fit_that_was_interrupted_goes_on_from_its_backup_as_by_keras(tmp_path):
+    x, y = points()
+
+    class Interrupting(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 2:
+                raise ZeroDivisionError("of the user's")
+
+    with float64():
+        models = []
+        for fit, name in ((in_job, "mine"), (plainly, "plain")):
+            given = {"batch_size": 16, "epochs": 4, "shuffle": False}
+            backup = keras.callbacks.BackupAndRestore(tmp_path / name)
+            with pytest.raises(ZeroDivisionError):
+                fit(compiled(network()), x, y, callbacks=[backup, Interrupting()], **given)
+            models.append(compiled(network()))
+            backup = keras.callbacks.BackupAndRestore(tmp_path / name)
+            fit(models[-1], x, y, callbacks=[backup], **given)
+            assert not (tmp_path / name).exists(), "it is removed when training has come to its end"
+        assert_same(*models)
+        assert models[0].history.epoch == [2, 3]
+
+
 def test_a_stop_after_a_batch_takes_effect_one_step_later_and_ends_the_epoch_there():
     x, y = points()
 

@@ -1,0 +1,1 @@
+"""``evaluate`` and ``predict`` of a job, and the validation of its ``fit``, shared among the peers."""

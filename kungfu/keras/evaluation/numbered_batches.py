@@ -1,0 +1,161 @@
+"""The data of ``evaluate`` and ``predict`` as batches with numbers, of which a peer can take some.
+
+Batches are those that Keras would make of the data, whole ones: a loss is a mean over its batch, so half a batch would
+not have half of its loss.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+__all__ = ["NumberedBatches", "numbered_batches"]
+
+_BATCH_SIZE = 32  # as by Keras
+_MOST_ROWS = 1024  # that are looked at to see whether peers have the same data
+
+
+@dataclass(frozen=True)
+class NumberedBatches:
+    """Batches 0..count-1.
+
+    Args:
+        count: How many there are.
+        checksum: Of some of the data; the same on peers that were given the same.
+        part: The arguments by which Keras does those with these numbers, in their order; at least one.
+    """
+
+    count: int
+    checksum: int
+    part: Callable[[Sequence[int]], dict[str, Any]]
+
+
+def numbered_batches(given: Mapping[str, Any]) -> NumberedBatches | None:
+    """The batches of a call.
+
+    Args:
+        given: Its arguments by name.
+
+    Returns:
+        ``None`` for data that come without numbers: a generator, a Dataset of unknown length.
+    """
+    x, steps = given["x"], given.get("steps")
+    if isinstance(x, tf.data.Dataset):
+        return _of_dataset(x, steps)
+    if isinstance(x, keras.utils.PyDataset):
+        return _of_py_dataset(x, steps)
+    data = {name: given[name] for name in ("x", "y", "sample_weight") if given.get(name) is not None}
+    leaves = tf.nest.flatten(data)
+    if (
+        "x" not in data
+        or not all(map(_has_rows, leaves))
+        or len({len(one) for one in leaves}) != 1
+        or not len(leaves[0])
+    ):
+        return None  # Keras knows what it is, or says what is wrong
+    return _of_arrays(data, int(given.get("batch_size") or _BATCH_SIZE), steps)
+
+
+def _limited(count: int, steps: int | None) -> int:
+    return count if steps is None else min(count, int(steps))
+
+
+def _is_run(numbers: Sequence[int]) -> bool:
+    return numbers[-1] - numbers[0] == len(numbers) - 1
+
+
+# ---- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def _has_rows(leaf: Any) -> bool:
+    is_odd = isinstance(leaf, tf.RaggedTensor | tf.SparseTensor) or type(leaf).__module__.startswith("scipy")
+    return not is_odd and bool(getattr(leaf, "shape", None))
+
+
+def _of_arrays(data: Mapping[str, Any], batch_size: int, steps: int | None) -> NumberedBatches:
+    samples = len(tf.nest.flatten(data)[0])
+
+    def part(numbers: Sequence[int]) -> dict[str, Any]:
+        # Mostly one run, of which arrays are views; after the loss of peers it may have gaps.
+        rows: Any = slice(numbers[0] * batch_size, (numbers[-1] + 1) * batch_size)
+        if not _is_run(numbers):
+            starts = np.array(numbers)[:, None] * batch_size
+            rows = (starts + np.arange(batch_size)).ravel()
+            rows = rows[rows < samples]
+        return {**tf.nest.map_structure(lambda leaf: _rows(leaf, rows), data), "batch_size": batch_size}
+
+    return NumberedBatches(_limited(-(-samples // batch_size), steps), _checksum(data), part)
+
+
+def _rows(leaf: Any, rows: Any) -> Any:
+    if hasattr(leaf, "iloc"):
+        return leaf.iloc[rows]
+    return tf.gather(leaf, rows) if isinstance(leaf, tf.Tensor) and not isinstance(rows, slice) else leaf[rows]
+
+
+def _checksum(data: Any) -> int:
+    """Of rows that are spread over the data."""
+    checksum = 0
+    for leaf in tf.nest.flatten(data):
+        places = np.unique(np.linspace(0, len(leaf) - 1, min(len(leaf), _MOST_ROWS)).astype(np.int64))
+        rows = np.asarray(_rows(leaf, places))
+        # Texts stand in other places of memory on each peer.
+        rows = np.asarray(rows.tolist(), dtype="S") if rows.dtype.kind in "OU" else rows
+        checksum = zlib.crc32(np.ascontiguousarray(rows).tobytes(), zlib.crc32(repr(leaf.shape).encode(), checksum))
+    return checksum
+
+
+# ---- batches that are there ------------------------------------------------------------------------------------------
+
+
+def _of_dataset(dataset: Any, steps: int | None) -> NumberedBatches | None:
+    """A peer passes over the batches before its own: it reads them, and does not compute them."""
+    count = _limited(int(dataset.cardinality()), steps)
+    if count <= 0:
+        return None  # nobody knows how many, or there is no end
+    first = next(iter(dataset), None)
+    if first is None or not all(isinstance(one, tf.Tensor) and one.shape.rank for one in tf.nest.flatten(first)):
+        return None
+
+    def part(numbers: Sequence[int]) -> dict[str, Any]:
+        if _is_run(numbers):
+            return {"x": dataset.skip(numbers[0]).take(len(numbers))}
+        wanted = tf.constant(numbers, tf.int64)
+        chosen = dataset.enumerate().filter(lambda number, _: tf.reduce_any(tf.equal(number, wanted)))
+        # Keras asks how many there are, and a filter does not know.
+        return {"x": chosen.map(lambda _, batch: batch).apply(tf.data.experimental.assert_cardinality(len(numbers)))}
+
+    return NumberedBatches(count, _checksum(first), part)
+
+
+class _Chosen(keras.utils.PyDataset):
+    """Some batches of another one."""
+
+    def __init__(self, whole: Any, numbers: Sequence[int]) -> None:
+        how = {name: getattr(whole, name) for name in ("workers", "use_multiprocessing", "max_queue_size")}
+        super().__init__(**how)
+        self._whole, self._numbers = whole, list(numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._whole[self._numbers[index]]
+
+
+def _of_py_dataset(whole: Any, steps: int | None) -> NumberedBatches | None:
+    if whole.num_batches is None:
+        return None
+    count = _limited(int(whole.num_batches), steps)
+    if count <= 0:
+        return None
+    first = [one for one in tf.nest.flatten(whole[0]) if one is not None]
+    if not all(map(_has_rows, first)):
+        return None
+    return NumberedBatches(count, _checksum(first), lambda numbers: {"x": _Chosen(whole, numbers)})

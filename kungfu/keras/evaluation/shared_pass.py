@@ -1,0 +1,278 @@
+"""``evaluate`` and ``predict`` of a job: each peer does a part of the batches, and all have the whole result.
+
+A pass has two meetings. In the first one the peers see that they do the same with the same data, and which batches are
+done; the others are split among them, each peer a run of them. Each does its part by Keras' own ``evaluate`` or
+``predict``. In the second one the parts are put together: the states of metrics are added up, and predictions become
+one array in the order of the data. A peer that is lost takes its part with it: the next attempt finds what is missing.
+
+Where that cannot be, each peer does the whole: for data without numbers, fewer batches than peers, data that differ
+between the peers, metrics whose states do not add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+
+from kungfu.keras.evaluation.numbered_batches import NumberedBatches
+from kungfu.keras.metrics import adds_up, metrics_of
+from kungfu.keras.plain_values import is_plain, pack, unpack
+from kungfu.runtime.api import spread
+from kungfu.training.job_loop import Meeting
+
+__all__ = ["SharedEvaluation", "SharedPass", "SharedPrediction"]
+
+Meet = Callable[[Callable[[Meeting], None]], bool]
+_PIECE_BYTES = 1 << 24
+
+
+class Work(Protocol):
+    """What is done with batches."""
+
+    name: str
+
+    def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
+        """Does a part: the batches with these numbers. Gives whether it can be put together with those of others."""
+        ...
+
+    def do_all(self) -> Any:
+        """Does the whole on this peer, as Keras does it."""
+        ...
+
+    def join(self, meeting: Meeting, *, count: int) -> Any | None:
+        """Puts the parts of all peers together; ``None``, on all, where they do not fit."""
+        ...
+
+
+class SharedPass:
+    """One pass over data by all peers of a view.
+
+    Args:
+        batches: The data; ``None`` where they come without numbers.
+        work: What is done with them.
+    """
+
+    def __init__(self, batches: NumberedBatches | None, work: Work) -> None:
+        self._batches, self._work = batches, work
+        self._done: set[int] = set()  # by this peer
+        self._fits = True
+        self.result: Any = None
+        self.differs = False  # whether peers did something else, or were given other data
+
+    def attempt(self, meet: Meet) -> bool:
+        """Goes through the pass once, or on from where it was.
+
+        Args:
+            meet: Holds a meeting; False where peers were lost over it.
+
+        Returns:
+            Whether ``result`` is there; else peers were lost, and the others come here again.
+        """
+        mine: list[int] | None = None
+
+        def agree(meeting: Meeting) -> None:
+            nonlocal mine
+            mine = self._split(meeting)
+
+        if not meet(agree):
+            return False
+        # These peers have nothing to share.
+        if mine is None:
+            self.result = self._work.do_all()
+            return True
+        if mine:
+            assert self._batches is not None
+            self._fits = self._work.do(self._batches.part(mine), mine) and self._fits
+            self._done.update(mine)
+        if not meet(self._join):
+            return False
+        if self.result is None:
+            self.result = self._work.do_all()
+        return True
+
+    def _split(self, meeting: Meeting) -> list[int] | None:
+        """The batches that this peer does now; ``None`` where each does the whole."""
+        count, checksum = (0, 0) if self._batches is None else (self._batches.count, self._batches.checksum)
+        own = [self._work.name, count, checksum]
+        agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+        (self.differs,) = meeting.any_of([own != agreed])
+        is_alone = meeting.size == 1 and not self._done
+        if self.differs or is_alone or count < meeting.size:
+            return None
+        done = meeting.any_of([number in self._done for number in range(count)])
+        missing = [number for number, is_done in enumerate(done) if not is_done]
+        counts = spread(len(missing), meeting.size)
+        start = sum(counts[: meeting.rank])
+        return missing[start : start + counts[meeting.rank]]
+
+    def _join(self, meeting: Meeting) -> None:
+        # One that came by a recovery may have no part at all.
+        (unfit,) = meeting.any_of([not self._fits or not self._done])
+        count = 0 if self._batches is None else self._batches.count
+        self.result = None if unfit else self._work.join(meeting, count=count)
+
+
+class _Numbered(keras.callbacks.CallbackList):
+    """Tells callbacks of the batches of a part by their numbers in the whole, and not of its beginning and end."""
+
+    def __init__(self, callbacks: Any, numbers: Sequence[int], seen: Callable[[int, Any], None]) -> None:
+        super().__init__()
+        self._inner, self._numbers, self._seen = callbacks, numbers, seen
+
+    def _number(self, batch: int) -> int:
+        return self._numbers[min(batch, len(self._numbers) - 1)]
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._inner.on_test_batch_begin(self._number(batch), logs)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._inner.on_test_batch_end(self._number(batch), logs)
+
+    def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._inner.on_predict_batch_begin(self._number(batch), logs)
+
+    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._seen(self._number(batch), logs)
+        self._inner.on_predict_batch_end(self._number(batch), logs)
+
+
+class SharedEvaluation:
+    """``evaluate``: its result is the metrics by name.
+
+    Args:
+        model: Compiled and built.
+        given: The arguments of the call by name.
+        callbacks: Those that run on this peer, as Keras' list.
+    """
+
+    name = "model.evaluate()"
+
+    def __init__(self, model: Any, given: Mapping[str, Any], callbacks: Any) -> None:
+        self._model, self._given, self._callbacks = model, given, callbacks
+        self._metrics = metrics_of(model)
+        self._sums: list[Any] = []
+        self._began = False
+
+    def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
+        """See `Work`."""
+        if not all(map(adds_up, self._metrics)):
+            return False
+        if not self._began:
+            self._began = True
+            self._callbacks.on_test_begin()
+        callbacks = _Numbered(self._callbacks, numbers, lambda *_: None)
+        logs = type(self._model).evaluate(self._model, **arguments, callbacks=callbacks, return_dict=True)
+        states = [variable.numpy() for variable in self._variables()]
+        self._sums = [one + other for one, other in zip(self._sums, states, strict=True)] if self._sums else states
+        # A test step of the user's may give what is no metric's.
+        return set(logs) == set(self._model.get_metrics_result())
+
+    def do_all(self) -> dict[str, Any]:
+        """See `Work`."""
+        if self._began:
+            self._callbacks.on_test_end({})  # of what does not count
+        more = {"callbacks": self._callbacks, "return_dict": True}
+        return dict(type(self._model).evaluate(self._model, **{**self._given, **more}))
+
+    def join(self, meeting: Meeting, *, count: int) -> dict[str, Any]:
+        """See `Work`."""
+        variables = self._variables()
+        for variable, total in zip(variables, meeting.sums(self._sums), strict=True):
+            variable.assign(total)
+        logs = {name: plain_number(value) for name, value in self._model.get_metrics_result().items()}
+        self._callbacks.on_test_end(logs)
+        return logs
+
+    def _variables(self) -> list[Any]:
+        return [variable for metric in self._metrics for variable in metric.variables]
+
+
+class SharedPrediction:
+    """``predict``: its result is that of Keras, the whole of it on every peer.
+
+    Args:
+        model: Built.
+        given: The arguments of the call by name.
+        callbacks: Those that run on this peer, as Keras' list.
+    """
+
+    name = "model.predict()"
+
+    def __init__(self, model: Any, given: Mapping[str, Any], callbacks: Any) -> None:
+        self._model, self._given, self._callbacks = model, given, callbacks
+        self._parts: list[tuple[list[int], Any]] = []
+        self._rows: dict[int, int] = {}  # of each batch that this peer has done
+        self._began = False
+
+    def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
+        """See `Work`."""
+        if not self._began:
+            self._began = True
+            self._callbacks.on_predict_begin()
+        callbacks = _Numbered(self._callbacks, numbers, self._seen)
+        found = type(self._model).predict(self._model, **arguments, callbacks=callbacks)
+        self._parts.append((list(numbers), found))
+        rows = sum(self._rows.get(number, 0) for number in numbers)
+        leaves = keras.tree.flatten(found)
+        return all(isinstance(one, np.ndarray) and one.ndim and len(one) == rows and is_plain(one) for one in leaves)
+
+    def _seen(self, number: int, logs: Any) -> None:
+        first = keras.tree.flatten(logs["outputs"])[0]
+        self._rows[number] = int(first.shape[0] or 0) if first.shape.rank else 0
+
+    def do_all(self) -> Any:
+        """See `Work`."""
+        if self._began:
+            self._callbacks.on_predict_end()  # of what does not count
+        return type(self._model).predict(self._model, **{**self._given, "callbacks": self._callbacks})
+
+    def join(self, meeting: Meeting, *, count: int) -> Any | None:
+        """See `Work`."""
+        structure = self._parts[0][1]
+        parts = [(numbers, keras.tree.flatten(found)) for numbers, found in self._parts]
+        own = [[list(one.shape[1:]), one.dtype.name] for one in parts[0][1]]
+        agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+        # Outputs of other lengths in each batch cannot be put into one array.
+        if meeting.any_of([own != agreed])[0]:
+            return None
+        (rows,) = meeting.sums([np.array([self._rows.get(number, 0) for number in range(count)], np.int64)])
+        starts = np.concatenate([[0], np.cumsum(rows)])
+        leaves = []
+        for place, example in enumerate(parts[0][1]):
+            whole = np.zeros((int(starts[-1]), *example.shape[1:]), example.dtype)
+            for numbers, found in parts:
+                _fill(whole, found[place], numbers, starts)
+            leaves.append(_united(meeting, whole))
+        self._callbacks.on_predict_end()
+        return keras.tree.pack_sequence_as(structure, leaves)
+
+
+def _fill(whole: np.ndarray[Any, Any], found: np.ndarray[Any, Any], numbers: Sequence[int], starts: Any) -> None:
+    """Lays the rows of a part to where they belong."""
+    at = 0
+    for number in numbers:
+        rows = int(starts[number + 1] - starts[number])
+        whole[starts[number] : starts[number + 1]] = found[at : at + rows]
+        at += rows
+
+
+def _united(meeting: Meeting, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array of which each peer has some rows, and zeros for the others."""
+    # As whole numbers, of which a sum with zeros leaves every bit as it is.
+    content = whole.tobytes()
+    padded = np.frombuffer(content + b"\0" * (-len(content) % 4), np.int32)
+    step = _PIECE_BYTES // 4
+    pieces = [meeting.sums([padded[start : start + step]])[0] for start in range(0, len(padded), step)]
+    bits = np.concatenate(pieces).tobytes()[: len(content)] if pieces else b""
+    return np.frombuffer(bits, whole.dtype).reshape(whole.shape).copy()
+
+
+def plain_number(value: Any) -> Any:
+    """As Keras gives numbers to callbacks."""
+    if isinstance(value, dict):
+        return {name: plain_number(one) for name, one in value.items()}
+    array = np.asarray(keras.ops.convert_to_numpy(value))
+    return float(array) if array.size == 1 else array
