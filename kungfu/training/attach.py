@@ -46,6 +46,7 @@ from kungfu.training.graph.training_state import TrainingState, classify, plant_
 from kungfu.training.step_runner import StepRunner
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.late_peers import LatePeerMonitor
+from kungfu.training.telemetry.profiler_trace import write_profiler_trace
 from kungfu.training.telemetry.step_timer import StepTimer
 from kungfu.training.telemetry.trace_recorder import TraceRecorder
 from kungfu.training.tracing.random_streams import joiner_seed
@@ -120,6 +121,7 @@ def attach_built(
     barrier = Barrier(context, EventLogWriter(membership.record), between_steps, step_timer)
     if exits is not None and isinstance(membership, Membership):
         exits.steps, exits.withdraw = graph_state.progress.steps, membership.withdraw
+        membership.allow_traces(write_profiler_trace)
     averaging = Averaging(graph_state, program, attachment, limits, peer, *optimizer_signals(optimizers[0]))
     runner = StepRunner(barrier, _recorder(settings, averaging, membership), exits)
     alive = weakref.ref(runner)  # it holds the model

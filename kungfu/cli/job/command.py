@@ -27,6 +27,9 @@ __all__ = ["add_arguments", "run"]
 
 RUNS = Path("runs")
 _PROFILE_STEPS = 50
+_TRACE_S = 5.0
+# Their positional arguments end with a folder, and are read as words.
+_WORDS = ("scale-in", "profile")
 # The commands that change the membership, and tell with --plan what would come of it.
 _PLANNED = ("resize", "scale-out", "scale-in", "migrate")
 _EXITS = (
@@ -42,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
         parser.add_argument(
             "--keep", choices=get_args(Keep), default="global_batch_size", help="the batch that stays (%(default)s)"
         )
-    if name != "scale-in":
+    if name not in _WORDS:
         parser.add_argument(
             "place", nargs="?", type=Path, metavar="LOGDIR", help="the job's folder (the newest one in runs/)"
         )
@@ -71,9 +74,15 @@ def run(given: argparse.Namespace) -> int:
 
     if given.name == "scale-in":
         given.peers, given.place = _peers_and_folder(given.words)
+    if given.name == "profile":
+        given.minimum, given.maximum, given.place = _sizes_and_folder(given.words, traced=given.trace)
     folder = given.logdir or given.place or newest_folder(RUNS)
     if given.name == "status":
         return print_status(folder, form=given.form)
+    if given.name == "profile" and given.trace:
+        from kungfu.cli.job.trace import write_traces
+
+        return write_traces(folder, seconds=given.seconds, peers=given.peers, target=given.to, form=given.form)
     request = JobRequest(given.id or secrets.token_hex(4), _ACTIONS[given.name](given), given.if_view)
     if given.name in _PLANNED and given.plan:
         from kungfu.cli.job.plan import print_plan
@@ -94,6 +103,16 @@ def _peers_and_folder(words: Sequence[str]) -> tuple[tuple[int, ...], Path | Non
             f"{' '.join(words)!r}: give the ids of peers, as kungfu status shows them, then perhaps LOGDIR"
         )
     return tuple(int(peer) for peer in peers), Path(rest[0]) if rest else None
+
+
+def _sizes_and_folder(words: Sequence[str], *, traced: bool) -> tuple[int, int, Path | None]:
+    """MIN and MAX, unless the job is traced, and perhaps a folder."""
+    sizes, rest = ([], words) if traced else (words[:2], words[2:])
+    if len(rest) > 1 or not (traced or (len(sizes) == 2 and all(word.isdecimal() for word in sizes))):
+        expected = "with --trace nothing but LOGDIR" if traced else "MIN MAX, two numbers of peers, then perhaps LOGDIR"
+        raise UsageError(f"{' '.join(words)!r}: give {expected}")
+    least, most = map(int, sizes or (0, 0))
+    return least, most, Path(rest[0]) if rest else None
 
 
 def _no_more(parser: argparse.ArgumentParser) -> None:
@@ -118,12 +137,19 @@ def _add_migration(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("minimum", type=int, metavar="MIN", help="the smallest size, in peers")
-    parser.add_argument("maximum", type=int, metavar="MAX", help="the largest size")
+    parser.add_argument(
+        "words", nargs="*", metavar="MIN MAX [LOGDIR]", help="the smallest and the largest size in peers; the folder"
+    )
     parser.add_argument(
         "--steps", type=int, default=_PROFILE_STEPS, metavar="K", help="measured at each size (%(default)s)"
     )
     parser.add_argument("--to", type=Path, metavar="STEM", help="write STEM.json and STEM.png (LOGDIR/profile)")
+    parser.add_argument(
+        "--trace", action="store_true",
+        help="write traces of TensorFlow's profiler instead, in a folder of each peer within --to (LOGDIR/trace/TIME)",
+    )  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=_TRACE_S, metavar="S", help="of a trace (%(default)g)")
+    parser.add_argument("--peers", type=int, nargs="+", metavar="PEER", help="ids of the peers that are traced (all)")
 
 
 _ADDERS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {

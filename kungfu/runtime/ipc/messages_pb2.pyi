@@ -496,6 +496,20 @@ class AttachmentAddress(_message.Message):
     address: str
     def __init__(self, address: _Optional[str] = ...) -> None: ...
 
+class TraceRequest(_message.Message):
+    __slots__ = ("seconds", "folder")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    folder: str
+    def __init__(self, seconds: _Optional[float] = ..., folder: _Optional[str] = ...) -> None: ...
+
+class TraceReply(_message.Message):
+    __slots__ = ("error",)
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    def __init__(self, error: _Optional[str] = ...) -> None: ...
+
 class Hello(_message.Message):
     __slots__ = ("peer", "program", "machine")
     PEER_FIELD_NUMBER: _ClassVar[int]
@@ -862,7 +876,7 @@ class MembershipStatus(_message.Message):
     def __init__(self, version: _Optional[int] = ..., size: _Optional[int] = ..., target: _Optional[int] = ..., minimum: _Optional[int] = ..., maximum: _Optional[int] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
-    __slots__ = ("id", "rank", "host", "pid", "state", "for_s", "speed", "is_straggler")
+    __slots__ = ("id", "rank", "host", "pid", "state", "for_s", "speed", "is_straggler", "address")
     ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -871,6 +885,7 @@ class PeerStatus(_message.Message):
     FOR_S_FIELD_NUMBER: _ClassVar[int]
     SPEED_FIELD_NUMBER: _ClassVar[int]
     IS_STRAGGLER_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     id: int
     rank: int
     host: str
@@ -879,7 +894,8 @@ class PeerStatus(_message.Message):
     for_s: float
     speed: float
     is_straggler: bool
-    def __init__(self, id: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., state: _Optional[_Union[PeerState, str]] = ..., for_s: _Optional[float] = ..., speed: _Optional[float] = ..., is_straggler: bool = ...) -> None: ...
+    address: str
+    def __init__(self, id: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., state: _Optional[_Union[PeerState, str]] = ..., for_s: _Optional[float] = ..., speed: _Optional[float] = ..., is_straggler: bool = ..., address: _Optional[str] = ...) -> None: ...
 
 class JobMetrics(_message.Message):
     __slots__ = ("step", "epoch", "global_batch_size", "loss", "samples_per_s")

@@ -79,6 +79,11 @@ class PeerServiceStub(object):
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramDescription.FromString,
                 _registered_method=True)
+        self.WriteTrace = channel.unary_unary(
+                '/kungfu.v1.PeerService/WriteTrace',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TraceRequest.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TraceReply.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -138,6 +143,12 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WriteTrace(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -185,6 +196,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.DescribeProgram,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramDescription.SerializeToString,
+            ),
+            'WriteTrace': grpc.unary_unary_rpc_method_handler(
+                    servicer.WriteTrace,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TraceRequest.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TraceReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -430,6 +446,33 @@ class PeerService(object):
             '/kungfu.v1.PeerService/DescribeProgram',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteTrace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.v1.PeerService/WriteTrace',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TraceRequest.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TraceReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -205,7 +205,14 @@ def from_status(status: JobStatus) -> pb.JobStatus:
 def _from_peer(peer: PeerStatus) -> pb.PeerStatus:
     state = _PEER_STATES.to_value(peer.state)
     message = pb.PeerStatus(
-        id=peer.id, rank=peer.rank, host=peer.host, pid=peer.pid, state=state, for_s=peer.for_s, speed=peer.speed
+        id=peer.id,
+        rank=peer.rank,
+        host=peer.host,
+        pid=peer.pid,
+        state=state,
+        for_s=peer.for_s,
+        speed=peer.speed,
+        address=peer.address,
     )
     # A truth value that is not known is not set.
     if peer.is_straggler is not None:
@@ -229,7 +236,9 @@ def to_status(message: pb.JobStatus) -> JobStatus:
 def _to_peer(message: pb.PeerStatus) -> PeerStatus:
     rank, speed, is_straggler = (optional_field(message, name) for name in ("rank", "speed", "is_straggler"))
     state = _PEER_STATES.to_word(message.state)
-    return PeerStatus(message.id, rank, message.host, message.pid, state, message.for_s, speed, is_straggler)
+    return PeerStatus(
+        message.id, rank, message.host, message.pid, state, message.for_s, speed, is_straggler, message.address
+    )
 
 
 def _to_figures(message: pb.JobMetrics) -> JobMetrics:

@@ -236,7 +236,8 @@ class RequestHandler:
         return None if entry is None else request_progress(entry, answer=entry.newest, now=now)
 
     def _peers(self, cluster: Cluster, now: float) -> tuple[PeerStatus, ...]:
-        speeds = self._recent.speeds
+        speeds, members = self._recent.speeds, cluster.view.peers if cluster.view else ()
+        addresses = {peer.id: peer.address for peer in members}
         return tuple(
             PeerStatus(
                 peer,
@@ -247,6 +248,7 @@ class RequestHandler:
                 now - self._states[peer][1],
                 speeds.get(peer),
                 speeds[peer] < STRAGGLER if peer in speeds else None,
+                addresses.get(peer, ""),
             )
             for peer, state in peer_states(cluster).items()
         )

@@ -56,6 +56,7 @@ class PeerStatus:
         for_s: How long it has been in that state.
         speed: Its average speed, as a fraction of the median peer's; ``None`` where no policy measures it.
         is_straggler: Whether that is below `STRAGGLER`; ``None`` where it is not known.
+        address: Where it listens, for those who know the job's secret; empty outside the view.
     """
 
     id: int
@@ -66,6 +67,7 @@ class PeerStatus:
     for_s: float
     speed: float | None = None
     is_straggler: bool | None = None
+    address: str = ""
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,10 @@ class Membership:
         """The view that this peer is in."""
         return self._member().view
 
+    def allow_traces(self, write_trace: Callable[[float, str], str]) -> None:
+        """From now on it can be traced: ``write_trace`` takes seconds and a folder, and returns what was wrong."""
+        self._service.write_trace = write_trace
+
     def lasting_failure(self) -> PeerFailure | None:
         """Why the view of this peer does not go on though its messages may: see ``FailedPeers.lasting_failure_in``."""
         return (

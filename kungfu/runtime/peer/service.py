@@ -69,6 +69,8 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._told: set[int] = set()  # numbers of external requests
         self._offered = 0  # the number of the last offer
         self.failed_peers = FailedPeers()
+        self.write_trace: Callable[[float, str], str] | None = None
+        self._tracing = threading.Lock()
 
     # A follower waits longer than its leader, so that the error that comes back is the leader's, which knows the names.
 
@@ -154,6 +156,18 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
 
     def DescribeProgram(self, request: pb.Empty, context: Any) -> pb.ProgramDescription:  # noqa: N802 - gRPC's name
         return from_description(self.description)
+
+    def WriteTrace(self, request: pb.TraceRequest, context: Any) -> pb.TraceReply:  # noqa: N802 - gRPC's name
+        # The program has not attached yet.
+        if self.write_trace is None:
+            return pb.TraceReply(error="this peer cannot be traced yet")
+        # The profiler writes one trace at a time.
+        if not self._tracing.acquire(blocking=False):
+            return pb.TraceReply(error="a trace of this peer is being written already")
+        try:
+            return pb.TraceReply(error=self.write_trace(request.seconds, request.folder))
+        finally:
+            self._tracing.release()
 
     def admission(
         self, *, after: int, deadline_s: float, what: str, meanwhile: Callable[[], None] = lambda: None

@@ -1,0 +1,36 @@
+"""A trace of TensorFlow's profiler on demand: what this process does for some seconds, while training goes on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import tensorflow as tf
+
+__all__ = ["write_profiler_trace"]
+
+
+def write_profiler_trace(seconds: float, folder: str) -> str:
+    """Traces this process, and writes what TensorBoard's profile page shows; called beside the thread that trains.
+
+    Args:
+        seconds: How long.
+        folder: Where; it is made if it is not there.
+
+    Returns:
+        What was wrong; empty where the trace is written.
+
+    Cost:
+        None but while it traces: then some microseconds for each op of a step; the files are written afterwards.
+    """
+    options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tf.profiler.experimental.start(folder, options=options)
+        time.sleep(seconds)
+        tf.profiler.experimental.stop()
+    # The program traces itself at the moment, by a callback say; or the folder cannot be written.
+    except (tf.errors.OpError, OSError) as error:
+        return str(error)
+    # The profiler says nothing where it cannot write.
+    return "" if any(Path(folder).rglob("*.xplane.pb")) else f"nothing was written in {folder}"
