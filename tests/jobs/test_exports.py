@@ -1,0 +1,186 @@
+"""A job that TensorBoard and Prometheus watch: while it grows, loses rank 0, and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kungfu.cli.main import main
+from tests.cli.export.shown import scalars_of, texts_of
+from tests.cli.export.test_prometheus import DASHBOARD
+from tests.jobs.harness import Job, awaited, started
+from tests.soak import SOAK
+
+pytestmark = pytest.mark.slow
+
+WATCHED = ("-np", 2, "--max", 3, "--tensorboard", "board", "--metrics-port")
+
+
+def endless(tmp_path: Path) -> list[object]:
+    """A program that trains until it is stopped."""
+    return ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--patient-at", 2]
+
+
+def served(job: Job) -> dict[tuple[str, str], float]:
+    """What the agent serves now, by name and labels."""
+    address = re.search(r"http://\S+/metrics", job.console.read_text())
+    assert address, job.console.read_text()
+    with urllib.request.urlopen(address[0], timeout=30) as answer:
+        text = answer.read().decode()
+    families = text_string_to_metric_families(text)
+    return {(one.name, ",".join(one.labels.values())): one.value for family in families for one in family.samples}
+
+
+def test_a_job_that_grows_and_loses_rank_0_is_seen_by_prometheus_and_tensorboard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with started(tmp_path, *WATCHED, 0, program="network.py", arguments=endless(tmp_path)) as job:
+        job.event("view", version=1)
+        assert main(["resize", "3", "--plan", "--json", "--logdir", str(job.folder)]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        assert (plan["before"], plan["after"], plan["batch_after"] in (12, None)) == (2, 3, True)
+        assert [(one["id"], one["host"]) for one in plan["joins"]] == [(2, "127.0.0.1")]
+        words = ["profile", "--trace", "--seconds", "0.2", "--peers", "1", "--json", "--logdir", str(job.folder)]
+        assert main(words) == 0
+        [traced] = json.loads(capsys.readouterr().out)["peers"]
+        assert list(Path(traced["folder"]).rglob("*.xplane.pb")), "a trace of TensorFlow's profiler"
+        assert main(["resize", "3", "--logdir", str(job.folder)]) == 0
+        job.event("rescale", to=3)
+        first = job.event("spawned", peer=0)
+        os.kill(first["pid"], signal.SIGKILL)
+        recovered = job.event("recovered")
+        job.event("rescale", view=recovered["view"] + 1)
+        steps = served(job)["kungfu_steps_total", ""]
+
+        def settled() -> dict[tuple[str, str], float] | None:
+            """What is served once steps of the last view are."""
+            now = served(job)
+            grown = (now["kungfu_peers", ""], now["kungfu_rescales_total", ""]) == (3, 2)
+            return now if grown and now["kungfu_steps_total", ""] > steps else None
+
+        now = job.seen(settled, what="three peers and more steps in the metrics", deadline_s=60.0)
+        assert (now["kungfu_lost_peers_total", ""], now["kungfu_recoveries_total", ""]) == (1, 1)
+        assert now["kungfu_decisions_total", "kungfu resize 3"] == 1
+        assert now["kungfu_learning_rate", ""] > 0
+        assert now["kungfu_stop_duration_seconds_count", "recovery"] == 1
+        assert main(["stop", "--logdir", str(job.folder)]) == 0
+        ended = job.end()
+    assert ended.code == 0, ended.output
+    assert "TensorBoard" not in ended.output, "there was nothing to remark"
+    shown = scalars_of(tmp_path / "board" / "log")
+    assert [step for step, _ in shown["job/loss"]] == [row["step"] for row in ended.metrics], "to the last step"
+    assert [value for _, value in shown["markers/rescale"]] == [3.0, 3.0]
+    assert [value for _, value in shown["markers/recovery"]] == [2.0]
+    assert {value for _, value in shown["job/size"]} == {2.0, 3.0}
+    texts = texts_of(tmp_path / "board" / "log")
+    assert "killed by SIGKILL" in texts["events/recoveries"][0][1]
+    assert "kungfu resize 3" in texts["events/decisions"][0][1]
+
+
+@SOAK
+def test_a_port_in_use_and_a_folder_that_is_a_file_are_told_and_the_job_trains(tmp_path: Path) -> None:
+    (tmp_path / "board").write_text("no folder")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options = (*WATCHED, taken.getsockname()[1])
+        arguments = ["--results", tmp_path / "results", "--epochs", 3, "--samples", 48]
+        with started(tmp_path, *options, program="network.py", arguments=arguments) as job:
+            ended = job.end()
+    assert ended.code == 0, ended.output
+    assert "no metrics are served at 127.0.0.1:" in ended.output
+    assert "Address already in use" in ended.output
+    assert re.search(r"TensorBoard: \S+ cannot be written \(.*\); training goes on", ended.output)
+    assert len(ended.metrics) == 12
+
+
+# ---- with a real Prometheus ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[str]:
+    """Debian's Prometheus, scraping one target every second; gives its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    scraped = {"job_name": "kungfu", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}
+    (folder / "prometheus.yml").write_text(json.dumps({"scrape_configs": [scraped]}))  # JSON is YAML
+    with (folder / "prometheus.txt").open("wb") as output:
+        process = subprocess.Popen(
+            [_program(folder), f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+             f"--web.listen-address={address}"], stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        yield address
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def _program(folder: Path) -> str:
+    """The program of Debian's package; unpacked beside the test where it is not installed, which needs no root."""
+    if (installed := shutil.which("prometheus")) is not None:
+        return installed
+    if shutil.which("apt-get") is None:
+        pytest.skip("no prometheus here, and no apt-get to get Debian's package: install prometheus")
+    got = subprocess.run(["apt-get", "download", "prometheus"], cwd=folder, capture_output=True, text=True, check=False)
+    packages = list(folder.glob("prometheus_*.deb"))
+    if not packages:
+        pytest.skip(f"no prometheus here, and Debian's package cannot be had: {got.stderr.strip()}")
+    subprocess.run(["dpkg-deb", "--extract", packages[0], folder / "debian"], check=True)
+    return str(folder / "debian" / "usr" / "bin" / "prometheus")
+
+
+def asked(address: str, expression: str) -> list[dict[str, Any]]:
+    """What Prometheus answers to an expression; nothing while it is getting ready."""
+    query = urllib.parse.urlencode({"query": expression})
+    try:
+        with urllib.request.urlopen(f"http://{address}/api/v1/query?{query}", timeout=30) as answer:
+            document = json.loads(answer.read())
+    except OSError:
+        return []
+    assert document["status"] == "success", document
+    return document["data"]["result"]
+
+
+def expressions() -> Iterator[str]:
+    """Those of the dashboard's panels and marks, for this job."""
+    dashboard = json.loads(DASHBOARD.read_text())
+    targets = [one for panel in dashboard["panels"] for one in panel["targets"]]
+    for one in (*targets, *dashboard["annotations"]["list"]):
+        yield one["expr"].replace("$job", ".*").replace("$instance", ".*")
+
+
+@SOAK
+def test_a_real_prometheus_sees_a_job_grow_and_answers_every_panel_of_the_dashboard(tmp_path: Path) -> None:
+    with started(tmp_path, *WATCHED, 0, program="network.py", arguments=endless(tmp_path)) as job:
+        job.event("view", version=1)
+        found = job.seen(lambda: re.search(r"http://(\S+)/metrics", job.console.read_text()), what="the address",
+                         deadline_s=30.0)  # fmt: skip
+        with prometheus(tmp_path, found[1]) as address:
+
+            def peers() -> list[float]:
+                return [float(one["value"][1]) for one in asked(address, "kungfu_peers")]
+
+            awaited(lambda: peers() == [2.0], what="two peers in Prometheus", deadline_s=120.0)
+            assert main(["resize", "3", "--logdir", str(job.folder)]) == 0
+            awaited(lambda: peers() == [3.0], what="three peers in Prometheus", deadline_s=60.0)
+            rate = "rate(kungfu_steps_total[30s]) > 0"
+            awaited(lambda: asked(address, rate), what="steps", deadline_s=60.0)
+            awaited(lambda: asked(address, "increase(kungfu_rescales_total[1m]) > 0"), what="a change", deadline_s=60.0)
+            unanswered = [one for one in expressions() if not asked(address, one)]
+            assert [one for one in unanswered if "signal" not in one and "speed" not in one and "recoveries" not in one
+                    and "checkpoint" not in one and "changes(" not in one] == []  # fmt: skip
+        assert main(["stop", "--logdir", str(job.folder)]) == 0
+        assert job.end().code == 0
