@@ -86,7 +86,14 @@ def in_the_middle(tmp_path: Path) -> list[bool]:
 
 
 @SOAK
-@pytest.mark.parametrize(("script", "words"), [("digits.py", ["--epochs", "3", "--batch-size", "120"])])
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("digits.py", ["--epochs", "3", "--batch-size", "120"]),
+        ("gan.py", ["--epochs", "3", "--batch-size", "150"]),
+        ("autoencoder.py", ["--epochs", "3", "--batch-size", "120"]),
+    ],
+)
 def test_an_example_from_two_peers_to_four_to_one_to_three_with_a_kill_comes_to_what_plain_keras_does(
     tmp_path, script, words
 ):
@@ -105,3 +112,18 @@ def test_an_example_that_shrinks_comes_to_what_plain_keras_does(tmp_path):
     assert all(in_the_middle(tmp_path))
     assert_each_sample_once(tmp_path)
     assert_as_plain(tmp_path, "digits.py", words)
+
+
+def test_a_step_with_two_optimizers_is_undone_where_rank_0_is_killed_between_their_applications(tmp_path):
+    words = ["--epochs", "2", "--batch-size", "300"]  # of 6 steps each
+    ended = as_job(
+        tmp_path, "gan.py", words, "-np", 2, "--min", 1, "--max", 3,
+        schedule={0: 2, 2: 3, 6: 2}, wait={4: 1}, between=[10, 2, 0],
+    )  # fmt: skip
+    assert ended.sizes == [2, 3, 2, 1]
+    (recovered,) = ended.all_of("recovered")
+    assert recovered["step"] == 9
+    assert recovered["noticed_by"].startswith("in step 10: ")
+    assert recovered["noticed_by"].endswith("died during gradients"), "the first message was through"
+    assert_each_sample_once(tmp_path)
+    assert_as_plain(tmp_path, "gan.py", words)

@@ -1,6 +1,6 @@
 """A script of examples/keras with another policy: as a peer of a job whose steps are recorded, or as plain Keras.
 
-    keras_example.py FOLDER SCRIPT [--plain] [--schedule JSON] [--wait JSON] [--die JSON] -- [options of the script]
+    keras_example.py FOLDER SCRIPT [--plain] [--schedule JSON] [--wait JSON] [--die JSON] [--between JSON] -- [options]
 
 In a job each peer leaves in FOLDER what it trained on, step by step, and at its end what it came to. With ``--plain``
 the script's ``fit`` is that of `PlainTwin`, which trains on what was recorded.
@@ -27,6 +27,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.training.barrier import Barrier
+from kungfu.training.job_loop import JobLoop
 from kungfu.training.training import SKIPPED, Training
 from tests.jobs.programs.plain_twin import PlainTwin
 
@@ -67,6 +68,30 @@ class Recorder:
             return lambda *batch: self._step(training, call, batch)
 
         kf.keras.attach, Barrier.average_statistics, Training.step = attached, averaged, stepping
+        if self._given.between:
+            self._die_between_applications()
+
+    def _die_between_applications(self) -> None:
+        """A peer is killed once the first application of a step is done on it, and before the message of the second."""
+        average = JobLoop.average_for
+
+        def die(step: Any, view: Any) -> Any:
+            if [int(step) + 1, *map(int, view)] == self._given.between:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return np.float64(0.0)
+
+        def average_for(loop: JobLoop, optimizer: Any, gradients: Any, *, loss: Any) -> Any:
+            if loop._runner.trace.averages == 1:
+                state = loop._runner.graph_state
+                place = tf.stack([state.view.size.read_value(), state.view.rank.read_value()])
+                # These gradients are taken at what the first application has left.
+                with tf.control_dependencies(list(gradients)):
+                    nothing = tf.py_function(die, [state.progress.step.read_value(), place], tf.float64)
+                nothing.set_shape(())
+                gradients = [one + tf.cast(nothing, one.dtype) for one in gradients]
+            return average(loop, optimizer, gradients, loss=loss)
+
+        JobLoop.average_for = average_for
 
     def _step(self, training: Training, call: Callable[..., Any], batch: tuple[Any, ...]) -> Any:
         runner = training._runner
@@ -147,6 +172,9 @@ def main() -> None:
     parser.add_argument("--schedule", type=json.loads, default={}, help="sizes by step")
     parser.add_argument("--wait", type=json.loads, default={}, help="after which steps to await how many offers")
     parser.add_argument("--die", type=json.loads, help="step, size, rank of the peer that is killed before that step")
+    parser.add_argument(
+        "--between", type=json.loads, help="step, size, rank of the peer that is killed between its applications"
+    )
     given = parser.parse_args(own)
     if given.plain:
         twin = PlainTwin(given.folder)

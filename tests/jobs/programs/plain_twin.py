@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.framework_internals import build_symbolically, layer_statistics
+from kungfu.keras.own_step import explored, has_own_step
 
 Record = dict[str, Any]
 
@@ -79,7 +80,11 @@ class _PlainFit:
 
     def __init__(self, model: Any, steps: dict[int, list[Record]], averages: set[int]) -> None:
         self._model, self._steps, self._averages = model, steps, averages
-        build_symbolically(model, tf.nest.map_structure(_symbolic, steps[min(steps)][0]["batch"]))
+        batch = tf.nest.map_structure(_symbolic, steps[min(steps)][0]["batch"])
+        if has_own_step(model):
+            explored(model, batch)
+        else:
+            build_symbolically(model, batch)
         optimizers = {id(one): one for one in vars(model).values() if isinstance(one, keras.optimizers.Optimizer)}
         self._optimizers = list(optimizers.values())
         self._metrics = _unique(model.metrics_variables)
